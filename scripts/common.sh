@@ -1,0 +1,72 @@
+# shellcheck shell=bash
+# What the scripts of this folder share; sourced by them. Ends up in the repository's root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# A heading with the time since the script began.
+heading() { printf '\n== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+in_ci() { [[ -n ${CI-} ]]; }
+
+# configure PRESET [-D...]: runs CMake; warnings are errors in continuous integration.
+configure() {
+  local preset=$1
+  shift
+  local log=build/$preset-configure.log
+  mkdir -p build
+  if in_ci; then set -- -DBITLOOM_WERROR=ON "$@"; fi
+  if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    die "CMake failed, see above"
+  fi
+}
+
+# build PRESET [TARGET...]: builds with one line of progress; the compiler's output goes to build/PRESET-build.log and is shown
+# if the build fails.
+# shellcheck disable=SC2016  # awk's dollars
+build() {
+  local preset=$1 log=build/$1-build.log
+  shift
+  local targets=()
+  if (($# > 0)); then targets=(--target "$@"); fi
+  echo "Building into build/$preset (log: $log)"
+  local show='{ print > file }'
+  # Of "[12/80] Building CXX object ..." a terminal shows the numbers, in place.
+  if [[ -t 1 ]]; then show+=' /^\[[0-9]+\/[0-9]+\]/ { printf "\r  %s steps ", substr($1, 2, length($1) - 2); fflush() }'; fi
+  if ! cmake --build "build/$preset" --parallel "$(nproc)" "${targets[@]}" 2>&1 | awk -v file="$log" "$show"; then
+    echo
+    sed -n '/^FAILED/,$p' "$log" | head -n 60 >&2
+    die "the build failed; its first errors are above, all of its output is in $log"
+  fi
+  if [[ -t 1 ]]; then printf '\r\033[K'; fi
+}
+
+# What mpirun needs on one machine, whatever it is: more ranks than it counts slots, cores left to OpenMP, and, only where the
+# user is root (a container), its consent to that.
+export_mpi_environment() {
+  export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+  export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  export OMPI_MCA_pml=ob1 OMPI_MCA_btl=vader,tcp,self OMPI_MCA_btl_vader_single_copy_mechanism=none
+  export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo
+  if (($(id -u) == 0)); then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+}
+
+# run_tests PRESET [arguments of ctest...]: fails if a test fails, if there is none, or, in continuous integration, if one was
+# skipped.
+run_tests() {
+  local preset=$1 log=build/$1-test.log
+  shift
+  ctest --preset "$preset" --parallel "$(nproc)" --no-tests=error "$@" 2>&1 | tee "$log" |
+    { grep -vE '^ +Start +[0-9]+:' || true; }
+  if in_ci && grep -qE '\*\*\*(Skipped|Not Run)' "$log"; then
+    die "a test was skipped (see above), which counts as a failure where CI is set"
+  fi
+}

@@ -1,0 +1,3 @@
+#include "tests/support/session.h"
+
+int main(int argc, char** argv) { return bitloom::test::run_session(argc, argv); }
