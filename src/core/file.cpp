@@ -1,0 +1,216 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace bitloom {
+namespace {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+// Opens, trying again after signals.
+int open_file(const std::filesystem::path& path, int flags, mode_t mode = 0) {
+  int descriptor;
+  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+[[noreturn]] void fail_reading(const std::filesystem::path& path, int error) {
+  fail(ErrorKind::data, "cannot read '{}': {}", path.string(), std::strerror(error));
+}
+
+// Reads to the end, whatever kind of file it is (the size that the system tells is only where to start).
+template <typename Container>
+Container read_all(const std::filesystem::path& path) {
+  Descriptor file(open_file(path, O_RDONLY));
+  if (file.get() < 0) fail_reading(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
+  constexpr std::size_t first_guess = 4096;
+  Container content;
+  content.resize(status.st_size > 0 ? static_cast<std::size_t>(status.st_size) + 1 : first_guess);
+  std::size_t used = 0;
+  while (true) {
+    if (used == content.size()) content.resize(2 * used);
+    const ssize_t got = ::read(file.get(), content.data() + used, content.size() - used);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_reading(path, errno);
+    if (got == 0) break;
+    used += static_cast<std::size_t>(got);
+  }
+  content.resize(used);
+  return content;
+}
+
+// 0, or the errno of what failed.
+int write_all(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return errno;
+    if (wrote == 0) return ENOSPC;
+    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+  }
+  return 0;
+}
+
+// 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
+int flush(int descriptor) {
+  int result;
+  do result = ::fsync(descriptor);
+  while (result != 0 && errno == EINTR);
+  return result == 0 || errno == EINVAL ? 0 : errno;
+}
+
+// The process id in a lock file, or "" while its holder has not written it yet.
+std::string read_holder(int descriptor) {
+  char text[32];
+  const ssize_t got = ::pread(descriptor, text, sizeof text, 0);
+  std::string holder;
+  for (ssize_t i = 0; i < got && text[i] >= '0' && text[i] <= '9'; ++i) holder += text[i];
+  return holder;
+}
+
+}  // namespace
+
+std::string read_text(const std::filesystem::path& path) { return read_all<std::string>(path); }
+
+std::vector<std::byte> read_bytes(const std::filesystem::path& path) { return read_all<std::vector<std::byte>>(path); }
+
+FileMapping::FileMapping(const std::filesystem::path& path) {
+  Descriptor file(open_file(path, O_RDONLY));
+  if (file.get() < 0) fail_reading(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
+  if (S_ISDIR(status.st_mode)) fail_reading(path, EISDIR);
+  if (!S_ISREG(status.st_mode)) fail(ErrorKind::data, "cannot read '{}': not a regular file", path.string());
+  if (status.st_size == 0) return;  // mmap refuses empty mappings
+  const std::size_t size = static_cast<std::size_t>(status.st_size);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) fail_reading(path, errno);
+  data_ = static_cast<const std::byte*>(address);
+  size_ = size;
+}
+
+FileMapping::FileMapping(FileMapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileMapping::~FileMapping() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  static std::atomic<unsigned> serial{0};
+  std::filesystem::path temporary;
+  int descriptor;
+  do {  // a name that is taken is another thread's, or was left by a dead process with our id
+    temporary = path;
+    temporary += fmt::format(".{}-{}.tmp", ::getpid(), serial++);
+    descriptor = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+  } while (descriptor < 0 && errno == EEXIST);
+  if (descriptor < 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(errno));
+
+  int error = write_all(descriptor, bytes);
+  if (error == 0) error = flush(descriptor);
+  if (::close(descriptor) != 0 && error == 0 && errno != EINTR) error = errno;
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+  }
+
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
+  // A folder that may be written but not read cannot be flushed; the new file is in place all the same.
+  if (folder_descriptor.get() < 0) return;
+  error = flush(folder_descriptor.get());
+  if (error != 0) fail(ErrorKind::io, "cannot flush the folder of '{}': {}", path.string(), std::strerror(error));
+}
+
+void write_atomically(const std::filesystem::path& path, std::string_view text) {
+  write_atomically(path, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+FileLock::FileLock(const std::filesystem::path& path) {
+  Descriptor file(open_file(path, O_RDWR | O_CREAT, 0666));
+  if (file.get() < 0) fail(ErrorKind::io, "cannot create the lock file '{}': {}", path.string(), std::strerror(errno));
+  int result;
+  do result = ::flock(file.get(), LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK) {
+    const std::string holder = read_holder(file.get());
+    fail(ErrorKind::busy, "'{}' is held by {}; wait until it has finished, or stop it", path.string(),
+         holder.empty() ? "another process" : "process " + holder);
+  }
+  if (result != 0) fail(ErrorKind::io, "cannot lock '{}': {}", path.string(), std::strerror(errno));
+  // The id only serves the message above, and a full disk should not keep anyone from reading a run: errors are ignored.
+  const std::string id = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(file.get(), 0) == 0) write_all(file.get(), std::as_bytes(std::span(id)));
+  descriptor_ = file.release();
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  if (this != &other) {
+    release();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+  }
+  return *this;
+}
+
+FileLock::~FileLock() { release(); }
+
+void FileLock::release() noexcept {
+  if (descriptor_ < 0) return;
+  // The file stays: unlinking it would let two processes lock two files of one name. Unlocking explicitly also frees
+  // descriptors that a fork copied.
+  ::flock(descriptor_, LOCK_UN);
+  ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+std::filesystem::path user_cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') {
+    return std::filesystem::path(cache) / "bitloom";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
+    return std::filesystem::path(home) / ".cache" / "bitloom";
+  }
+  fail(ErrorKind::usage, "cannot tell where the cache is: set XDG_CACHE_HOME or HOME to an absolute path");
+}
+
+}  // namespace bitloom

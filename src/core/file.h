@@ -1,0 +1,68 @@
+// Files: whole-file reading, read-only mappings, atomic replacement, locks between processes.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bitloom {
+
+// The whole file. Throws a data error that names the path and the reason (missing, a folder, no permission, ...).
+std::string read_text(const std::filesystem::path& path);
+std::vector<std::byte> read_bytes(const std::filesystem::path& path);
+
+// A read-only view of a whole regular file in memory; an empty file is an empty span. The file must not be truncated
+// while it is mapped: files that Bitloom writes are replaced (write_atomically), never changed in place.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  // Throws a data error that names the path and the reason.
+  explicit FileMapping(const std::filesystem::path& path);
+  FileMapping(FileMapping&& other) noexcept;
+  FileMapping& operator=(FileMapping&& other) noexcept;
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
+  ~FileMapping();
+
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Replaces (or creates) a file so that a reader, or the next run after a crash, finds either the old content or the new:
+// writes a temporary file in the same folder, flushes it to the device, renames it, flushes the folder. On failure (disk
+// full, no permission, no such folder) the temporary is removed, the old file is untouched, and an io error names the path
+// and the system's reason.
+void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
+void write_atomically(const std::filesystem::path& path, std::string_view text);
+
+// Holds a lock file (created if missing, left in place afterwards) for as long as the object lives; the system releases it
+// when the process dies. The file holds the holder's process id.
+class FileLock {
+ public:
+  // Does not wait: throws a busy error that names the path and the holder's process id if someone else holds the lock (this
+  // process included), an io error if the lock file cannot be created.
+  explicit FileLock(const std::filesystem::path& path);
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock();
+
+ private:
+  void release() noexcept;
+
+  int descriptor_ = -1;
+};
+
+// Where caches go: $XDG_CACHE_HOME/bitloom, or $HOME/.cache/bitloom. Not created. Throws a usage error if neither variable
+// holds an absolute path (the XDG base directory specification ignores relative ones).
+std::filesystem::path user_cache_folder();
+
+}  // namespace bitloom

@@ -1,0 +1,120 @@
+#include "core/metrics.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace bitloom {
+namespace {
+
+[[noreturn]] void fail_writing(const std::filesystem::path& path, int error) {
+  fail(ErrorKind::io, "cannot write metrics to '{}': {}", path.string(), std::strerror(error));
+}
+
+// The length of the file up to and including its last line end.
+std::uint64_t end_of_last_line(int descriptor, std::uint64_t size) {
+  char block[4096];
+  while (size > 0) {
+    const std::uint64_t begin = size > sizeof block ? size - sizeof block : 0;
+    const ssize_t got = ::pread(descriptor, block, size - begin, static_cast<off_t>(begin));
+    if (got <= 0) break;
+    const std::size_t last = std::string_view(block, static_cast<std::size_t>(got)).rfind('\n');
+    if (last != std::string_view::npos) return begin + last + 1;
+    size = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path) : path_(path) {
+  // Read access is for finding the last line end.
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail_writing(path_, errno);
+  struct stat status {};
+  int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error == 0 && !S_ISREG(status.st_mode)) error = EINVAL;
+  if (error == 0) {
+    const std::uint64_t length = static_cast<std::uint64_t>(status.st_size);
+    size_ = end_of_last_line(descriptor_, length);
+    if (size_ != length && ::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) error = errno;
+  }
+  if (error != 0) {
+    ::close(descriptor_);
+    fail_writing(path_, error);
+  }
+}
+
+MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+MetricsWriter& MetricsWriter::operator=(MetricsWriter&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsWriter::write(const nlohmann::json& object) {
+  // A line of metrics is not worth stopping a run for a file name that is not UTF-8: such bytes are replaced.
+  const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t wrote = ::write(descriptor_, line.data() + done, line.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      const int error = wrote < 0 ? errno : ENOSPC;
+      // Best effort; the constructor cuts off the torn line if this fails too.
+      if (done > 0 && ::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) fail_writing(path_, errno);
+      fail_writing(path_, error);
+    }
+    done += static_cast<std::size_t>(wrote);
+  }
+  size_ += line.size();
+}
+
+void MetricsWriter::sync() {
+  if (::fsync(descriptor_) != 0) fail_writing(path_, errno);
+}
+
+std::uint64_t MetricsWriter::truncate_to(std::uint64_t size) {
+  if (size >= size_) return size_;
+  if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0) fail_writing(path_, errno);
+  size_ = size;
+  return size_;
+}
+
+std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  std::vector<nlohmann::json> objects;
+  std::size_t number = 1;
+  for (std::size_t begin = 0; begin < text.size(); ++number) {
+    const std::size_t end = text.find('\n', begin);
+    const bool torn = end == std::string::npos;
+    const std::string_view line = std::string_view(text).substr(begin, torn ? std::string::npos : end - begin);
+    nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (object.is_object()) {
+      objects.push_back(std::move(object));
+    } else if (!torn) {
+      fail(ErrorKind::data, "'{}', line {}: not a JSON object", path.string(), number);
+    }
+    begin = torn ? text.size() : end + 1;
+  }
+  return objects;
+}
+
+}  // namespace bitloom

@@ -1,0 +1,313 @@
+#include "core/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
+
+namespace bitloom {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian and tensors are copied as they are");
+
+constexpr std::string_view metadata_key = "__metadata__";
+constexpr std::string_view checksum_key = "bitloom.xxh3";
+constexpr std::size_t length_bytes = 8;                           // of the header length
+constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the reference implementation stops at 100 MB
+
+struct DTypeRow {
+  std::string_view name;
+  std::size_t size;
+};
+constexpr std::array<DTypeRow, 10> dtype_table = {
+    {{"U8", 1}, {"I8", 1}, {"U16", 2}, {"I16", 2}, {"U32", 4}, {"I32", 4}, {"U64", 8}, {"I64", 8}, {"F32", 4}, {"F64", 8}}};
+
+std::optional<DType> dtype_named(std::string_view name) {
+  const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });
+  if (row == dtype_table.end()) return std::nullopt;
+  return static_cast<DType>(row - dtype_table.begin());
+}
+
+// The bytes of a tensor, or nothing if that does not fit a size.
+std::optional<std::size_t> byte_count(DType dtype, const std::vector<std::size_t>& shape) {
+  if (std::find(shape.begin(), shape.end(), std::size_t{0}) != shape.end()) return 0;
+  std::size_t bytes = dtype_size(dtype);
+  for (const std::size_t length : shape) {
+    if (bytes > std::numeric_limits<std::size_t>::max() / length) return std::nullopt;
+    bytes *= length;
+  }
+  return bytes;
+}
+
+// Reads one file; `name_` stands for it in messages.
+class Parser {
+ public:
+  Parser(std::span<const std::byte> bytes, std::string_view name) : bytes_(bytes), name_(name) {}
+
+  void parse(TensorFile& file) {
+    const nlohmann::json header = parse_header();
+    if (!header.is_object()) damaged("the header is not a JSON object");
+    for (const auto& [key, value] : header.items()) {
+      if (key == metadata_key) {
+        parse_metadata(value, file.metadata);
+      } else {
+        parse_entry(key, value);
+      }
+    }
+    check_coverage();
+    for (const Entry& entry : entries_) {
+      Tensor tensor{entry.dtype, entry.shape, Buffer<std::byte>(entry.end - entry.begin)};
+      if (!tensor.bytes.empty()) std::memcpy(tensor.bytes.data(), data_.data() + entry.begin, tensor.bytes.size());
+      file.tensors.emplace(entry.name, std::move(tensor));
+    }
+  }
+
+  template <typename... Args>
+  [[noreturn]] void damaged(fmt::format_string<Args...> reason, Args&&... args) const {
+    fail(ErrorKind::data, "'{}' is not a good safetensors file: {}", name_, fmt::format(reason, std::forward<Args>(args)...));
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    DType dtype;
+    std::vector<std::size_t> shape;
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  nlohmann::json parse_header() {
+    if (bytes_.size() < length_bytes) damaged("{} bytes are too few for a header length", bytes_.size());
+    std::uint64_t length;
+    std::memcpy(&length, bytes_.data(), length_bytes);
+    const std::size_t rest = bytes_.size() - length_bytes;
+    if (length > rest) damaged("the header should have {} bytes, but only {} follow", length, rest);
+    if (length > largest_header) damaged("a header of {} bytes is too long (at most {})", length, largest_header);
+    data_ = bytes_.subspan(length_bytes + length);
+    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + length_bytes, length);
+    // The library keeps the last of two equal keys without a word, so they are counted here, one set per open object.
+    std::vector<std::set<std::string>> keys;
+    const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+      constexpr int deepest = 3;  // {"tensor": {"shape": [...]}}
+      if (depth > deepest) damaged("the header is nested too deeply");
+      using Event = nlohmann::json::parse_event_t;
+      if (event == Event::object_start) keys.emplace_back();
+      if (event == Event::object_end) keys.pop_back();
+      if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
+        damaged("the name '{}' stands there twice", parsed.get<std::string>());
+      }
+      return true;
+    };
+    try {
+      return nlohmann::json::parse(text, check);
+    } catch (const nlohmann::json::exception& error) {
+      damaged("the header is not valid JSON ({})", error.what());
+    }
+  }
+
+  void parse_metadata(const nlohmann::json& value, std::map<std::string, std::string>& metadata) const {
+    if (!value.is_object()) damaged("{} is not a JSON object", metadata_key);
+    for (const auto& [key, text] : value.items()) {
+      if (!text.is_string()) damaged("the metadata '{}' is not a string", key);
+      metadata.emplace(key, text.get<std::string>());
+    }
+  }
+
+  void parse_entry(const std::string& name, const nlohmann::json& value) {
+    if (!value.is_object()) damaged("the tensor '{}' is not described by a JSON object", name);
+    for (const auto& [key, unused] : value.items()) {
+      if (key != "dtype" && key != "shape" && key != "data_offsets") damaged("the tensor '{}' has an unknown '{}'", name, key);
+    }
+    const nlohmann::json& dtype_text = member(name, value, "dtype");
+    const std::string type = dtype_text.is_string() ? dtype_text.get<std::string>() : dtype_text.dump();
+    const std::optional<DType> dtype = dtype_named(type);
+    if (!dtype) damaged("the tensor '{}' has the unknown element type '{}'", name, type);
+    const std::vector<std::size_t> shape = sizes(name, value, "shape");
+    const std::vector<std::size_t> offsets = sizes(name, value, "data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_.size()) {
+      damaged("the tensor '{}' has the data offsets [{}], expected two ascending ones up to {}", name, fmt::join(offsets, ", "),
+              data_.size());
+    }
+    const std::optional<std::size_t> expected = byte_count(*dtype, shape);
+    if (!expected || *expected != offsets[1] - offsets[0]) {
+      damaged("the tensor '{}' of type {} and shape [{}] cannot have {} bytes", name, type, fmt::join(shape, ", "),
+              offsets[1] - offsets[0]);
+    }
+    entries_.push_back({name, *dtype, shape, offsets[0], offsets[1]});
+  }
+
+  const nlohmann::json& member(const std::string& name, const nlohmann::json& value, const char* key) const {
+    const auto found = value.find(key);
+    if (found == value.end()) damaged("the tensor '{}' has no '{}'", name, key);
+    return *found;
+  }
+
+  std::vector<std::size_t> sizes(const std::string& name, const nlohmann::json& value, const char* key) const {
+    const nlohmann::json& array = member(name, value, key);
+    if (!array.is_array()) damaged("the '{}' of the tensor '{}' is not an array", key, name);
+    std::vector<std::size_t> result;
+    for (const nlohmann::json& item : array) {
+      if (!item.is_number_unsigned()) damaged("the '{}' of the tensor '{}' holds something else than sizes", key, name);
+      result.push_back(item.get<std::size_t>());
+    }
+    return result;
+  }
+
+  // Every byte of the data belongs to exactly one tensor.
+  void check_coverage() {
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+    std::size_t covered = 0;
+    for (const Entry& entry : entries_) {
+      if (entry.begin < covered) damaged("the tensor '{}' overlaps another one", entry.name);
+      if (entry.begin > covered) damaged("no tensor covers the {} bytes before '{}'", entry.begin - covered, entry.name);
+      covered = entry.end;
+    }
+    if (covered != data_.size()) damaged("{} bytes follow after the last tensor", data_.size() - covered);
+  }
+
+  std::span<const std::byte> bytes_;
+  std::string_view name_;
+  std::span<const std::byte> data_;  // what the offsets count from
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::string_view dtype_name(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].name; }
+
+std::size_t dtype_size(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].size; }
+
+void Tensor::require_dtype(DType wanted) const {
+  if (dtype != wanted) {
+    fail(ErrorKind::data, "a tensor has elements of type {}, expected {}", dtype_name(dtype), dtype_name(wanted));
+  }
+}
+
+void TensorFile::put_bytes(const std::string& name, DType dtype, std::vector<std::size_t> shape,
+                           std::span<const std::byte> bytes) {
+  if (name == metadata_key) fail(ErrorKind::internal, "a tensor cannot be called '{}'", name);
+  if (byte_count(dtype, shape) != bytes.size()) {
+    fail(ErrorKind::internal, "the tensor '{}' of shape [{}] was given {} elements", name, fmt::join(shape, ", "),
+         bytes.size() / dtype_size(dtype));
+  }
+  Tensor tensor{dtype, std::move(shape), Buffer<std::byte>(bytes.size())};
+  if (!bytes.empty()) std::memcpy(tensor.bytes.data(), bytes.data(), bytes.size());
+  tensors.insert_or_assign(name, std::move(tensor));
+}
+
+const Tensor& TensorFile::get(const std::string& name) const {
+  const auto found = tensors.find(name);
+  if (found != tensors.end()) return found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, unused] : tensors) names.push_back(known);
+  fail(ErrorKind::data, "'{}' has no tensor '{}'; it has: {}", source_, name,
+       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+const Tensor& TensorFile::get(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const {
+  const Tensor& tensor = get(name);
+  if (tensor.dtype != dtype || tensor.shape != shape) {
+    fail(ErrorKind::data, "'{}': the tensor '{}' is {}[{}], expected {}[{}]", source_, name, dtype_name(tensor.dtype),
+         fmt::join(tensor.shape, ", "), dtype_name(dtype), fmt::join(shape, ", "));
+  }
+  return tensor;
+}
+
+const std::string& TensorFile::get_metadata(const std::string& key) const {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) fail(ErrorKind::data, "'{}' has no metadata '{}'", source_, key);
+  return found->second;
+}
+
+std::string TensorFile::content_checksum() const {
+  Hasher hasher;
+  hasher.update(tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    hasher.update(name).update(dtype_name(tensor.dtype)).update(tensor.shape.size());
+    for (const std::size_t length : tensor.shape) hasher.update(length);
+    hasher.update(std::span<const std::byte>(tensor.bytes.span()));
+  }
+  for (const auto& [key, value] : metadata) {
+    if (key != checksum_key) hasher.update(key).update(value);
+  }
+  return hasher.finish().hex();
+}
+
+std::vector<std::byte> TensorFile::serialize() const {
+  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
+  std::vector<std::pair<const std::string*, const Tensor*>> order;
+  for (const auto& [name, tensor] : tensors) {
+    if (byte_count(tensor.dtype, tensor.shape) != tensor.bytes.size()) {
+      fail(ErrorKind::internal, "the tensor '{}' of shape [{}] has {} bytes", name, fmt::join(tensor.shape, ", "),
+           tensor.bytes.size());
+    }
+    order.emplace_back(&name, &tensor);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
+
+  nlohmann::json header;
+  header[metadata_key] = metadata;
+  header[metadata_key][checksum_key] = content_checksum();
+  std::size_t data_size = 0;
+  for (const auto& [name, tensor] : order) {
+    const std::size_t end = data_size + tensor->bytes.size();
+    header[*name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, end}}};
+    data_size = end;
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorKind::internal, "a tensor's name or a metadata string is not UTF-8");
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+
+  std::vector<std::byte> bytes(length_bytes + text.size() + data_size);
+  const std::uint64_t length = text.size();
+  std::memcpy(bytes.data(), &length, length_bytes);
+  std::memcpy(bytes.data() + length_bytes, text.data(), text.size());
+  std::byte* position = bytes.data() + length_bytes + text.size();
+  for (const auto& [name, tensor] : order) {
+    if (!tensor->bytes.empty()) std::memcpy(position, tensor->bytes.data(), tensor->bytes.size());
+    position += tensor->bytes.size();
+  }
+  return bytes;
+}
+
+void TensorFile::save(const std::filesystem::path& path) const { write_atomically(path, serialize()); }
+
+TensorFile TensorFile::load(const std::filesystem::path& path, Checksum checksum) {
+  const FileMapping mapping(path);
+  return parse(mapping.bytes(), path.string(), checksum);
+}
+
+TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view name, Checksum checksum) {
+  TensorFile file;
+  file.source_ = name;
+  Parser parser(bytes, name);
+  parser.parse(file);
+  const auto stored = file.metadata.find(std::string(checksum_key));
+  if (stored != file.metadata.end()) {
+    if (stored->second != file.content_checksum()) parser.damaged("its checksum does not match: the file is damaged");
+    file.metadata.erase(stored);
+  } else if (checksum == Checksum::required) {
+    parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
+  }
+  return file;
+}
+
+}  // namespace bitloom

@@ -1,0 +1,109 @@
+// Files of named tensors in the safetensors format (github.com/huggingface/safetensors, "Format"): 8 bytes of little-endian
+// header length, a JSON header {name: {dtype, shape, data_offsets}, "__metadata__": {string: string}} padded with spaces to
+// a multiple of 8, then the tensors' bytes, which the offsets cover without gap or overlap.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/buffer.h"
+
+namespace bitloom {
+
+enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64 };
+
+std::string_view dtype_name(DType dtype);  // "U8" ... "F64"
+std::size_t dtype_size(DType dtype);       // bytes per element
+
+// The types that a tensor's elements may have in memory.
+template <typename T>
+concept TensorElement = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float> || std::same_as<T, double>;
+
+template <TensorElement T>
+constexpr DType dtype_of() {
+  if constexpr (std::same_as<T, float>) return DType::f32;
+  if constexpr (std::same_as<T, double>) return DType::f64;
+  constexpr bool is_signed = std::is_signed_v<T>;
+  if constexpr (sizeof(T) == 1) return is_signed ? DType::i8 : DType::u8;
+  if constexpr (sizeof(T) == 2) return is_signed ? DType::i16 : DType::u16;
+  if constexpr (sizeof(T) == 4) return is_signed ? DType::i32 : DType::u32;
+  return is_signed ? DType::i64 : DType::u64;
+}
+
+// A dense row-major array. An empty shape is a scalar (one element); a zero in the shape makes it empty.
+struct Tensor {
+  DType dtype = DType::u8;
+  std::vector<std::size_t> shape;
+  Buffer<std::byte> bytes;  // 64-byte aligned, so that it may be viewed as any element type
+
+  // The number of elements.
+  std::size_t size() const { return bytes.size() / dtype_size(dtype); }
+  // The elements. Throws a data error if the tensor holds another type.
+  template <TensorElement T>
+  std::span<const T> as() const {
+    require_dtype(dtype_of<T>());
+    return {reinterpret_cast<const T*>(bytes.data()), size()};
+  }
+
+ private:
+  void require_dtype(DType wanted) const;
+};
+
+// Whether a file without a checksum (written by another program) may be read.
+enum class Checksum { if_present, required };
+
+class TensorFile {
+ public:
+  // Free-form strings about the content. The checksum that files carry is added by serialize(), verified and taken out
+  // again by parse(), so it is never in here.
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> tensors;
+
+  // Adds or replaces a tensor: put("layer1.weights", {out_channels, patch_words}, words). `values` is any contiguous range
+  // (std::vector, std::span, Buffer) with as many elements as the shape says, else an internal error.
+  template <std::ranges::contiguous_range Range>
+  requires TensorElement<std::ranges::range_value_t<Range>>
+  void put(const std::string& name, std::vector<std::size_t> shape, const Range& values) {
+    using T = std::ranges::range_value_t<Range>;
+    const std::span<const T> elements(std::ranges::data(values), std::ranges::size(values));
+    put_bytes(name, dtype_of<T>(), std::move(shape), std::as_bytes(elements));
+  }
+
+  bool contains(const std::string& name) const { return tensors.contains(name); }
+  // Throws a data error that names the file and the tensor, and lists what is there.
+  const Tensor& get(const std::string& name) const;
+  // As get(), and checks the element type and the shape: a data error names the tensor, what it is and what was expected.
+  const Tensor& get(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const;
+  // A metadata value. Throws a data error that names the file and the key.
+  const std::string& get_metadata(const std::string& key) const;
+
+  // The file's bytes, with the checksum "bitloom.xxh3" in its metadata: XXH3-128 over the names, element types, shapes and
+  // bytes of all tensors, sorted by name, and over all other metadata.
+  std::vector<std::byte> serialize() const;
+  // write_atomically of serialize().
+  void save(const std::filesystem::path& path) const;
+
+  // Throws a data error that names the file and the reason for anything that is not a well-formed file of the types above,
+  // for a checksum that does not match, and for a missing one if it is required.
+  static TensorFile load(const std::filesystem::path& path, Checksum checksum = Checksum::if_present);
+  // `name` stands for the file in error messages.
+  static TensorFile parse(std::span<const std::byte> bytes, std::string_view name, Checksum checksum = Checksum::if_present);
+
+ private:
+  void put_bytes(const std::string& name, DType dtype, std::vector<std::size_t> shape, std::span<const std::byte> bytes);
+  std::string content_checksum() const;
+
+  std::string source_ = "tensors in memory";  // where this came from, for error messages
+};
+
+}  // namespace bitloom

@@ -1,0 +1,44 @@
+#include "core/text.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace bitloom {
+namespace {
+
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stopped != end) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    parts.emplace_back(trim(text.substr(0, end)));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::optional<std::int64_t> parse_int(std::string_view text) { return parse_number<std::int64_t>(text); }
+
+std::optional<double> parse_double(std::string_view text) {
+  const std::optional<double> number = parse_number<double>(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
+
+}  // namespace bitloom

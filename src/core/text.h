@@ -1,0 +1,24 @@
+// Small things about strings.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bitloom {
+
+// Without leading and trailing spaces, tabs and line ends.
+std::string_view trim(std::string_view text);
+
+// The parts between separators, trimmed; "" has one empty part.
+std::vector<std::string> split(std::string_view text, char separator);
+
+// The number that the whole string spells in decimal (no spaces, no leading plus sign), or nothing: also when it is out of
+// range. Independent of the locale.
+std::optional<std::int64_t> parse_int(std::string_view text);
+// As parse_int, for finite floating-point numbers such as 0.5, -2, 1e-3.
+std::optional<double> parse_double(std::string_view text);
+
+}  // namespace bitloom

@@ -1,0 +1,285 @@
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+namespace fs = std::filesystem;
+
+namespace {
+
+// The message of the error that `action` throws; the test fails if there is none or it is of another kind.
+template <typename Action>
+std::string error_of(ErrorKind kind, Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  FAIL("no error");
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::size_t files_in(const fs::path& folder) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+// A disk that is full after `bytes`: the system refuses to let any file grow beyond.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);  // else the process is killed
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    ::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+// Sets an environment variable, or removes it, until the end of the scope.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
+  }
+  ~Environment() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+// A process that takes a lock and keeps it until it is told to stop or is killed.
+class LockingProcess {
+ public:
+  explicit LockingProcess(const fs::path& path) {
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    REQUIRE(::pipe(stop_) == 0);
+    id_ = ::fork();
+    REQUIRE(id_ >= 0);
+    char byte = 0;
+    if (id_ == 0) {
+      ::close(stop_[1]);
+      try {
+        const FileLock lock(path);
+        byte = ::write(ready[1], "x", 1) == 1 && ::read(stop_[0], &byte, 1) == 0 ? 0 : 1;
+      } catch (const Error&) {
+        byte = 2;
+      }
+      ::_exit(byte);
+    }
+    ::close(ready[1]);
+    ::close(stop_[0]);
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]);
+  }
+  ~LockingProcess() {
+    if (id_ > 0) stop();
+  }
+  // Its exit status.
+  int stop() {
+    ::close(stop_[1]);
+    return wait();
+  }
+  void kill() {
+    ::kill(id_, SIGKILL);
+    wait();
+    ::close(stop_[1]);
+  }
+  pid_t id() const { return id_; }
+
+ private:
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(id_, -1), &status, 0);
+    return status;
+  }
+
+  pid_t id_ = -1;
+  int stop_[2] = {-1, -1};
+};
+
+}  // namespace
+
+TEST_CASE("whole files are read, whatever their size", "[file]") {
+  const test::TempDir folder;
+  for (const std::size_t size : {0, 1, 4095, 4096, 4097, 100000}) {
+    std::string text(size, '\0');
+    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 7);
+    test::write_file(folder / "file", text);
+    CHECK(read_text(folder / "file") == text);
+    const std::vector<std::byte> bytes = read_bytes(folder / "file");
+    const FileMapping mapping(folder / "file");
+    REQUIRE(bytes.size() == size);
+    REQUIRE(mapping.size() == size);
+    CHECK(std::equal(bytes.begin(), bytes.end(), text.begin(), [](std::byte a, char b) { return a == std::byte(b); }));
+    CHECK(std::equal(bytes.begin(), bytes.end(), mapping.bytes().begin()));
+  }
+}
+
+TEST_CASE("files that tell no size are read to their end", "[file]") {
+  CHECK(contains(read_text("/proc/self/status"), "Pid:"));
+}
+
+TEST_CASE("what cannot be read is a data error with path and reason", "[file]") {
+  const test::TempDir folder;
+  const fs::path missing = folder / "missing";
+  for (const std::string& message :
+       {error_of(ErrorKind::data, [&] { read_text(missing); }), error_of(ErrorKind::data, [&] { read_bytes(missing); }),
+        error_of(ErrorKind::data, [&] { FileMapping{missing}; })}) {
+    CHECK(contains(message, missing.string()));
+    CHECK(contains(message, "No such file"));
+  }
+  CHECK(contains(error_of(ErrorKind::data, [&] { read_text(folder.path()); }), "Is a directory"));
+  CHECK(contains(error_of(ErrorKind::data, [&] { FileMapping{folder.path()}; }), "Is a directory"));
+  CHECK(contains(error_of(ErrorKind::data, [&] { FileMapping{"/dev/null"}; }), "not a regular file"));
+}
+
+TEST_CASE("a mapping can be moved and outlives the file's name", "[file]") {
+  const test::TempDir folder;
+  test::write_file(folder / "file", "abc");
+  FileMapping first(folder / "file");
+  fs::remove(folder / "file");
+  FileMapping second = std::move(first);
+  CHECK(first.size() == 0);
+  FileMapping third;
+  third = std::move(second);
+  REQUIRE(third.size() == 3);
+  CHECK(third.bytes()[2] == std::byte{'c'});
+}
+
+TEST_CASE("an atomic write creates or replaces, and leaves nothing else behind", "[file]") {
+  const test::TempDir folder;
+  write_atomically(folder / "file", "first version");
+  CHECK(test::read_file(folder / "file") == "first version");
+  write_atomically(folder / "file", "second");
+  CHECK(test::read_file(folder / "file") == "second");
+  write_atomically(folder / "file", std::span<const std::byte>());
+  CHECK(test::read_file(folder / "file") == "");
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("a file without a folder in its name is written to the current one", "[file]") {
+  const test::TempDir folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  write_atomically("file", "text");
+  fs::current_path(before);
+  CHECK(test::read_file(folder / "file") == "text");
+}
+
+TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]") {
+  const test::TempDir folder;
+  const fs::path path = folder / "model";
+  write_atomically(path, "old content");
+  const std::string large(100000, 'x');
+  std::string message;
+  {
+    const FileSizeLimit limit(50000);
+    message = error_of(ErrorKind::io, [&] { write_atomically(path, large); });
+  }
+  CHECK(contains(message, path.string()));
+  CHECK(contains(message, "File too large"));
+  CHECK(test::read_file(path) == "old content");
+  CHECK(files_in(folder.path()) == 1);
+  write_atomically(path, large);
+  CHECK(test::read_file(path) == large);
+}
+
+TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {
+  const test::TempDir folder;
+  const fs::path lost = folder / "nowhere" / "file";
+  const std::string message = error_of(ErrorKind::io, [&] { write_atomically(lost, "text"); });
+  CHECK(contains(message, lost.string()));
+  CHECK(contains(message, "No such file"));
+  // The rename fails: the target is a folder.
+  fs::create_directory(folder / "taken");
+  CHECK(contains(error_of(ErrorKind::io, [&] { write_atomically(folder / "taken", "text"); }), "Is a directory"));
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("a lock is held by one process at a time", "[file]") {
+  const test::TempDir folder;
+  const fs::path path = folder / "lock";
+  LockingProcess other(path);
+  const std::string message = error_of(ErrorKind::busy, [&] { FileLock{path}; });
+  CHECK(contains(message, path.string()));
+  CHECK(contains(message, "process " + std::to_string(other.id())));
+  CHECK(other.stop() == 0);
+  const FileLock lock(path);
+  CHECK(test::read_file(path) == std::to_string(::getpid()) + "\n");
+}
+
+TEST_CASE("a killed process leaves no lock behind", "[file]") {
+  const test::TempDir folder;
+  LockingProcess other(folder / "lock");
+  CHECK(contains(error_of(ErrorKind::busy, [&] { FileLock{folder / "lock"}; }), "is held by"));
+  other.kill();
+  CHECK_NOTHROW(FileLock{folder / "lock"});
+}
+
+TEST_CASE("a lock also excludes its own process, moves, and ends with its object", "[file]") {
+  const test::TempDir folder;
+  const fs::path path = folder / "lock";
+  {
+    FileLock first(path);
+    FileLock second = std::move(first);
+    CHECK(contains(error_of(ErrorKind::busy, [&] { FileLock{path}; }), std::to_string(::getpid())));
+    FileLock other(folder / "other");
+    other = std::move(second);
+    CHECK_NOTHROW(FileLock{folder / "other"});
+    error_of(ErrorKind::busy, [&] { FileLock{path}; });
+  }
+  CHECK_NOTHROW(FileLock{path});
+}
+
+TEST_CASE("a lock file that cannot be created is an io error", "[file]") {
+  const test::TempDir folder;
+  CHECK(contains(error_of(ErrorKind::io, [&] { FileLock{folder / "nowhere" / "lock"}; }), "nowhere"));
+}
+
+TEST_CASE("a process id that is longer than the new one does not show through", "[file]") {
+  const test::TempDir folder;
+  test::write_file(folder / "lock", "99999999999999\n");
+  const FileLock lock(folder / "lock");
+  CHECK(test::read_file(folder / "lock") == std::to_string(::getpid()) + "\n");
+}
+
+TEST_CASE("the cache folder follows the XDG specification", "[file]") {
+  const Environment home("HOME", "/home/someone");
+  {
+    const Environment cache("XDG_CACHE_HOME", "/fast/cache");
+    CHECK(user_cache_folder() == "/fast/cache/bitloom");
+  }
+  for (const char* ignored : {static_cast<const char*>(nullptr), "", "relative/path"}) {
+    const Environment cache("XDG_CACHE_HOME", ignored);
+    CHECK(user_cache_folder() == "/home/someone/.cache/bitloom");
+  }
+  const Environment cache("XDG_CACHE_HOME", nullptr);
+  const Environment no_home("HOME", nullptr);
+  CHECK(contains(error_of(ErrorKind::usage, [] { user_cache_folder(); }), "XDG_CACHE_HOME"));
+}

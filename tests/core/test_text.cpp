@@ -1,0 +1,73 @@
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "core/suggest.h"
+#include "core/text.h"
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+
+TEST_CASE("trim and split", "[text]") {
+  CHECK(trim(" \t a b\r\n") == "a b");
+  CHECK(trim(" \n") == "");
+  CHECK(split("256, 512,1024", ',') == std::vector<std::string>{"256", "512", "1024"});
+  CHECK(split("", ',') == std::vector<std::string>{""});
+  CHECK(split(",a,", ',') == std::vector<std::string>{"", "a", ""});
+}
+
+TEST_CASE("numbers must fill the whole string", "[text]") {
+  CHECK(parse_int("-42") == -42);
+  CHECK(parse_int("9223372036854775807") == 9223372036854775807);
+  for (const char* bad : {"", "x", "1x", " 1", "1 ", "+1", "1.0", "9223372036854775808", "0x10"}) CHECK_FALSE(parse_int(bad));
+  CHECK(parse_double("1e-3") == 1e-3);
+  CHECK(parse_double("-2") == -2.0);
+  for (const char* bad : {"", "nan", "inf", "1e999", "0.5 ", "1,5", "0.5x"}) CHECK_FALSE(parse_double(bad));
+}
+
+TEST_CASE("misspelt names are recognised", "[suggest]") {
+  const std::vector<std::string> known{"cifar-small", "cifar-base", "tiny", "ref", "avx2", "avx512"};
+  CHECK(closest("cifar-smal", known) == "cifar-small");
+  CHECK(closest("CIFAR-BASE", known) == "cifar-base");
+  CHECK(closest("tniy", known) == "tiny");
+  CHECK(closest("avx51", known) == "avx512");
+  CHECK(closest("resnet", known) == "");
+  CHECK(closest("", known) == "");
+  // Two substitutions are within the limit, but nothing of the word would remain.
+  CHECK(closest("ab", std::vector<std::string>{"xy"}) == "");
+  CHECK(closest("tiny", std::vector<std::string>{}) == "");
+  CHECK(did_you_mean("tinny", known) == "; did you mean 'tiny'?");
+  CHECK(did_you_mean("resnet", std::vector<std::string>{"a", "b"}) == "; known: a, b");
+  CHECK(did_you_mean("resnet", std::vector<std::string>{}) == "");
+}
+
+TEST_CASE("durations", "[progress]") {
+  CHECK(format_duration(0.0) == "0 ms");
+  CHECK(format_duration(0.85) == "850 ms");
+  CHECK(format_duration(0.9996) == "1.0 s");
+  CHECK(format_duration(4.2) == "4.2 s");
+  CHECK(format_duration(9.96) == "10 s");
+  CHECK(format_duration(59.7) == "1 min 00 s");
+  CHECK(format_duration(185) == "3 min 05 s");
+  CHECK(format_duration(3599.6) == "1 h 00 min");
+  CHECK(format_duration(2 * 3600 + 13 * 60) == "2 h 13 min");
+  CHECK(format_duration(86400 - 10) == "1 d 00 h");
+  CHECK(format_duration(76 * 3600) == "3 d 04 h");
+  CHECK(format_duration(1e300) == "for ever");
+  CHECK(format_duration(-1) == "unknown");
+}
+
+TEST_CASE("bytes and counts", "[progress]") {
+  CHECK(format_bytes(0) == "0 B");
+  CHECK(format_bytes(1023) == "1023 B");
+  CHECK(format_bytes(1536) == "1.5 KiB");
+  CHECK(format_bytes((1 << 20) - 1) == "1.0 MiB");
+  CHECK(format_bytes(std::uint64_t{3} << 30) == "3.0 GiB");
+  CHECK(format_bytes(~std::uint64_t{0}) == "16.0 EiB");
+  CHECK(format_count(9999) == "9999");
+  CHECK(format_count(12345) == "12.3 k");
+  CHECK(format_count(999600) == "1.00 M");
+  CHECK(format_count(1234567) == "1.23 M");
+  CHECK(format_count(456000000000) == "456 G");
+  CHECK(format_count(~std::uint64_t{0}) == "18.4 E");
+}
