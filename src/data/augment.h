@@ -1,0 +1,43 @@
+// Random changes to training images, integer arithmetic only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/random.h"
+#include "data/dataset.h"
+
+namespace bitloom::data {
+
+// What may be done to an image, in this order: crop, flip, contrast, brightness, colour, cutout. 0 or false is "not".
+struct Augment {
+  int crop_padding = 0;  // shift by -n .. n pixels along each axis; what comes in is the reflection at the border
+  bool flip = false;     // mirror left-right, every second time
+  int contrast = 0;      // distance from the image's mean scaled by a factor in 1 - n% .. 1 + n%
+  int brightness = 0;    // all channels moved by -n .. n
+  int colour = 0;        // each channel moved by its own -n .. n
+  int cutout = 0;        // a square of side n, at a random centre within the image, set to the image's mean colour
+
+  bool operator==(const Augment&) const = default;
+  // True if every image comes out as it went in.
+  bool none() const noexcept { return *this == Augment{}; }
+};
+
+// Reads "none" or a comma-separated list of crop[N] (4), flip, contrastN, brightnessN, colourN, cutout[N] (8), e.g.
+// "crop4,flip,cutout8". Throws a usage error with a suggestion for an unknown name, a repetition or a number out of range.
+Augment parse_augment(const std::string& text);
+// The text that parse_augment reads as the same value.
+std::string to_string(const Augment& augment);
+
+// Writes one changed copy of `image` (channels x height x width) to `out` (as many bytes, not overlapping). The result is a
+// function of the arguments alone: key `random` by (seed, Stream::augment, epoch, index) for a fresh one per epoch.
+// crop_padding must be below height and width.
+void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
+             std::uint8_t* out);
+
+// Left-right mirror image of `image` (channels x height x width) into `out` (as many bytes, not overlapping).
+void mirror(std::span<const std::uint8_t> image, const ImageShape& shape, std::uint8_t* out);
+
+}  // namespace bitloom::data

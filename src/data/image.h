@@ -1,0 +1,34 @@
+// One picture: reading PNG and JPEG, writing PNG, resizing. Integer arithmetic only, so that every machine sees the same
+// bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace bitloom::data {
+
+struct Image {
+  ImageShape shape;
+  std::vector<std::uint8_t> pixels;  // channels x height x width (planar)
+};
+
+// Reads a PNG or JPEG file (told apart by its first bytes, not by its name) as 3 channels (RGB) or 1 (grey); `channels`
+// must be one of these. Transparency is laid over black. Throws a data error that names the file and what is wrong with it.
+Image read_image(const std::filesystem::path& path, std::size_t channels = 3);
+
+// True if the file name ends in .png, .jpg or .jpeg, in any case.
+bool is_image_name(const std::filesystem::path& path);
+
+// Area average where the picture shrinks, bilinear where it grows, each axis by itself; the aspect ratio is not kept.
+// height, width > 0. Returns a copy if the size is right already.
+Image resize(const Image& image, std::size_t height, std::size_t width);
+
+// Writes an 8-bit PNG; shape.channels is 1 or 3, pixels are channels x height x width. Throws an io error.
+void write_png(std::span<const std::uint8_t> pixels, const ImageShape& shape, const std::filesystem::path& path);
+
+}  // namespace bitloom::data

@@ -1,0 +1,197 @@
+// PNG through libpng's simplified API, JPEG through libjpeg-turbo.
+#include <png.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs it and does not include it
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/image.h"
+
+namespace bitloom::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Bytes = std::span<const std::byte>;
+
+// A few bytes can claim a picture of terabytes; nobody trains on more than this.
+constexpr std::uint64_t pixel_limit = std::uint64_t{1} << 27;
+
+// A decoded picture: height x width x 3, interleaved.
+struct Interleaved {
+  std::size_t height = 0;
+  std::size_t width = 0;
+  std::vector<std::uint8_t> rgb;
+};
+
+void allocate(Interleaved& picture, std::size_t height, std::size_t width, const std::string& path) {
+  if (height == 0 || width == 0 || std::uint64_t{height} * width > pixel_limit)
+    fail(ErrorKind::data, "{}: {} x {} pixels, expected 1 to {} in all", path, width, height, pixel_limit);
+  picture.height = height;
+  picture.width = width;
+  picture.rgb.resize(height * width * 3);
+}
+
+Interleaved decode_png(Bytes file, const std::string& path) {
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  const std::unique_ptr<png_image, void (*)(png_image*)> free_at_end(&png, [](png_image* image) { png_image_free(image); });
+  if (png_image_begin_read_from_memory(&png, file.data(), file.size()) == 0)
+    fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+  png.format = PNG_FORMAT_RGB;
+  Interleaved picture;
+  allocate(picture, png.height, png.width, path);
+  const png_color black{0, 0, 0};
+  if (png_image_finish_read(&png, &black, picture.rgb.data(), 0, nullptr) == 0)
+    fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+  return picture;
+}
+
+// libjpeg reports errors through a callback that must not return. It jumps back into the member function that called the
+// library, and those hold nothing that would need a destructor; allocation and exceptions happen outside of them.
+class JpegDecoder {
+ public:
+  JpegDecoder() {
+    info_.err = jpeg_std_error(&errors_);
+    info_.client_data = this;
+    errors_.error_exit = &JpegDecoder::on_error;
+    errors_.emit_message = &JpegDecoder::on_message;
+  }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+  ~JpegDecoder() { jpeg_destroy_decompress(&info_); }  // does nothing if it was never created
+
+  bool start(Bytes file) {
+    if (setjmp(back_) != 0) return false;
+    jpeg_create_decompress(&info_);
+    jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+    jpeg_read_header(&info_, TRUE);
+    info_.out_color_space = JCS_RGB;
+    info_.dct_method = JDCT_ISLOW;  // integer: the same bytes on every machine
+    jpeg_calc_output_dimensions(&info_);
+    return true;
+  }
+  std::size_t height() const { return info_.output_height; }
+  std::size_t width() const { return info_.output_width; }
+  // out: height x width x 3.
+  bool decode(std::uint8_t* out) {
+    if (setjmp(back_) != 0) return false;
+    jpeg_start_decompress(&info_);
+    while (info_.output_scanline < info_.output_height) {
+      JSAMPROW row = out + std::size_t{info_.output_scanline} * info_.output_width * 3;
+      jpeg_read_scanlines(&info_, &row, 1);
+    }
+    jpeg_finish_decompress(&info_);
+    return true;
+  }
+  const char* message() const { return message_.data(); }
+
+ private:
+  static void on_error(j_common_ptr info) {
+    auto* self = static_cast<JpegDecoder*>(info->client_data);
+    info->err->format_message(info, self->message_.data());
+    std::longjmp(self->back_, 1);
+  }
+  // Warnings (level -1) about missing or garbled picture data are errors here: libjpeg would fill in grey. Others, such as
+  // stray bytes between segments, are common in the wild and harmless.
+  static void on_message(j_common_ptr info, int level) {
+    if (level >= 0) return;
+    constexpr std::array damage{int{JWRN_HIT_MARKER}, int{JWRN_JPEG_EOF}, int{JWRN_HUFF_BAD_CODE}, int{JWRN_MUST_RESYNC},
+                                int{JWRN_ARITH_BAD_CODE}};
+    if (std::find(damage.begin(), damage.end(), info->err->msg_code) != damage.end()) on_error(info);
+  }
+
+  jpeg_decompress_struct info_{};
+  jpeg_error_mgr errors_{};
+  std::jmp_buf back_{};
+  std::array<char, JMSG_LENGTH_MAX> message_{};
+};
+
+Interleaved decode_jpeg(Bytes file, const std::string& path) {
+  JpegDecoder decoder;
+  if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  Interleaved picture;
+  allocate(picture, decoder.height(), decoder.width(), path);
+  if (!decoder.decode(picture.rgb.data())) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  return picture;
+}
+
+struct Format {
+  std::array<unsigned char, 3> signature;  // the first bytes of the file
+  Interleaved (*decode)(Bytes file, const std::string& path);
+};
+
+constexpr std::array<Format, 2> formats{{{{0x89, 'P', 'N'}, &decode_png}, {{0xff, 0xd8, 0xff}, &decode_jpeg}}};
+
+// Weights of ITU-R BT.601, which JPEG uses as well, in 256ths.
+std::uint8_t grey(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((77 * rgb[0] + 150 * rgb[1] + 29 * rgb[2] + 128) >> 8);
+}
+
+}  // namespace
+
+Image read_image(const fs::path& path, std::size_t channels) {
+  if (channels != 1 && channels != 3) fail(ErrorKind::usage, "channels: {}, expected 1 (grey) or 3 (colour)", channels);
+  const FileMapping file(path);
+  for (const Format& format : formats) {
+    if (file.size() < format.signature.size() ||
+        std::memcmp(file.bytes().data(), format.signature.data(), format.signature.size()) != 0)
+      continue;
+    const Interleaved picture = format.decode(file.bytes(), path.string());
+    Image image{{picture.height, picture.width, channels},
+                std::vector<std::uint8_t>(picture.height * picture.width * channels)};
+    const std::size_t plane = picture.height * picture.width;
+    for (std::size_t i = 0; i < plane; ++i) {
+      const std::uint8_t* rgb = picture.rgb.data() + 3 * i;
+      if (channels == 1) {
+        image.pixels[i] = grey(rgb);
+      } else {
+        for (std::size_t c = 0; c < 3; ++c) image.pixels[c * plane + i] = rgb[c];
+      }
+    }
+    return image;
+  }
+  fail(ErrorKind::data, "{}: neither a PNG nor a JPEG file", path.string());
+}
+
+bool is_image_name(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
+}
+
+void write_png(std::span<const std::uint8_t> pixels, const ImageShape& shape, const fs::path& path) {
+  if ((shape.channels != 1 && shape.channels != 3) || pixels.size() != shape.size() || pixels.empty())
+    fail(ErrorKind::usage, "{}: a PNG of {} x {} x {} cannot be made of {} bytes", path.string(), shape.channels, shape.height,
+         shape.width, pixels.size());
+  const std::size_t plane = shape.height * shape.width;
+  std::vector<std::uint8_t> interleaved(pixels.size());
+  for (std::size_t c = 0; c < shape.channels; ++c) {
+    for (std::size_t i = 0; i < plane; ++i) interleaved[i * shape.channels + c] = pixels[c * plane + i];
+  }
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(shape.width);
+  png.height = static_cast<png_uint_32>(shape.height);
+  png.format = shape.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
+  std::string file(size, '\0');
+  if (png_image_write_to_memory(&png, file.data(), &size, 0, interleaved.data(), 0, nullptr) == 0)
+    fail(ErrorKind::io, "{}: the PNG cannot be made: {}", path.string(), png.message);
+  file.resize(size);
+  write_atomically(path, file);
+}
+
+}  // namespace bitloom::data

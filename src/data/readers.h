@@ -1,0 +1,65 @@
+// Data sets on disk, and the one function that turns what the user typed after --data into training, validation and test
+// sets. Every function throws a data error (ErrorKind::data) that names the file, what was found and what was expected.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/image.h"
+
+namespace bitloom::data {
+
+// CIFAR-10 "binary version": data_batch_1.bin .. data_batch_5.bin (train; all five) or test_batch.bin, each any
+// whole number of records of 1 label byte and 3 x 32 x 32 pixel bytes. Class names and their number come from
+// batches.meta.txt, one per line; without it there are ten classes named "0" .. "9".
+// Source: https://www.cs.toronto.edu/~kriz/cifar.html
+Dataset read_cifar10(const std::filesystem::path& folder, bool train);
+
+// CIFAR-100: train.bin or test.bin, records of 1 coarse label, 1 fine label and 3 x 32 x 32 bytes. The fine label is used;
+// names come from fine_label_names.txt if it is there.
+Dataset read_cifar100(const std::filesystem::path& folder, bool train);
+
+// MNIST and Fashion-MNIST: train-images-idx3-ubyte and train-labels-idx1-ubyte (train) or t10k-..., each as it is or with
+// .gz added (the unpacked one wins). One channel; ten classes "0" .. "9".
+// Source: http://yann.lecun.com/exdb/mnist/
+Dataset read_idx(const std::filesystem::path& folder, bool train);
+
+// One sub-folder per class (its name is the class name), PNG and JPEG files in it, directly; resized to height x width with
+// 3 channels (RGB) or 1 (grey). Classes and files are in byte order of their names; other files are skipped. `class_names`
+// may be given to fix the list (a test folder may lack a class); a sub-folder that is not in it is an error.
+Dataset read_image_folder(const std::filesystem::path& folder, std::size_t height, std::size_t width, std::size_t channels,
+                          const std::vector<std::string>& class_names = {});
+
+// Writes `train` as data_batch_1.bin .. data_batch_5.bin (an even split in order) and batches.meta.txt, `test` (if it has
+// images) as test_batch.bin. The folder is made; files of these names are replaced. Needs 3 x 32 x 32 images and at most
+// 256 classes; throws a usage error otherwise, an io error if the disk refuses.
+void write_cifar10(const Dataset& train, const Dataset& test, const std::filesystem::path& folder);
+
+struct LoadOptions {
+  std::size_t validation = 0;           // images taken out of the training set for validation
+  std::uint64_t seed = 1;               // of the choice of validation images
+  std::size_t max_train = 0;            // use at most so many training images (the first ones, before the split); 0: all
+  std::size_t max_test = 0;             // use at most so many test images; 0: all
+  std::size_t synthetic_train = 10000;  // images that `synth` makes
+  std::size_t synthetic_test = 2000;
+  std::size_t height = 32;  // of images in folders
+  std::size_t width = 32;
+  std::size_t channels = 3;
+  double folder_test_share = 0.2;  // of a folder without test/, for the test set
+};
+
+// `spec` is one of
+//   synth, synth:SEED   the built-in synthetic set (data/synthetic.h)
+//   cifar10:PATH, cifar100:PATH, idx:PATH, folder:PATH
+//   PATH                the kind is recognised from the files there, in PATH itself or in one of its sub-folders
+//                       cifar-10-batches-bin, cifar-100-binary, MNIST/raw, FashionMNIST/raw
+// A folder of images holds train/ and test/ with one sub-folder per class each; without test/ a share of the images, keyed
+// by the seed, becomes the test set; without train/ the folder itself holds the classes. Throws a usage error for an unknown
+// kind or an impossible option.
+DataSplits load(const std::string& spec, const LoadOptions& options = {});
+
+}  // namespace bitloom::data

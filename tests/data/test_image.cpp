@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <jpeglib.h>
+
+#include "data/readers.h"
+#include "tests/data/message_of.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::data;
+using namespace bitloom::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A smooth picture, each channel with a slope of its own.
+Image slopes(std::size_t height, std::size_t width, std::size_t channels) {
+  Image image{{height, width, channels}, {}};
+  for (std::size_t c = 0; c < channels; ++c) {
+    for (std::size_t y = 0; y < height; ++y) {
+      for (std::size_t x = 0; x < width; ++x)
+        image.pixels.push_back(static_cast<std::uint8_t>(20 + 60 * c + 40 * y / height + 30 * x / width));
+    }
+  }
+  return image;
+}
+
+void write_jpeg(const fs::path& path, const Image& image) {
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &bytes, &size);
+  const auto [height, width, channels] = image.shape;
+  info.image_height = static_cast<JDIMENSION>(height);
+  info.image_width = static_cast<JDIMENSION>(width);
+  info.input_components = static_cast<int>(channels);
+  info.in_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, 95, TRUE);
+  jpeg_start_compress(&info, TRUE);
+  std::vector<unsigned char> row(width * channels);
+  for (std::size_t y = 0; y < height; ++y) {
+    for (std::size_t k = 0; k < row.size(); ++k)
+      row[k] = image.pixels[k % channels * height * width + y * width + k / channels];
+    JSAMPROW pointer = row.data();
+    jpeg_write_scanlines(&info, &pointer, 1);
+  }
+  jpeg_finish_compress(&info);
+  write_file(path, {reinterpret_cast<const char*>(bytes), size});
+  jpeg_destroy_compress(&info);
+  std::free(bytes);
+}
+
+int largest_difference(const Image& a, const Image& b) {
+  REQUIRE(a.shape == b.shape);
+  REQUIRE(a.pixels.size() == b.pixels.size());
+  int largest = 0;
+  for (std::size_t i = 0; i < a.pixels.size(); ++i) largest = std::max(largest, std::abs(a.pixels[i] - b.pixels[i]));
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("PNG files come back as they were written") {
+  const TempDir folder;
+  const Image colour = slopes(13, 21, 3);
+  write_png(colour.pixels, colour.shape, folder / "colour.png");
+  CHECK(read_image(folder / "colour.png").pixels == colour.pixels);
+  const Image grey = slopes(13, 21, 1);
+  write_png(grey.pixels, grey.shape, folder / "grey.png");
+  CHECK(read_image(folder / "grey.png", 1).pixels == grey.pixels);
+  // Grey as colour: three equal planes.
+  const Image spread = read_image(folder / "grey.png", 3);
+  REQUIRE(spread.shape == ImageShape{13, 21, 3});
+  for (std::size_t i = 0; i < spread.pixels.size(); ++i) REQUIRE(spread.pixels[i] == grey.pixels[i % (13 * 21)]);
+}
+
+TEST_CASE("JPEG files are read in colour and grey") {
+  const TempDir folder;
+  const Image colour = slopes(40, 24, 3);
+  write_jpeg(folder / "colour.jpg", colour);
+  CHECK(largest_difference(read_image(folder / "colour.jpg"), colour) <= 6);
+  const Image grey = slopes(40, 24, 1);
+  write_jpeg(folder / "grey.jpg", grey);
+  CHECK(largest_difference(read_image(folder / "grey.jpg", 1), grey) <= 6);
+  // The contents decide, not the name.
+  fs::rename(folder / "colour.jpg", folder / "colour.png");
+  CHECK(read_image(folder / "colour.png").shape == ImageShape{40, 24, 3});
+}
+
+TEST_CASE("broken pictures are refused without ending the program") {
+  const TempDir folder;
+  const Image image = slopes(64, 64, 3);
+  write_jpeg(folder / "a.jpg", image);
+  write_png(image.pixels, image.shape, folder / "a.png");
+  const std::string jpeg = read_file(folder / "a.jpg");
+  const std::string png = read_file(folder / "a.png");
+  const fs::path path = folder / "broken";
+  const auto message = [&](const std::string& bytes) {
+    write_file(path, bytes);
+    return message_of(ErrorKind::data, [&] { read_image(path); });
+  };
+  CHECK(message(jpeg.substr(0, jpeg.size() / 2)) == path.string() + ": broken JPEG: Premature end of JPEG file");
+  CHECK(has(message(jpeg.substr(0, 40)), ": broken JPEG: "));
+  CHECK(has(message(jpeg.substr(0, 4)), ": broken JPEG: "));
+  CHECK(has(message(png.substr(0, png.size() / 2)), ": broken PNG: "));
+  CHECK(has(message(png.substr(0, 10)), ": broken PNG: "));
+  CHECK(message("") == path.string() + ": neither a PNG nor a JPEG file");
+  CHECK(message("GIF89a") == path.string() + ": neither a PNG nor a JPEG file");
+  CHECK(has(message_of(ErrorKind::data, [&] { read_image(folder / "nowhere.png"); }), "nowhere.png"));
+  CHECK(message_of(ErrorKind::usage, [&] { read_image(path, 2); }) == "channels: 2, expected 1 (grey) or 3 (colour)");
+  // Every single damaged byte either still gives a picture or an error.
+  for (const std::string& whole : {jpeg, png}) {
+    int pictures = 0;
+    int errors = 0;
+    for (std::size_t at = 3; at < whole.size(); at += 7) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(bytes[at] ^ 0x55);
+      write_file(path, bytes);
+      try {
+        pictures += !read_image(path).pixels.empty();
+      } catch (const Error& error) {
+        errors += error.kind() == ErrorKind::data;
+      }
+    }
+    CHECK(errors > 0);
+    CHECK(pictures + errors == static_cast<int>((whole.size() - 3 + 6) / 7));
+  }
+}
+
+TEST_CASE("resize averages areas where it shrinks and interpolates where it grows") {
+  const Image two{{2, 2, 1}, {10, 20, 30, 40}};
+  CHECK(resize(two, 1, 1).pixels == std::vector<std::uint8_t>{25});
+  CHECK(resize(two, 2, 2).pixels == two.pixels);
+  CHECK(resize(two, 1, 2).pixels == std::vector<std::uint8_t>{20, 30});
+  // Centres of the outputs lie at -1/4, 1/4, 3/4, 5/4 of the inputs' centres.
+  CHECK(resize({{1, 2, 1}, {0, 100}}, 1, 4).pixels == std::vector<std::uint8_t>{0, 25, 75, 100});
+  // 3 to 2: each output covers one and a half inputs.
+  CHECK(resize({{1, 3, 1}, {0, 90, 30}}, 1, 2).pixels == std::vector<std::uint8_t>{30, 50});
+  // Constant pictures stay constant, at every size and at both ends of the range.
+  for (const std::uint8_t value : {0, 1, 128, 255}) {
+    Image flat{{17, 31, 2}, std::vector<std::uint8_t>(17 * 31 * 2, value)};
+    for (const auto& [height, width] : {std::pair{1, 1}, {5, 64}, {33, 7}, {16, 30}, {100, 100}}) {
+      const Image result = resize(flat, static_cast<std::size_t>(height), static_cast<std::size_t>(width));
+      REQUIRE(result.pixels.size() == static_cast<std::size_t>(height * width * 2));
+      CHECK(std::all_of(result.pixels.begin(), result.pixels.end(), [&](std::uint8_t pixel) { return pixel == value; }));
+    }
+  }
+  CHECK(has(message_of(ErrorKind::usage, [&] { resize(two, 0, 5); }), "image size 0 x 5"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { resize({{2, 2, 3}, {1}}, 2, 2); }), "cannot be resized"));
+}
+
+TEST_CASE("a folder of images gives its classes and files in the order of their names") {
+  const TempDir folder;
+  const Image red{{4, 4, 3}, [] {
+                    std::vector<std::uint8_t> pixels(48, 0);
+                    std::fill_n(pixels.begin(), 16, std::uint8_t{200});
+                    return pixels;
+                  }()};
+  const Image white{{8, 8, 3}, std::vector<std::uint8_t>(192, 255)};
+  for (const char* part : {"train", "test"}) {
+    fs::create_directories(folder / part / "b");
+    write_png(white.pixels, white.shape, folder / part / "b" / "2.PNG");
+    write_png(red.pixels, red.shape, folder / part / "b" / "1.png");
+  }
+  fs::create_directories(folder / "train" / "a");
+  write_jpeg(folder / "train" / "a" / "x.jpeg", white);
+  write_file(folder / "train" / "a" / "notes.txt", "skipped");
+  write_file(folder / "train" / "a" / ".hidden.png", "skipped");
+  const DataSplits splits = load(folder.path().string(), {.height = 6, .width = 5});
+  REQUIRE(splits.train.size() == 3);
+  CHECK(splits.train.class_names == std::vector<std::string>{"a", "b"});
+  CHECK(splits.train.labels == std::vector<std::uint16_t>{0, 1, 1});
+  CHECK(splits.train.shape == ImageShape{6, 5, 3});
+  CHECK(splits.train.image(1)[0] == 200);
+  CHECK(splits.train.image(1)[30] == 0);
+  CHECK(splits.train.image(2)[0] == 255);
+  // The test folder lacks class a, and its labels still mean the same.
+  CHECK(splits.test.labels == std::vector<std::uint16_t>{1, 1});
+  CHECK(splits.test.class_names == splits.train.class_names);
+
+  fs::create_directories(folder / "test" / "c");
+  CHECK(message_of(ErrorKind::data, [&] { load("folder:" + folder.path().string()); }) ==
+        (folder / "test").string() + ": class 'c' is not one of the 2 expected classes");
+  fs::remove(folder / "test" / "c");
+  write_file(folder / "test" / "b" / "3.png", "not a picture");
+  CHECK(message_of(ErrorKind::data, [&] { load("folder:" + folder.path().string()); }) ==
+        (folder / "test" / "b" / "3.png").string() + ": neither a PNG nor a JPEG file");
+  fs::create_directories(folder / "train" / "0");
+  CHECK(message_of(ErrorKind::data, [&] { load("folder:" + folder.path().string()); }) ==
+        (folder / "train" / "0").string() + ": no .png, .jpg or .jpeg file there");
+}
+
+TEST_CASE("a folder of images without a test set gives a share of its own") {
+  const TempDir folder;
+  for (int i = 0; i < 10; ++i) {
+    const fs::path sub = folder / (i % 2 == 0 ? "even" : "odd");
+    fs::create_directories(sub);
+    const std::vector<std::uint8_t> pixels(16, static_cast<std::uint8_t>(i));
+    write_png(pixels, {4, 4, 1}, sub / (std::to_string(i) + ".png"));
+  }
+  const DataSplits splits = load(folder.path().string(), {.validation = 3, .height = 2, .width = 2, .channels = 1});
+  CHECK(splits.train.size() == 5);
+  CHECK(splits.validation.size() == 3);
+  CHECK(splits.test.size() == 2);
+  std::vector<int> seen;
+  for (const Dataset* part : {&splits.train, &splits.validation, &splits.test}) {
+    for (std::size_t i = 0; i < part->size(); ++i) seen.push_back(part->image(i)[0]);
+  }
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  // The same with a train/ that no test/ stands beside; and "train" may be a class.
+  const TempDir outer;
+  fs::create_directory_symlink(folder.path(), outer / "train");
+  CHECK(load(outer.path().string(), {.height = 2, .width = 2, .channels = 1}).train.pixels ==
+        load(folder.path().string(), {.height = 2, .width = 2, .channels = 1}).train.pixels);
+  fs::rename(folder / "odd", folder / "train");
+  CHECK(load(folder.path().string()).train.class_names == std::vector<std::string>{"even", "train"});
+  const TempDir empty;
+  CHECK(message_of(ErrorKind::data, [&] { read_image_folder(empty.path(), 2, 2, 1); }) ==
+        empty.path().string() + ": no sub-folders with images in them");
+}

@@ -1,0 +1,76 @@
+#include <filesystem>
+
+#include "data/readers.h"
+#include "data/synthetic.h"
+#include "tests/data/message_of.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::data;
+using namespace bitloom::test;
+namespace fs = std::filesystem;
+
+TEST_CASE("load makes the synthetic set of a seed") {
+  const LoadOptions small{.synthetic_train = 40, .synthetic_test = 20};
+  const DataSplits one = load("synth", small);
+  CHECK(one.train.size() == 40);
+  CHECK(one.validation.size() == 0);
+  CHECK(one.test.size() == 20);
+  CHECK(content_hash(load("synth:1", small).train) == content_hash(one.train));
+  CHECK(content_hash(load("synth:2", small).train) != content_hash(one.train));
+  CHECK(load("synth", {.max_train = 7, .max_test = 3}).train.size() == 7);
+  CHECK(load("synth", {.validation = 2, .max_train = 7, .max_test = 3}).train.size() == 5);
+  for (const char* spec : {"synth:x", "synth:1x", "synth:-1", "synth:18446744073709551616"})
+    CHECK(has(message_of(ErrorKind::usage, [&] { load(spec, small); }), "expected a whole number from 0 to 2^64 - 1"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load("synth:", small); }), "expected a seed"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load("synth", {.synthetic_train = 0}); }), "expected at least one of each"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load("synth", {.validation = 40, .synthetic_train = 40}); }), "validation: 40"));
+}
+
+TEST_CASE("load recognises CIFAR-10 in the folder and in the folder that its archive makes") {
+  const TempDir folder;
+  const Dataset train = make_synthetic(3, 20);
+  const Dataset test = make_synthetic(3, 10, synthetic_test_first);
+  write_cifar10(train, test, folder / "cifar-10-batches-bin");
+  for (const std::string& spec :
+       {folder.path().string(), (folder / "cifar-10-batches-bin").string(), "cifar10:" + folder.path().string(),
+        "cifar10:" + (folder / "cifar-10-batches-bin").string()}) {
+    const DataSplits splits = load(spec, {.validation = 5});
+    CHECK(splits.train.size() == 15);
+    CHECK(splits.validation.size() == 5);
+    CHECK(content_hash(splits.test) == content_hash(test));
+  }
+  const DataSplits few = load(folder.path().string(), {.max_train = 6, .max_test = 4});
+  CHECK(few.train.size() == 6);
+  CHECK(few.test.size() == 4);
+  CHECK(few.train.labels[5] == train.labels[5]);
+}
+
+TEST_CASE("load recognises CIFAR-100") {
+  const TempDir folder;
+  fs::create_directory(folder / "cifar-100-binary");
+  for (const char* file : {"train.bin", "test.bin"})
+    write_file(folder / "cifar-100-binary" / file, std::string(2 * 3074, '\1'));
+  CHECK(load(folder.path().string()).train.classes() == 100);
+  CHECK(load("cifar100:" + folder.path().string()).test.size() == 2);
+}
+
+TEST_CASE("load says what is wrong with a specification") {
+  const TempDir folder;
+  const std::string here = folder.path().string();
+  CHECK(message_of(ErrorKind::data, [&] { load(here); }) ==
+        here +
+            ": no data set there: looked for data_batch_1.bin (CIFAR-10), train.bin (CIFAR-100), "
+            "train-images-idx3-ubyte or .gz (MNIST), sub-folders of images");
+  CHECK(message_of(ErrorKind::data, [&] { load(here + "/none"); }) == here + "/none: no such folder");
+  CHECK(message_of(ErrorKind::data, [&] { load("cifar10:" + here + "/none"); }) == here + "/none: no such folder");
+  write_file(folder / "cifar.tar.gz", "x");
+  CHECK(message_of(ErrorKind::data, [&] { load(here + "/cifar.tar.gz"); }) ==
+        here + "/cifar.tar.gz: not a folder; archives have to be unpacked first");
+  CHECK(has(message_of(ErrorKind::data, [&] { load("cifar10:" + here); }), "data_batch_1.bin is missing"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load("cifer10:" + here); }),
+            "unknown kind of data set 'cifer10' in 'cifer10:" + here + "'; did you mean 'cifar10'?"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load(""); }), "no data set is named"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { load("synth", {.folder_test_share = 1.0}); }), "test share of a folder: 1"));
+}
