@@ -1,0 +1,212 @@
+// Communication between the processes ("ranks") of one run. The rest of Bitloom sees only this header; <mpi.h> is included by
+// comm.cpp alone.
+//
+// Every member function of Comm that is marked "collective" must be called by all ranks in the same order and by the thread
+// that made the Environment (MPI_THREAD_FUNNELED). With one rank all of them work without MPI.
+//
+// Errors. MPI cannot recover from a lost peer, so a caller needs to know whether its peers fail too:
+//   SharedError  thrown by check() and together(), on every rank, with the same kind and message: each rank may clean up and
+//                leave the ordinary way.
+//   PeerLost     this rank waited longer than the watchdog allows, or MPI reported an error. The communicator is broken: every
+//                later collective throws PeerLost at once. The process should call abort_all().
+//   other        an Error of this rank alone. The peers know nothing of it and will wait: let it pass through together(), or
+//                call abort_all().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace bitloom::mpi {
+
+class SharedError : public Error {
+ public:
+  using Error::Error;
+};
+
+class PeerLost : public Error {
+ public:
+  explicit PeerLost(const std::string& message) : Error(ErrorKind::io, message) {}
+};
+
+enum class Collective { sum, max, broadcast, gather, barrier, check };
+inline constexpr std::size_t collective_count = 6;
+const char* name_of(Collective kind) noexcept;
+
+// What one rank has handed to a kind of collective so far.
+struct Traffic {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes_sent = 0;  // payload this rank contributed (not what the algorithm forwards); 0 with one rank
+  double seconds = 0;            // wall-clock time this rank spent inside the calls
+
+  Traffic& operator+=(const Traffic& other) noexcept {
+    calls += other.calls;
+    bytes_sent += other.bytes_sent;
+    seconds += other.seconds;
+    return *this;
+  }
+};
+
+struct Settings {
+  double watchdog_seconds = 300;         // longest wait for one collective; 0 = for ever
+  std::size_t elements_per_message = 0;  // longer reductions and broadcasts are split; 0 = what MPI's int counts allow
+};
+
+class Comm;
+
+// A reduction in flight, from Comm::sum_begin. The buffer must stay alive and untouched until end() returns. Destroying it
+// earlier waits for the reduction (and leaves the communicator broken when that fails).
+class PendingSum {
+ public:
+  PendingSum(PendingSum&& other) noexcept;
+  PendingSum& operator=(PendingSum&& other) = delete;
+  ~PendingSum();
+
+  // Gives MPI a chance to move data; without such calls nothing progresses. Returns whether the reduction is finished.
+  bool poll();
+  // Waits. Throws PeerLost.
+  void end();
+
+ private:
+  friend class Comm;
+  struct State;
+  explicit PendingSum(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+class Comm {
+ public:
+  // A communicator of one rank, which never touches MPI.
+  Comm();
+  Comm(Comm&&) noexcept;
+  Comm& operator=(Comm&&) noexcept;
+  ~Comm();
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  bool is_root() const noexcept { return rank() == 0; }
+  bool broken() const noexcept;
+
+  const Settings& settings() const noexcept;
+  // Not collective, but elements_per_message must be the same on all ranks. Throws Error(usage) for a negative or NaN wait or a
+  // message length above INT_MAX.
+  void configure(const Settings& settings);
+
+  // Collective, in place: values[i] becomes the sum over ranks, exact modulo 2^32 or 2^64 (two's complement wrap-around), so it
+  // does not depend on the order of summation. All ranks pass the same length.
+  void sum(std::span<std::int32_t> values);
+  void sum(std::span<std::int64_t> values);
+  // The same in two halves, so that the caller can compute in between.
+  [[nodiscard]] PendingSum sum_begin(std::span<std::int32_t> values);
+  [[nodiscard]] PendingSum sum_begin(std::span<std::int64_t> values);
+
+  // Collective, in place: values[i] becomes the largest over ranks.
+  void max(std::span<std::int64_t> values);
+
+  // Collective: everybody's bytes become the root's. All ranks pass the same length.
+  void broadcast(std::span<std::byte> bytes, int root = 0);
+  template <typename T>
+  void broadcast(std::span<T> values, int root = 0) {
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
+    broadcast(std::as_writable_bytes(values), root);
+  }
+  // Collective: returns the root's bytes on every rank; what the others pass is ignored.
+  [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0);
+
+  // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ.
+  [[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root = 0);
+
+  // Collective.
+  void barrier();
+
+  // Collective: true on all ranks if any of them passes true ("somebody was asked to stop").
+  [[nodiscard]] bool flag_any(bool flag);
+
+  // Collective: if any rank passes a non-empty message, all throw SharedError with the message and kind of the first such rank;
+  // with several ranks the message is preceded by "rank R: ".
+  void check(const std::string& local_error, ErrorKind kind = ErrorKind::internal);
+
+  // Collective: runs f on each rank, then check()s what it threw. f may return a value, and may itself use collectives as long
+  // as all ranks reach them.
+  template <typename F>
+  std::invoke_result_t<F> together(F&& f) {
+    using Result = std::invoke_result_t<F>;
+    std::conditional_t<std::is_void_v<Result>, std::nullptr_t, std::optional<Result>> result{};
+    std::string message;
+    ErrorKind kind = ErrorKind::internal;
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        std::forward<F>(f)();
+      } else {
+        result.emplace(std::forward<F>(f)());
+      }
+    } catch (const SharedError&) {
+      throw;  // all ranks throw it
+    } catch (const PeerLost&) {
+      throw;  // nobody is left to tell
+    } catch (const Error& error) {
+      message = described(error);
+      kind = error.kind();
+    } catch (const std::exception& error) {
+      message = described(error);
+    }
+    check(message, kind);
+    if constexpr (!std::is_void_v<Result>) return std::move(*result);
+  }
+
+  Traffic traffic(Collective kind) const noexcept;
+  // Over all kinds.
+  Traffic traffic() const noexcept;
+
+ private:
+  friend class Environment;
+  friend class PendingSum;
+  struct State;
+  explicit Comm(std::unique_ptr<State> state) noexcept;
+  static std::string described(const std::exception& error);
+  template <typename T>
+  PendingSum begin(std::span<T> values);
+
+  std::unique_ptr<State> state_;
+};
+
+// Starts MPI if and only if the process was started by mpirun or srun, which is seen in its environment variables, and ends it
+// when destroyed. Make one, in main(), before any other thread that communicates. Throws Error(internal) on a second one and
+// PeerLost if MPI cannot start.
+class Environment {
+ public:
+  Environment();
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+  // Waits for the other ranks, at most as long as the watchdog says. If they do not come, or the communicator is broken, MPI is
+  // left as it is: the process should then end with a non-zero code, upon which the launcher ends the others.
+  ~Environment();
+
+  // All ranks of the run.
+  Comm& world() noexcept { return world_; }
+  // Whether the process runs under a launcher, so that MPI is in use.
+  bool launched() const noexcept { return launched_; }
+
+ private:
+  bool launched_ = false;
+  Comm world_;
+};
+
+// Whether the environment variables say that mpirun or srun started this process.
+bool launched_by_mpi() noexcept;
+
+// Ends this process and, where MPI is in use, all ranks of the run (MPI_Abort), with the given exit code. Nothing is flushed or
+// destroyed. May be called from any thread, not from a signal handler.
+[[noreturn]] void abort_all(int code);
+
+}  // namespace bitloom::mpi
