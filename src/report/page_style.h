@@ -1,0 +1,78 @@
+// The style sheet of the page. Charts use the custom properties --s0 to --s9 (series), --ink, --muted, --grid, --band,
+// --heat-good and --heat-bad. No '<' or '&' in it: the page is also XML.
+#pragma once
+
+namespace bitloom::report {
+
+inline constexpr char page_style[] = R"css(
+:root{color-scheme:light dark;
+--page:#f6f7f9;--card:#fff;--ink:#1c2430;--muted:#667085;--line:#e3e7ed;--grid:#e9ecf1;--band:#f1f4f8;--axis:#98a2b3;
+--accent:#2563c9;--warn-ink:#7a4a00;--warn:#fff4dc;--warn-line:#f0d9a8;--heat-good:#2563c9;--heat-bad:#d9542b;
+--s0:#2f6fd0;--s1:#e07b1f;--s2:#2a9d68;--s3:#c8385a;--s4:#8456c4;--s5:#8a6242;--s6:#d565ab;--s7:#1b9ab0;--s8:#9a9a1e;--s9:#5d6b85}
+@media (prefers-color-scheme:dark){:root{
+--page:#12161c;--card:#1a2029;--ink:#e6eaf0;--muted:#95a0b2;--line:#2b3440;--grid:#29313d;--band:#202833;--axis:#5b6778;
+--accent:#7fb0ff;--warn-ink:#ffdf9e;--warn:#3a2e14;--warn-line:#5c4a20;--heat-good:#5b97f5;--heat-bad:#f0764e;
+--s0:#6aa5f8;--s1:#f2a154;--s2:#58c795;--s3:#f0708e;--s4:#b693f0;--s5:#c79d7b;--s6:#ee9acd;--s7:#55c8dc;--s8:#cfcf5a;--s9:#a2afc8}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:1180px;margin:0 auto;padding:28px 20px 48px}
+header h1{font-size:26px;line-height:1.25;margin:0 0 2px;overflow-wrap:anywhere}
+header p{margin:0;color:var(--muted)}
+h2{font-size:19px;line-height:1.3;margin:0 0 4px}
+section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:18px 20px 20px;margin-top:18px}
+section .note{margin:0 0 12px;color:var(--muted);font-size:14px;max-width:85ch}
+.banner{margin-top:18px;padding:11px 16px;border-radius:10px;background:var(--warn);color:var(--warn-ink);border:1px solid var(--warn-line)}
+.cards{display:grid;grid-template-columns:repeat(12,1fr);gap:12px;margin-top:18px}
+.card{grid-column:span 3;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 16px;min-width:0}
+.card.lead{grid-column:span 6}
+.card b{display:block;font-size:21px;line-height:1.3;font-weight:650;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+.card.lead b{font-size:42px;line-height:1.15;color:var(--accent)}
+.card span{color:var(--muted);font-size:13px}
+.card .label{display:block;color:var(--ink);font-size:13px;font-weight:600}
+.pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px 28px;align-items:start}
+.chart{overflow-x:auto;margin-top:6px}
+.chart+.chart{margin-top:18px}
+.pair .chart{margin-top:0}
+svg{display:block;width:100%;height:auto;fill:var(--ink)}
+svg text{font-family:inherit}
+.chart-title{font-size:14px;font-weight:600}
+.axis-title,.no-data{fill:var(--muted)}
+.band-label{fill:var(--muted);font-size:11px}
+.grid{stroke:var(--grid);fill:none}
+.axis{stroke:var(--axis);fill:none}
+.band{fill:var(--band)}
+.band-even{fill:transparent}
+.line{stroke:var(--c);fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.line.faint{stroke-width:1.5;stroke-dasharray:4 4;stroke-linecap:butt}
+circle{fill:var(--c)}
+.heat-frame{fill:none;stroke:var(--line)}
+.on-strong{fill:#fff}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:14px}
+th,td{padding:6px 14px 6px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
+th{color:var(--muted);font-weight:600;white-space:nowrap}
+tbody tr:last-child td{border-bottom:0}
+tfoot td{font-weight:600;border-top:1px solid var(--axis);border-bottom:0}
+.num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.num+td:not(.num),.num+th:not(.num){padding-left:18px}
+.key{white-space:nowrap;color:var(--muted)}
+.options{columns:2;column-gap:36px}
+.options div{display:flex;justify-content:space-between;gap:16px;padding:5px 0;border-bottom:1px solid var(--line);break-inside:avoid}
+.options .key{flex:none;max-width:60%;overflow-wrap:anywhere;white-space:normal}
+.options .value{text-align:right;overflow-wrap:anywhere;min-width:0}
+pre{margin:0;padding:12px 14px;background:var(--page);border:1px solid var(--line);border-radius:8px;overflow-x:auto;
+font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace}
+pre.command{white-space:pre-wrap;overflow-wrap:anywhere}
+details{margin-top:12px}
+summary{cursor:pointer;color:var(--muted);margin-bottom:8px}
+footer{margin-top:22px;color:var(--muted);font-size:13px}
+@media (max-width:760px){
+main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
+.card,.card.lead{grid-column:span 6}.card.lead b{font-size:30px}.card b{font-size:18px}
+th{white-space:normal}
+.pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
+.wide svg{min-width:720px}}
+@media print{body{background:#fff}section,.card{break-inside:avoid}}
+)css";
+
+}  // namespace bitloom::report

@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "report/markup.h"
+#include "report/plot.h"
+#include "report/scale.h"
+#include "report/svg.h"
+
+namespace bitloom::report {
+
+namespace {
+
+// The rectangle inside the axes, and its scales.
+struct Frame {
+  double left = 0, top = 0, right = 0, bottom = 0;
+  Scale x, y;
+
+  double px(double value) const { return left + x.at(value) * (right - left); }
+  double py(double value) const { return bottom - y.at(value) * (bottom - top); }
+};
+
+double widest_label(const Scale& scale) {
+  double widest = 0;
+  for (const Tick& tick : scale.ticks) widest = std::max(widest, text_width(tick.label, chart_font));
+  return widest;
+}
+
+std::string draw_bands(const LineChart& chart, const Frame& frame) {
+  std::string svg;
+  bool shaded = false;
+  for (const Band& band : chart.bands) {
+    if (!plottable(band.from, false) || !plottable(band.to, false)) continue;
+    const double from = std::clamp(frame.px(band.from), frame.left, frame.right);
+    const double to = std::clamp(frame.px(band.to), frame.left, frame.right);
+    if (to - from < 0.5) continue;
+    svg += fmt::format(R"(<g><title>{}</title><rect class="{}" x="{}" y="{}" width="{}" height="{}"/>)", escape(band.label),
+                       shaded ? "band" : "band-even", at(from), at(frame.top), at(to - from), at(frame.bottom - frame.top));
+    shaded = !shaded;
+    // A label that does not fit is cut, and left out when nothing readable would remain.
+    const auto room = static_cast<std::size_t>((to - from - 6) / text_width("m", chart_font - 1));
+    if (room >= 3 || room >= count_characters(band.label)) {
+      svg += svg_text((from + to) / 2, frame.top + 14, "middle", shorten(band.label, room), R"( class="band-label")");
+    }
+    svg += "</g>";
+  }
+  return svg;
+}
+
+std::string draw_axes(const LineChart& chart, const Frame& frame) {
+  std::string svg;
+  for (const Tick& tick : frame.y.ticks) {
+    const double y = frame.py(tick.value);
+    svg += fmt::format(R"(<path class="grid" d="M{} {}H{}"/>)", at(frame.left), at(y), at(frame.right));
+    svg += svg_text(frame.left - 7, y + 4, "end", tick.label);
+  }
+  for (const Tick& tick : frame.x.ticks) {
+    const double x = frame.px(tick.value);
+    svg += fmt::format(R"(<path class="axis" d="M{} {}v5"/>)", at(x), at(frame.bottom));
+    svg += svg_text(x, frame.bottom + 18, "middle", tick.label);
+  }
+  svg += fmt::format(R"(<path class="axis" d="M{} {}H{}"/>)", at(frame.left), at(frame.bottom), at(frame.right));
+  svg += svg_text((frame.left + frame.right) / 2, frame.bottom + 36, "middle", chart.x.title, R"( class="axis-title")");
+  return svg + svg_vertical_title((frame.top + frame.bottom) / 2, chart.y.title);
+}
+
+std::string draw_series(const LineChart& chart, const Series& series, const Frame& frame) {
+  constexpr std::size_t most_dots = 80;
+  const auto drawn = [&](std::size_t i) {
+    return i < series.x.size() && plottable(series.x[i], chart.x.logarithmic) && plottable(series.y[i], chart.y.logarithmic);
+  };
+  std::string path, dots;
+  for (std::size_t i = 0; i < series.x.size(); ++i) {
+    if (!drawn(i)) continue;
+    const bool continued = i > 0 && drawn(i - 1);
+    const double x = frame.px(series.x[i]), y = frame.py(series.y[i]);
+    path += fmt::format("{}{} {}", continued ? 'L' : 'M', at(x), at(y));
+    // A point without neighbours has no line to show it.
+    const bool alone = !continued && !drawn(i + 1);
+    if (alone || (!series.faint && series.x.size() <= most_dots)) {
+      dots += fmt::format(R"(<circle cx="{}" cy="{}" r="{}"><title>{}: {:.4g} at {:.4g}</title></circle>)", at(x), at(y),
+                          alone ? 3.5 : 2.4, escape(series.name), series.y[i], series.x[i]);
+    }
+  }
+  if (path.empty()) return "";
+  return fmt::format(R"(<g style="--c:{}"><path class="{}" d="{}"/>{}</g>)", colour_of(series.colour),
+                     series.faint ? "line faint" : "line", path, dots);
+}
+
+}  // namespace
+
+std::string to_svg(const LineChart& chart) {
+  Range range_x, range_y;
+  for (const Series& series : chart.series) {
+    if (series.x.size() != series.y.size()) {
+      fail(ErrorKind::usage, "series \"{}\" has {} x values and {} y values: expected as many of both", series.name,
+           series.x.size(), series.y.size());
+    }
+    for (std::size_t i = 0; i < series.x.size(); ++i) {
+      if (!plottable(series.x[i], chart.x.logarithmic) || !plottable(series.y[i], chart.y.logarithmic)) continue;
+      range_x.add(series.x[i], chart.x.logarithmic);
+      range_y.add(series.y[i], chart.y.logarithmic);
+    }
+  }
+  const bool any = !range_x.empty();
+  if (any && !chart.x.logarithmic) {
+    for (const Band& band : chart.bands) {
+      range_x.add(band.from);
+      range_x.add(band.to);
+    }
+  }
+
+  std::vector<LegendEntry> entries;
+  for (const Series& series : chart.series) {
+    if (!series.name.empty() && !series.faint) entries.push_back({series.name, series.colour, LegendEntry::Mark::line});
+  }
+  if (!chart.solid_note.empty()) entries.push_back({chart.solid_note, grey, LegendEntry::Mark::line});
+  if (!chart.faint_note.empty()) entries.push_back({chart.faint_note, grey, LegendEntry::Mark::dashed});
+
+  Frame frame;
+  frame.x = make_scale(range_x, chart.x.logarithmic, static_cast<int>(chart.width / 110), Fit::tight);
+  frame.y = make_scale(range_y, chart.y.logarithmic, 6, Fit::round);
+  // At least as wide as "0.25", so that most charts above one another share their time axis.
+  frame.left = 34 + std::max(widest_label(frame.y), text_width("0.25", chart_font));
+  frame.right = chart.width - 14;
+  const Legend legend = make_legend(entries, frame.left, title_height, frame.right - frame.left);
+  frame.top = title_height + legend.height + 6;
+  frame.bottom = frame.top + chart.height - 90;
+  const double height = frame.bottom + 44;
+
+  std::string svg = svg_open(chart.title, chart.width, height) + svg_title(chart.title) + legend.svg;
+  if (!any) return svg + svg_no_data((frame.left + frame.right) / 2, (frame.top + frame.bottom) / 2) + "</svg>\n";
+  svg += draw_bands(chart, frame) + draw_axes(chart, frame);
+  for (const bool faint : {true, false}) {
+    for (const Series& series : chart.series) {
+      if (series.faint == faint) svg += draw_series(chart, series, frame);
+    }
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace bitloom::report

@@ -1,0 +1,230 @@
+// How the run went: learning curves, activity of the weights, where the time went, the stages.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/markup.h"
+#include "report/plot.h"
+#include "report/sections.h"
+
+namespace bitloom::report {
+
+namespace {
+
+struct TimeUnit {
+  double seconds = 1;
+  const char* title = "time since the start (s)";
+};
+
+double latest_second(const RunLog& log) {
+  double latest = 0;
+  for (const EpochEvent& epoch : log.epochs) {
+    if (epoch.seconds < 1e12) latest = std::max(latest, epoch.seconds);
+  }
+  return latest;
+}
+
+TimeUnit time_unit(const RunLog& log) {
+  const double latest = latest_second(log);
+  if (latest > 3 * 3600) return {3600, "time since the start (h)"};
+  if (latest > 180) return {60, "time since the start (min)"};
+  return {};
+}
+
+// Stages one after the other on the time axis, each from the end of the one before to its last epoch.
+std::vector<Band> stage_bands(const RunLog& log, const TimeUnit& unit) {
+  std::vector<Band> bands;
+  double from = 0;
+  for (const EpochEvent& epoch : log.epochs) {
+    const double to = epoch.seconds / unit.seconds;
+    if (!std::isfinite(to)) continue;
+    if (bands.empty() || bands.back().label != epoch.stage) bands.push_back({from, to, epoch.stage});
+    bands.back().to = std::max(bands.back().to, to);
+    from = bands.back().to;
+  }
+  return bands;
+}
+
+using Field = double LayerEpoch::*;
+
+// One curve per layer that has any value of the field. `scale` turns shares into percent.
+std::vector<Series> layer_curves(const RunLog& log, Field field, double scale, bool faint, const TimeUnit& unit) {
+  std::vector<Series> curves;
+  const std::vector<std::string> names = log.layer_names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Series series;
+    series.name = names[i].empty() ? "(no name)" : names[i];
+    series.colour = static_cast<int>(i % palette_size);
+    series.faint = faint;
+    bool any = false;
+    for (const EpochEvent& epoch : log.epochs) {
+      for (const LayerEpoch& layer : epoch.layers) {
+        if (layer.layer != names[i]) continue;
+        series.x.push_back(epoch.seconds / unit.seconds);
+        series.y.push_back(layer.*field * scale);
+        any = any || std::isfinite(series.y.back());
+      }
+    }
+    if (any) curves.push_back(std::move(series));
+  }
+  return curves;
+}
+
+std::string chart(const std::string& svg, bool wide) {
+  return fmt::format("<div class=\"chart{}\">{}</div>\n", wide ? " wide" : "", svg);
+}
+
+// A layer may have trained in several stages, and a stage may train several layers; what a layer has is its last value.
+double last_validation(const RunLog& log, const std::string& stage) {
+  double value = missing;
+  for (const EpochEvent& epoch : log.epochs) {
+    if (epoch.stage != stage) continue;
+    for (const LayerEpoch& layer : epoch.layers) {
+      if (std::isfinite(layer.validation_accuracy)) value = layer.validation_accuracy;
+    }
+  }
+  return value;
+}
+
+struct StageTotals {
+  double epochs = 0;
+  double planned = missing;
+  double measured = 0;  // seconds in the parts
+  std::string layers;
+};
+
+StageTotals totals_of(const RunLog& log, const std::string& stage) {
+  StageTotals totals;
+  std::vector<std::string> names;
+  for (const EpochEvent& epoch : log.epochs) {
+    if (epoch.stage != stage) continue;
+    ++totals.epochs;
+    if (std::isfinite(epoch.epochs)) totals.planned = epoch.epochs;
+    for (const auto& [part, seconds] : epoch.times) totals.measured += seconds > 0 ? seconds : 0;
+    for (const LayerEpoch& layer : epoch.layers) {
+      if (std::find(names.begin(), names.end(), layer.layer) == names.end()) names.push_back(layer.layer);
+    }
+  }
+  for (const std::string& name : names) totals.layers += (totals.layers.empty() ? "" : ", ") + name;
+  return totals;
+}
+
+const StageEvent* event_of(const RunLog& log, const std::string& stage) {
+  const auto found = std::find_if(log.stages.begin(), log.stages.end(), [&](const StageEvent& s) { return s.stage == stage; });
+  return found == log.stages.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string learning_curves(const RunLog& log) {
+  if (log.epochs.empty()) return "";
+  const TimeUnit unit = time_unit(log);
+  const auto curves = [&](const char* title, const char* y, Field solid, Field faint, double scale) {
+    LineChart plot;
+    plot.title = title;
+    plot.x.title = unit.title;
+    plot.y.title = y;
+    plot.bands = stage_bands(log, unit);
+    plot.series = layer_curves(log, solid, scale, false, unit);
+    if (faint != nullptr) {
+      for (Series& series : layer_curves(log, faint, scale, true, unit)) plot.series.push_back(std::move(series));
+      plot.solid_note = "validation";
+      plot.faint_note = "training";
+    }
+    return chart(to_svg(plot), true);
+  };
+  return section("learning", "Learning curves",
+                 "The classifying head of each layer, measured at the end of every epoch. The columns are the stages of "
+                 "training; a layer is frozen when its stage ends.",
+                 curves("Accuracy", "accuracy (%)", &LayerEpoch::validation_accuracy, &LayerEpoch::train_accuracy, 100) +
+                     curves("Training loss", "cross-entropy (nats)", &LayerEpoch::loss, nullptr, 1));
+}
+
+std::string weight_activity(const RunLog& log) {
+  if (log.epochs.empty()) return "";
+  const TimeUnit unit = time_unit(log);
+  const auto plot = [&](const char* title, const char* y, bool logarithmic, Field field, double scale) {
+    LineChart half;
+    half.title = title;
+    half.x.title = unit.title;
+    half.y = {y, logarithmic};
+    half.width = 530;
+    half.bands = stage_bands(log, unit);
+    half.series = layer_curves(log, field, scale, false, unit);
+    return chart(to_svg(half), false);
+  };
+  return section("activity", "What the weights do",
+                 "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
+                 "threshold (in the window) to take part in learning.",
+                 "<div class=\"pair\">" + plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
+                     plot("Pixels in the window", "share of pixels (%)", false, &LayerEpoch::active_share, 100) + "</div>\n");
+}
+
+std::string time_split(const RunLog& log) {
+  BarChart bars;
+  bars.title = "Time per stage";
+  bars.x.title = "seconds";
+  std::vector<std::string> parts;
+  for (const EpochEvent& epoch : log.epochs) {
+    for (const auto& [part, seconds] : epoch.times) {
+      if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
+    }
+  }
+  if (parts.empty()) return "";
+  for (const std::string& stage : log.stage_names()) {
+    if (totals_of(log, stage).epochs > 0) bars.rows.push_back(stage);
+  }
+  std::vector<double> measured(bars.rows.size(), 0), other(bars.rows.size(), 0);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    BarSeries series{parts[p], std::vector<double>(bars.rows.size(), 0), static_cast<int>(p % palette_size)};
+    for (const EpochEvent& epoch : log.epochs) {
+      const auto row = static_cast<std::size_t>(std::find(bars.rows.begin(), bars.rows.end(), epoch.stage) - bars.rows.begin());
+      for (const auto& [part, seconds] : epoch.times) {
+        if (part == parts[p] && seconds > 0) series.values[row] += seconds;
+      }
+    }
+    for (std::size_t row = 0; row < measured.size(); ++row) measured[row] += series.values[row];
+    bars.series.push_back(std::move(series));
+  }
+  bool any_other = false;
+  for (std::size_t row = 0; row < bars.rows.size(); ++row) {
+    const StageEvent* event = event_of(log, bars.rows[row]);
+    if (event != nullptr && event->seconds > measured[row]) other[row] = event->seconds - measured[row];
+    any_other = any_other || other[row] > 0;
+    bars.row_notes.push_back(duration_text(measured[row] + other[row]));
+  }
+  if (any_other) bars.series.push_back({"other", other, grey});
+  return section("time", "Where the time goes",
+                 any_other
+                     ? "Seconds of the parts of the training steps; other is the rest of the stage: preparing data and caches, "
+                       "measuring the validation accuracy, writing checkpoints."
+                     : "Seconds of the parts of the training steps.",
+                 chart(to_svg(bars), true));
+}
+
+std::string stage_table(const RunLog& log) {
+  std::string rows;
+  for (const std::string& stage : log.stage_names()) {
+    const StageEvent* event = event_of(log, stage);
+    const StageTotals totals = totals_of(log, stage);
+    const bool reused = event != nullptr && event->reused;
+    const double accuracy = event != nullptr && std::isfinite(event->validation_accuracy) ? event->validation_accuracy
+                                                                                          : last_validation(log, stage);
+    std::string epochs = whole_text(totals.epochs);
+    if (std::isfinite(totals.planned) && totals.planned != totals.epochs) epochs += " of " + whole_text(totals.planned);
+    const char* state = event == nullptr ? "unfinished" : reused ? "reused" : "finished";
+    rows += fmt::format(
+        R"(<tr><td>{}</td><td>{}</td><td class="num">{}</td><td class="num">{}</td><td class="num">{}</td><td>{}</td></tr>)",
+        escape(stage), totals.layers.empty() ? "—" : escape(totals.layers), totals.epochs > 0 ? epochs : "—",
+        duration_text(event != nullptr ? event->seconds : missing), percent(accuracy), state);
+    rows += "\n";
+  }
+  if (rows.empty()) return "";
+  return section("stages", "Stages", "A reused stage was taken from the cache of an earlier run with the same settings.",
+                 R"(<div class="scroll"><table><thead><tr><th>stage</th><th>layers</th><th class="num">epochs</th>)"
+                 R"(<th class="num">time</th><th class="num">validation accuracy</th><th>state</th></tr></thead><tbody>)" +
+                     rows + "</tbody></table></div>\n");
+}
+
+}  // namespace bitloom::report

@@ -1,0 +1,37 @@
+// The parts of the page; private to this folder. Each returns markup, and nothing where there is nothing to show.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "report/report.h"
+#include "report/run_log.h"
+
+namespace bitloom::report {
+
+// <section> with a heading; `note` is a sentence under it, not escaped.
+std::string section(std::string_view id, std::string_view heading, std::string_view note, const std::string& body);
+// "83.4%", or a dash.
+std::string percent(double share);
+// format_duration, format_bytes, format_count and `grouped` for numbers that may be missing: then a dash.
+std::string duration_text(double seconds);
+std::string bytes_text(double bytes);
+std::string count_text(double number);
+std::string whole_text(double number);
+
+// section_summary.cpp
+std::string header(const ReportInput& input, const RunLog& log);
+std::string headline(const ReportInput& input, const RunLog& log);
+std::string configuration(const ReportInput& input);
+std::string repeat_command(const RunLog& log);
+// section_training.cpp
+std::string learning_curves(const RunLog& log);
+std::string weight_activity(const RunLog& log);
+std::string time_split(const RunLog& log);
+std::string stage_table(const RunLog& log);
+// section_model.cpp
+std::string confusion(const RunLog& log);
+std::string filters(const ReportInput& input);
+std::string layer_table(const ReportInput& input, const RunLog& log);
+
+}  // namespace bitloom::report

@@ -1,0 +1,221 @@
+#include "core/error.h"
+#include "report/report.h"
+#include "tests/report/xml.h"
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+using namespace bitloom::report;
+using nlohmann::json;
+
+namespace {
+
+json start_event() {
+  return json::parse(R"({"event":"start","time":"2026-11-20T23:44:00Z","version":"0.1.0",
+    "command":"mpirun -n 2 bitloom train binary --net tiny","ranks":2,"threads":1,"kernels":"avx512","net":"tiny",
+    "data":"cifar10","train_images":45000,"validation_images":5000,"test_images":8000})");
+}
+
+json epoch_event(const std::string& layer, int epoch, double seconds) {
+  json event = json::parse(R"({"event":"epoch","epochs":2,"rate":0.97,"images_per_second":4100.0,
+    "heads":[{"loss":1.2,"train_accuracy":0.55,"validation_accuracy":0.61}],
+    "layers":[{"flips_per_step":812.0,"flip_share":0.0021,"active_share":0.07,"offset":-1.3,"window":0.31}],
+    "times":{"data":0.3,"encode":0.2,"prefix":0.1,"forward":2.0,"head":1.0,"gradient":2.0,"reduce":0.4,"update":0.5}})");
+  event["stage"] = layer;
+  event["epoch"] = epoch;
+  event["seconds"] = seconds;
+  event["heads"][0]["layer"] = layer;
+  event["layers"][0]["layer"] = layer;
+  return event;
+}
+
+ReportInput full_run() {
+  ReportInput input;
+  input.title = "runs/one";
+  input.config = json::parse(R"({"batch":128,"net":"tiny","augment":["crop","flip"],"encoder":{"patch":3}})");
+  input.metrics.push_back(start_event());
+  double seconds = 0;
+  input.metrics.push_back(
+      json::parse(R"({"event":"stage","stage":"layer1","seconds":0.5,"reused":true,"validation_accuracy":0.6})"));
+  for (const char* layer : {"layer2", "layer3"}) {
+    for (int epoch = 1; epoch <= 2; ++epoch) input.metrics.push_back(epoch_event(layer, epoch, seconds += 100));
+    input.metrics.push_back(json{{"event", "stage"}, {"stage", layer}, {"seconds", 200}, {"validation_accuracy", 0.766}});
+  }
+  input.metrics.push_back(json::parse(R"({"event":"result","validation_accuracy":0.84,"test_accuracy":0.8312,"images":8000,
+    "confusion":[[90,10],[25,75]],"classes":["airplane","truck"],"seconds":540.0,"peak_memory_bytes":1073741824,
+    "model_bytes":2048,"weight_bits":12345,"bit_macs":7654321})"));
+  input.filters = {2, 1, 1, 3, {1, 0, -1, 0.5F, 0.5F, 0.5F}};
+  input.layers = {{"layer1", "input", "32 x 32 x 64", 1000, 5000, "reused"},
+                  {"layer2", "layer1", "16 x 16 x 64", 2000, 500, "trained"}};
+  return input;
+}
+
+bool has(const std::string& page, const std::string& text) { return page.find(text) != std::string::npos; }
+
+void require_self_contained(const std::string& page) {
+  REQUIRE(xml_problem(page) == "");
+  REQUIRE(!has(page, "<script"));
+  REQUIRE(!has(page, "<link"));
+  REQUIRE(!has(page, "src="));
+  REQUIRE(!has(page, "url("));
+  REQUIRE(!has(page, "@import"));
+  // The names of XML's vocabularies are no addresses to load from.
+  REQUIRE(count_of(page, "http") == count_of(page, "xmlns=\"http://www.w3.org/"));
+}
+
+}  // namespace
+
+TEST_CASE("the report of a full run has every part") {
+  const std::string page = render_report(full_run());
+  require_self_contained(page);
+  for (const char* id :
+       {"headline", "learning", "stages", "confusion", "time", "activity", "filters", "layers", "configuration", "repeat"}) {
+    INFO(id);
+    CHECK(count_of(page, "id=\"" + std::string(id) + "\"") == 1);
+  }
+  for (const char* text : {"runs/one",
+                           "83.12%",
+                           "84.00%",
+                           "9 min 00 s",
+                           "4100",
+                           "1 thread each",
+                           "avx512",
+                           "12.3 k",
+                           "2.0 KiB",
+                           "7.65 M",
+                           "1.0 GiB",  // headline
+                           ">Accuracy<",
+                           ">Training loss<",
+                           ">Flips per step<",
+                           ">Pixels in the window<",  // charts
+                           "airplane → truck: 10 (10.0%)",
+                           ">75.0<",
+                           "reused",
+                           "76.60%",
+                           ">3,000<",
+                           "mpirun -n 2 bitloom train binary --net tiny",
+                           ">crop, flip<",
+                           "&quot;patch&quot;: 3"}) {
+    INFO(text);
+    CHECK(has(page, text));
+  }
+  CHECK(has(page, "gradient: 4<"));  // seconds, summed over the epochs of a stage
+  CHECK(has(page, "other: 187<"));   // 200 s in the stage less 2 x 6.5 s in its steps
+  CHECK(!has(page, "unfinished"));
+  CHECK(render_report(full_run()) == page);
+}
+
+TEST_CASE("the report of an unfinished run says so") {
+  ReportInput input = full_run();
+  input.metrics = {start_event(), epoch_event("layer1", 1, 61)};
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "This run is unfinished"));
+  CHECK(has(page, "epoch 1 of 2 of stage layer1, 1 min 01 s after the start"));
+  CHECK(has(page, "Validation accuracy so far"));
+  CHECK(has(page, "61.00%"));
+  CHECK(has(page, "id=\"learning\""));
+  CHECK(!has(page, "id=\"confusion\""));
+}
+
+TEST_CASE("reports without measurements say so") {
+  const std::string empty = render_report({});
+  require_self_contained(empty);
+  CHECK(has(empty, "Nothing has been recorded yet"));
+
+  ReportInput input;
+  input.metrics = {start_event()};
+  const std::string begun = render_report(input);
+  require_self_contained(begun);
+  CHECK(has(begun, "No epoch has finished yet"));
+  CHECK(has(begun, "id=\"repeat\""));
+}
+
+TEST_CASE("a resumed run shows the command that began it") {
+  ReportInput input = full_run();
+  json again = start_event();
+  again["command"] = "bitloom train binary --resume";
+  again["kernels"] = "avx2";
+  input.metrics.insert(input.metrics.begin() + 3, again);
+  const std::string page = render_report(input);
+  CHECK(has(page, "mpirun -n 2 bitloom train binary"));
+  CHECK(!has(page, "--resume"));
+  CHECK(has(page, "resumed once"));
+  CHECK(has(page, ">avx2<"));
+}
+
+TEST_CASE("hostile strings stay text") {
+  const std::string evil = "</title><script>alert('x')</script>\"&\x01\xFF";
+  ReportInput input = full_run();
+  input.title = evil;
+  input.config = {{evil, evil}, {"list", {evil}}, {"nested", {{evil, evil}}}};
+  for (json& event : input.metrics) {
+    for (const char* key : {"time", "version", "command", "kernels", "net", "data", "stage"}) {
+      if (event.contains(key)) event[key] = evil;
+    }
+    for (const char* key : {"heads", "layers"}) {
+      if (event.contains(key)) event[key][0]["layer"] = evil;
+    }
+    if (event.contains("times")) event["times"][evil] = 1.0;
+    if (event.contains("classes")) event["classes"] = {evil, evil};
+  }
+  input.layers = {{evil, evil, evil, 1, 1, evil}};
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(!has(page, "alert('x')"));
+  CHECK(has(page, "&lt;script&gt;"));
+}
+
+TEST_CASE("metrics of the wrong type count as missing") {
+  ReportInput input;
+  input.config = json::array({1, 2});
+  for (
+      const char* text :
+      {"null", "[]", "{}", R"({"event":7})", R"({"event":"something new","x":1})",
+       R"({"event":"start","time":5,"ranks":"two","command":["a"]})", R"({"event":"epoch"})",
+       R"({"event":"epoch","stage":"a","epoch":null,"seconds":null,"heads":null,"layers":{},"times":[]})",
+       R"({"event":"epoch","stage":"a","epoch":2,"seconds":1e300,"images_per_second":-1,
+               "heads":[{"layer":"a","loss":null,"validation_accuracy":1e308},{},3],"layers":[{"layer":"a","flips_per_step":0}],
+               "times":{"data":null,"forward":-3,"extra":1e300}})",
+       R"({"event":"epoch","stage":"a","epoch":3,"seconds":20,"heads":[{"layer":"a","loss":1,"validation_accuracy":0.5}]})",
+       R"({"event":"stage","stage":"a","seconds":"long","reused":"yes"})",
+       R"({"event":"result","confusion":[[1,null,3],7,[-5]],"classes":["one",2],"peak_memory_bytes":-1,"model_bytes":1e300})"}) {
+    input.metrics.push_back(json::parse(text));
+  }
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "50.00%"));
+  CHECK(has(page, "one → class 2: 3 (75.0%)"));
+  CHECK(has(page, "no images"));
+  CHECK(!has(page, "id=\"configuration\""));
+  CHECK(!has(page, ">nan"));
+  CHECK(!has(page, ">inf"));
+}
+
+TEST_CASE("with many classes the report shows the worst first") {
+  ReportInput input;
+  json counts = json::array(), names = json::array();
+  for (int i = 0; i < 30; ++i) {
+    std::vector<int> row(30, 0);
+    row[static_cast<std::size_t>(i)] = 10 + i;
+    row[static_cast<std::size_t>((i + 1) % 30)] += 10;
+    counts.push_back(row);
+    names.push_back("class " + std::to_string(i));
+  }
+  input.metrics = {json{{"event", "result"}, {"confusion", counts}, {"classes", names}}};
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "the 12 lowest of 30"));
+  CHECK(has(page, "<summary>all classes</summary>"));
+}
+
+TEST_CASE("filters whose sizes do not fit are refused") {
+  ReportInput input;
+  input.filters = {2, 3, 3, 3, std::vector<float>(53)};
+  try {
+    render_report(input);
+    FAIL("nothing thrown");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    CHECK(std::string(error.what()).find("53 values") != std::string::npos);
+  }
+}
