@@ -1,0 +1,156 @@
+#include "layerwise/bit_map.h"
+
+#include <array>
+#include <cassert>
+#include <utility>
+
+#include "core/error.h"
+#include "core/suggest.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr std::array<std::pair<const char*, Downsample>, 5> downsample_names = {
+    {{"none", Downsample::none},
+     {"or", Downsample::any},
+     {"and", Downsample::all},
+     {"majority", Downsample::majority},
+     {"space_to_depth", Downsample::space_to_depth}}};
+
+// How many of the factor x factor bits of channel bit `bit` in word `w` are set.
+unsigned count_cell(const std::uint64_t* cell, std::size_t pitch, std::size_t words, std::size_t factor, std::size_t w,
+                    std::size_t bit) {
+  unsigned count = 0;
+  for (std::size_t y = 0; y < factor; ++y) {
+    for (std::size_t x = 0; x < factor; ++x) count += (cell[y * pitch + x * words + w] >> bit) & 1U;
+  }
+  return count;
+}
+
+std::uint64_t reduce_word(const std::uint64_t* cell, std::size_t pitch, std::size_t words, std::size_t factor, std::size_t w,
+                          Downsample kind) {
+  if (kind == Downsample::majority) {
+    std::uint64_t result = 0;
+    for (std::size_t bit = 0; bit < word_bits; ++bit) {
+      const bool most = 2 * count_cell(cell, pitch, words, factor, w, bit) > factor * factor;
+      result |= std::uint64_t{most} << bit;
+    }
+    return result;
+  }
+  std::uint64_t result = kind == Downsample::all ? ~std::uint64_t{0} : 0;
+  for (std::size_t y = 0; y < factor; ++y) {
+    for (std::size_t x = 0; x < factor; ++x) {
+      const std::uint64_t word = cell[y * pitch + x * words + w];
+      result = kind == Downsample::all ? result & word : result | word;
+    }
+  }
+  return result;
+}
+
+// Does flipping one bit (now `bit`) of a cell with `count` set bits out of `n` change the result?
+bool decides(Downsample kind, unsigned count, unsigned n, bool bit) {
+  const unsigned others = count - (bit ? 1U : 0U);
+  switch (kind) {
+    case Downsample::any: return others == 0;
+    case Downsample::all: return others == n - 1;
+    case Downsample::majority: return 2 * others <= n && 2 * (others + 1) > n;
+    default: return true;
+  }
+}
+
+}  // namespace
+
+Downsample parse_downsample(const std::string& name) {
+  std::array<std::string, downsample_names.size()> known;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (name == downsample_names[i].first) return downsample_names[i].second;
+    known[i] = downsample_names[i].first;
+  }
+  fail(ErrorKind::usage, "pool: '{}' is not a way to down-sample{}", name, did_you_mean(name, known));
+}
+
+std::string to_string(Downsample kind) {
+  for (const auto& [name, value] : downsample_names) {
+    if (value == kind) return name;
+  }
+  return "none";
+}
+
+std::size_t downsampled_channels(std::size_t words, Downsample kind, std::size_t factor) {
+  return words * word_bits * (kind == Downsample::space_to_depth ? factor * factor : 1);
+}
+
+void place(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
+           std::uint64_t* target, const MapShape& target_shape, std::size_t word) {
+  assert(source_shape.border == 0 && source_shape.height == target_shape.height * factor);
+  const std::size_t words = source_shape.words();
+  const std::size_t pitch = source_shape.pitch();
+  for (std::size_t i = 0; i < target_shape.height; ++i) {
+    std::uint64_t* out = target + target_shape.interior() + i * target_shape.pitch() + word;
+    const std::uint64_t* row = source + i * factor * pitch;
+    for (std::size_t j = 0; j < target_shape.width; ++j, out += target_shape.words()) {
+      const std::uint64_t* cell = row + j * factor * words;
+      if (factor == 1) {
+        for (std::size_t w = 0; w < words; ++w) out[w] = cell[w];
+      } else if (kind == Downsample::space_to_depth) {
+        for (std::size_t y = 0; y < factor; ++y) {
+          for (std::size_t x = 0; x < factor; ++x) {
+            for (std::size_t w = 0; w < words; ++w) out[(y * factor + x) * words + w] = cell[y * pitch + x * words + w];
+          }
+        }
+      } else if (factor == 2 && kind == Downsample::any) {
+        for (std::size_t w = 0; w < words; ++w) {
+          out[w] = cell[w] | cell[words + w] | cell[pitch + w] | cell[pitch + words + w];
+        }
+      } else {
+        for (std::size_t w = 0; w < words; ++w) out[w] = reduce_word(cell, pitch, words, factor, w, kind);
+      }
+    }
+  }
+}
+
+void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
+                    const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient) {
+  const std::size_t words = source_shape.words();
+  const std::size_t channels = words * word_bits;
+  const std::size_t target_channels = target_shape.words() * word_bits;
+  const auto n = static_cast<unsigned>(factor * factor);
+  for (std::size_t i = 0; i < source_shape.height; ++i) {
+    for (std::size_t j = 0; j < source_shape.width; ++j) {
+      const std::size_t target_pixel = i / factor * target_shape.width + j / factor;
+      const std::size_t cell_word = (i / factor * factor * source_shape.width + j / factor * factor) * words;
+      float* gradient = source_gradient + (i * source_shape.width + j) * channels;
+      const std::uint64_t* pixel = source + (i * source_shape.width + j) * words;
+      const bool depth = kind == Downsample::space_to_depth && factor > 1;
+      const std::size_t slot = depth ? (i % factor * factor + j % factor) * words : 0;
+      const float* incoming = target_gradient + target_pixel * target_channels + (word + slot) * word_bits;
+      if (factor == 1 || depth) {
+        for (std::size_t c = 0; c < channels; ++c) gradient[c] += incoming[c];
+        continue;
+      }
+      for (std::size_t w = 0; w < words; ++w) {
+        std::uint64_t passes = 0;
+        if (kind == Downsample::any) {  // the hot case: no other bit of the cell is set
+          std::uint64_t others = 0;
+          for (std::size_t y = 0; y < factor; ++y) {
+            for (std::size_t x = 0; x < factor; ++x) {
+              if (y == i % factor && x == j % factor) continue;
+              others |= source[cell_word + y * source_shape.pitch() + x * words + w];
+            }
+          }
+          passes = ~others;
+        } else {
+          for (std::size_t bit = 0; bit < word_bits; ++bit) {
+            const unsigned count = count_cell(source + cell_word, source_shape.pitch(), words, factor, w, bit);
+            passes |= std::uint64_t{decides(kind, count, n, (pixel[w] >> bit) & 1U)} << bit;
+          }
+        }
+        for (std::size_t bit = 0; bit < word_bits; ++bit) {
+          if ((passes >> bit) & 1U) gradient[w * word_bits + bit] += incoming[w * word_bits + bit];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace bitloom::layerwise

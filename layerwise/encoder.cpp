@@ -1,0 +1,203 @@
+#include "layerwise/encoder.h"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+constexpr std::size_t feature_multiple = 32;  // so that two bits per feature fill words
+constexpr std::size_t fit_patches = 60000;
+constexpr int fit_rounds = 12;
+constexpr float filter_scale = 2047;  // largest integer tap; sums over 255 x 15 x 15 x 3 of them stay within 32 bits
+
+std::size_t clamp_index(std::ptrdiff_t i, std::size_t size) {
+  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(i, 0, static_cast<std::ptrdiff_t>(size) - 1));
+}
+
+// The patch around pixel (y, x), taps in the order row, column, colour.
+template <typename T>
+void read_patch(const std::uint8_t* image, const data::ImageShape& shape, std::size_t patch, std::size_t y, std::size_t x,
+                T* out) {
+  const auto half = static_cast<std::ptrdiff_t>(patch / 2);
+  for (std::ptrdiff_t dy = -half; dy <= half; ++dy) {
+    const std::size_t row = clamp_index(static_cast<std::ptrdiff_t>(y) + dy, shape.height);
+    for (std::ptrdiff_t dx = -half; dx <= half; ++dx) {
+      const std::size_t column = clamp_index(static_cast<std::ptrdiff_t>(x) + dx, shape.width);
+      for (std::size_t c = 0; c < shape.channels; ++c) {
+        *out++ = static_cast<T>(image[(c * shape.height + row) * shape.width + column]);
+      }
+    }
+  }
+}
+
+Matrix sample_patches(const data::Dataset& train, std::size_t patch, std::uint64_t seed) {
+  const std::size_t taps = patch * patch * train.shape.channels;
+  Matrix patches(static_cast<Eigen::Index>(fit_patches), static_cast<Eigen::Index>(taps));
+  for (std::size_t i = 0; i < fit_patches; ++i) {
+    Random random(seed, Stream::encoder_fit, i);
+    const std::size_t image = random.below(static_cast<std::uint32_t>(train.size()));
+    const std::size_t y = random.below(static_cast<std::uint32_t>(train.shape.height));
+    const std::size_t x = random.below(static_cast<std::uint32_t>(train.shape.width));
+    read_patch(train.image(image).data(), train.shape, patch, y, x, patches.data() + i * taps);
+  }
+  return patches;
+}
+
+// Rows of length 1; rows that are nearly 0 stay 0.
+void normalise_rows(Matrix& rows) {
+  for (Eigen::Index i = 0; i < rows.rows(); ++i) {
+    const float norm = rows.row(i).norm();
+    rows.row(i) *= norm > 1e-6F ? 1.0F / norm : 0.0F;
+  }
+}
+
+// Filters in pixel space: k-means directions times the whitening matrix.
+Matrix fit_whitened(const Matrix& patches, std::size_t filters, double epsilon, std::uint64_t seed) {
+  const Eigen::RowVectorXf mean = patches.colwise().mean();
+  const Matrix centred = (patches.rowwise() - mean) / 64.0F;
+  const Eigen::MatrixXf covariance = centred.transpose() * centred / static_cast<float>(centred.rows());
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXf> solver(covariance);
+  const Eigen::VectorXf gains = (solver.eigenvalues().array() + static_cast<float>(epsilon)).rsqrt();
+  const Eigen::MatrixXf whitening = solver.eigenvectors() * gains.asDiagonal() * solver.eigenvectors().transpose();
+  Matrix points = centred * whitening;
+  normalise_rows(points);
+
+  Matrix centres(static_cast<Eigen::Index>(filters), points.cols());
+  Random random(seed, Stream::encoder_fit, fit_patches + 1);
+  for (Eigen::Index k = 0; k < centres.rows(); ++k)
+    centres.row(k) = points.row(random.below(static_cast<std::uint32_t>(points.rows())));
+  for (int round = 0; round < fit_rounds; ++round) {
+    const Matrix similarity = points * centres.transpose();
+    Matrix sums = Matrix::Zero(centres.rows(), centres.cols());
+    for (Eigen::Index i = 0; i < points.rows(); ++i) {
+      Eigen::Index best = 0;
+      similarity.row(i).maxCoeff(&best);
+      sums.row(best) += similarity(i, best) * points.row(i);
+    }
+    for (Eigen::Index k = 0; k < centres.rows(); ++k) {
+      // An empty cluster starts again from a patch.
+      if (sums.row(k).squaredNorm() == 0) sums.row(k) = points.row(random.below(static_cast<std::uint32_t>(points.rows())));
+    }
+    normalise_rows(sums);
+    centres = sums;
+  }
+  return centres * whitening;
+}
+
+}  // namespace
+
+Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::uint64_t seed) {
+  if (train.size() == 0) fail(ErrorKind::data, "data set '{}' has no training images to fit the encoder on", train.name);
+  Encoder encoder;
+  encoder.shape_ = train.shape;
+  encoder.patch_ = spec.kind == "thermometer" ? 1 : spec.patch;
+  if (encoder.patch_ > std::min(train.shape.height, train.shape.width)) {
+    fail(ErrorKind::usage, "encoder.patch: {} is larger than the images of {}x{} pixels", spec.patch, train.shape.height,
+         train.shape.width);
+  }
+  const std::size_t used = spec.kind == "thermometer" ? train.shape.channels * ((spec.levels + 1) / 2) : spec.filters;
+  encoder.features_ = (used + feature_multiple - 1) / feature_multiple * feature_multiple;
+  const std::size_t taps = encoder.taps();
+  encoder.filters_.assign(encoder.features_ * taps, 0);
+  encoder.thresholds_.assign(encoder.features_ * 2, 0);
+  for (std::size_t f = used; f < encoder.features_; ++f) {
+    encoder.thresholds_[2 * f] = std::numeric_limits<std::int32_t>::max();
+    encoder.thresholds_[2 * f + 1] = std::numeric_limits<std::int32_t>::min();
+  }
+  if (spec.kind == "thermometer") {
+    // Level l of n stands at 256 (l + 1) / (n + 1); a feature holds two of them: "at or above" the upper, "at or below" the
+    // one under it.
+    for (std::size_t f = 0; f < used; ++f) {
+      const std::size_t level = f / train.shape.channels * 2;
+      encoder.filters_[f * taps + f % train.shape.channels] = 1;
+      encoder.thresholds_[2 * f] = static_cast<std::int32_t>(256 * (level + 1) / (spec.levels + 1));
+      const bool second = level + 1 < spec.levels;
+      encoder.thresholds_[2 * f + 1] = second ? static_cast<std::int32_t>(256 * (level + 2) / (spec.levels + 1)) : -1;
+    }
+    encoder.pack();
+    return encoder;
+  }
+
+  const Matrix patches = sample_patches(train, spec.patch, seed);
+  const Matrix filters = fit_whitened(patches, spec.filters, spec.epsilon, seed);
+  std::vector<std::int32_t> responses(fit_patches);
+  for (std::size_t f = 0; f < used; ++f) {
+    const auto row = filters.row(static_cast<Eigen::Index>(f));
+    const float scale = filter_scale / std::max(row.cwiseAbs().maxCoeff(), 1e-6F);
+    std::int16_t* taps_f = encoder.filters_.data() + f * taps;
+    for (std::size_t t = 0; t < taps; ++t)
+      taps_f[t] = static_cast<std::int16_t>(std::lround(row(static_cast<Eigen::Index>(t)) * scale));
+    for (std::size_t i = 0; i < fit_patches; ++i) {
+      const float* pixels = patches.data() + i * taps;
+      std::int32_t sum = 0;
+      for (std::size_t t = 0; t < taps; ++t) sum += taps_f[t] * static_cast<std::int32_t>(pixels[t]);
+      responses[i] = sum;
+    }
+    const auto quarter = static_cast<std::ptrdiff_t>(fit_patches / 4);
+    std::nth_element(responses.begin(), responses.begin() + quarter, responses.end());
+    encoder.thresholds_[2 * f + 1] = responses[fit_patches / 4];
+    std::nth_element(responses.begin(), responses.end() - quarter, responses.end());
+    encoder.thresholds_[2 * f] = responses[fit_patches - fit_patches / 4];
+  }
+  encoder.pack();
+  return encoder;
+}
+
+void Encoder::pack() {
+  const std::size_t k = (taps() + 1) / 2 * 2;
+  pairs_ = Buffer<std::int16_t>(k * features_);
+  for (std::size_t t = 0; t < taps(); ++t) {
+    for (std::size_t f = 0; f < features_; ++f) pairs_[t / 2 * 2 * features_ + 2 * f + t % 2] = filters_[f * taps() + t];
+  }
+}
+
+void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits,
+                     std::vector<std::int16_t>& patches, std::vector<std::int32_t>& values) const {
+  // One image row at a time, so that patches and responses stay in the first-level cache.
+  const std::size_t k = (taps() + 1) / 2 * 2;
+  patches.assign(shape_.width * k, 0);
+  values.resize(shape_.width * features_);
+  for (std::size_t y = 0; y < shape_.height; ++y) {
+    for (std::size_t x = 0; x < shape_.width; ++x) read_patch(image, shape_, patch_, y, x, patches.data() + x * k);
+    std::fill(values.begin(), values.end(), 0);
+    kernels.gemm_s16(shape_.width, features_, k, patches.data(), k, pairs_.data(), values.data(), features_);
+    kernels.threshold_pack(values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
+  }
+}
+
+void Encoder::save(TensorFile& file) const {
+  file.put("encoder.filters", {features_, patch_, patch_, shape_.channels}, filters_);
+  file.put("encoder.thresholds", {features_, 2}, thresholds_);
+  const std::vector<std::uint32_t> shape = {static_cast<std::uint32_t>(shape_.height), static_cast<std::uint32_t>(shape_.width),
+                                            static_cast<std::uint32_t>(shape_.channels)};
+  file.put("encoder.image_shape", {3}, shape);
+}
+
+Encoder Encoder::load(const TensorFile& file) {
+  Encoder encoder;
+  const auto shape = file.get("encoder.image_shape", DType::u32, {3}).as<std::uint32_t>();
+  encoder.shape_ = {shape[0], shape[1], shape[2]};
+  const Tensor& filters = file.get("encoder.filters");
+  if (filters.shape.size() != 4 || filters.shape[0] % feature_multiple != 0 || filters.shape[1] != filters.shape[2] ||
+      filters.shape[1] % 2 == 0 || filters.shape[3] != encoder.shape_.channels || filters.shape[0] == 0) {
+    fail(ErrorKind::data, "encoder.filters: expected (32 n, odd p, p, {}) elements", encoder.shape_.channels);
+  }
+  encoder.features_ = filters.shape[0];
+  encoder.patch_ = filters.shape[1];
+  const auto taps = filters.as<std::int16_t>();
+  encoder.filters_.assign(taps.begin(), taps.end());
+  const auto thresholds = file.get("encoder.thresholds", DType::i32, {encoder.features_, 2}).as<std::int32_t>();
+  encoder.thresholds_.assign(thresholds.begin(), thresholds.end());
+  encoder.pack();
+  return encoder;
+}
+
+}  // namespace bitloom::layerwise

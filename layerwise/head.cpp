@@ -1,0 +1,427 @@
+#include "layerwise/head.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "core/softmax.h"
+#include "optim/schedule.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+// Fixed-point steps. Products stay within 32 bits for `chunk_images` images: |error| <= 2^12, hidden < 2^11,
+// |hidden error| < 2^13, counts <= 2^10 and at most 64 cells.
+constexpr float weight_steps = Head::weight_steps;
+constexpr float error_steps = 4096;  // per 1.0 of p - y
+constexpr float hidden_steps = 64;   // per 1.0 of a hidden activation
+constexpr int hidden_limit = 2047;
+constexpr float hidden_error_steps = error_steps * weight_steps / 256;  // per 1.0 of a hidden unit's gradient
+constexpr int hidden_error_limit = 8191;
+constexpr std::size_t chunk_images = 16;
+constexpr std::size_t lanes = simd::weight_lanes;
+constexpr double mean_decay = 0.95;
+
+std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+std::int16_t to_fixed(float value, float steps, int limit) {
+  const float scaled = std::clamp(value * steps, static_cast<float>(-limit), static_cast<float>(limit));
+  // Half away from zero, by truncation: unlike nearbyint this vectorises on the baseline.
+  return static_cast<std::int16_t>(static_cast<std::int32_t>(scaled + (scaled < 0 ? -0.5F : 0.5F)));
+}
+
+// (rows, columns) row-major into the pair layout of gemm_s16 with `padded` columns; rows are padded to even with zeros.
+void pack_pairs(const std::int16_t* rows, std::size_t count, std::size_t columns, std::size_t padded, std::int16_t* pairs) {
+  for (std::size_t r = 0; r < round_up(count, 2); r += 2) {
+    const std::int16_t* even = rows + r * columns;
+    const std::int16_t* odd = r + 1 < count ? even + columns : nullptr;
+    std::int16_t* out = pairs + r * padded;
+    for (std::size_t c = 0; c < columns; ++c) {
+      out[2 * c] = even[c];
+      out[2 * c + 1] = odd != nullptr ? odd[c] : std::int16_t{0};
+    }
+  }
+}
+
+// The transpose of (rows, columns) in the pair layout: pairs over columns, `padded` >= rows wide.
+void pack_transposed(const std::int16_t* matrix, std::size_t rows, std::size_t columns, std::size_t padded,
+                     std::int16_t* pairs) {
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) pairs[c / 2 * 2 * padded + 2 * r + c % 2] = matrix[r * columns + c];
+  }
+}
+
+}  // namespace
+
+void AdamParameter::resize(std::size_t size) {
+  value.assign(size, 0.0F);
+  first.assign(size, 0.0F);
+  second.assign(size, 0.0F);
+}
+
+void AdamParameter::update(std::span<const std::int64_t> sums, double scale, double learning_rate, double weight_decay,
+                           std::size_t step) {
+  const double correction1 = 1.0 - power(0.9, step);
+  const double correction2 = 1.0 - power(0.999, step);
+  const auto rate = static_cast<float>(learning_rate / correction1);
+  const auto root = static_cast<float>(1.0 / correction2);
+  const auto keep = static_cast<float>(1.0 - learning_rate * weight_decay);
+  const auto factor = static_cast<float>(scale);
+  const auto size = static_cast<std::ptrdiff_t>(value.size());
+#pragma omp parallel for schedule(static) if (size > 10000)
+  for (std::ptrdiff_t i = 0; i < size; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    const float gradient = static_cast<float>(sums[k]) * factor;
+    first[k] = 0.9F * first[k] + 0.1F * gradient;
+    second[k] = 0.999F * second[k] + 0.001F * gradient * gradient;
+    value[k] = value[k] * keep - rate * first[k] / (std::sqrt(second[k] * root) + 1e-8F);
+  }
+}
+
+struct Head::Workspace {
+  Buffer<std::int16_t> centred, hidden, pairs, error, error_t, hidden_error, hidden_error_t;
+  Buffer<std::int32_t> pre, logits, feature_gradient, hidden_gradient, products;
+};
+
+Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream)
+    : spec_(spec), map_(map), classes_(classes), padded_classes_(round_up(classes, lanes)), channels_(map.words() * word_bits) {
+  binary_ = spec.kind == "class_conv";
+  has_hidden_ = spec.kind == "hidden";
+  if (!binary_ && (spec.grid > map.height || spec.grid > map.width)) {
+    fail(ErrorKind::usage, "head.grid: {} cells do not fit a map of {}x{} pixels", spec.grid, map.height, map.width);
+  }
+  if (has_hidden_ && spec.hidden % lanes != 0)
+    fail(ErrorKind::usage, "head.hidden: {} is not a multiple of {}", spec.hidden, lanes);
+  if (binary_ && (spec.kernel > map.height || spec.kernel > map.width || spec.kernel % 2 == 0)) {
+    fail(ErrorKind::usage, "head.kernel: {} does not fit a map of {}x{} pixels; expected an odd size", spec.kernel, map.height,
+         map.width);
+  }
+  regions_ = binary_ ? spec.kernel * spec.kernel : spec.grid * spec.grid;
+  hidden_ = has_hidden_ ? spec.hidden : 0;
+  mean_.assign(features(), 0.0);
+  centre_.assign(features(), 0);
+  linear_.resize(classes * features());
+  linear_bias_.resize(classes);
+  input_.resize(hidden_ * channels_);
+  input_bias_.resize(hidden_);
+  output_.resize(classes * regions_ * hidden_);
+  gain_.resize(1);
+  Random random(seed, Stream::head_init, stream);
+  // Hidden units start with the usual 1/sqrt(fan-in); everything that feeds the logits starts at 0, but for class_conv,
+  // whose weights have no zero.
+  for (float& v : input_.value) v = static_cast<float>(random.normal() / std::sqrt(static_cast<double>(map.channels)));
+  if (binary_) {
+    for (float& v : linear_.value) v = static_cast<float>(0.1 * (2 * random.uniform() - 1));
+    gain_.value[0] = static_cast<float>(0.3 / std::sqrt(static_cast<double>(features())));
+  }
+  quantise();
+}
+
+std::size_t Head::bytes() const {
+  const std::size_t linear = binary_ ? linear_.value.size() / 8 : linear_.value.size() * 2;
+  return linear + 2 * (input_.value.size() + output_.value.size() + centre_.size()) +
+         4 * (linear_bias_.value.size() + input_bias_.value.size() + 1);
+}
+
+std::size_t Head::macs() const { return linear_.value.size() + input_.value.size() * regions_ + output_.value.size(); }
+
+void Head::quantise() {
+  linear_q_.resize(linear_.value.size());
+  for (std::size_t i = 0; i < linear_q_.size(); ++i) {
+    const float value = binary_ ? (linear_.value[i] < 0 ? -gain_.value[0] : gain_.value[0]) : linear_.value[i];
+    linear_q_[i] = to_fixed(value, binary_ ? 4 * weight_steps : weight_steps, 32767);
+  }
+  input_q_.resize(input_.value.size());
+  for (std::size_t i = 0; i < input_q_.size(); ++i) input_q_[i] = to_fixed(input_.value[i], weight_steps, 32767);
+  output_q_.resize(output_.value.size());
+  for (std::size_t i = 0; i < output_q_.size(); ++i) output_q_[i] = to_fixed(output_.value[i], weight_steps, 32767);
+
+  const auto ensure = [](Buffer<std::int16_t>& buffer, std::size_t size) {
+    if (buffer.size() != size) buffer = Buffer<std::int16_t>(size);
+  };
+  const std::size_t units = regions_ * hidden_;
+  ensure(linear_forward_, features() * padded_classes_);
+  ensure(linear_backward_, padded_classes_ * features());
+  pack_transposed(linear_q_.data(), classes_, features(), padded_classes_, linear_forward_.data());
+  pack_pairs(linear_q_.data(), classes_, features(), features(), linear_backward_.data());
+  if (!has_hidden_) return;
+  ensure(input_forward_, channels_ * hidden_);
+  ensure(input_backward_, hidden_ * channels_);
+  ensure(output_forward_, units * padded_classes_);
+  ensure(output_backward_, padded_classes_ * units);
+  pack_transposed(input_q_.data(), hidden_, channels_, hidden_, input_forward_.data());
+  pack_pairs(input_q_.data(), hidden_, channels_, channels_, input_backward_.data());
+  pack_transposed(output_q_.data(), classes_, units, padded_classes_, output_forward_.data());
+  pack_pairs(output_q_.data(), classes_, units, units, output_backward_.data());
+}
+
+void Head::count(const simd::Kernels& kernels, const std::uint64_t* bits, std::int16_t* counts) const {
+  if (!binary_) {
+    kernels.pool_counts(bits, map_.height, map_.width, map_.words(), map_.pitch(), spec_.grid, counts);
+    return;
+  }
+  // Summed over the image, a kernel's tap at (dy, dx) sees the map without the rows and columns that the shift moves out.
+  const auto half = static_cast<std::ptrdiff_t>(spec_.kernel / 2);
+  for (std::ptrdiff_t dy = -half; dy <= half; ++dy) {
+    for (std::ptrdiff_t dx = -half; dx <= half; ++dx) {
+      const auto top = static_cast<std::size_t>(std::max<std::ptrdiff_t>(dy, 0));
+      const auto left = static_cast<std::size_t>(std::max<std::ptrdiff_t>(dx, 0));
+      const std::size_t height = map_.height - static_cast<std::size_t>(std::abs(dy));
+      const std::size_t width = map_.width - static_cast<std::size_t>(std::abs(dx));
+      kernels.pool_counts(bits + top * map_.pitch() + left * map_.words(), height, width, map_.words(), map_.pitch(), 1,
+                          counts);
+      counts += channels_;
+    }
+  }
+}
+
+Head::Integers Head::integers() const {
+  return {linear_q_,
+          input_q_,
+          output_q_,
+          centre_,
+          linear_bias_.value,
+          input_bias_.value,
+          scale_ / (binary_ ? 4 * weight_steps : weight_steps),
+          scale_ / weight_steps,
+          1.0F / (hidden_steps * weight_steps)};
+}
+
+std::size_t Head::region_of(std::size_t y, std::size_t x) const {
+  if (binary_) return regions_;
+  // The cell a with a*H/G <= y < (a+1)*H/G.
+  const std::size_t grid = spec_.grid;
+  const std::size_t a = ((y + 1) * grid - 1) / map_.height;
+  const std::size_t b = ((x + 1) * grid - 1) / map_.width;
+  return a * grid + b;
+}
+
+void Head::add_pixel_gradient(const float* region_gradient, std::size_t y, std::size_t x, float* gradient) const {
+  if (!binary_) {
+    const float* cell = region_gradient + region_of(y, x) * channels_;
+    for (std::size_t c = 0; c < channels_; ++c) gradient[c] += cell[c];
+    return;
+  }
+  const auto half = static_cast<std::ptrdiff_t>(spec_.kernel / 2);
+  for (std::ptrdiff_t dy = -half; dy <= half; ++dy) {
+    for (std::ptrdiff_t dx = -half; dx <= half; ++dx, region_gradient += channels_) {
+      const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(y) - dy;
+      const std::ptrdiff_t column = static_cast<std::ptrdiff_t>(x) - dx;
+      if (row < 0 || column < 0 || row >= static_cast<std::ptrdiff_t>(map_.height) ||
+          column >= static_cast<std::ptrdiff_t>(map_.width)) {
+        continue;
+      }
+      for (std::size_t c = 0; c < channels_; ++c) gradient[c] += region_gradient[c];
+    }
+  }
+}
+
+void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, Workspace& work,
+                   float* logits) const {
+  const std::size_t f = features();
+  const std::size_t units = regions_ * hidden_;
+  if (work.centred.size() < (n + 1) * f) {
+    work.centred = Buffer<std::int16_t>((n + 1) * f);
+    work.hidden = Buffer<std::int16_t>((n + 1) * units);
+    work.pre = Buffer<std::int32_t>(n * units);
+    work.logits = Buffer<std::int32_t>(2 * n * padded_classes_);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < f; ++k) {
+      work.centred[i * f + k] = static_cast<std::int16_t>(counts[i * f + k] - centre_[k]);
+    }
+  }
+  work.logits.fill_zero();
+  std::int32_t* linear = work.logits.data();
+  std::int32_t* from_hidden = linear + n * padded_classes_;
+  kernels.gemm_s16(n, padded_classes_, f, work.centred.data(), f, linear_forward_.data(), linear, padded_classes_);
+  if (has_hidden_) {
+    work.pre.fill_zero();
+    kernels.gemm_s16(n * regions_, hidden_, channels_, work.centred.data(), channels_, input_forward_.data(), work.pre.data(),
+                     hidden_);
+    const float step = scale_ / weight_steps;
+    for (std::size_t i = 0; i < n * regions_; ++i) {
+      for (std::size_t j = 0; j < hidden_; ++j) {
+        const float h = static_cast<float>(work.pre[i * hidden_ + j]) * step + input_bias_.value[j];
+        work.hidden[i * hidden_ + j] = to_fixed(std::max(h, 0.0F), hidden_steps, hidden_limit);
+      }
+    }
+    kernels.gemm_s16(n, padded_classes_, units, work.hidden.data(), units, output_forward_.data(), from_hidden,
+                     padded_classes_);
+  }
+  const float linear_step = scale_ / (binary_ ? 4 * weight_steps : weight_steps);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t l = 0; l < classes_; ++l) {
+      logits[i * classes_ + l] =
+          static_cast<float>(linear[i * padded_classes_ + l]) * linear_step +
+          static_cast<float>(from_hidden[i * padded_classes_ + l]) * (1.0F / (hidden_steps * weight_steps)) +
+          linear_bias_.value[l];
+    }
+  }
+}
+
+void Head::predict(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, float* logits) const {
+  Workspace work;
+  for (std::size_t i = 0; i < n; i += chunk_images) {
+    const std::size_t m = std::min(chunk_images, n - i);
+    forward(kernels, counts + i * features(), m, work, logits + i * classes_);
+  }
+}
+
+std::vector<std::span<std::int64_t>> Head::Sums::all() {
+  return {linear, linear_bias, hidden, hidden_bias, output, count, count_squared};
+}
+
+void Head::Sums::clear() {
+  for (const std::span<std::int64_t> part : all()) std::fill(part.begin(), part.end(), 0);
+}
+
+Head::Sums Head::make_sums() const {
+  Sums sums;
+  sums.linear.assign(linear_.value.size(), 0);
+  sums.linear_bias.assign(classes_, 0);
+  sums.hidden.assign(input_.value.size(), 0);
+  sums.hidden_bias.assign(hidden_, 0);
+  sums.output.assign(output_.value.size(), 0);
+  sums.count.assign(features(), 0);
+  sums.count_squared.assign(1, 0);
+  return sums;
+}
+
+Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
+                          double smoothing, Sums& sums, float* gradient) const {
+  const std::size_t f = features();
+  const std::size_t units = regions_ * hidden_;
+  Workspace work;
+  work.pairs = Buffer<std::int16_t>((chunk_images + 1) * std::max(f, units));
+  work.error = Buffer<std::int16_t>(chunk_images * padded_classes_);
+  work.error_t = Buffer<std::int16_t>(padded_classes_ * chunk_images);
+  work.feature_gradient = Buffer<std::int32_t>(2 * chunk_images * f);
+  work.hidden_gradient = Buffer<std::int32_t>(chunk_images * units);
+  work.hidden_error = Buffer<std::int16_t>((chunk_images + 1) * units);
+  work.hidden_error_t = Buffer<std::int16_t>((chunk_images + 1) * units);
+  work.products = Buffer<std::int32_t>(std::max({classes_ * f, hidden_ * channels_, classes_ * units}));
+  std::vector<float> logits(chunk_images * classes_);
+  std::vector<float> p(classes_);
+  const auto target_off = static_cast<float>(smoothing / static_cast<double>(classes_));
+  const auto target_on = static_cast<float>(1.0 - smoothing) + target_off;
+  const auto add = [&](std::vector<std::int64_t>& sum) {
+    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += work.products[k];
+    work.products.fill_zero();
+  };
+
+  Loss loss;
+  for (std::size_t begin = 0; begin < n; begin += chunk_images) {
+    const std::size_t m = std::min(chunk_images, n - begin);
+    const std::size_t even = round_up(m, 2);
+    forward(kernels, counts + begin * f, m, work, logits.data());
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t k = 0; k < f; ++k) sums.count[k] += counts[(begin + i) * f + k];
+      std::int64_t squares = 0;
+      for (std::size_t k = 0; k < f; ++k) squares += std::int32_t{work.centred[i * f + k]} * work.centred[i * f + k];
+      sums.count_squared[0] += squares;
+    }
+    // p - y, in fixed point.
+    work.error.fill_zero();
+    work.error_t.fill_zero();
+    for (std::size_t i = 0; i < m; ++i) {
+      const std::span<const float> row(logits.data() + i * classes_, classes_);
+      softmax(row, p);
+      const std::size_t label = labels[begin + i];
+      loss.micro_nats += std::llround(1e6 * cross_entropy(row, label));
+      loss.correct += static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin()) == label ? 1 : 0;
+      for (std::size_t l = 0; l < classes_; ++l) {
+        const std::int16_t e = to_fixed(p[l] - (l == label ? target_on : target_off), error_steps, 4096);
+        work.error[i * padded_classes_ + l] = e;
+        work.error_t[l * chunk_images + i] = e;
+        sums.linear_bias[l] += e;
+      }
+    }
+    // Gradients of the linear weights and of the counts through them.
+    std::fill(work.centred.data() + m * f, work.centred.data() + even * f, std::int16_t{0});
+    pack_pairs(work.centred.data(), even, f, f, work.pairs.data());
+    kernels.gemm_s16(classes_, f, even, work.error_t.data(), chunk_images, work.pairs.data(), work.products.data(), f);
+    add(sums.linear);
+    work.feature_gradient.fill_zero();
+    std::int32_t* through_linear = work.feature_gradient.data();
+    std::int32_t* through_hidden = through_linear + chunk_images * f;
+    kernels.gemm_s16(m, f, padded_classes_, work.error.data(), padded_classes_, linear_backward_.data(), through_linear, f);
+    if (has_hidden_) {
+      std::fill(work.hidden.data() + m * units, work.hidden.data() + even * units, std::int16_t{0});
+      pack_pairs(work.hidden.data(), even, units, units, work.pairs.data());
+      kernels.gemm_s16(classes_, units, even, work.error_t.data(), chunk_images, work.pairs.data(), work.products.data(),
+                       units);
+      add(sums.output);
+      work.hidden_gradient.fill_zero();
+      kernels.gemm_s16(m, units, padded_classes_, work.error.data(), padded_classes_, output_backward_.data(),
+                       work.hidden_gradient.data(), units);
+      const std::size_t rows = m * regions_;
+      const std::size_t even_rows = round_up(rows, 2);
+      work.hidden_error_t.fill_zero();
+      for (std::size_t i = 0; i < rows; ++i) {
+        for (std::size_t j = 0; j < hidden_; ++j) {
+          const std::size_t k = i * hidden_ + j;
+          const float g = static_cast<float>(work.hidden_gradient[k]) * (1.0F / 256.0F);
+          const std::int16_t e = work.hidden[k] > 0 ? to_fixed(g, 1.0F, hidden_error_limit) : std::int16_t{0};
+          work.hidden_error[k] = e;
+          work.hidden_error_t[j * even_rows + i] = e;
+          sums.hidden_bias[j] += e;
+        }
+      }
+      std::fill(work.centred.data() + rows * channels_, work.centred.data() + even_rows * channels_, std::int16_t{0});
+      pack_pairs(work.centred.data(), even_rows, channels_, channels_, work.pairs.data());
+      kernels.gemm_s16(hidden_, channels_, even_rows, work.hidden_error_t.data(), even_rows, work.pairs.data(),
+                       work.products.data(), channels_);
+      add(sums.hidden);
+      kernels.gemm_s16(rows, channels_, hidden_, work.hidden_error.data(), hidden_, input_backward_.data(), through_hidden,
+                       channels_);
+    }
+    const float linear_step = scale_ / (error_steps * (binary_ ? 4 * weight_steps : weight_steps));
+    const float hidden_step = scale_ / (hidden_error_steps * weight_steps);
+    for (std::size_t k = 0; k < m * f; ++k) {
+      gradient[begin * f + k] =
+          static_cast<float>(through_linear[k]) * linear_step + static_cast<float>(through_hidden[k]) * hidden_step;
+    }
+  }
+  return loss;
+}
+
+void Head::update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay) {
+  const double inverse = 1.0 / static_cast<double>(examples);
+  const double squares = static_cast<double>(sums.count_squared[0]) * inverse / static_cast<double>(regions_ * map_.channels);
+  const bool first = step_ == 0;
+  ++step_;
+  for (std::size_t k = 0; k < mean_.size(); ++k) {
+    const double now = static_cast<double>(sums.count[k]) * inverse;
+    mean_[k] = first ? now : mean_decay * mean_[k] + (1 - mean_decay) * now;
+    centre_[k] = static_cast<std::int16_t>(std::lround(mean_[k]));
+  }
+  // The first call saw features that were not yet centred: its mean is used, its gradient (scale 0) is not.
+  if (first) return;
+  mean_square_ = step_ == 2 ? squares : mean_decay * mean_square_ + (1 - mean_decay) * squares;
+  const double feature = scale_;
+  scale_ = static_cast<float>(1.0 / std::sqrt(std::max(mean_square_, 1e-6)));
+  if (step_ == 2) return;
+  const std::size_t t = step_ - 2;
+  if (binary_) {
+    // d loss / d gain = sum over weights of sign(w) * gradient(w).
+    std::int64_t along = 0;
+    for (std::size_t k = 0; k < sums.linear.size(); ++k) along += linear_.value[k] < 0 ? -sums.linear[k] : sums.linear[k];
+    gain_.update({&along, 1}, inverse * feature / error_steps, 0.02 * learning_rate, 0, t);
+    gain_.value[0] = std::max(gain_.value[0], 1e-4F);
+  }
+  linear_.update(sums.linear, inverse * feature / error_steps, learning_rate, binary_ ? 0 : weight_decay, t);
+  if (binary_) {
+    for (float& v : linear_.value) v = std::clamp(v, -1.0F, 1.0F);
+  }
+  linear_bias_.update(sums.linear_bias, inverse / error_steps, learning_rate, 0, t);
+  if (has_hidden_) {
+    input_.update(sums.hidden, inverse * feature / hidden_error_steps, learning_rate, weight_decay, t);
+    input_bias_.update(sums.hidden_bias, inverse / hidden_error_steps, learning_rate, 0, t);
+    output_.update(sums.output, inverse / (error_steps * hidden_steps), learning_rate, weight_decay, t);
+  }
+  quantise();
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,119 @@
+// The auxiliary classifier on top of a layer's bits: it gives the layer its learning signal, and votes in the final net.
+// All of its products are exact integer sums (int16 x int16 into int32, then int64 across examples), so loss gradients are the
+// same bits for any number of ranks and threads and for any instruction set; floats appear only per example (softmax) and
+// per parameter (Adam), in a fixed order.
+//
+// Letters: N images, G x G cells, C channels (padded to 64), F = features per image, L classes, J hidden units per cell.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/safetensors.h"
+#include "layerwise/bit_map.h"
+#include "layerwise/net.h"
+#include "simd/kernels.h"
+
+namespace bitloom::layerwise {
+
+// A float parameter with its Adam moments (Kingma, Ba 2015: beta 0.9 and 0.999, epsilon 1e-8).
+struct AdamParameter {
+  std::vector<float> value, first, second;
+
+  void resize(std::size_t size);
+  // gradient(i) = sums[i] * scale; `step` counts from 1.
+  void update(std::span<const std::int64_t> sums, double scale, double learning_rate, double weight_decay, std::size_t step);
+};
+
+class Head {
+ public:
+  static constexpr float weight_steps = 4096;  // fixed-point steps per 1.0 of a weight: |weight| < 8
+
+  // Throws a usage error if the spec does not fit the map (grid larger than it, hidden not a multiple of 16).
+  Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream);
+
+  const HeadSpec& spec() const { return spec_; }
+  std::size_t features() const { return regions_ * channels_; }
+  std::size_t regions() const { return regions_; }  // cells (linear, hidden) or taps (class_conv)
+  std::size_t channels() const { return channels_; }
+  std::size_t classes() const { return classes_; }
+  std::size_t bytes() const;  // of what the model file stores
+  std::size_t macs() const;   // integer multiply-adds per image
+
+  // Features of one image: counts (F) int16 of set bits per region and channel. bits: the layer's output without border.
+  void count(const simd::Kernels& kernels, const std::uint64_t* bits, std::int16_t* counts) const;
+
+  // logits (N, L) of counts (N, F).
+  void predict(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, float* logits) const;
+
+  // The integers behind predict(), for callers that change a few counts of an image (exact_signal.h). Per image, with
+  // e = counts - centre, all sums modulo 2^32:
+  //   hidden[g,j] = round(clamp(64 max(0, float(sum_c e[g,c] input[j,c]) input_step + input_bias[j]), 2047))
+  //   logit[l] = float(sum_f e[f] linear[l,f]) linear_step + float(sum_gj hidden[g,j] output[l,g,j]) output_step + bias[l]
+  struct Integers {
+    std::span<const std::int16_t> linear, input, output;  // (L,F) (J,C) (L,G*G*J)
+    std::span<const std::int16_t> centre;                 // (F)
+    std::span<const float> bias, input_bias;              // (L) (J)
+    float linear_step, input_step, output_step;
+  };
+  Integers integers() const;
+
+  // The region of an output pixel whose gradient belongs to it, or the number of regions if there are several (class_conv).
+  std::size_t region_of(std::size_t y, std::size_t x) const;
+  // Spreads gradients per region and channel to the pixel (y, x): adds to gradient (C).
+  void add_pixel_gradient(const float* region_gradient, std::size_t y, std::size_t x, float* gradient) const;
+
+  // Sums over examples that training needs: sized by `make_sums`, reduced over ranks by the caller.
+  struct Sums {
+    std::vector<std::int64_t> linear, linear_bias, hidden, hidden_bias, output, count, count_squared;
+    std::vector<std::span<std::int64_t>> all();
+    void clear();
+  };
+  Sums make_sums() const;
+
+  struct Loss {
+    std::int64_t micro_nats = 0;  // summed over the examples, each rounded: the sum does not depend on its order
+    std::size_t correct = 0;
+  };
+  // Forward and backward over counts (N, F) with labels (N): adds to `sums`, writes the loss gradient of every count to
+  // `gradient` (N, F). `smoothing` is label smoothing. Any N; call it per thread with its own `sums`.
+  Loss backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
+                double smoothing, Sums& sums, float* gradient) const;
+
+  // One Adam step with sums over `examples` images. The first call only sets the centre and scale of the features.
+  void update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay);
+
+  // What inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
+  void save(TensorFile& file, const std::string& prefix, bool training) const;
+  void load(const TensorFile& file, const std::string& prefix, bool training);
+
+ private:
+  struct Workspace;
+  void quantise();
+  void forward(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, Workspace& work, float* logits) const;
+
+  HeadSpec spec_;
+  MapShape map_;
+  std::size_t classes_ = 0, padded_classes_ = 0;
+  std::size_t channels_ = 0, regions_ = 0, hidden_ = 0;
+  bool has_hidden_ = false, binary_ = false;
+
+  // Features are centred by whole numbers and scaled by one factor.
+  std::vector<double> mean_;
+  double mean_square_ = 0;
+  std::vector<std::int16_t> centre_;
+  float scale_ = 0;
+
+  AdamParameter linear_, linear_bias_, input_, input_bias_, output_;  // (L,F) (L) (J,C) (J) (L,G*G*J)
+  AdamParameter gain_;                                                // (1): the size of class_conv's weights
+  std::size_t step_ = 0;
+
+  // int16 copies, as gemm_s16 reads them.
+  std::vector<std::int16_t> linear_q_, input_q_, output_q_;
+  Buffer<std::int16_t> linear_forward_, linear_backward_, input_forward_, input_backward_, output_forward_, output_backward_;
+};
+
+}  // namespace bitloom::layerwise

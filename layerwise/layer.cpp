@@ -1,0 +1,95 @@
+#include "layerwise/layer.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace bitloom::layerwise {
+
+BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry) : spec_(spec), geometry_(geometry) {
+  const std::size_t rows = channels() * patch_words();
+  const std::size_t packed = simd::packed_conv_weights_size(channels(), patch_words());
+  rows_ = Buffer<std::uint64_t>(rows);
+  packed_ = Buffer<std::uint32_t>(packed);
+  if (spec.ternary) {
+    nonzero_ = Buffer<std::uint64_t>(rows);
+    packed_nonzero_ = Buffer<std::uint32_t>(packed);
+  }
+  threshold_ = Buffer<std::int32_t>(words_for(channels()) * word_bits);
+  std::fill(threshold_.begin(), threshold_.end(), -1);
+
+  // One pixel's valid bits, source by source, repeated for every tap.
+  std::vector<std::uint64_t> pixel(geometry.input.words(), 0);
+  for (const LayerGeometry::Source& source : geometry.sources) {
+    const bool depth = spec.pool == Downsample::space_to_depth;
+    const std::size_t copies = depth ? source.factor * source.factor : 1;
+    const std::size_t words = source.shape.words();
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      std::uint64_t* out = pixel.data() + source.word + copy * words;
+      std::fill(out, out + words, ~std::uint64_t{0});
+      out[words - 1] = tail_mask(source.shape.channels);
+    }
+  }
+  for (std::size_t tap = 0; tap < spec.kernel * spec.kernel; ++tap) valid_.insert(valid_.end(), pixel.begin(), pixel.end());
+}
+
+simd::ConvShape BinaryLayer::conv_shape() const {
+  const MapShape& input = geometry_.input;
+  simd::ConvShape shape;
+  shape.out_height = geometry_.output.height;
+  shape.out_width = geometry_.output.width;
+  shape.out_channels = channels();
+  shape.patch_rows = spec_.kernel;
+  shape.run_words = spec_.kernel * input.words();
+  shape.pitch = input.pitch();
+  shape.row_step = spec_.stride * input.pitch();
+  shape.column_step = spec_.stride * input.words();
+  return shape;
+}
+
+void BinaryLayer::set_row(std::size_t o, const std::uint64_t* sign, const std::uint64_t* nonzero) {
+  std::copy_n(sign, patch_words(), rows_.data() + o * patch_words());
+  simd::pack_conv_weight_row(sign, o, patch_words(), packed_.data());
+  if (nonzero == nullptr) return;
+  std::copy_n(nonzero, patch_words(), nonzero_.data() + o * patch_words());
+  simd::pack_conv_weight_row(nonzero, o, patch_words(), packed_nonzero_.data());
+}
+
+void BinaryLayer::forward(const simd::Kernels& kernels, const std::uint64_t* input, std::uint64_t* output) const {
+  simd::ConvOutput out;
+  out.bits = output;
+  out.bits_pitch = geometry_.output.pitch();
+  kernels.conv(conv_shape(), input, conv_weights(), {threshold_.data(), nullptr, nullptr}, out);
+}
+
+std::size_t BinaryLayer::bit_macs() const {
+  return geometry_.output.height * geometry_.output.width * channels() * geometry_.valid_bits;
+}
+
+void BinaryLayer::save(TensorFile& file) const {
+  file.put(spec_.name + ".sign", {channels(), patch_words()}, rows_);
+  if (spec_.ternary) file.put(spec_.name + ".nonzero", {channels(), patch_words()}, nonzero_);
+  file.put(spec_.name + ".threshold", {channels()}, std::span<const std::int32_t>(threshold_.data(), channels()));
+}
+
+void BinaryLayer::load(const TensorFile& file) {
+  const auto sign = file.get(spec_.name + ".sign", DType::u64, {channels(), patch_words()}).as<std::uint64_t>();
+  const std::uint64_t* nonzero = nullptr;
+  if (spec_.ternary) {
+    nonzero = file.get(spec_.name + ".nonzero", DType::u64, {channels(), patch_words()}).as<std::uint64_t>().data();
+  }
+  const auto threshold = file.get(spec_.name + ".threshold", DType::i32, {channels()}).as<std::int32_t>();
+  for (std::size_t o = 0; o < channels(); ++o) {
+    for (std::size_t w = 0; w < patch_words(); ++w) {
+      const std::uint64_t bits = sign[o * patch_words() + w];
+      const std::uint64_t allowed = nonzero == nullptr ? valid_[w] : valid_[w] & nonzero[o * patch_words() + w];
+      if ((bits & ~allowed) != 0 || (nonzero != nullptr && (nonzero[o * patch_words() + w] & ~valid_[w]) != 0)) {
+        fail(ErrorKind::data, "{}.sign: row {} sets bits where the layer has no weights", spec_.name, o);
+      }
+    }
+    set_row(o, sign.data() + o * patch_words(), nonzero == nullptr ? nullptr : nonzero + o * patch_words());
+    threshold_[o] = threshold[o];
+  }
+}
+
+}  // namespace bitloom::layerwise

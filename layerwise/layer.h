@@ -1,0 +1,61 @@
+// A binary (or ternary) layer as the finished net uses it: packed weights and one integer threshold per channel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/safetensors.h"
+#include "layerwise/net.h"
+#include "simd/kernels.h"
+
+namespace bitloom::layerwise {
+
+// Letters: O output channels, P words of a patch (kernel rows x kernel columns x words per input pixel).
+class BinaryLayer {
+ public:
+  BinaryLayer() = default;
+  // All weights +1, all thresholds -1 (no output bit is set).
+  BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry);
+
+  const LayerSpec& spec() const { return spec_; }
+  const LayerGeometry& geometry() const { return geometry_; }
+  std::size_t channels() const { return spec_.width; }
+  std::size_t padded_channels() const { return threshold_.size(); }  // to a multiple of 64
+  std::size_t patch_words() const { return geometry_.patch_words; }
+  std::size_t patch_bits() const { return geometry_.patch_words * word_bits; }
+  simd::ConvShape conv_shape() const;
+  simd::ConvWeights conv_weights() const { return {packed_.data(), spec_.ternary ? packed_nonzero_.data() : nullptr}; }
+
+  // (O, P) words: bit k set means weight -1; `nonzero` (ternary only) bit k set means not 0.
+  const Buffer<std::uint64_t>& rows() const { return rows_; }
+  const Buffer<std::uint64_t>& nonzero_rows() const { return nonzero_; }
+  // Replaces row o; nonzero is null for binary layers. Bits that no input can reach must be 0.
+  void set_row(std::size_t o, const std::uint64_t* sign, const std::uint64_t* nonzero);
+  // (padded O); entries at and beyond O stay -1.
+  Buffer<std::int32_t>& thresholds() { return threshold_; }
+  const Buffer<std::int32_t>& thresholds() const { return threshold_; }
+  // (P) words: the bits of a patch that some input channel can set; the others are tails of words.
+  const std::vector<std::uint64_t>& valid_bits() const { return valid_; }
+
+  // One image: input with border (geometry().input) to output without (geometry().output).
+  void forward(const simd::Kernels& kernels, const std::uint64_t* input, std::uint64_t* output) const;
+
+  std::size_t bit_macs() const;  // per image
+  std::size_t weight_bits() const { return channels() * geometry_.valid_bits * (spec_.ternary ? 2 : 1); }
+
+  // Under "<name>.sign", ".nonzero", ".threshold". Load throws data errors.
+  void save(TensorFile& file) const;
+  void load(const TensorFile& file);
+
+ private:
+  LayerSpec spec_;
+  LayerGeometry geometry_;
+  std::vector<std::uint64_t> valid_;
+  Buffer<std::uint64_t> rows_, nonzero_;
+  Buffer<std::uint32_t> packed_, packed_nonzero_;
+  Buffer<std::int32_t> threshold_;
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,338 @@
+#include "layerwise/layer_trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "core/softmax.h"
+#include "optim/schedule.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr double statistics_decay = 0.95;
+constexpr double smallest_window = 0.02;
+constexpr double largest_window = 2.0;
+
+std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::uint64_t b) {
+  return Random(seed, stream, a, b).next();
+}
+
+}  // namespace
+
+void LayerSums::clear() {
+  std::fill(weight.begin(), weight.end(), 0);
+  std::fill(statistics.begin(), statistics.end(), 0);
+}
+
+LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream)
+    : layer_(layer), options_(options), rule_(find_rule(options.rule.name)) {
+  if (layer.spec().ternary && !rule_.ternary) {
+    fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule_.name,
+         layer.spec().name);
+  }
+  const std::size_t o = layer.channels();
+  const LayerGeometry& geometry = layer.geometry();
+  state_.assign(o * layer.patch_bits(), 0);
+  mean_.assign(o, 0);
+  variance_.assign(o, 1);
+  window_.assign(o, options.initial_window);
+  offset_.assign(o, Offset{options.initial_offset, 0, 0});
+  density_.assign(geometry.input.words() * word_bits, 0);
+  low_ = Buffer<std::int32_t>(layer.padded_channels());
+  high_ = Buffer<std::int32_t>(layer.padded_channels());
+  slope_.assign(layer.padded_channels(), 0);
+
+  const LayerSpec& spec = layer.spec();
+  const auto share = [&](std::size_t tap, std::size_t outputs, std::size_t inputs) {
+    std::size_t inside = 0;
+    for (std::size_t i = 0; i < outputs; ++i) {
+      const std::size_t position = i * spec.stride + tap;
+      inside += position >= spec.padding && position < inputs + spec.padding ? 1 : 0;
+    }
+    return static_cast<float>(inside) / static_cast<float>(outputs);
+  };
+  for (std::size_t ky = 0; ky < spec.kernel; ++ky) {
+    for (std::size_t kx = 0; kx < spec.kernel; ++kx) {
+      inside_.push_back(share(ky, geometry.output.height, geometry.input.height) *
+                        share(kx, geometry.output.width, geometry.input.width));
+    }
+  }
+
+  std::vector<std::uint64_t> sign(layer.patch_words());
+  std::vector<std::uint64_t> nonzero(layer.patch_words());
+  for (std::size_t row = 0; row < o; ++row) {
+    const RuleRow view = {state_.data() + row * layer.patch_bits(), nullptr,           layer.valid_bits().data(), sign.data(),
+                          spec.ternary ? nonzero.data() : nullptr,  layer.patch_bits()};
+    rule_.initialise(options.rule, row_key(seed, Stream::weight_init, stream, row), view);
+    layer_.set_row(row, sign.data(), view.nonzero);
+  }
+  place_thresholds();
+}
+
+LayerSums LayerTrainer::make_sums() const {
+  LayerSums sums;
+  sums.channels = layer_.padded_channels();
+  sums.in_channels = density_.size();
+  sums.weight.assign(state_.size(), 0);
+  sums.statistics.assign(4 * sums.channels + sums.in_channels + 1, 0);
+  return sums;
+}
+
+void LayerTrainer::place_thresholds() {
+  const auto most = static_cast<double>(layer_.patch_bits());
+  for (std::size_t o = 0; o < layer_.channels(); ++o) {
+    const double sigma = std::sqrt(variance_[o]);
+    const double centre = std::clamp(mean_[o] + offset_[o].value * sigma, 0.0, most);
+    const double half = window_[o] * sigma;
+    layer_.thresholds()[o] = static_cast<std::int32_t>(std::ceil(centre)) - 1;
+    // Never empty: the two counts next to the threshold are always in.
+    low_[o] = static_cast<std::int32_t>(std::min(std::ceil(centre - half), std::ceil(centre) - 1));
+    high_[o] = static_cast<std::int32_t>(std::max(std::floor(centre + half), std::ceil(centre)));
+    slope_[o] = static_cast<float>(1.0 / std::max(2 * half, 1.0));
+  }
+  for (std::size_t o = layer_.channels(); o < low_.size(); ++o) {
+    low_[o] = 1;
+    high_[o] = 0;
+  }
+}
+
+void LayerTrainer::set_statistics(const LayerSums& sums, std::size_t images) {
+  const MapShape& map = layer_.geometry().output;
+  const auto n = static_cast<double>(images * map.height * map.width);
+  const double half = 0.5 * static_cast<double>(layer_.patch_bits());
+  for (std::size_t o = 0; o < layer_.channels(); ++o) {
+    const double mean = static_cast<double>(sums.count()[o]) / n;
+    mean_[o] = mean + half;
+    variance_[o] = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
+  }
+  const MapShape& input = layer_.geometry().input;
+  const auto inputs = static_cast<double>(images * input.height * input.width);
+  for (std::size_t c = 0; c < density_.size(); ++c) density_[c] = static_cast<double>(sums.input()[c]) / inputs;
+  place_thresholds();
+}
+
+double LayerTrainer::expected_count(bool sign, bool nonzero, float density) const {
+  return !nonzero ? 0.0 : sign ? 1.0 - density : density;
+}
+
+std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, double rate, bool learn, std::uint64_t step) {
+  const MapShape& map = layer_.geometry().output;
+  const MapShape& input = layer_.geometry().input;
+  const auto n = static_cast<double>(images * map.height * map.width);
+  const auto inputs = static_cast<double>(images * input.height * input.width);
+  const double half = 0.5 * static_cast<double>(layer_.patch_bits());
+  std::int64_t active_total = 0;
+  for (std::size_t o = 0; o < layer_.channels(); ++o) {
+    const double mean = static_cast<double>(sums.count()[o]) / n;
+    const double variance = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
+    mean_[o] = statistics_decay * mean_[o] + (1 - statistics_decay) * (mean + half);
+    variance_[o] = statistics_decay * variance_[o] + (1 - statistics_decay) * variance;
+    active_total += sums.active()[o];
+    // Steer the window towards holding the wanted share of pixels.
+    const double active = static_cast<double>(sums.active()[o]) / n;
+    const double error = std::clamp((options_.active_share - active) / options_.active_share, -1.0, 1.0);
+    const double factor = static_cast<double>(exp_fixed(static_cast<float>(0.05 * error)));
+    window_[o] = std::clamp(window_[o] * factor, smallest_window, largest_window);
+  }
+  for (std::size_t c = 0; c < density_.size(); ++c) {
+    density_[c] = statistics_decay * density_[c] + (1 - statistics_decay) * static_cast<double>(sums.input()[c]) / inputs;
+  }
+  std::size_t flips = 0;
+  if (learn) {
+    if (options_.learn_weights) flips = update_weights(sums, rate, step);
+    // dL/db is proportional to the sum of values: a higher threshold sets more bits.
+    ++offset_step_;
+    const double correction1 = 1.0 - power(0.9, offset_step_);
+    const double correction2 = 1.0 - power(0.999, offset_step_);
+    for (std::size_t o = 0; o < layer_.channels(); ++o) {
+      Offset& b = offset_[o];
+      const double gradient = static_cast<double>(sums.value()[o]);
+      b.first = 0.9 * b.first + 0.1 * gradient;
+      b.second = 0.999 * b.second + 0.001 * gradient * gradient;
+      b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
+    }
+  }
+  if (active_total > 0 && sums.magnitude()[0] > 0) {
+    const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active_total) / options_.code_target;
+    unit_ = static_cast<float>(static_cast<double>(unit_) * std::clamp(ratio, 0.5, 2.0));
+  } else {
+    unit_ *= 0.5F;
+  }
+  place_thresholds();
+  return flips;
+}
+
+// With the value-weighted count n_k of set input bits and G0 the sum of values, dL/dw_k of value(w_k) is proportional to
+// sum value * value(x_k) = G0 - 2 n_k. The threshold follows the mean, which moves with w_k as -value(mean x_k) does, so the
+// input is centred: G0 - 2 n_k - G0 (1 - 2 density_k) = 2 (G0 density_k - n_k), as in batch normalisation.
+std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std::uint64_t step) {
+  const std::size_t bits = layer_.patch_bits();
+  const std::size_t taps = inside_.size();
+  const std::size_t channels = layer_.channels();
+  std::vector<float> density(bits);
+  for (std::size_t k = 0; k < bits; ++k) {
+    density[k] = static_cast<float>(density_[k % density_.size()]) * inside_[k / (bits / taps)];
+  }
+  // Root mean square over the layer: per row in a fixed order, then over rows.
+  std::vector<double> row_squares(channels);
+  const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
+    const auto total = static_cast<float>(sums.value()[o]);
+    const std::int32_t* row = sums.weight.data() + o * bits;
+    for (std::size_t k = 0; k < bits; ++k) gradient[k] = total * density[k] - static_cast<float>(row[k]);
+  };
+  const auto rows = static_cast<std::ptrdiff_t>(channels);
+#pragma omp parallel
+  {
+    std::vector<float> gradient(bits);
+#pragma omp for schedule(static)
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      const auto o = static_cast<std::size_t>(i);
+      gradient_of(o, gradient);
+      double lanes[8] = {};
+      for (std::size_t k = 0; k < bits; k += 8) {
+        for (std::size_t j = 0; j < 8; ++j)
+          lanes[j] += static_cast<double>(gradient[k + j]) * static_cast<double>(gradient[k + j]);
+      }
+      row_squares[o] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    }
+  }
+  double squares = 0;
+  for (const double row : row_squares) squares += row;
+  if (!(squares > 0)) return 0;
+  const double weights = static_cast<double>(channels) * static_cast<double>(layer_.geometry().valid_bits);
+  const auto inverse = static_cast<float>(std::sqrt(weights / squares));
+
+  std::vector<std::uint64_t> new_sign(channels * layer_.patch_words());
+  std::vector<std::uint64_t> new_nonzero(layer_.spec().ternary ? new_sign.size() : 0);
+  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign.begin());
+#pragma omp parallel
+  {
+    std::vector<float> gradient(bits);
+#pragma omp for schedule(static)
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      const auto o = static_cast<std::size_t>(i);
+      gradient_of(o, gradient);
+      for (float& g : gradient) g *= inverse;
+      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + o * layer_.patch_words();
+      rule_.update(options_.rule, rate, row_key(step, Stream::flips, o, 0),
+                   {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
+    }
+  }
+  if (rule_.score != nullptr) {
+    // The k-th largest score by counting: scores are 15-bit integers.
+    std::vector<std::size_t> histogram(1U << 15U, 0);
+    for (std::size_t o = 0; o < channels; ++o) {
+      const std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      for (std::size_t k = 0; k < bits; ++k) {
+        const std::int32_t score =
+            get_bit(layer_.valid_bits().data(), k) ? rule_.score(state_[o * bits + k], get_bit(sign, k)) : 0;
+        if (score > 0) ++histogram[static_cast<std::size_t>(score)];
+      }
+    }
+    auto left = static_cast<std::size_t>(options_.rule.flip_share * rate * weights + 0.5);
+    std::size_t cut = histogram.size();  // flip scores above cut, and the first `left` of those at it
+    while (cut > 1 && histogram[cut - 1] <= left) left -= histogram[--cut];
+    for (std::size_t o = 0; o < channels; ++o) {
+      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      for (std::size_t k = 0; k < bits; ++k) {
+        if (!get_bit(layer_.valid_bits().data(), k)) continue;
+        const auto score = static_cast<std::ptrdiff_t>(rule_.score(state_[o * bits + k], get_bit(sign, k)));
+        const auto edge = static_cast<std::ptrdiff_t>(cut);
+        if (score <= 0 || score < edge - 1 || (score == edge - 1 && left == 0)) continue;
+        if (score == edge - 1) --left;
+        set_bit(sign, k, !get_bit(sign, k));
+        state_[o * bits + k] = 0;
+      }
+    }
+  }
+
+  std::size_t flips = 0;
+#pragma omp parallel for schedule(static) reduction(+ : flips)
+  for (std::ptrdiff_t i = 0; i < rows; ++i) {
+    const auto o = static_cast<std::size_t>(i);
+    const std::size_t first = o * layer_.patch_words();
+    const std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + first;
+    double moved = 0;
+    std::size_t row_flips = 0;
+    for (std::size_t w = 0; w < layer_.patch_words(); ++w) {
+      const std::uint64_t old_sign = layer_.rows()[first + w];
+      const std::uint64_t old_nonzero = nonzero != nullptr ? layer_.nonzero_rows()[first + w] : layer_.valid_bits()[w];
+      const std::uint64_t now_nonzero = nonzero != nullptr ? nonzero[w] : old_nonzero;
+      std::uint64_t changed = (old_sign ^ new_sign[first + w]) | (old_nonzero ^ now_nonzero);
+      row_flips += static_cast<std::size_t>(std::popcount(changed));
+      // The mean count moves at once with every flip; the moving average alone would lag.
+      for (; changed != 0; changed &= changed - 1) {
+        const auto b = static_cast<std::size_t>(std::countr_zero(changed));
+        const float p = density[w * word_bits + b];
+        moved += expected_count((new_sign[first + w] >> b) & 1U, (now_nonzero >> b) & 1U, p) -
+                 expected_count((old_sign >> b) & 1U, (old_nonzero >> b) & 1U, p);
+      }
+    }
+    if (row_flips != 0) {
+      mean_[o] += moved;
+      layer_.set_row(o, new_sign.data() + first, nonzero);
+      flips += row_flips;
+    }
+  }
+  return flips;
+}
+
+double LayerTrainer::mean_offset() const {
+  double sum = 0;
+  for (const Offset& b : offset_) sum += b.value;
+  return sum / static_cast<double>(offset_.size());
+}
+
+double LayerTrainer::mean_window() const {
+  double sum = 0;
+  for (const double w : window_) sum += w;
+  return sum / static_cast<double>(window_.size());
+}
+
+std::size_t LayerTrainer::state_bits_per_weight() const { return rule_.state_bits; }
+
+void LayerTrainer::save(TensorFile& file) const {
+  const std::string prefix = layer_.spec().name + ".train.";
+  const std::size_t o = layer_.channels();
+  std::vector<double> offsets;
+  for (const Offset& b : offset_) offsets.insert(offsets.end(), {b.value, b.first, b.second});
+  file.put(prefix + "state", {o, layer_.patch_bits()}, state_);
+  file.put(prefix + "mean", {o}, mean_);
+  file.put(prefix + "variance", {o}, variance_);
+  file.put(prefix + "window", {o}, window_);
+  file.put(prefix + "offset", {o, 3}, offsets);
+  file.put(prefix + "density", {density_.size()}, density_);
+  file.put(prefix + "unit", {1}, std::vector<float>{unit_});
+  file.put(prefix + "offset_step", {1}, std::vector<std::uint64_t>{offset_step_});
+}
+
+void LayerTrainer::load(const TensorFile& file) {
+  const std::string prefix = layer_.spec().name + ".train.";
+  const std::size_t o = layer_.channels();
+  const auto copy = [&](const char* name, const std::vector<std::size_t>& shape, auto& target) {
+    using T = typename std::remove_reference_t<decltype(target)>::value_type;
+    const auto source = file.get(prefix + name, dtype_of<T>(), shape).template as<T>();
+    target.assign(source.begin(), source.end());
+  };
+  std::vector<double> offsets;
+  std::vector<float> unit;
+  std::vector<std::uint64_t> step;
+  copy("state", {o, layer_.patch_bits()}, state_);
+  copy("mean", {o}, mean_);
+  copy("variance", {o}, variance_);
+  copy("window", {o}, window_);
+  copy("offset", {o, 3}, offsets);
+  copy("density", {density_.size()}, density_);
+  copy("unit", {1}, unit);
+  copy("offset_step", {1}, step);
+  for (std::size_t i = 0; i < o; ++i) offset_[i] = {offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2]};
+  unit_ = unit[0];
+  offset_step_ = step[0];
+  layer_.load(file);
+  place_thresholds();
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,102 @@
+// The training state of one layer: an integer of at most 16 bits per weight, and per channel the statistics that place its
+// threshold. It turns summed gradients into weight flips and thresholds; it knows nothing of examples.
+//
+// Letters: O channels, B patch bits, C input channels (padded to words).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "layerwise/layer.h"
+#include "layerwise/rules.h"
+
+namespace bitloom::layerwise {
+
+struct LayerOptions {
+  RuleOptions rule;
+  double offset_rate = 0.1;      // Adam's learning rate for the threshold offset b
+  double initial_offset = -1.0;  // b at the start: how many standard deviations below the mean the threshold lies
+  double active_share = 0.07;    // the share of pixels that the window is steered to hold
+  double initial_window = 0.25;  // omega at the start
+  double code_target = 1.0;      // mean magnitude of the gradient codes in the window: how finely gradients are rounded
+  bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
+};
+
+// Integer sums over examples that one step needs, reduced over ranks by the caller.
+struct LayerSums {
+  std::vector<std::int32_t> weight;      // (O, B): value x input bit
+  std::vector<std::int64_t> statistics;  // see the accessors
+  std::size_t channels = 0, in_channels = 0;
+
+  std::span<std::int64_t> part(std::size_t begin, std::size_t size) { return {statistics.data() + begin, size}; }
+  std::span<const std::int64_t> part(std::size_t begin, std::size_t size) const { return {statistics.data() + begin, size}; }
+  // channels is padded to 64 here
+  auto count() { return part(0, channels); }                        // sum of e = d - 32 P
+  auto count_squared() { return part(channels, channels); }         // sum of e * e
+  auto value() { return part(2 * channels, channels); }             // sum of codes' values
+  auto active() { return part(3 * channels, channels); }            // pixels in the window
+  auto input() { return part(4 * channels, in_channels); }          // set input bits
+  auto magnitude() { return part(4 * channels + in_channels, 1); }  // sum of codes' magnitudes
+  auto count() const { return part(0, channels); }
+  auto count_squared() const { return part(channels, channels); }
+  auto value() const { return part(2 * channels, channels); }
+  auto active() const { return part(3 * channels, channels); }
+  auto input() const { return part(4 * channels, in_channels); }
+  auto magnitude() const { return part(4 * channels + in_channels, 1); }
+  void clear();
+};
+
+class LayerTrainer {
+ public:
+  // Draws the weights' accumulators (seed, stream) and sets the signs of `layer`, which must outlive the trainer.
+  LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream);
+
+  BinaryLayer& layer() { return layer_; }
+  const BinaryLayer& layer() const { return layer_; }
+  LayerSums make_sums() const;
+
+  // Thresholds and window for the convolution (padded O), and the slope (padded O, 0 beyond O) of q = dL/dy * slope.
+  simd::ConvThresholds thresholds() const { return {layer_.thresholds().data(), low_.data(), high_.data()}; }
+  const std::vector<float>& slope() const { return slope_; }
+  float unit() const { return unit_; }
+
+  // First look at a batch of `images`: sets mean, variance and thresholds from sums.count() and sums.count_squared().
+  void set_statistics(const LayerSums& sums, std::size_t images);
+  // After every step: moves statistics, window and unit; with `learn`, also the weights and the offsets. `rate` is the
+  // share of the learning rates (schedule). Returns the number of weights flipped.
+  std::size_t update(const LayerSums& sums, std::size_t images, double rate, bool learn, std::uint64_t step);
+
+  double mean_offset() const;
+  double mean_window() const;
+  std::size_t state_bits_per_weight() const;
+
+  // All state for a bit-exact resume, under "<layer>.train.".
+  void save(TensorFile& file) const;
+  void load(const TensorFile& file);
+
+ private:
+  struct Offset {  // b with Adam moments
+    double value = 0, first = 0, second = 0;
+  };
+  void place_thresholds();
+  std::size_t update_weights(const LayerSums& sums, double rate, std::uint64_t step);
+  double expected_count(bool sign, bool nonzero, float density) const;
+
+  BinaryLayer& layer_;
+  LayerOptions options_;
+  const UpdateRule& rule_;
+  std::vector<std::int16_t> state_;  // (O, B)
+  std::vector<double> mean_, variance_, window_;
+  std::vector<Offset> offset_;
+  std::vector<double> density_;  // (C): share of set input bits
+  std::vector<float> inside_;    // (taps): share of output pixels whose patch has this tap inside the map
+  Buffer<std::int32_t> low_, high_;
+  std::vector<float> slope_;
+  float unit_ = 1e-3F;
+  std::uint64_t offset_step_ = 0;
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,199 @@
+#include "layerwise/model.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/softmax.h"
+#include "data/augment.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr const char* format_key = "bitloom.format";
+constexpr const char* net_key = "bitloom.net";
+constexpr const char* classes_key = "bitloom.classes";
+constexpr const char* note_prefix = "note.";
+
+}  // namespace
+
+void Model::save(const std::filesystem::path& path) const {
+  TensorFile file;
+  file.metadata[format_key] = fmt::format("binary {}", model_format);
+  file.metadata[net_key] = to_json(net).dump();
+  file.metadata[classes_key] = nlohmann::json(class_names).dump();
+  for (const auto& [key, value] : notes) file.metadata[note_prefix + key] = value;
+  encoder.save(file);
+  for (const BinaryLayer& layer : layers) layer.save(file);
+  for (const auto& [name, head] : heads) head.save(file, name + ".head", false);
+  file.save(path);
+}
+
+Model Model::load(const std::filesystem::path& path) {
+  const TensorFile file = TensorFile::load(path);
+  const auto format = file.metadata.find(format_key);
+  if (format == file.metadata.end())
+    fail(ErrorKind::data, "{}: not a Bitloom model: the metadata has no '{}'", path.string(), format_key);
+  const std::string expected = fmt::format("binary {}", model_format);
+  if (format->second != expected) {
+    fail(ErrorKind::data, "{}: the model's format is '{}'; this program reads '{}'", path.string(), format->second, expected);
+  }
+  Model model;
+  try {
+    model.net = net_from_json(nlohmann::json::parse(file.get_metadata(net_key)), path.string());
+    model.class_names = nlohmann::json::parse(file.get_metadata(classes_key)).get<std::vector<std::string>>();
+    model.encoder = Encoder::load(file);
+    const MapShape input = model.encoder.output();
+    const auto geometry = derive_geometry(model.net, input.height, input.width, input.channels);
+    for (std::size_t i = 0; i < geometry.size(); ++i) {
+      model.layers.emplace_back(model.net.layers[i], geometry[i]);
+      model.layers.back().load(file);
+    }
+    for (const StageSpec& stage : model.net.stages) {
+      for (const std::string& name : stage.heads) {
+        if (!file.contains(name + ".head.centre")) continue;
+        for (std::size_t i = 0; i < geometry.size(); ++i) {
+          if (model.net.layers[i].name != name) continue;
+          Head head(stage.head, geometry[i].output, model.class_names.size(), 0, 0);
+          head.load(file, name + ".head", false);
+          model.heads.insert_or_assign(name, std::move(head));
+        }
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorKind::data, "{}: the description of the net cannot be read: {}", path.string(), error.what());
+  } catch (const Error& error) {
+    // A description that this program would refuse from a user is, in a model file, bad data.
+    fail(ErrorKind::data, "{}: {}", path.string(), error.what());
+  }
+  for (const std::string& name : model.net.classifier) {
+    if (!model.heads.contains(name))
+      fail(ErrorKind::data, "{}: the head of layer '{}', which should vote, is missing", path.string(), name);
+  }
+  for (const auto& [key, value] : file.metadata) {
+    if (key.starts_with(note_prefix)) model.notes[key.substr(std::string(note_prefix).size())] = value;
+  }
+  return model;
+}
+
+std::size_t Model::weight_bits() const {
+  std::size_t bits = 0;
+  for (const BinaryLayer& layer : layers) bits += layer.weight_bits();
+  return bits;
+}
+
+std::size_t Model::bit_macs() const {
+  std::size_t macs = 0;
+  for (const BinaryLayer& layer : layers) macs += layer.bit_macs();
+  return macs;
+}
+
+std::size_t Model::head_macs() const {
+  std::size_t macs = 0;
+  for (const std::string& name : net.classifier) macs += heads.at(name).macs();
+  return macs;
+}
+
+std::size_t Model::head_bytes() const {
+  std::size_t bytes = 0;
+  for (const std::string& name : net.classifier) bytes += heads.at(name).bytes();
+  return bytes;
+}
+
+Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
+                       std::vector<const Head*> heads, std::vector<std::size_t> head_layers, bool mirror)
+    : kernels_(kernels),
+      encoder_(encoder),
+      layers_(layers),
+      forward_(kernels, encoder, layers),
+      heads_(std::move(heads)),
+      head_layers_(std::move(head_layers)),
+      needed_(needed_layers(layers, head_layers_)),
+      mirror_(mirror) {}
+
+Classifier Classifier::of(const simd::Kernels& kernels, const Model& model) {
+  return of(kernels, model, model.net.classifier, model.net.mirror);
+}
+
+Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
+                          bool mirror) {
+  std::vector<const Head*> heads;
+  std::vector<std::size_t> head_layers;
+  for (const std::string& name : voters) {
+    model.net.layer(name);
+    const auto found = model.heads.find(name);
+    if (found == model.heads.end()) fail(ErrorKind::usage, "--layers: layer '{}' has no head in this model", name);
+    heads.push_back(&found->second);
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      if (model.net.layers[i].name == name) head_layers.push_back(i);
+    }
+  }
+  return Classifier(kernels, model.encoder, model.layers, std::move(heads), std::move(head_layers), mirror);
+}
+
+void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const {
+  const std::size_t classes = heads_.front()->classes();
+  out.assign(classes, 0.0F);
+  std::vector<std::uint8_t> mirrored(mirror_ ? encoder_.image_shape().size() : 0);
+  std::vector<float> logits(classes);
+  std::vector<std::int16_t> counts;
+  if (mirror_) data::mirror({image, mirrored.size()}, encoder_.image_shape(), mirrored.data());
+  const std::size_t views = mirror_ ? 2 : 1;
+  for (std::size_t view = 0; view < views; ++view) {
+    forward_.encode(view == 0 ? image : mirrored.data(), work);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      if (needed_[i]) forward_.run_layer(i, work);
+    }
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      counts.resize(heads_[h]->features());
+      heads_[h]->count(kernels_, work.maps[head_layers_[h] + 1], counts.data());
+      heads_[h]->predict(kernels_, counts.data(), 1, logits.data());
+      for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
+    }
+  }
+  const auto votes = static_cast<float>(views * heads_.size());
+  for (float& score : out) score /= votes;
+}
+
+Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset) const {
+  const auto start = std::chrono::steady_clock::now();
+  const std::size_t classes = heads_.front()->classes();
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  const auto begin = static_cast<std::ptrdiff_t>(rank * dataset.size() / ranks);
+  const auto end = static_cast<std::ptrdiff_t>((rank + 1) * dataset.size() / ranks);
+  // Integers only cross images: (classes, classes) counts, then millionths of a nat.
+  std::vector<std::int64_t> sums(classes * classes + 1, 0);
+#pragma omp parallel
+  {
+    ForwardWorkspace work = make_workspace();
+    std::vector<float> out;
+    std::vector<std::int64_t> mine(sums.size(), 0);
+#pragma omp for schedule(dynamic, 16)
+    for (std::ptrdiff_t i = begin; i < end; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      scores(dataset.image(k).data(), work, out);
+      const auto predicted = static_cast<std::size_t>(std::max_element(out.begin(), out.end()) - out.begin());
+      const std::size_t label = dataset.labels[k];
+      ++mine[label * classes + predicted];
+      mine.back() += std::llround(1e6 * cross_entropy(out, label));
+    }
+#pragma omp critical
+    for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
+  }
+  comm.sum(std::span(sums));
+  Evaluation result;
+  result.images = dataset.size();
+  result.loss = 1e-6 * static_cast<double>(sums.back()) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
+  sums.pop_back();
+  for (std::size_t l = 0; l < classes; ++l) result.correct += static_cast<std::size_t>(sums[l * classes + l]);
+  result.confusion = std::move(sums);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,79 @@
+// A trained net: encoder, layers, heads that vote, and its file (safetensors; Python's safetensors opens it).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "layerwise/encoder.h"
+#include "layerwise/forward.h"
+#include "layerwise/head.h"
+#include "layerwise/layer.h"
+#include "layerwise/net.h"
+#include "mpi/comm.h"
+
+namespace bitloom::layerwise {
+
+// The version of the model file; files of another one are refused.
+inline constexpr int model_format = 1;
+
+struct Model {
+  NetSpec net;
+  std::vector<std::string> class_names;
+  Encoder encoder;
+  std::vector<BinaryLayer> layers;           // in the order of net.layers
+  std::map<std::string, Head> heads;         // by layer; at least those of net.classifier
+  std::map<std::string, std::string> notes;  // free-form: data set, seed, accuracy, ... stored as metadata
+
+  // Tensors: sign bits packed 64 to a word (U64), thresholds I32, heads I16; the net's description and the class names are
+  // JSON in the metadata.
+  void save(const std::filesystem::path& path) const;
+  // Throws data errors: not a Bitloom model, another version, missing or misshapen tensors, damaged.
+  static Model load(const std::filesystem::path& path);
+
+  std::size_t weight_bits() const;
+  std::size_t bit_macs() const;   // per view of an image
+  std::size_t head_macs() const;  // integer multiply-adds, per view
+  std::size_t head_bytes() const;
+};
+
+struct Evaluation {
+  std::size_t images = 0;
+  std::size_t correct = 0;
+  double loss = 0;                      // mean negative log-probability of the vote, in nats
+  std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted
+  double seconds = 0;
+  double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
+};
+
+// Classifies images with the heads of `voters` (layer names): the log-probabilities of all heads, and with `mirror` of the
+// mirrored image, are summed.
+class Classifier {
+ public:
+  Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
+             std::vector<const Head*> heads, std::vector<std::size_t> head_layers, bool mirror);
+  static Classifier of(const simd::Kernels& kernels, const Model& model);
+  static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters, bool mirror);
+
+  // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace.
+  void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const;
+  ForwardWorkspace make_workspace() const { return forward_.make_workspace(needed_); }
+
+  // All ranks take a share of the images; every rank gets the result.
+  Evaluation evaluate(mpi::Comm& comm, const data::Dataset& dataset) const;
+
+ private:
+  const simd::Kernels& kernels_;
+  const Encoder& encoder_;
+  const std::vector<BinaryLayer>& layers_;
+  NetForward forward_;
+  std::vector<const Head*> heads_;
+  std::vector<std::size_t> head_layers_;
+  std::vector<bool> needed_;
+  bool mirror_;
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,100 @@
+// The description of a net and of how it is trained: what a net file (JSON with comments) says. models/binary/ holds the
+// named ones. Plain data; everything that costs memory is made from it elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "layerwise/bit_map.h"
+
+namespace bitloom::layerwise {
+
+// Pixels to bits. `whitened`: `filters` ZCA-whitened k-means filters over patch x patch pixels, two bits each.
+// `thermometer`: `levels` bits per colour channel, evenly spread.
+struct EncoderSpec {
+  std::string kind = "whitened";
+  std::size_t patch = 3;
+  std::size_t filters = 64;
+  std::size_t levels = 20;
+  double epsilon = 0.05;  // ZCA regulariser, on pixels / 64
+};
+
+// One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel.
+struct LayerSpec {
+  std::string name;
+  std::vector<std::string> inputs;  // "input" (the encoder) or names of earlier layers
+  Downsample pool = Downsample::none;
+  std::size_t pool_factor = 1;  // 2 when pool is not none: how much smaller the largest common map becomes
+  std::size_t width = 0;        // output channels
+  std::size_t kernel = 3;
+  std::size_t stride = 1;
+  std::size_t padding = 1;  // default: (kernel - 1) / 2
+  bool ternary = false;
+};
+
+// The classifier that gives a layer its learning signal.
+//   class_conv  a binary kernel per class, popcounts summed over the image (seed 004)
+//   linear      bits counted per grid cell, linear
+//   hidden      linear, plus a hidden ReLU layer shared by all cells
+// `layers`: further binary layers between the trained one and the classifier, dropped when the layer freezes (k = 2, 3 of
+// Belilovsky et al. 2018).
+struct HeadSpec {
+  std::string kind = "hidden";
+  std::size_t grid = 4;
+  std::size_t hidden = 64;
+  std::size_t kernel = 3;  // of class_conv
+};
+
+// One stage of training: which layers learn, which of them have a head, what is kept.
+struct StageSpec {
+  std::string name;
+  std::vector<std::string> train;    // in the order of the net
+  std::vector<std::string> heads;    // subset of `train`; default: the last one
+  std::vector<std::string> discard;  // auxiliary layers that only this stage uses; not part of the final net
+  std::size_t epochs = 4;
+  HeadSpec head;
+  bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
+};
+
+struct NetSpec {
+  std::string name;
+  EncoderSpec encoder;
+  std::vector<LayerSpec> layers;
+  std::vector<StageSpec> stages;
+  std::vector<std::string> classifier;  // layers whose heads vote; default: the last stage's heads
+  bool mirror = true;                   // the image and its mirror image both vote
+
+  const LayerSpec* find(const std::string& wanted) const;
+  const LayerSpec& layer(const std::string& wanted) const;  // throws usage error with a suggestion
+};
+
+// Parses and validates. `source` names the file in messages. Throws usage errors that name the key, the value and what
+// was expected; unknown keys are errors with a suggestion.
+NetSpec parse_net(const std::string& text, const std::string& source);
+nlohmann::json to_json(const NetSpec& net);
+NetSpec net_from_json(const nlohmann::json& json, const std::string& source);
+
+// Applies "layer3.width=256" to a net: the key is LAYER.KEY, STAGE.epochs, encoder.KEY or head.KEY.
+NetSpec with_setting(const NetSpec& net, const std::string& key, const std::string& value);
+
+// The size of a layer's output, given the encoder's map (height, width and channels of "input"). Throws a usage error when
+// sizes do not fit: inputs whose sizes are not multiples of one another, kernels larger than the padded map, ...
+struct LayerGeometry {
+  struct Source {
+    int layer = -1;  // index into NetSpec::layers, -1 for the encoder
+    MapShape shape;  // as it comes
+    std::size_t factor = 1;
+    std::size_t word = 0;  // where it starts in a pixel of the input map
+  };
+  std::vector<Source> sources;
+  MapShape input;   // concatenated, with border
+  MapShape output;  // without border
+  std::size_t patch_words = 0;
+  std::size_t valid_bits = 0;  // bits of a patch that can be set: kernel^2 x channels without tails
+};
+std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t height, std::size_t width,
+                                           std::size_t input_channels);
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,124 @@
+#include "layerwise/rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/bits.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "core/suggest.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr float accumulator_one = 32767.0F;  // the accumulator's 1.0
+constexpr float initial_range = 0.1F;
+constexpr float average_one = 4096.0F;  // the averaged gradient's 1.0 (one root mean square); clipped at +-4
+constexpr std::int32_t average_limit = 16383;
+
+std::int32_t round_to_int(float x) { return static_cast<std::int32_t>(x + (x < 0 ? -0.5F : 0.5F)); }
+
+// Uniform in [0, 1) for weight k of a row.
+float draw(std::uint64_t key, std::size_t k) { return static_cast<float>(mix64(key + k) >> 40) * 0x1.0p-24F; }
+
+// Packs predicate(k) for the valid weights of a row.
+template <typename Predicate>
+void pack(const RuleRow& row, std::uint64_t* words, Predicate predicate) {
+  for (std::size_t w = 0; w < row.n / word_bits; ++w) {
+    std::uint64_t bits = 0;
+    for (std::size_t b = 0; b < word_bits; ++b) bits |= std::uint64_t{predicate(w * word_bits + b)} << b;
+    words[w] = bits & row.valid[w];
+  }
+}
+
+void pack_accumulators(const RuleOptions& options, const RuleRow& row) {
+  pack(row, row.sign, [&](std::size_t k) { return row.state[k] < 0; });
+  if (row.nonzero == nullptr) return;
+  const auto zone = static_cast<std::int32_t>(options.dead_zone * static_cast<double>(accumulator_one));
+  pack(row, row.nonzero, [&](std::size_t k) { return std::abs(std::int32_t{row.state[k]}) > zone; });
+  for (std::size_t w = 0; w < row.n / word_bits; ++w) row.sign[w] &= row.nonzero[w];
+}
+
+void initialise_accumulators(const RuleOptions& options, std::uint64_t key, const RuleRow& row) {
+  for (std::size_t k = 0; k < row.n; ++k) {
+    row.state[k] = static_cast<std::int16_t>(round_to_int((2 * draw(key, k) - 1) * initial_range * accumulator_one));
+  }
+  pack_accumulators(options, row);
+}
+
+// The weight is the sign of its accumulator, which descends the gradient and is clipped to -1 .. 1.
+void accumulate(const RuleOptions& options, double rate, std::uint64_t, const RuleRow& row) {
+  const auto step = static_cast<float>(options.learning_rate * rate) * accumulator_one;
+  for (std::size_t k = 0; k < row.n; ++k) {
+    const float moved = static_cast<float>(row.state[k]) - step * row.gradient[k];
+    row.state[k] = static_cast<std::int16_t>(round_to_int(std::clamp(moved, -accumulator_one, accumulator_one)));
+  }
+  pack_accumulators(options, row);
+}
+
+void initialise_signs(const RuleOptions&, std::uint64_t key, const RuleRow& row) {
+  std::fill(row.state, row.state + row.n, std::int16_t{0});
+  pack(row, row.sign, [&](std::size_t k) { return draw(key, k) < 0.5F; });
+}
+
+// m <- momentum m + (1 - momentum) gradient; who flips is decided over the whole layer (topk).
+void average(const RuleOptions& options, double, std::uint64_t, const RuleRow& row) {
+  const auto keep = static_cast<float>(options.momentum);
+  const float add = (1.0F - keep) * average_one;
+  constexpr auto limit = static_cast<float>(average_limit);
+  for (std::size_t k = 0; k < row.n; ++k) {
+    const float moved = keep * static_cast<float>(row.state[k]) + add * row.gradient[k];
+    row.state[k] = static_cast<std::int16_t>(round_to_int(std::clamp(moved, -limit, limit)));
+  }
+}
+
+// How much the averaged gradient wants weight (+1 if !sign) to flip: m * w.
+std::int32_t flip_score(std::int16_t state, bool sign) { return sign ? -state : state; }
+
+// Bop (Helwegen et al. 2019): flip where the averaged gradient exceeds a threshold against the weight.
+void bop(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
+  RuleOptions scaled = options;
+  scaled.momentum = 1.0 - (1.0 - options.momentum) * rate;
+  average(scaled, rate, key, row);
+  const auto threshold = static_cast<std::int32_t>(options.flip_threshold * static_cast<double>(average_one));
+  pack(row, row.sign, [&](std::size_t k) {
+    const bool sign = get_bit(row.sign, k);
+    return flip_score(row.state[k], sign) > threshold ? !sign : sign;
+  });
+}
+
+// Flip with a probability proportional to the gradient against the weight ("if we can't flip a bit by 0.01, we can flip it
+// 1% of the time", seed 004). Needs no state.
+void stochastic(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
+  const auto scale = static_cast<float>(options.flip_rate * rate);
+  pack(row, row.sign, [&](std::size_t k) {
+    const bool sign = get_bit(row.sign, k);
+    const float against = sign ? -row.gradient[k] : row.gradient[k];
+    return against > 0 && draw(key, k) < against * scale ? !sign : sign;
+  });
+}
+
+constexpr std::array<UpdateRule, 4> rules = {{
+    {"accumulate", "integer accumulators; the weight is the sign", 16, true, initialise_accumulators, accumulate, nullptr},
+    {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, initialise_signs, average, flip_score},
+    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, initialise_signs, bop,
+     nullptr},
+    {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, initialise_signs, stochastic,
+     nullptr},
+}};
+
+}  // namespace
+
+const UpdateRule& find_rule(const std::string& name) {
+  std::vector<std::string> known;
+  for (const UpdateRule& rule : rules) {
+    if (name == rule.name) return rule;
+    known.emplace_back(rule.name);
+  }
+  fail(ErrorKind::usage, "--rule: '{}' is not an update rule{}", name, did_you_mean(name, known));
+}
+
+std::span<const UpdateRule> update_rules() { return rules; }
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,459 @@
+#include "layerwise/stage.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "optim/schedule.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Adds the seconds since `start` to `total` and restarts.
+void lap(Clock::time_point& start, double& total) {
+  const Clock::time_point now = Clock::now();
+  total += std::chrono::duration<double>(now - start).count();
+  start = now;
+}
+
+constexpr std::size_t head_chunk = 16;  // images per task of the heads
+
+std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num()); }
+
+}  // namespace
+
+PhaseTimes& PhaseTimes::operator+=(const PhaseTimes& other) {
+  data += other.data;
+  encode += other.encode;
+  prefix += other.prefix;
+  forward += other.forward;
+  head += other.head;
+  gradient += other.gradient;
+  reduce += other.reduce;
+  update += other.update;
+  return *this;
+}
+
+// What one thread needs while it works on an image.
+struct Stage::ThreadState {
+  ForwardWorkspace work;
+  std::vector<std::uint8_t> image;
+  std::vector<std::int16_t> counts;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
+  std::vector<float> input_gradient;
+  BackwardScratch backward;
+  std::vector<LayerSums> sums;  // per trained layer; statistics only
+  std::vector<Head::Sums> head_sums;
+  PhaseTimes times;
+};
+
+Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
+             std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id)
+    : kernels_(kernels),
+      comm_(comm),
+      spec_(spec),
+      encoder_(encoder),
+      layers_(layers),
+      train_(train),
+      options_(options),
+      forward_(kernels, encoder, layers),
+      id_(id),
+      batch_(std::min(options.batch, train.size())) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  if (batch_ < ranks) {
+    fail(ErrorKind::usage, "--batch: {} images cannot be shared among {} ranks; expected at least one each", batch_, ranks);
+  }
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  local_begin_ = rank * batch_ / ranks;
+  local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
+
+  std::vector<std::size_t> wanted;
+  for (const std::string& name : spec.train) {
+    LayerState state;
+    for (state.index = 0; layers[state.index].spec().name != name;) ++state.index;
+    wanted.push_back(state.index);
+    BinaryLayer& layer = layers[state.index];
+    const LayerGeometry& geometry = layer.geometry();
+    state.inputs = Buffer<std::uint64_t>(local_images_ * geometry.input.size());
+    state.outputs = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
+    state.windows = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
+    if (state.inputs.size() >= (std::size_t{1} << 29U)) {
+      fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
+           local_images_, name);
+    }
+    const simd::ConvShape shape = layer.conv_shape();
+    for (std::size_t y = 0; y < shape.out_height; ++y) {
+      for (std::size_t x = 0; x < shape.out_width; ++x) {
+        state.patch_offset.push_back(static_cast<std::uint32_t>(y * shape.row_step + x * shape.column_step));
+      }
+    }
+    state.identity.resize(state.patch_offset.size());
+    std::iota(state.identity.begin(), state.identity.end(), 0U);
+    state.entries.resize(local_images_);
+    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options.layer, options.seed, id * 1000 + state.index));
+    state.sums = trainers_.back()->make_sums();
+    states_.push_back(std::move(state));
+  }
+  prefix_ = needed_layers(layers, wanted);
+  for (const std::size_t index : wanted) prefix_[index] = false;
+  if (spec.passes_gradient) {
+    for (LayerState& state : states_) {
+      for (const LayerGeometry::Source& source : layers[state.index].geometry().sources) {
+        for (LayerState& below : states_) {
+          if (source.layer != static_cast<int>(below.index)) continue;
+          below.has_consumers = true;
+          state.feeds_back = true;
+        }
+      }
+    }
+  }
+  for (const std::string& name : spec.heads) {
+    HeadState state;
+    state.layer = position(name);
+    const MapShape& map = layers[states_[state.layer].index].geometry().output;
+    state.head = std::make_unique<Head>(spec.head, map, train.classes(), options.seed, id * 1000 + heads_.size());
+    state.sums = state.head->make_sums();
+    state.counts.resize(local_images_ * state.head->features());
+    state.gradient.resize(local_images_ * state.head->features());
+    for (std::size_t y = 0; y < map.height; ++y) {
+      for (std::size_t x = 0; x < map.width; ++x)
+        state.region.push_back(static_cast<std::uint32_t>(state.head->region_of(y, x)));
+    }
+    states_[state.layer].heads.push_back(heads_.size());
+    heads_.push_back(std::move(state));
+  }
+  images_.resize(local_images_);
+  labels_.resize(local_images_);
+
+  for (int t = 0; t < omp_get_max_threads(); ++t) {
+    auto thread = std::make_unique<ThreadState>();
+    std::vector<bool> buffers = prefix_;
+    thread->work = forward_.make_workspace(buffers);
+    thread->image.resize(train.shape.size());
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      thread->sums.push_back(trainers_[s]->make_sums());
+      thread->sums.back().weight = {};
+    }
+    for (const HeadState& head : heads_) thread->head_sums.push_back(head.head->make_sums());
+    thread->pixel_gradient.resize(states_.size());
+    threads_.push_back(std::move(thread));
+  }
+}
+
+Stage::~Stage() = default;
+
+std::size_t Stage::position(const std::string& layer) const {
+  const auto found = std::find(spec_.train.begin(), spec_.train.end(), layer);
+  return static_cast<std::size_t>(found - spec_.train.begin());
+}
+
+double Stage::rate() const {
+  return cosine_decay(static_cast<double>(step_) / static_cast<double>(std::max<std::size_t>(total_steps(), 1)),
+                      options_.final_rate);
+}
+
+void Stage::choose_images() {
+  const std::size_t epoch = step_ / steps_per_epoch();
+  if (epoch != order_epoch_) {
+    order_.resize(train_.size());
+    std::iota(order_.begin(), order_.end(), 0U);
+    shuffle(order_.data(), order_.size(), Random(options_.seed, Stream::shuffle, id_, epoch));
+    order_epoch_ = epoch;
+  }
+  const std::size_t first = step_ % steps_per_epoch() * batch_ + local_begin_;
+  for (std::size_t i = 0; i < local_images_; ++i) {
+    images_[i] = order_[first + i];
+    labels_[i] = train_.labels[images_[i]];
+  }
+}
+
+// Augments, encodes and runs the frozen layers.
+void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const {
+  Clock::time_point clock = Clock::now();
+  const Random random(options_.seed, Stream::augment, id_ << 32U | order_epoch_, images_[local]);
+  data::augment(train_.image(images_[local]), train_.shape, options_.augment, random, thread.image.data());
+  lap(clock, times.data);
+  forward_.encode(thread.image.data(), thread.work);
+  lap(clock, times.encode);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (prefix_[i]) forward_.run_layer(i, thread.work);
+  }
+  lap(clock, times.prefix);
+}
+
+void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed) {
+  LayerState& state = states_[t];
+  const BinaryLayer& layer = layers_[state.index];
+  const MapShape& in = layer.geometry().input;
+  const MapShape& map = layer.geometry().output;
+  LayerSums& sums = thread.sums[t];
+  std::uint64_t* input = state.inputs.data() + local * in.size();
+  std::uint64_t* output = state.outputs.data() + local * map.size();
+  std::uint64_t* window = state.windows.data() + local * map.size();
+  forward_.gather_input(state.index, thread.work, input);
+  simd::ConvOutput out;
+  out.bits = output;
+  out.bits_pitch = map.pitch();
+  out.window = windowed ? window : nullptr;
+  out.sum = sums.count().data();
+  out.sum_of_squares = sums.count_squared().data();
+  kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
+  thread.work.maps[state.index + 1] = output;
+
+  thread.counts.resize(std::max(in.words(), map.words()) * word_bits);
+  kernels_.pool_counts(input + in.interior(), in.height, in.width, in.words(), in.pitch(), 1, thread.counts.data());
+  for (std::size_t c = 0; c < sums.in_channels; ++c) sums.input()[c] += thread.counts[c];
+  if (!windowed) return;
+  kernels_.pool_counts(window, map.height, map.width, map.words(), map.pitch(), 1, thread.counts.data());
+  for (std::size_t o = 0; o < sums.channels; ++o) sums.active()[o] += thread.counts[o];
+}
+
+// Thresholds need statistics before they mean anything: layer by layer, each on the thresholds found for those below.
+void Stage::initialise() {
+  choose_images();
+  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (std::ptrdiff_t i = 0; i < images; ++i) {
+      ThreadState& thread = *threads_[thread_index()];
+      PhaseTimes ignored;
+      load_image(static_cast<std::size_t>(i), thread, ignored);
+      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false);
+    }
+    LayerSums& sums = states_[t].sums;
+    for (const auto& thread : threads_) {
+      for (std::size_t k = 0; k < sums.statistics.size(); ++k) sums.statistics[k] += thread->sums[t].statistics[k];
+      for (LayerSums& each : thread->sums) each.clear();
+    }
+    comm_.sum(std::span(sums.statistics));
+    trainers_[t]->set_statistics(sums, batch_);
+    sums.clear();
+  }
+  initialised_ = true;
+}
+
+void Stage::run_forward(PhaseTimes& times) {
+  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::ptrdiff_t i = 0; i < images; ++i) {
+    ThreadState& thread = *threads_[thread_index()];
+    const auto local = static_cast<std::size_t>(i);
+    load_image(local, thread, thread.times);
+    Clock::time_point clock = Clock::now();
+    for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true);
+    lap(clock, thread.times.forward);
+    for (HeadState& head : heads_) {
+      const LayerState& state = states_[head.layer];
+      const std::uint64_t* bits = state.outputs.data() + local * layers_[state.index].geometry().output.size();
+      head.head->count(kernels_, bits, head.counts.data() + local * head.head->features());
+    }
+    lap(clock, thread.times.head);
+  }
+  PhaseTimes sum;
+  for (const auto& thread : threads_) {
+    sum += thread->times;
+    thread->times = {};
+    for (std::size_t t = 0; t < states_.size(); ++t) {
+      std::vector<std::int64_t>& total = states_[t].sums.statistics;
+      for (std::size_t k = 0; k < total.size(); ++k) total[k] += thread->sums[t].statistics[k];
+      thread->sums[t].clear();
+    }
+  }
+  const double share = 1.0 / static_cast<double>(threads_.size());
+  times.data += sum.data * share;
+  times.encode += sum.encode * share;
+  times.prefix += sum.prefix * share;
+  times.forward += sum.forward * share;
+  times.head += sum.head * share;
+}
+
+void Stage::run_heads(StepResult& result) {
+  std::vector<std::int64_t> totals(2 * heads_.size(), 0);
+  const std::size_t chunks = (local_images_ + head_chunk - 1) / head_chunk;
+  const auto tasks = static_cast<std::ptrdiff_t>(chunks * heads_.size());
+  for (const auto& thread : threads_) {
+    for (Head::Sums& sums : thread->head_sums) sums.clear();
+  }
+#pragma omp parallel
+  {
+    std::vector<std::int64_t> mine(totals.size(), 0);
+#pragma omp for schedule(dynamic, 1)
+    for (std::ptrdiff_t task = 0; task < tasks; ++task) {
+      const std::size_t h = static_cast<std::size_t>(task) / chunks;
+      const std::size_t begin = static_cast<std::size_t>(task) % chunks * head_chunk;
+      const std::size_t count = std::min(head_chunk, local_images_ - begin);
+      HeadState& head = heads_[h];
+      const std::size_t f = head.head->features();
+      const Head::Loss loss =
+          head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count, options_.label_smoothing,
+                              threads_[thread_index()]->head_sums[h], head.gradient.data() + begin * f);
+      mine[2 * h] += loss.micro_nats;
+      mine[2 * h + 1] += static_cast<std::int64_t>(loss.correct);
+    }
+#pragma omp critical
+    for (std::size_t k = 0; k < totals.size(); ++k) totals[k] += mine[k];
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    heads_[h].sums.clear();
+    const auto total = heads_[h].sums.all();
+    for (const auto& thread : threads_) {
+      const auto part = thread->head_sums[h].all();
+      for (std::size_t k = 0; k < total.size(); ++k) {
+        for (std::size_t j = 0; j < total[k].size(); ++j) total[k][j] += part[k][j];
+      }
+    }
+  }
+  comm_.sum(std::span(totals));
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    result.loss.push_back(1e-6 * static_cast<double>(totals[2 * h]));
+    result.correct.push_back(static_cast<std::size_t>(totals[2 * h + 1]));
+  }
+}
+
+void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights) {
+  for (std::vector<float>& gradient : thread.pixel_gradient) gradient.clear();
+  const auto pixel_gradient = [&](std::size_t t) -> std::vector<float>& {
+    const MapShape& map = layers_[states_[t].index].geometry().output;
+    std::vector<float>& gradient = thread.pixel_gradient[t];
+    if (gradient.empty()) gradient.assign(map.height * map.width * map.words() * word_bits, 0.0F);
+    return gradient;
+  };
+  for (std::size_t t = states_.size(); t-- > 0;) {
+    LayerState& state = states_[t];
+    LayerTrainer& trainer = *trainers_[t];
+    const BinaryLayer& layer = layers_[state.index];
+    const MapShape& map = layer.geometry().output;
+    const std::size_t channels = map.words() * word_bits;
+    const std::uint64_t* window = state.windows.data() + local * map.size();
+    const std::uint64_t key =
+        Random(options_.seed, Stream::gradient_rounding, id_ << 40U | step_, (local_begin_ + local) * 64 + t).next();
+    const float inverse_unit = 1.0F / trainer.unit();
+    const std::uint32_t* region = nullptr;
+    // One head whose gradient is constant over a cell, and nothing above: codes per cell instead of per pixel.
+    const bool by_region = !state.has_consumers && state.heads.size() == 1 &&
+                           heads_[state.heads[0]].region[0] < heads_[state.heads[0]].head->regions();
+    if (by_region) {
+      const HeadState& head = heads_[state.heads[0]];
+      const std::size_t f = head.head->features();
+      thread.codes.resize(f);
+      make_codes(head.gradient.data() + local * f, trainer.slope().data(), f, channels, inverse_unit, key, thread.codes.data());
+      region = head.region.data();
+    } else {
+      std::vector<float>& gradient = pixel_gradient(t);
+      for (const std::size_t h : state.heads) {
+        const HeadState& head = heads_[h];
+        for (std::size_t p = 0; p < map.height * map.width; ++p) {
+          head.head->add_pixel_gradient(head.gradient.data() + local * head.head->features(), p / map.width, p % map.width,
+                                        gradient.data() + p * channels);
+        }
+      }
+      thread.codes.resize(gradient.size());
+      make_window_codes(gradient.data(), trainer.slope().data(), window, map.height * map.width, map.words(), inverse_unit, key,
+                        thread.codes.data());
+      region = state.identity.data();
+    }
+    const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
+    LayerSums& sums = thread.sums[t];
+    sums.magnitude()[0] +=
+        collect_entries(window, map.height * map.width, map.words(), layer.channels(), thread.codes.data(), region,
+                        state.patch_offset.data(), image_offset, state.entries[local], sums.value().data());
+    if (!state.feeds_back || !weights) continue;
+    const MapShape& input = layer.geometry().input;
+    thread.input_gradient.resize(input.height * input.width * input.words() * word_bits);
+    input_gradient(kernels_, layer, window, thread.codes.data(), region, trainer.unit(), thread.backward,
+                   thread.input_gradient.data());
+    for (const LayerGeometry::Source& source : layer.geometry().sources) {
+      for (std::size_t below = 0; below < t; ++below) {
+        if (source.layer != static_cast<int>(states_[below].index)) continue;
+        place_backward(states_[below].outputs.data() + local * source.shape.size(), source.shape, layer.spec().pool,
+                       source.factor, thread.input_gradient.data(), input, source.word, pixel_gradient(below).data());
+      }
+    }
+  }
+}
+
+void Stage::run_backward(bool weights) {
+  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::ptrdiff_t i = 0; i < images; ++i) backward_image(static_cast<std::size_t>(i), *threads_[thread_index()], weights);
+  for (const auto& thread : threads_) {
+    for (std::size_t t = 0; t < states_.size(); ++t) {
+      std::vector<std::int64_t>& total = states_[t].sums.statistics;
+      for (std::size_t k = 0; k < total.size(); ++k) total[k] += thread->sums[t].statistics[k];
+      thread->sums[t].clear();
+    }
+  }
+  if (!weights) return;
+  for (LayerState& state : states_) {
+    accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(), state.entries, state.sums.weight.data());
+  }
+}
+
+void Stage::reduce() {
+  for (LayerState& state : states_) {
+    comm_.sum(std::span(state.sums.weight));
+    comm_.sum(std::span(state.sums.statistics));
+  }
+  for (HeadState& head : heads_) {
+    for (const std::span<std::int64_t> part : head.sums.all()) comm_.sum(part);
+  }
+}
+
+StepResult Stage::step() {
+  if (!initialised_) initialise();
+  StepResult result;
+  result.images = batch_;
+  choose_images();
+  for (LayerState& state : states_) state.sums.clear();
+  const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
+  const bool learn = step_ >= warmup;
+  const bool weights = learn && options_.layer.learn_weights;
+  run_forward(result.times);
+  Clock::time_point clock = Clock::now();
+  run_heads(result);
+  lap(clock, result.times.head);
+  run_backward(weights);
+  lap(clock, result.times.gradient);
+  reduce();
+  lap(clock, result.times.reduce);
+  const double now = rate();
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    const MapShape& map = layers_[states_[t].index].geometry().output;
+    const LayerSums& sums = states_[t].sums;
+    std::int64_t active = 0;
+    for (const std::int64_t channel : sums.active()) active += channel;
+    result.active_share.push_back(static_cast<double>(active) /
+                                  static_cast<double>(batch_ * map.height * map.width * map.channels));
+    result.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
+  }
+  for (HeadState& head : heads_) head.head->update(head.sums, batch_, options_.head_rate * now, options_.head_decay);
+  lap(clock, result.times.update);
+  ++step_;
+  return result;
+}
+
+void Stage::save(TensorFile& file) const {
+  for (const auto& trainer : trainers_) {
+    trainer->layer().save(file);
+    trainer->save(file);
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->save(file, spec_.heads[h] + ".head", true);
+  file.put("stage.progress", {2}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U});
+}
+
+void Stage::load(const TensorFile& file) {
+  const auto progress = file.get("stage.progress", DType::u64, {2}).as<std::uint64_t>();
+  for (const auto& trainer : trainers_) trainer->load(file);
+  for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->load(file, spec_.heads[h] + ".head", true);
+  step_ = progress[0];
+  initialised_ = progress[1] != 0;
+}
+
+}  // namespace bitloom::layerwise

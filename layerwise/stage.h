@@ -1,0 +1,134 @@
+// One stage of greedy training: some layers learn, under their auxiliary heads, on the bits that the frozen layers below
+// produce. A step is a function of (net, data, options, step number): any number of ranks and threads gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/augment.h"
+#include "data/dataset.h"
+#include "layerwise/forward.h"
+#include "layerwise/gradient.h"
+#include "layerwise/head.h"
+#include "layerwise/layer_trainer.h"
+#include "mpi/comm.h"
+
+namespace bitloom::layerwise {
+
+struct TrainOptions {
+  std::size_t batch = 128;  // images per update, over all ranks
+  std::uint64_t seed = 1;
+  data::Augment augment;
+  double head_rate = 0.005;  // Adam's learning rate for heads
+  double head_decay = 0;     // decoupled weight decay of heads
+  double label_smoothing = 0;
+  double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
+  std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage
+  LayerOptions layer;
+};
+
+// Wall-clock seconds of one or more steps, by phase; per-image phases are averaged over threads.
+struct PhaseTimes {
+  double data = 0, encode = 0, prefix = 0, forward = 0, head = 0, gradient = 0, reduce = 0, update = 0;
+  PhaseTimes& operator+=(const PhaseTimes& other);
+  double total() const { return data + encode + prefix + forward + head + gradient + reduce + update; }
+};
+
+struct StepResult {
+  std::size_t images = 0;
+  std::vector<double> loss;          // per head, summed over images, in nats
+  std::vector<std::size_t> correct;  // per head
+  std::vector<std::size_t> flips;    // per trained layer
+  std::vector<double> active_share;  // per trained layer
+  PhaseTimes times;                  // of this rank
+};
+
+class Stage {
+ public:
+  // `layers` are the layers of the whole net; those before the stage's are trained already. Everything passed by reference
+  // outlives the stage. `id` separates the random streams of stages.
+  Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
+        std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id);
+  ~Stage();
+
+  const StageSpec& spec() const { return spec_; }
+  std::size_t steps_per_epoch() const { return train_.size() / batch_; }
+  std::size_t total_steps() const { return steps_per_epoch() * spec_.epochs; }
+  std::size_t step_number() const { return step_; }
+  bool finished() const { return step_ >= total_steps(); }
+  double rate() const;  // the schedule's share of the learning rates now
+
+  StepResult step();
+
+  std::size_t heads() const { return heads_.size(); }
+  const Head& head(std::size_t h) const { return *heads_[h].head; }
+  const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
+  const std::vector<std::unique_ptr<LayerTrainer>>& trainers() const { return trainers_; }
+
+  // Everything that a bit-exact resume needs, the trained layers included.
+  void save(TensorFile& file) const;
+  void load(const TensorFile& file);
+
+ private:
+  struct HeadState {
+    std::size_t layer;  // index into trainers_
+    std::unique_ptr<Head> head;
+    Head::Sums sums;
+    std::vector<std::int16_t> counts;   // (local images, F)
+    std::vector<float> gradient;        // (local images, F)
+    std::vector<std::uint32_t> region;  // per output pixel
+  };
+  struct LayerState {
+    std::size_t index;                               // into the net's layers
+    std::vector<std::size_t> heads;                  // that sit on it
+    bool has_consumers = false;                      // within the stage, gradient passing
+    bool feeds_back = false;                         // one of its inputs learns in this stage
+    Buffer<std::uint64_t> inputs, outputs, windows;  // per local image
+    std::vector<std::uint32_t> patch_offset;         // per output pixel
+    std::vector<std::uint32_t> identity;             // per output pixel
+    std::vector<ImageEntries> entries;               // per local image
+    LayerSums sums;
+  };
+  struct ThreadState;
+
+  std::size_t position(const std::string& layer) const;
+  void load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const;
+  void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed);
+  void initialise();
+  void choose_images();
+  void run_forward(PhaseTimes& times);
+  void run_heads(StepResult& result);
+  void run_backward(bool weights);
+  void backward_image(std::size_t local, ThreadState& thread, bool weights);
+  void reduce();
+
+  const simd::Kernels& kernels_;
+  mpi::Comm& comm_;
+  const StageSpec spec_;
+  const Encoder& encoder_;
+  std::vector<BinaryLayer>& layers_;
+  const data::Dataset& train_;
+  TrainOptions options_;
+  NetForward forward_;
+  std::uint64_t id_;
+  std::size_t batch_ = 0;
+  std::size_t step_ = 0;
+  bool initialised_ = false;
+
+  std::vector<bool> prefix_;  // frozen layers that must run
+  std::vector<std::unique_ptr<LayerTrainer>> trainers_;
+  std::vector<LayerState> states_;
+  std::vector<HeadState> heads_;
+  std::vector<std::unique_ptr<ThreadState>> threads_;
+
+  std::size_t order_epoch_ = ~std::size_t{0};
+  std::vector<std::uint32_t> order_;  // of this epoch
+  std::size_t local_begin_ = 0;       // this rank's part of the batch
+  std::size_t local_images_ = 0;
+  std::vector<std::uint32_t> images_;  // data set indices of the local images
+  std::vector<std::uint16_t> labels_;
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,72 @@
+// A whole training run: stages in order, metrics, checkpoints, reuse of stages that were trained before, the final model.
+// Prints nothing: progress goes to a sink, everything else into the run folder.
+//
+// Files of a run folder (all written by rank 0):
+//   config.json      net, options, data: what --resume reads
+//   metrics.jsonl    one JSON object per line; see src/report
+//   checkpoint.safetensors, checkpoint.previous.safetensors   while training
+//   model.safetensors   the result
+//   .lock            held while a process works on the folder
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "data/dataset.h"
+#include "layerwise/model.h"
+#include "layerwise/stage.h"
+#include "mpi/comm.h"
+
+namespace bitloom::layerwise {
+
+struct RunOptions {
+  std::filesystem::path folder;
+  NetSpec net;
+  TrainOptions train;
+  std::string data_name;             // what the user asked for, for messages and the report
+  std::string command;               // the command line, for the report
+  bool resume = false;               // continue from the folder's checkpoint
+  double checkpoint_seconds = 30;    // between checkpoints; also written at every stop
+  std::filesystem::path cache;       // trained stages and frozen layers' outputs; empty: none
+  std::uint64_t cache_limit = 0;     // bytes
+  std::string frozen = "auto";       // auto, cache or recompute: the outputs of frozen layers
+  std::size_t augment_copies = 0;    // 0: fresh augmentation at every epoch; n: n fixed copies of each image
+  std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
+  std::function<bool()> stop;        // asked at every step: has somebody asked to stop?
+};
+
+struct StageSummary {
+  std::string name;
+  double seconds = 0;
+  bool reused = false;
+  double validation_accuracy = 0;
+};
+
+struct RunResult {
+  Model model;
+  Evaluation validation;  // empty if there is no validation set
+  Evaluation test;
+  std::vector<StageSummary> stages;
+  double seconds = 0;      // of training, over all resumptions
+  std::size_t images = 0;  // that passed through training steps, over all resumptions
+  std::size_t steps = 0;   // of this process
+};
+
+// Collective. Throws Error(interrupted) after a checkpoint when asked to stop; usage errors for a folder that already holds
+// a run (without resume), for a checkpoint of other options; busy if another process works on the folder; io and data errors.
+RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
+                ProgressSink& progress);
+
+// The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a
+// trained stage can be reused: everything that the result depends on, nothing else.
+std::string describe(const TrainOptions& options);
+
+// Peak anonymous resident memory of this process so far, bytes (from /proc/self/status; 0 where that is missing).
+std::uint64_t peak_memory();
+
+}  // namespace bitloom::layerwise

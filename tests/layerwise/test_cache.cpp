@@ -1,0 +1,352 @@
+#include "layerwise/cache.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+using test::TempDir;
+
+constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;
+
+std::string key_of(int number) { return Hasher().update(number).finish().hex(); }
+
+std::vector<std::byte> blob_of(int number, std::size_t size) {
+  std::vector<std::byte> blob(size);
+  for (std::size_t i = 0; i < size; ++i)
+    blob[i] = static_cast<std::byte>(i * 7 + i / 251 + static_cast<std::size_t>(number) * 31);
+  return blob;
+}
+
+std::filesystem::path file_of(const TempDir& folder, int number) { return folder / (key_of(number) + ".blob"); }
+
+std::size_t files_ending_in(const TempDir& folder, const std::string& extension) {
+  const auto is_one = [&](const auto& file) { return file.path().extension() == extension; };
+  return static_cast<std::size_t>(
+      std::count_if(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator(), is_one));
+}
+
+// Runs f in a child process, which must not touch the test framework. Returns whether f returned true.
+template <typename F>
+pid_t start_child(F&& f) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool good = false;
+    try {
+      good = f();
+    } catch (...) {
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  return child;
+}
+
+bool succeeded(pid_t child) {
+  int status = -1;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_CASE("the cache returns what was put, of any size, to every object on the folder") {
+  const TempDir folder;
+  Cache cache(folder / "made" / "on demand", no_limit);
+  Cache other(folder / "made" / "on demand", no_limit);
+  int number = 0;
+  for (const std::size_t size : {0, 1, 63, 64, 65, 3968, 4096, 100003}) {
+    CAPTURE(size);
+    ++number;
+    REQUIRE_FALSE(cache.get(key_of(number)));
+    const auto blob = blob_of(number, size);
+    REQUIRE(cache.put(key_of(number), blob));
+    REQUIRE((cache.get(key_of(number)) == blob));
+    const auto mapped = other.get_mapped(key_of(number));
+    REQUIRE(mapped);
+    const std::span<const std::byte> bytes = mapped->bytes();
+    REQUIRE(std::equal(bytes.begin(), bytes.end(), blob.begin(), blob.end()));
+    REQUIRE(reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 == 0);
+    // What kernels may load past the end, also where the file ends with its last page.
+    REQUIRE(std::all_of(bytes.data() + bytes.size(), bytes.data() + bytes.size() + 64,
+                        [](std::byte b) { return b == std::byte{0}; }));
+  }
+  const CacheStats stats = cache.stats();
+  REQUIRE(stats.hits == 8);
+  REQUIRE(stats.misses == 8);
+  REQUIRE(stats.stored == 8);
+  REQUIRE(stats.entries == 8);
+  REQUIRE(stats.evicted + stats.refused + stats.damaged == 0);
+  REQUIRE(other.stats().hits == 8);
+}
+
+TEST_CASE("putting a key again replaces its entry") {
+  const TempDir folder;
+  const std::uint64_t size = 1000;
+  Cache cache(folder.path(), size + Cache::entry_overhead);  // no room for both
+  REQUIRE(cache.put(key_of(1), blob_of(1, size)));
+  REQUIRE(cache.put(key_of(1), blob_of(1, size)));
+  REQUIRE((cache.get(key_of(1)) == blob_of(1, size)));
+  REQUIRE(cache.stats().entries == 1);
+  REQUIRE(cache.stats().evicted == 0);
+}
+
+TEST_CASE("keys that are no hashes are refused") {
+  const TempDir folder;
+  Cache cache(folder.path(), no_limit);
+  for (const std::string key : {"", "abc", "../../../../etc/passwd", "0123456789ABCDEF", "0123456789abcdef/x"}) {
+    CAPTURE(key);
+    REQUIRE_THROWS_AS(cache.get(key), Error);
+    REQUIRE_THROWS_AS(cache.put(key, {}), Error);
+  }
+  REQUIRE_THROWS_AS(cache.get(std::string(65, 'a')), Error);
+}
+
+TEST_CASE("damage anywhere in an entry is found, reported and repaired by the next put") {
+  const TempDir folder;
+  std::vector<std::string> reports;
+  Cache cache(folder.path(), no_limit, [&](const std::filesystem::path& file, const std::string& reason) {
+    REQUIRE(file == file_of(folder, 1));
+    reports.push_back(reason);
+  });
+  const auto blob = blob_of(1, 1000);
+  REQUIRE(cache.put(key_of(1), blob));
+  const std::string good = test::read_file(file_of(folder, 1));
+  REQUIRE(good.size() == blob.size() + Cache::entry_overhead);
+
+  std::vector<std::string> damaged;
+  // Magic, header length, body length, both halves of the checksum, the header's zeros, the body, the zeros at the end.
+  for (const std::size_t place : {0, 7, 12, 16, 23, 24, 39, 40, 63, 64, 500, 1063, 1064, 1127}) {
+    std::string bad = good;
+    bad[place] = static_cast<char>(bad[place] ^ 4);
+    damaged.push_back(bad);
+  }
+  for (const std::size_t length : {0, 1, 63, 64, 127, 128, 1000, 1127}) damaged.push_back(good.substr(0, length));
+  damaged.push_back(good + '\0');
+  damaged.push_back(std::string(good.size(), '\0'));
+
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    CAPTURE(i);
+    test::write_file(file_of(folder, 1), damaged[i]);
+    REQUIRE_FALSE(cache.get_mapped(key_of(1)));
+    REQUIRE(cache.damaged() == i + 1);
+    REQUIRE(reports.size() == i + 1);
+    REQUIRE_FALSE(std::filesystem::exists(file_of(folder, 1)));
+    REQUIRE(cache.put(key_of(1), blob));
+    REQUIRE((cache.get(key_of(1)) == blob));
+  }
+  REQUIRE(reports[0].find("begin") != std::string::npos);
+  REQUIRE(reports[10].find("checksum") != std::string::npos);
+}
+
+TEST_CASE("an entry under another's name is damaged") {
+  const TempDir folder;
+  Cache cache(folder.path(), no_limit);
+  REQUIRE(cache.put(key_of(1), blob_of(1, 100)));
+  std::filesystem::rename(file_of(folder, 1), file_of(folder, 2));
+  REQUIRE_FALSE(cache.get(key_of(2)));
+  REQUIRE(cache.damaged() == 1);
+}
+
+TEST_CASE("an entry of another version is missing but not removed") {
+  const TempDir folder;
+  Cache cache(folder.path(), no_limit);
+  REQUIRE(cache.put(key_of(1), blob_of(1, 100)));
+  std::string file = test::read_file(file_of(folder, 1));
+  file[8] = 2;
+  test::write_file(file_of(folder, 1), file);
+  REQUIRE_FALSE(cache.get(key_of(1)));
+  REQUIRE(cache.damaged() == 0);
+  REQUIRE(std::filesystem::exists(file_of(folder, 1)));
+}
+
+TEST_CASE("the least recently used entries go first, and only as many as needed") {
+  const TempDir folder;
+  const std::uint64_t size = 1000;
+  const std::uint64_t limit = 4 * (size + Cache::entry_overhead);
+  Cache cache(folder.path(), limit);
+  for (int number = 1; number <= 4; ++number) REQUIRE(cache.put(key_of(number), blob_of(number, size)));
+  REQUIRE(cache.stats().bytes == limit);
+  REQUIRE(cache.stats().evicted == 0);
+  // 1 is used again, so that 2 is the oldest.
+  REQUIRE(cache.get(key_of(1)));
+  REQUIRE(cache.put(key_of(5), blob_of(5, size)));
+  REQUIRE(cache.stats().evicted == 1);
+  REQUIRE_FALSE(cache.get(key_of(2)));
+  for (const int number : {1, 3, 4, 5}) REQUIRE(std::filesystem::exists(file_of(folder, number)));
+  // A larger one needs the place of two; what is mapped stays readable.
+  const auto mapped = cache.get_mapped(key_of(3));
+  REQUIRE(mapped);
+  REQUIRE(cache.put(key_of(6), blob_of(6, 2 * size)));
+  REQUIRE(cache.stats().evicted == 3);
+  for (const int number : {3, 5, 6}) REQUIRE(std::filesystem::exists(file_of(folder, number)));
+  REQUIRE(cache.put(key_of(7), blob_of(7, limit - Cache::entry_overhead)));
+  REQUIRE(cache.stats().entries == 1);
+  const auto three = blob_of(3, size);
+  REQUIRE(std::equal(mapped->bytes().begin(), mapped->bytes().end(), three.begin(), three.end()));
+}
+
+TEST_CASE("a blob beyond the limit is refused and evicts nothing") {
+  const TempDir folder;
+  Cache cache(folder.path(), 2000);
+  REQUIRE(cache.put(key_of(1), blob_of(1, 500)));
+  REQUIRE_FALSE(cache.put(key_of(2), blob_of(2, 2001 - Cache::entry_overhead)));
+  REQUIRE_FALSE(cache.get(key_of(2)));
+  REQUIRE((cache.get(key_of(1)) == blob_of(1, 500)));
+  REQUIRE(cache.stats().refused == 1);
+
+  Cache off(folder.path(), 0);
+  REQUIRE_FALSE(off.put(key_of(3), {}));
+  REQUIRE(off.get(key_of(1)));
+}
+
+TEST_CASE("files that are not the cache's are neither counted nor removed") {
+  const TempDir folder;
+  test::write_file(folder / "notes.txt", std::string(5000, 'x'));
+  test::write_file(folder / "notes.tmp", std::string(5000, 'x'));
+  Cache cache(folder.path(), 1000);
+  REQUIRE(cache.put(key_of(1), blob_of(1, 800)));
+  REQUIRE(cache.put(key_of(2), blob_of(2, 800)));
+  REQUIRE(cache.stats().entries == 1);
+  REQUIRE(cache.stats().bytes == 800 + Cache::entry_overhead);
+  REQUIRE(std::filesystem::exists(folder / "notes.txt"));
+  REQUIRE(std::filesystem::exists(folder / "notes.tmp"));
+}
+
+TEST_CASE("what a dead writer left is removed, what a living one writes is counted") {
+  const TempDir folder;
+  const std::filesystem::path dead = folder / (key_of(1) + ".123-0.tmp");
+  const std::filesystem::path alive = folder / (key_of(2) + ".124-0.tmp");
+  test::write_file(dead, std::string(900, 'x'));
+  test::write_file(alive, std::string(900, 'x'));
+  const int descriptor = ::open(alive.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(descriptor >= 0);
+  REQUIRE(::flock(descriptor, LOCK_EX | LOCK_NB) == 0);
+  Cache cache(folder.path(), 1000);
+  REQUIRE_FALSE(cache.put(key_of(3), blob_of(3, 100)));
+  REQUIRE_FALSE(std::filesystem::exists(dead));
+  REQUIRE(std::filesystem::exists(alive));
+  ::close(descriptor);
+  REQUIRE(cache.put(key_of(3), blob_of(3, 100)));
+  REQUIRE_FALSE(std::filesystem::exists(alive));
+}
+
+TEST_CASE("processes that write the same keys at once leave whole entries") {
+  const TempDir folder;
+  constexpr int keys = 4;
+  constexpr std::size_t size = 50000;
+  const std::uint64_t limit = 3 * (size + Cache::entry_overhead);  // so that they evict each other's entries as well
+  const auto work = [&] {
+    Cache cache(folder.path(), limit);
+    for (int i = 0; i < 40; ++i) {
+      const int number = i % keys;
+      const auto found = cache.get(key_of(number));
+      if (found && *found != blob_of(number, size)) return false;
+      cache.put(key_of(number), blob_of(number, size));  // refused while the others' writing takes the space
+      if (cache.stats().bytes > limit) return false;
+    }
+    return cache.damaged() == 0;
+  };
+  const pid_t first = start_child(work);
+  const pid_t second = start_child(work);
+  const pid_t third = start_child(work);
+  REQUIRE(succeeded(first));
+  REQUIRE(succeeded(second));
+  REQUIRE(succeeded(third));
+  REQUIRE(files_ending_in(folder, ".tmp") == 0);
+  Cache cache(folder.path(), limit);
+  REQUIRE(cache.stats().entries >= 1);
+  for (int number = 0; number < keys; ++number) {
+    const auto found = cache.get(key_of(number));
+    if (found) REQUIRE((*found == blob_of(number, size)));
+  }
+  REQUIRE(cache.damaged() == 0);
+}
+
+TEST_CASE("a writer that is killed leaves nothing behind that is taken for an entry") {
+  const TempDir folder;
+  const auto blob = blob_of(1, std::size_t{32} << 20);
+  for (const int microseconds : {1000, 4000, 10000}) {
+    const pid_t child = start_child([&] {
+      Cache cache(folder.path(), no_limit);
+      while (cache.put(key_of(1), blob)) continue;
+      return false;
+    });
+    REQUIRE(child > 0);
+    ::usleep(static_cast<useconds_t>(microseconds));
+    ::kill(child, SIGKILL);
+    REQUIRE_FALSE(succeeded(child));
+    Cache cache(folder.path(), no_limit);
+    const auto found = cache.get_mapped(key_of(1));
+    if (found) REQUIRE(std::equal(found->bytes().begin(), found->bytes().end(), blob.begin(), blob.end()));
+    REQUIRE(cache.damaged() == 0);
+    REQUIRE(cache.put(key_of(2), blob_of(2, 10)));
+    REQUIRE(files_ending_in(folder, ".tmp") == 0);
+  }
+}
+
+TEST_CASE("a held lock delays put until the time-out") {
+  const TempDir folder;
+  Cache cache(folder.path(), no_limit, {}, std::chrono::milliseconds(30));
+  REQUIRE(cache.put(key_of(1), blob_of(1, 10)));
+  {
+    const FileLock held(folder / "lock");
+    try {
+      cache.put(key_of(2), blob_of(2, 10));
+      FAIL("put() returned");
+    } catch (const Error& error) {
+      REQUIRE(error.kind() == ErrorKind::busy);
+    }
+    REQUIRE((cache.get(key_of(1)) == blob_of(1, 10)));  // readers need no lock
+  }
+  REQUIRE(cache.put(key_of(2), blob_of(2, 10)));
+}
+
+// A limit on the size of files makes write() fail as a full disk does, with an error of the same group.
+TEST_CASE("a full disk refuses the blob and leaves the cache usable") {
+  const TempDir folder;
+  {
+    Cache cache(folder.path(), no_limit);
+    REQUIRE(cache.put(key_of(1), blob_of(1, 1000)));
+  }
+  const pid_t child = start_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{5000, 5000};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+    Cache cache(folder.path(), no_limit);
+    return !cache.put(key_of(2), blob_of(2, 10000)) && cache.stats().refused == 1 && !cache.get(key_of(2)) &&
+           cache.get(key_of(1)) == blob_of(1, 1000) && cache.put(key_of(3), blob_of(3, 1000));
+  });
+  REQUIRE(succeeded(child));
+  REQUIRE(files_ending_in(folder, ".tmp") == 0);
+  Cache cache(folder.path(), no_limit);
+  REQUIRE((cache.get(key_of(3)) == blob_of(3, 1000)));
+}
+
+TEST_CASE("a cache folder that cannot be made is an error that names it") {
+  const TempDir folder;
+  test::write_file(folder / "file", "x");
+  try {
+    Cache cache(folder / "file" / "cache", no_limit);
+    FAIL("the constructor returned");
+  } catch (const Error& error) {
+    REQUIRE(error.kind() == ErrorKind::io);
+    REQUIRE(std::string(error.what()).find("file/cache") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace bitloom::layerwise
