@@ -3,6 +3,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/error.h"
@@ -161,14 +162,34 @@ void Encoder::pack() {
 
 void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits,
                      std::vector<std::int16_t>& patches, std::vector<std::int32_t>& values) const {
-  // One image row at a time, so that patches and responses stay in the first-level cache.
+  // The image with its edge repeated, colours interleaved, so that a patch is `patch` runs of consecutive values; then one
+  // image row at a time, so that patches and responses stay in the first-level cache.
   const std::size_t k = (taps() + 1) / 2 * 2;
-  patches.assign(shape_.width * k, 0);
+  const std::size_t half = patch_ / 2;
+  const std::size_t colours = shape_.channels;
+  const std::size_t pitch = (shape_.width + 2 * half) * colours;
+  const std::size_t run = patch_ * colours;
+  const std::size_t padded = (shape_.height + 2 * half) * pitch;
+  patches.assign(padded + shape_.width * k, 0);
+  for (std::size_t y = 0; y < shape_.height + 2 * half; ++y) {
+    const std::size_t row = clamp_index(static_cast<std::ptrdiff_t>(y) - static_cast<std::ptrdiff_t>(half), shape_.height);
+    for (std::size_t c = 0; c < colours; ++c) {
+      const std::uint8_t* source = image + (c * shape_.height + row) * shape_.width;
+      std::int16_t* out = patches.data() + y * pitch + c;
+      for (std::size_t x = 0; x < half; ++x) out[x * colours] = source[0];
+      for (std::size_t x = 0; x < shape_.width; ++x) out[(half + x) * colours] = source[x];
+      for (std::size_t x = half + shape_.width; x < shape_.width + 2 * half; ++x) out[x * colours] = source[shape_.width - 1];
+    }
+  }
   values.resize(shape_.width * features_);
+  std::int16_t* gathered = patches.data() + padded;
   for (std::size_t y = 0; y < shape_.height; ++y) {
-    for (std::size_t x = 0; x < shape_.width; ++x) read_patch(image, shape_, patch_, y, x, patches.data() + x * k);
+    for (std::size_t x = 0; x < shape_.width; ++x) {
+      const std::int16_t* source = patches.data() + y * pitch + x * colours;
+      for (std::size_t r = 0; r < patch_; ++r) std::memcpy(gathered + x * k + r * run, source + r * pitch, run * sizeof *source);
+    }
     std::fill(values.begin(), values.end(), 0);
-    kernels.gemm_s16(shape_.width, features_, k, patches.data(), k, pairs_.data(), values.data(), features_);
+    kernels.gemm_s16(shape_.width, features_, k, gathered, k, pairs_.data(), values.data(), features_);
     kernels.threshold_pack(values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
   }
 }

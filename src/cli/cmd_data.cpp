@@ -1,0 +1,131 @@
+// bitloom data synth, info and sheet.
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "core/error.h"
+#include "data/image.h"
+#include "data/readers.h"
+#include "data/synthetic.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+void print_set(Terminal& terminal, const char* which, const data::Dataset& set) {
+  if (set.size() == 0) return;
+  terminal.print("\n{}: {} images, hash {}", which, set.size(), data::content_hash(set));
+  std::vector<std::size_t> counts(set.classes(), 0);
+  for (const std::uint16_t label : set.labels) ++counts[label];
+  std::size_t width = 0;
+  for (const std::string& name : set.class_names) width = std::max(width, name.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) terminal.print("  {:<{}}  {}", set.class_names[i], width, counts[i]);
+}
+
+// A row per class with its first `columns` images, one pixel between them; images missing are black.
+void write_sheet(const data::Dataset& set, std::size_t columns, const fs::path& file) {
+  const std::size_t step_y = set.shape.height + 1;
+  const std::size_t step_x = set.shape.width + 1;
+  const data::ImageShape shape{step_y * set.classes() - 1, step_x * columns - 1, set.shape.channels};
+  std::vector<std::uint8_t> pixels(shape.size(), 0);
+  std::vector<std::size_t> placed(set.classes(), 0);
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const std::size_t row = set.labels[i];
+    if (placed[row] == columns) continue;
+    const std::uint8_t* source = set.image(i).data();
+    for (std::size_t c = 0; c < shape.channels; ++c) {
+      for (std::size_t y = 0; y < set.shape.height; ++y, source += set.shape.width) {
+        const std::size_t target = (c * shape.height + row * step_y + y) * shape.width + placed[row] * step_x;
+        std::copy_n(source, set.shape.width, pixels.begin() + static_cast<std::ptrdiff_t>(target));
+      }
+    }
+    ++placed[row];
+  }
+  data::write_png(pixels, shape, file);
+}
+
+}  // namespace
+
+int data_synth(Session& session, std::span<const std::string> args) {
+  std::string out;
+  std::size_t train = 10000;
+  std::size_t test = 2000;
+  std::size_t seed = 1;
+  bool force = false;
+  Options options("bitloom data synth --out FOLDER [options]",
+                  "Writes the built-in data set as CIFAR-10 binary files: procedural 32 x 32 colour pictures of ten classes.");
+  options.text("out", out, "FOLDER", "where the files go; must be new or empty");
+  options.count("train", train, 5, 100000000, "training images");
+  options.count("test", test, 1, 100000000, "test images");
+  options.count("seed", seed, 0, any_count, "of the series of images");
+  options.flag("force", force, "replace files that are there");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected a folder");
+  session.on_root([&] {
+    if (!force && fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
+      fail(ErrorKind::usage,
+           "--out: {} is there already and not an empty folder; --force replaces the files of a data set in it", out);
+    }
+    data::write_cifar10(data::make_synthetic(seed, train), data::make_synthetic(seed, test, data::synthetic_test_first), out);
+    session.terminal.print("{}: {} training and {} test images, seed {}", out, train, test, seed);
+  });
+  return exit_done;
+}
+
+int data_info(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> spec;
+  Options options("bitloom data info SPEC",
+                  "Shows the images per class, their shape and a hash of the contents. SPEC: synth, synth:SEED, a folder, or\n"
+                  "KIND:FOLDER with KIND cifar10, cifar100, idx or folder.");
+  options.arguments(spec, "SPEC", 1, 1);
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  session.on_root([&] {
+    const data::DataSplits splits = data::load(spec.front());
+    const data::ImageShape& shape = splits.train.shape;
+    session.terminal.print("{}: {} x {} pixels, {} colour{}, {} classes", splits.train.name, shape.height, shape.width,
+                           shape.channels, shape.channels == 1 ? "" : "s", splits.train.classes());
+    print_set(session.terminal, "train", splits.train);
+    print_set(session.terminal, "test", splits.test);
+  });
+  return exit_done;
+}
+
+int data_sheet(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> spec;
+  std::string out;
+  std::string split = "train";
+  std::size_t columns = 16;
+  Options options("bitloom data sheet SPEC --out FILE.png [options]",
+                  "Draws the first images of each class, a row per class, as a PNG.");
+  options.arguments(spec, "SPEC", 1, 1);
+  options.text("out", out, "FILE", "the picture");
+  options.choice("split", split, {"train", "test"}, "which images");
+  options.count("columns", columns, 1, 1000, "images per class");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the name of a PNG file");
+  session.on_root([&] {
+    const data::DataSplits splits = data::load(spec.front());
+    write_sheet(split == "train" ? splits.train : splits.test, columns, out);
+    session.terminal.print("{}", out);
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,140 @@
+// bitloom eval: accuracy, loss and a table per class.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "layerwise/model.h"
+#include "simd/kernels.h"
+
+namespace bitloom::cli {
+namespace {
+
+struct EvalSettings {
+  std::vector<std::string> model;
+  DataOptions data;
+  std::string split = "test";
+  std::string layers;
+  std::string mirror = "model";
+  bool json = false;
+
+  void declare(Options& options) {
+    options.arguments(model, "MODEL|RUN", 1, 1);
+    options.group("Evaluation");
+    options.choice("split", split, {"test", "validation", "train"}, "which images");
+    options.text("layers", layers, "L1,L2,...", "layers whose heads vote, instead of those that the model names");
+    options.choice("mirror", mirror, {"on", "off", "model"}, "whether mirror images vote too; model: as the model says");
+    options.flag("json", json, "print one JSON object instead of tables");
+    options.group("Data (a run's own where not given)");
+    data.declare(options);
+  }
+};
+
+const data::Dataset& choose(const data::DataSplits& splits, const std::string& split) {
+  const data::Dataset& set = split == "test" ? splits.test : split == "train" ? splits.train : splits.validation;
+  if (set.size() == 0) fail(ErrorKind::data, "--split: the data has no {} images", split);
+  return set;
+}
+
+void check_fit(const layerwise::Model& model, const data::Dataset& set) {
+  const data::ImageShape& wanted = model.encoder.image_shape();
+  if (set.shape != wanted) {
+    fail(ErrorKind::data, "data '{}': images of {}x{}x{} (height, width, colours), but the model takes {}x{}x{}", set.name,
+         set.shape.height, set.shape.width, set.shape.channels, wanted.height, wanted.width, wanted.channels);
+  }
+  if (set.class_names != model.class_names) {
+    fail(ErrorKind::data, "data '{}': its {} classes ({}) are not the {} of the model ({})", set.name, set.classes(),
+         fmt::join(set.class_names, ", "), model.class_names.size(), fmt::join(model.class_names, ", "));
+  }
+}
+
+double images_per_second(const layerwise::Evaluation& result) {
+  return static_cast<double>(result.images) / std::max(result.seconds, 1e-9);
+}
+
+void print_json(Terminal& terminal, const EvalSettings& settings, const layerwise::Evaluation& result,
+                const std::vector<std::string>& voters) {
+  const nlohmann::json json = {{"split", settings.split},
+                               {"layers", voters},
+                               {"images", result.images},
+                               {"correct", result.correct},
+                               {"accuracy", result.accuracy()},
+                               {"loss", result.loss},
+                               {"images_per_second", images_per_second(result)},
+                               {"confusion", result.confusion}};
+  terminal.line(json.dump());
+}
+
+void print_table(Terminal& terminal, const EvalSettings& settings, const layerwise::Model& model,
+                 const layerwise::Evaluation& result) {
+  const std::size_t classes = model.class_names.size();
+  std::size_t width = 5;
+  for (const std::string& name : model.class_names) width = std::max(width, name.size());
+  terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
+  for (std::size_t row = 0; row < classes; ++row) {
+    std::int64_t images = 0;
+    std::int64_t predicted = 0;
+    std::size_t rival = row;
+    const auto count = [&](std::size_t i, std::size_t j) { return result.confusion[i * classes + j]; };
+    for (std::size_t other = 0; other < classes; ++other) {
+      images += count(row, other);
+      predicted += count(other, row);
+      if (other != row && count(row, other) > (rival == row ? 0 : count(row, rival))) rival = other;
+    }
+    const auto share = [&](std::int64_t of) {
+      return of == 0 ? std::string("-")
+                     : fmt::format("{:.2f}%", 100.0 * static_cast<double>(count(row, row)) / static_cast<double>(of));
+    };
+    terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", model.class_names[row], width, images, count(row, row),
+                   share(images), share(predicted),
+                   rival == row ? "-" : fmt::format("{} ({})", model.class_names[rival], count(row, rival)));
+  }
+  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", settings.split,
+                 100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
+}
+
+}  // namespace
+
+int eval(Session& session, std::span<const std::string> args) {
+  EvalSettings settings;
+  Options options(
+      "bitloom eval MODEL|RUN [--data SPEC] [options]",
+      "Measures a model on a data set: accuracy, loss in nats, a line per class. A run's folder brings its data along.");
+  settings.declare(options);
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  session.comm.together([&] {
+    const std::filesystem::path run = find_run(settings.model.front());
+    if (!run.empty()) options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
+    options.finish();
+    if (settings.data.spec.empty()) {
+      fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", settings.model.front());
+    }
+  });
+  choose_threads(session.comm);
+  const layerwise::Model model =
+      session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
+  const data::DataSplits splits = session.comm.together([&] { return load_data(settings.data); });
+  const data::Dataset* set = session.comm.together([&] {
+    const data::Dataset* chosen = &choose(splits, settings.split);
+    check_fit(model, *chosen);
+    return chosen;
+  });
+  const std::vector<std::string> voters = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
+  const bool mirror = settings.mirror == "model" ? model.net.mirror : settings.mirror == "on";
+  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, voters, mirror);
+  const layerwise::Evaluation result = classifier.evaluate(session.comm, *set);
+  if (settings.json) {
+    print_json(session.terminal, settings, result, voters);
+  } else {
+    print_table(session.terminal, settings, model, result);
+  }
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,94 @@
+// bitloom info: version, kernels, processor, threads, memory, cache.
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/options.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/version.h"
+#include "simd/kernels.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double measured_seconds = 0.3;  // per kernel table
+
+std::string cache_text() {
+  try {
+    const fs::path folder = user_cache_folder();
+    std::uint64_t bytes = 0;
+    std::error_code error;
+    for (auto entry = fs::recursive_directory_iterator(folder, error); !error && entry != fs::recursive_directory_iterator();
+         entry.increment(error)) {
+      std::error_code vanished;  // other processes may remove files meanwhile
+      const std::uint64_t size = entry->is_regular_file(vanished) ? entry->file_size(vanished) : 0;
+      if (!vanished) bytes += size;
+    }
+    return fmt::format("{} ({})", folder.string(), bytes == 0 ? "empty" : format_bytes(bytes));
+  } catch (const Error& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
+
+std::string kernel_text() {
+  const char* forced = std::getenv("BITLOOM_ISA");
+  const bool is_forced = forced != nullptr && *forced != '\0';
+  return fmt::format("{} ({})", simd::kernels().name, is_forced ? "forced by BITLOOM_ISA" : "the best that this CPU supports");
+}
+
+// Bit-MACs per second of all threads of this process together.
+double peak_of_all_cores() {
+  double sum = 0;
+#pragma omp parallel reduction(+ : sum)
+  sum += simd::measure_peak(simd::kernels(), measured_seconds);
+  return sum;
+}
+
+void measure(Session& session, const Threads& threads) {
+  Terminal& terminal = session.terminal;
+  terminal.print("\nxor + popcount + add, peak in 10^12 bit-MAC/s (one weight bit meets one input bit):");
+  for (const std::string& name : simd::supported_kernels()) {
+    terminal.print("  {:<20}{:>8.3f} on one core", name, 1e-12 * simd::measure_peak(simd::kernels(name), measured_seconds));
+  }
+  terminal.print("  {:<20}{:>8.3f} on {} threads", simd::kernels().name, 1e-12 * peak_of_all_cores(), threads.per_rank);
+}
+
+}  // namespace
+
+int info(Session& session, std::span<const std::string> args) {
+  bool measures = false;
+  Options options("bitloom info [--measure]", "Shows what this machine offers and what Bitloom makes of it.");
+  options.flag("measure", measures, "measure the peak rate of binary multiply-adds of each kernel table (a few seconds)");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  const Threads threads = choose_threads(session.comm);
+  session.on_root([&] {
+    Terminal& terminal = session.terminal;
+    terminal.print("bitloom {}", version);
+    terminal.print("kernels in use   {}", kernel_text());
+    terminal.print("  supported      {}", fmt::join(simd::supported_kernels(), ", "));
+    terminal.print("  compiled in    {}", fmt::join(simd::compiled_kernels(), ", "));
+    terminal.print("processor        {}", cpu_model());
+    terminal.print("threads          {} per process ({}), {} on {} core{} of this host", threads.per_rank,
+                   threads.from_user ? "OMP_NUM_THREADS" : "its share of the cores", threads.on_host, threads.cores_of_host,
+                   threads.cores_of_host == 1 ? "" : "s");
+    terminal.print(
+        "MPI              {}; standard {}, {}",
+        mpi::launched_by_mpi() ? fmt::format("rank 0 of {}", session.comm.size()) : "not in use: started without mpirun",
+        BITLOOM_MPI_VERSION, BITLOOM_MPI_LIBRARY);
+    terminal.print("memory           {} of {} available", format_bytes(available_memory()), format_bytes(total_memory()));
+    terminal.print("cache            {}", cache_text());
+    if (const std::string warning = oversubscription(threads); !warning.empty()) terminal.print("warning: {}", warning);
+    if (measures) measure(session, threads);
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,189 @@
+// bitloom inspect: what a model, a run or a net consists of.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "cli/net_table.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "layerwise/model.h"
+#include "models/binary/named_nets.h"
+
+namespace bitloom::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+// Rows of cells, padded to columns; numbers are strings already.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+Json layers_json(const std::vector<LayerSummary>& layers) {
+  Json list = Json::array();
+  for (const LayerSummary& layer : layers) {
+    list.push_back({{"name", layer.name},
+                    {"inputs", layer.inputs},
+                    {"output", layer.output},
+                    {"kernel", layer.kernel},
+                    {"weights", layer.weights},
+                    {"weight_bits", layer.weight_bits},
+                    {"bit_macs", layer.bit_macs}});
+  }
+  return list;
+}
+
+// What is known of a net alone.
+Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& encoder) {
+  Json json = {{"net", net.name}, {"classifier", net.classifier}, {"mirror", net.mirror}};
+  json["encoder"] = {
+      {"kind", net.encoder.kind}, {"height", encoder.height}, {"width", encoder.width}, {"bits", encoder.channels}};
+  json["layers"] = layers_json(summarise_layers(net, encoder));
+  std::uint64_t bits = 0;
+  std::uint64_t macs = 0;
+  for (const Json& layer : json["layers"]) {
+    bits += layer["weight_bits"].get<std::uint64_t>();
+    macs += layer["bit_macs"].get<std::uint64_t>();
+  }
+  json["weight_bits"] = bits;
+  json["bit_macs"] = macs;
+  for (const layerwise::StageSpec& stage : net.stages) {
+    json["stages"].push_back(
+        {{"name", stage.name}, {"train", stage.train}, {"epochs", stage.epochs}, {"head", stage.head.kind}});
+  }
+  return json;
+}
+
+Json describe_model(const layerwise::Model& model, const std::filesystem::path& file) {
+  Json json = describe_net(model.net, model.encoder.output());
+  json["file"] = file.string();
+  json["file_bytes"] = std::filesystem::file_size(file);
+  json["classes"] = model.class_names;
+  json["encoder"]["patch"] = model.encoder.patch();
+  json["encoder"]["bytes"] = model.encoder.bytes();
+  json["encoder"]["macs"] = model.encoder.macs();
+  for (const auto& [layer, head] : model.heads) {
+    const auto& voters = model.net.classifier;
+    const bool votes = std::find(voters.begin(), voters.end(), layer) != voters.end();
+    json["heads"].push_back({{"layer", layer},
+                             {"kind", head.spec().kind},
+                             {"grid", head.spec().grid},
+                             {"bytes", head.bytes()},
+                             {"macs", head.macs()},
+                             {"votes", votes}});
+  }
+  json["head_bytes"] = model.head_bytes();
+  json["head_macs"] = model.head_macs();
+  json["notes"] = model.notes;
+  return json;
+}
+
+std::string number(const Json& value) { return format_count(value.get<std::uint64_t>()); }
+
+void print(Terminal& terminal, const Json& json) {
+  terminal.print("net '{}'{}", json["net"].get<std::string>(),
+                 json["mirror"].get<bool>() ? ", the mirror image votes too" : "");
+  const Json& encoder = json["encoder"];
+  std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
+                                 encoder["height"].get<std::size_t>(), encoder["width"].get<std::size_t>(),
+                                 encoder["bits"].get<std::size_t>());
+  if (encoder.contains("bytes")) {
+    line += fmt::format("; {}, {} multiply-adds per image", format_bytes(encoder["bytes"].get<std::uint64_t>()),
+                        number(encoder["macs"]));
+  }
+  terminal.print("{}\n", line);
+  std::vector<std::vector<std::string>> rows{{"layer", "inputs", "output", "kernel", "weights", "bits", "bit-MACs per image"}};
+  for (const Json& layer : json["layers"]) {
+    rows.push_back({layer["name"], layer["inputs"], layer["output"], layer["kernel"], layer["weights"],
+                    number(layer["weight_bits"]), number(layer["bit_macs"])});
+  }
+  rows.push_back({"all", "", "", "", "", number(json["weight_bits"]), number(json["bit_macs"])});
+  terminal.line(table(rows));
+  if (json.contains("heads")) {
+    rows = {{"head on", "kind", "grid", "size", "multiply-adds per image", "votes"}};
+    for (const Json& head : json["heads"]) {
+      rows.push_back({head["layer"], head["kind"], std::to_string(head["grid"].get<std::size_t>()),
+                      format_bytes(head["bytes"].get<std::uint64_t>()), number(head["macs"]),
+                      head["votes"].get<bool>() ? "yes" : "no"});
+    }
+    terminal.line(table(rows));
+    const std::size_t views = json["mirror"].get<bool>() ? 2 : 1;
+    terminal.print("per image, {} view{}: {} bit-MACs, {} multiply-adds of encoder and heads", views, views == 1 ? "" : "s",
+                   format_count(views * json["bit_macs"].get<std::uint64_t>()),
+                   format_count(views * (json["head_macs"].get<std::uint64_t>() + encoder["macs"].get<std::uint64_t>())));
+    terminal.print("file: {} ({})", json["file"].get<std::string>(), format_bytes(json["file_bytes"].get<std::uint64_t>()));
+    terminal.print("classes: {}", fmt::join(json["classes"].get<std::vector<std::string>>(), ", "));
+    for (const auto& [key, value] : json["notes"].items()) terminal.print("{}: {}", key, value.get<std::string>());
+    return;
+  }
+  rows = {{"stage", "trains", "epochs", "head"}};
+  for (const Json& stage : json["stages"]) {
+    rows.push_back({stage["name"], fmt::format("{}", fmt::join(stage["train"].get<std::vector<std::string>>(), ", ")),
+                    std::to_string(stage["epochs"].get<std::size_t>()), stage["head"]});
+  }
+  terminal.line(table(rows));
+}
+
+// A named net or a file that is no safetensors file.
+bool is_net(const std::string& argument) {
+  const std::vector<std::string> names = models::binary_net_names();
+  if (std::find(names.begin(), names.end(), argument) != names.end()) return true;
+  if (argument.ends_with(".json")) return true;
+  return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
+}
+
+}  // namespace
+
+int inspect(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  std::string size = "32x32x3";
+  bool json = false;
+  Options options(
+      "bitloom inspect MODEL|RUN|NET [options]",
+      "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
+      "(one weight bit meets one input bit) per view of an image.");
+  options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
+  options.text("image-size", size, "HxWxC", "for nets: height and width in pixels, and colours, of the images");
+  options.flag("json", json, "print one JSON object");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  session.on_root([&] {
+    Json description;
+    if (is_net(arguments.front())) {
+      std::vector<std::size_t> sizes;
+      for (const std::string& part : split(size, 'x')) {
+        sizes.push_back(static_cast<std::size_t>(std::clamp<std::int64_t>(parse_int(part).value_or(0), 0, 65536)));
+      }
+      if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
+        fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
+      }
+      const layerwise::NetSpec net = models::find_binary_net(arguments.front());
+      description = describe_net(net, encoder_output(net.encoder, sizes[0], sizes[1], sizes[2]));
+    } else {
+      const std::filesystem::path file = find_model(arguments.front());
+      description = describe_model(layerwise::Model::load(file), file);
+    }
+    if (json) {
+      session.terminal.line(description.dump());
+    } else {
+      print(session.terminal, description);
+    }
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

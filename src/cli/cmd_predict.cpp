@@ -1,0 +1,107 @@
+// bitloom predict: the classes of single images.
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "core/error.h"
+#include "core/softmax.h"
+#include "data/image.h"
+#include "layerwise/model.h"
+#include "simd/kernels.h"
+
+namespace bitloom::cli {
+namespace {
+
+struct Prediction {
+  std::string image;
+  std::string error;               // not empty: nothing else holds
+  std::vector<float> scores;       // (classes): probabilities
+  std::vector<std::size_t> order;  // classes, the likeliest first
+  double milliseconds = 0;         // of encoding and classifying, without reading the file
+};
+
+Prediction classify(const std::string& file, const layerwise::Model& model, const layerwise::Classifier& classifier,
+                    layerwise::ForwardWorkspace& work) {
+  Prediction prediction;
+  prediction.image = file;
+  data::Image image;
+  const data::ImageShape& shape = model.encoder.image_shape();
+  try {
+    image = data::resize(data::read_image(file, shape.channels), shape.height, shape.width);
+  } catch (const Error& error) {
+    prediction.error = error.what();
+    return prediction;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  classifier.scores(image.pixels.data(), work, prediction.scores);
+  softmax(prediction.scores, prediction.scores);
+  prediction.milliseconds = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  prediction.order.resize(prediction.scores.size());
+  std::iota(prediction.order.begin(), prediction.order.end(), std::size_t{0});
+  std::stable_sort(prediction.order.begin(), prediction.order.end(),
+                   [&](std::size_t a, std::size_t b) { return prediction.scores[a] > prediction.scores[b]; });
+  return prediction;
+}
+
+void print_text(Terminal& terminal, const Prediction& prediction, const layerwise::Model& model, std::size_t top) {
+  std::string line = prediction.image + ":";
+  for (std::size_t i = 0; i < std::min(top, prediction.order.size()); ++i) {
+    const std::size_t label = prediction.order[i];
+    line += fmt::format("{} {} {:.3f}", i == 0 ? "" : ",", model.class_names[label], prediction.scores[label]);
+  }
+  terminal.line(line + fmt::format("  ({:.2f} ms)", prediction.milliseconds));
+}
+
+nlohmann::json to_json(const Prediction& prediction, const layerwise::Model& model, std::size_t top) {
+  if (!prediction.error.empty()) return {{"image", prediction.image}, {"error", prediction.error}};
+  nlohmann::json classes = nlohmann::json::array();
+  for (std::size_t i = 0; i < std::min(top, prediction.order.size()); ++i) {
+    const std::size_t label = prediction.order[i];
+    classes.push_back({{"class", model.class_names[label]}, {"score", prediction.scores[label]}});
+  }
+  return {{"image", prediction.image}, {"classes", classes}, {"milliseconds", prediction.milliseconds}};
+}
+
+}  // namespace
+
+int predict(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  std::size_t top = 3;
+  bool json = false;
+  Options options(
+      "bitloom predict MODEL|RUN IMAGE... [options]",
+      "Classifies PNG and JPEG images, resized to the model's size. Prints, for each, the likeliest classes with their\n"
+      "scores (the probabilities that the model gives them) and the time it took.");
+  options.arguments(arguments, "MODEL|RUN or IMAGE", 2, 1000000);
+  options.count("top", top, 1, 100000, "classes to print");
+  options.flag("json", json, "print one JSON object per image and line");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  int code = exit_done;
+  session.on_root([&] {
+    const layerwise::Model model = layerwise::Model::load(find_model(arguments.front()));
+    const auto classifier = layerwise::Classifier::of(simd::kernels(), model);
+    layerwise::ForwardWorkspace work = classifier.make_workspace();
+    for (std::size_t i = 1; i < arguments.size(); ++i) {
+      const Prediction prediction = classify(arguments[i], model, classifier, work);
+      if (!prediction.error.empty()) {
+        session.terminal.error(prediction.error);
+        code = exit_data;
+      }
+      if (json) {
+        session.terminal.line(to_json(prediction, model, top).dump());
+      } else if (prediction.error.empty()) {
+        print_text(session.terminal, prediction, model, top);
+      }
+    }
+  });
+  return code;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,107 @@
+// bitloom report: the HTML page of a run, finished or not.
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "cli/net_table.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "layerwise/encoder.h"
+#include "report/report.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// config.json with the options as an object, not as a string.
+Json read_config(const fs::path& run) {
+  if (!fs::exists(run / config_file)) return nullptr;
+  Json config = Json::parse(read_text(run / config_file), nullptr, false);
+  if (config.is_discarded() || !config.is_object()) {
+    fail(ErrorKind::data, "{}: not a JSON object", (run / config_file).string());
+  }
+  const auto options = config.find("options");
+  if (options != config.end() && options->is_string()) {
+    Json parsed = Json::parse(options->get<std::string>(), nullptr, false);
+    if (parsed.is_object()) *options = std::move(parsed);
+  }
+  return config;
+}
+
+// The file that holds trained parts: the model or, of a run under way, the last checkpoint.
+std::optional<TensorFile> read_tensors(const fs::path& run) {
+  for (const char* name : {model_file, checkpoint_file}) {
+    if (fs::exists(run / name)) return TensorFile::load(run / name, Checksum::required);
+  }
+  return std::nullopt;
+}
+
+report::Filters filters_of(const layerwise::Encoder& encoder) {
+  report::Filters filters;
+  filters.count = encoder.features();
+  filters.height = filters.width = encoder.patch();
+  filters.colours = encoder.image_shape().channels;
+  filters.taps.assign(encoder.filters().begin(), encoder.filters().end());
+  return filters;
+}
+
+report::ReportInput gather(const fs::path& run) {
+  report::ReportInput input;
+  input.title = fs::absolute(run).lexically_normal().filename().string();
+  if (input.title.empty()) input.title = fs::absolute(run).lexically_normal().parent_path().filename().string();
+  input.config = read_config(run);
+  if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
+  const std::optional<TensorFile> tensors = read_tensors(run);
+  if (!tensors) return input;
+  const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
+  input.filters = filters_of(encoder);
+  if (!fs::exists(run / net_file)) return input;
+  const layerwise::NetSpec net = layerwise::parse_net(read_text(run / net_file), (run / net_file).string());
+  const bool random = input.config.is_object() && input.config.value("options", Json::object()).is_object() &&
+                      !input.config.value("options", Json::object()).value("learn_weights", true);
+  for (const LayerSummary& layer : summarise_layers(net, encoder.output())) {
+    const bool present = tensors->contains(layer.name + ".sign");
+    input.layers.push_back({layer.name, layer.inputs, layer.output, layer.weight_bits, layer.bit_macs,
+                            !present ? "not trained yet"
+                            : random ? "random"
+                                     : "trained"});
+  }
+  return input;
+}
+
+}  // namespace
+
+int report(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  std::string out;
+  Options options(
+      "bitloom report RUN [--out FILE.html]",
+      "Writes one self-contained HTML page about a run, finished or not: learning curves, confusion matrix, filters,\n"
+      "flips per step, where the time went.");
+  options.arguments(arguments, "RUN", 1, 1);
+  options.text("out", out, "FILE", "the page; without it: RUN/report.html");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  session.on_root([&] {
+    const fs::path run = arguments.front();
+    if (!fs::is_directory(run)) fail(ErrorKind::data, "{}: there is no such run folder", run.string());
+    if (!fs::exists(run / config_file) && !fs::exists(run / metrics_file)) {
+      fail(ErrorKind::data, "{}: the folder holds no run: there is neither {} nor {}", run.string(), config_file, metrics_file);
+    }
+    const fs::path page = out.empty() ? run / "report.html" : fs::path(out);
+    const std::string html = report::render_report(gather(run));
+    write_atomically(page, html);
+    session.terminal.print("{} ({})", page.string(), format_bytes(html.size()));
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,222 @@
+// bitloom train binary: options and run folder in, layerwise::train, a summary out.
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/search.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "cli/train_options.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "layerwise/trainer.h"
+#include "simd/kernels.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string default_folder(const std::string& net) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::array<char, 32> date{};
+  const std::size_t length = std::strftime(date.data(), date.size(), "%Y%m%d-%H%M%S", &parts);
+  return fmt::format("runs/{}-{}", fs::path(net).stem().string(), std::string_view(date.data(), length));
+}
+
+// Rank 0's text on every rank: run folders need not be visible elsewhere.
+template <typename F>
+std::string text_of_root(Session& session, F&& f) {
+  std::string text;
+  session.on_root([&] { text = f(); });
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> shared = session.comm.broadcast_bytes({bytes.begin(), bytes.end()});
+  return {reinterpret_cast<const char*>(shared.data()), shared.size()};
+}
+
+// Reads the options; with --resume those of the run fill in what was not given.
+bool read_options(Session& session, std::span<const std::string> args, Options& options, TrainSettings& settings) {
+  settings.declare(options);
+  if (!options.parse(args)) return false;
+  if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
+    const std::string out = options.raw("out");
+    if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
+    const std::string ini = text_of_root(session, [&] {
+      if (!fs::exists(fs::path(out) / options_file)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
+      return read_text(fs::path(out) / options_file);
+    });
+    options.read_ini(ini, (fs::path(out) / options_file).string(), Options::Source::run);
+  }
+  options.finish();
+  settings.resolve(options, static_cast<std::size_t>(session.comm.size()));
+  return true;
+}
+
+// The net: as it was when the run began, unless it is described anew.
+layerwise::NetSpec choose_net(Session& session, const Options& options, const TrainSettings& settings) {
+  const auto described = [&](const char* name) {
+    return options.source(name) == Options::Source::command_line || options.source(name) == Options::Source::config_file;
+  };
+  if (!settings.resume || described("net") || described("set") || described("epochs")) return settings.make_net();
+  const fs::path file = settings.run.folder / net_file;
+  return layerwise::parse_net(text_of_root(session, [&] { return read_text(file); }), file.string());
+}
+
+// Leaves options.ini and net.json in a folder that holds no run yet.
+void prepare_folder(Session& session, const Options& options, TrainSettings& settings) {
+  session.on_root([&] {
+    const fs::path& folder = settings.run.folder;
+    if (settings.resume) return;
+    std::error_code error;
+    if (fs::exists(folder / metrics_file) || fs::exists(folder / model_file) || fs::exists(folder / checkpoint_file)) {
+      fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
+           folder.string());
+    }
+    if (fs::exists(folder) && !fs::exists(folder / options_file) && !fs::is_empty(folder, error)) {
+      fail(ErrorKind::usage, "--out: {} is {}; expected a folder that is new or empty", folder.string(),
+           fs::is_directory(folder) ? "not empty" : "not a folder");
+    }
+    const std::string ini = options.to_ini();
+    fs::create_directories(folder, error);
+    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
+    write_atomically(folder / net_file, layerwise::to_json(settings.run.net).dump(2) + "\n");
+    write_atomically(folder / options_file, ini);
+  });
+}
+
+// Opens the log at the trainer's first message: from then on this process holds the run folder.
+class LoggedProgress final : public ProgressSink {
+ public:
+  LoggedProgress(Terminal& terminal, fs::path log) : terminal_(terminal), log_(std::move(log)) {}
+  void line(std::string_view text) override {
+    terminal_.open_log(log_);
+    terminal_.line(text);
+  }
+  void update(std::string_view text) override {
+    terminal_.open_log(log_);
+    terminal_.update(text);
+  }
+
+ private:
+  Terminal& terminal_;
+  fs::path log_;
+};
+
+void announce(Session& session, const TrainSettings& settings, const data::DataSplits& data, const Threads& threads) {
+  const layerwise::RunOptions& run = settings.run;
+  session.terminal.print("net '{}', {} layers; data '{}': {} training, {} validation, {} test images", run.net.name,
+                         run.net.layers.size(), data.train.name, data.train.size(), data.validation.size(), data.test.size());
+  session.terminal.print("{} process{} with {} thread{}, kernels {}, run folder {}", session.comm.size(),
+                         session.comm.size() == 1 ? "" : "es", threads.per_rank, threads.per_rank == 1 ? "" : "s",
+                         simd::kernels().name, run.folder.string());
+  if (const std::string warning = oversubscription(threads); !warning.empty()) session.terminal.print("warning: {}", warning);
+}
+
+void summarise(Session& session, const layerwise::RunOptions& run, const layerwise::RunResult& result) {
+  std::array<std::int64_t, 1> memory{static_cast<std::int64_t>(layerwise::peak_memory())};
+  session.comm.max(memory);
+  if (!session.comm.is_root()) return;
+  Terminal& terminal = session.terminal;
+  const fs::path model = run.folder / model_file;
+  const double rate = result.seconds > 0 ? static_cast<double>(result.images) / result.seconds : 0;
+  terminal.print("\ndone in {}: {} images trained on, {:.0f} images/s over all", format_duration(result.seconds),
+                 format_count(result.images), rate);
+  const auto accuracy = [&](const char* name, const layerwise::Evaluation& evaluation) {
+    if (evaluation.images == 0) return;
+    terminal.print("  {:<22}{:.2f}% of {} images", name, 100 * evaluation.accuracy(), evaluation.images);
+  };
+  accuracy("validation accuracy", result.validation);
+  accuracy("test accuracy", result.test);
+  terminal.print("  {:<22}{} ({}; {} one-bit weights)", "model", model.string(), format_bytes(fs::file_size(model)),
+                 format_count(result.model.weight_bits()));
+  terminal.print("  {:<22}{} per process", "peak memory", format_bytes(static_cast<std::uint64_t>(memory[0])));
+  const std::string folder = run.folder.string();
+  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
+}
+
+double train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
+                 const Threads& threads) {
+  prepare_folder(session, options, settings);
+  LoggedProgress progress(session.terminal, settings.run.folder / log_file);
+  announce(session, settings, data, threads);
+  const layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
+  summarise(session, settings.run, result);
+  return result.validation.accuracy();
+}
+
+// One net for every combination that --search names, each in a folder of its own.
+void train_variants(Session& session, const Options& options, TrainSettings& settings, const std::vector<Variant>& variants,
+                    const data::DataSplits& data, const Threads& threads) {
+  if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
+  prepare_folder(session, options, settings);
+  std::vector<double> accuracies;
+  for (const Variant& variant : variants) {
+    TrainSettings& single = settings;  // `options` writes options.ini from these variables
+    single.searches.clear();
+    single.run.net = variant.net;
+    single.run.folder = fs::path(settings.out) / variant.name;
+    session.terminal.print("\n{}", variant.name);
+    const std::string accuracy =
+        text_of_root(session, [&] { return accuracy_of_finished(single.run.folder, settings.resume); });
+    const bool begun =
+        text_of_root(session, [&] { return fs::exists(single.run.folder / options_file) ? "yes" : ""; }) == "yes";
+    const bool resume = settings.resume;
+    settings.resume = single.run.resume = resume && begun;
+    accuracies.push_back(accuracy.empty() ? train_one(session, options, single, data, threads) : std::stod(accuracy));
+    settings.resume = resume;
+  }
+  session.on_root([&] {
+    const nlohmann::json ranking = rank_variants(variants, accuracies);
+    write_atomically(fs::path(settings.out) / "search.json", ranking.dump(2) + "\n");
+    session.terminal.print("\nvalidation accuracy");
+    for (const auto& row : ranking) {
+      session.terminal.print("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>());
+    }
+  });
+}
+
+}  // namespace
+
+int train_binary(Session& session, std::span<const std::string> args) {
+  TrainSettings settings;
+  Options options(
+      "bitloom train binary --data SPEC [--net NAME|FILE] [--out FOLDER] [options]",
+      "Trains a net with one-bit weights and activations, layer by layer, and writes it to FOLDER/model.safetensors.\n"
+      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train binary --resume --out FOLDER` continues to the same\n"
+      "result. `mpirun -n N` divides each batch among N processes; N does not change the result.");
+  if (!read_options(session, args, options, settings)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  catch_stop_signals();
+  settings.run.stop = [] { return stop_requested(); };
+  settings.run.command = session.command_line;
+  settings.run.folder =
+      text_of_root(session, [&] { return settings.out.empty() ? default_folder(settings.net) : settings.out; });
+  settings.run.net = choose_net(session, options, settings);
+  settings.out = settings.run.folder.string();
+  const std::vector<Variant> variants = make_variants(settings.run.net, settings.search());
+
+  const Threads threads = choose_threads(session.comm);
+  const data::DataSplits data = session.comm.together([&] { return load_data(settings.data); });
+  settings.data.validation = fmt::format("{}", data.validation.size());
+  try {
+    if (variants.empty()) {
+      train_one(session, options, settings, data, threads);
+    } else {
+      train_variants(session, options, settings, variants, data, threads);
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::interrupted) throw;
+    session.terminal.error(
+        fmt::format("{}\ncontinue with: bitloom train binary --resume --out {}", error.what(), settings.out));
+    return exit_interrupted;
+  }
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,59 @@
+// The subcommands of the program. Each lives in cmd_<name>.cpp and gets the arguments behind its name.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cli/terminal.h"
+#include "mpi/comm.h"
+
+namespace bitloom::cli {
+
+// What the program ends with; documented in --help and README.md.
+enum ExitCode {
+  exit_done = 0,
+  exit_usage = 2,
+  exit_data = 3,
+  exit_interrupted = 4,
+  exit_io = 5,
+  exit_busy = 6,
+  exit_peer_lost = 7,
+  exit_internal = 70,
+};
+
+// What every command gets.
+struct Session {
+  mpi::Comm& comm;
+  Terminal& terminal;
+  std::string command_line;  // as typed
+
+  // Runs f on rank 0 alone; what it throws is thrown on all ranks.
+  template <typename F>
+  void on_root(F&& f) {
+    comm.together([&] {
+      if (comm.is_root()) f();
+    });
+  }
+};
+
+// Throws errors (core/error.h); returns an exit code otherwise.
+using CommandFunction = int (*)(Session& session, std::span<const std::string> args);
+
+struct Command {
+  const char* verb;
+  const char* kind;  // "" for verbs without kinds
+  const char* summary;
+  CommandFunction run;
+};
+
+int train_binary(Session& session, std::span<const std::string> args);
+int eval(Session& session, std::span<const std::string> args);
+int predict(Session& session, std::span<const std::string> args);
+int inspect(Session& session, std::span<const std::string> args);
+int report(Session& session, std::span<const std::string> args);
+int info(Session& session, std::span<const std::string> args);
+int data_synth(Session& session, std::span<const std::string> args);
+int data_info(Session& session, std::span<const std::string> args);
+int data_sheet(Session& session, std::span<const std::string> args);
+
+}  // namespace bitloom::cli

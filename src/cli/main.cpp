@@ -1,0 +1,186 @@
+// The program `bitloom VERB [KIND] [options]`: finds the command, runs it, and turns errors into text and exit codes.
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/suggest.h"
+#include "core/version.h"
+
+namespace bitloom::cli {
+namespace {
+
+constexpr std::array<Command, 9> commands{{
+    {"train", "binary", "train a binary net, layer by layer", &train_binary},
+    {"eval", "", "measure a model's accuracy on a data set", &eval},
+    {"predict", "", "classify images", &predict},
+    {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
+    {"report", "", "write a run's HTML report", &report},
+    {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
+    {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
+    {"data", "info", "show what a data set holds", &data_info},
+    {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},
+}};
+
+std::string full_name(const Command& command) {
+  return *command.kind == '\0' ? command.verb : fmt::format("{} {}", command.verb, command.kind);
+}
+
+std::string general_help() {
+  std::string text =
+      "Usage: bitloom VERB [KIND] [options]\n\n"
+      "Bitloom trains bit-packed neural networks on CPUs. `mpirun -n N bitloom train ...` uses N processes.\n\nCommands:\n";
+  for (const Command& command : commands) text += fmt::format("  {:<14} {}\n", full_name(command), command.summary);
+  return text +
+         "\n`bitloom help VERB [KIND]` or `bitloom VERB [KIND] --help` lists a command's options.\n"
+         "`bitloom --version` prints the version.\n\n"
+         "Exit codes:\n"
+         "  0   done\n"
+         "  2   usage: an option, a net description or an argument is wrong\n"
+         "  3   a data set, an image or a model file cannot be used\n"
+         "  4   interrupted; continue with --resume\n"
+         "  5   the operating system refused: disk full, no permission, ...\n"
+         "  6   busy: another process holds the run folder or the cache\n"
+         "  7   another process of an MPI run was lost\n"
+         "  70  internal error: a bug in Bitloom\n\n"
+         "Environment: OMP_NUM_THREADS (threads per process), BITLOOM_ISA (which kernels run; see `bitloom info`),\n"
+         "XDG_CACHE_HOME (where the cache goes)\n";
+}
+
+std::vector<std::string> names_of(const std::string& verb) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (verb.empty()) names.emplace_back(command.verb);
+    if (verb == command.verb) names.emplace_back(command.kind);
+  }
+  return names;
+}
+
+// Finds the command that `args` starts with and drops its name from them.
+const Command& find_command(std::vector<std::string>& args) {
+  const std::string verb = args.front();
+  const std::vector<std::string> kinds = names_of(verb);
+  if (kinds.empty()) {
+    std::vector<std::string> known = names_of("");
+    known.emplace_back("help");
+    fail(ErrorKind::usage, "unknown command '{}'{}", verb, did_you_mean(verb, known));
+  }
+  args.erase(args.begin());
+  std::string kind;
+  if (!kinds.front().empty()) {
+    if (args.empty() || args.front().starts_with('-')) {
+      fail(ErrorKind::usage, "{}: expected what: {}", verb, fmt::join(kinds, ", "));
+    }
+    kind = args.front();
+    args.erase(args.begin());
+  }
+  for (const Command& command : commands) {
+    if (verb == command.verb && kind == command.kind) return command;
+  }
+  fail(ErrorKind::usage, "{}: unknown kind '{}'{}", verb, kind, did_you_mean(kind, kinds));
+}
+
+// `bitloom help data`, `bitloom data --help`: a verb with several kinds has no options of its own.
+bool asks_for_kinds(const std::vector<std::string>& args) {
+  const std::vector<std::string> kinds = names_of(args.front());
+  return !kinds.empty() && !kinds.front().empty() && (args.size() == 1 || args[1] == "--help" || args[1] == "-h");
+}
+
+int run_command(Session& session, std::vector<std::string> args) {
+  if (args.empty()) {
+    session.terminal.line(general_help());
+    return exit_usage;
+  }
+  if (args.front() == "--version") {
+    session.terminal.print("bitloom {}", version);
+    return exit_done;
+  }
+  const bool help = args.front() == "help";
+  if (help) args.erase(args.begin());
+  if (args.empty() || args.front() == "--help" || args.front() == "-h") {
+    session.terminal.line(general_help());
+    return exit_done;
+  }
+  const bool help_flag = args.size() > 1 && (args[1] == "--help" || args[1] == "-h");
+  if ((help || help_flag) && asks_for_kinds(args)) {
+    for (const Command& command : commands) {
+      if (args.front() == command.verb) session.terminal.print("  bitloom {:<14} {}", full_name(command), command.summary);
+    }
+    session.terminal.print("\n`bitloom {} KIND --help` lists the options.", args.front());
+    return exit_done;
+  }
+  const Command& command = find_command(args);
+  if (help) args = {"--help"};
+  return command.run(session, args);
+}
+
+int exit_code(ErrorKind kind) {
+  constexpr std::array<std::pair<ErrorKind, ExitCode>, 6> codes{{{ErrorKind::usage, exit_usage},
+                                                                 {ErrorKind::data, exit_data},
+                                                                 {ErrorKind::interrupted, exit_interrupted},
+                                                                 {ErrorKind::io, exit_io},
+                                                                 {ErrorKind::busy, exit_busy},
+                                                                 {ErrorKind::internal, exit_internal}}};
+  for (const auto& [each, code] : codes) {
+    if (each == kind) return code;
+  }
+  return exit_internal;
+}
+
+// An error that the other ranks do not know of: they would wait for this one for ever.
+int lonely_error(Session& session, const std::string& message, int code) {
+  if (session.comm.size() == 1) {
+    session.terminal.error(message);
+    return code;
+  }
+  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), message);
+  mpi::abort_all(code);
+}
+
+int guarded(Session& session, const std::vector<std::string>& args) {
+  try {
+    return run_command(session, args);
+  } catch (const mpi::PeerLost& error) {
+    return lonely_error(session, error.what(), exit_peer_lost);
+  } catch (const mpi::SharedError& error) {
+    session.terminal.error(error.what());
+    return exit_code(error.kind());
+  } catch (const Error& error) {
+    const int code = exit_code(error.kind());
+    // Usage errors come from the command line, which all ranks share; stopping is agreed upon by all.
+    if (error.kind() != ErrorKind::usage && error.kind() != ErrorKind::interrupted)
+      return lonely_error(session, error.what(), code);
+    session.terminal.error(error.what());
+    return code;
+  } catch (const std::bad_alloc&) {
+    return lonely_error(session, "out of memory", exit_io);
+  } catch (const std::exception& error) {
+    return lonely_error(session, fmt::format("internal error: {}", error.what()), exit_internal);
+  }
+}
+
+int run(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  std::unique_ptr<mpi::Environment> environment;
+  try {
+    environment = std::make_unique<mpi::Environment>();
+  } catch (const mpi::PeerLost& error) {
+    fmt::print(stderr, "bitloom: {}\n", error.what());
+    return exit_peer_lost;
+  }
+  Terminal terminal(!environment->world().is_root());
+  Session session{environment->world(), terminal, "bitloom"};
+  for (const std::string& arg : args) session.command_line += " " + arg;
+  return guarded(session, args);
+}
+
+}  // namespace
+}  // namespace bitloom::cli
+
+int main(int argc, char** argv) { return bitloom::cli::run(argc, argv); }

@@ -1,0 +1,96 @@
+#include "cli/model_source.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/text.h"
+#include "data/readers.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t default_validation = 5000;
+constexpr std::size_t small_set = 20000;  // of which a tenth validates
+constexpr std::array<const char*, 5> data_option_names{"data", "validation", "split-seed", "max-train", "max-test"};
+
+}  // namespace
+
+fs::path find_model(const std::string& argument) {
+  const fs::path path(argument);
+  if (!fs::exists(path)) fail(ErrorKind::data, "{}: there is no such model file or run folder", argument);
+  if (!fs::is_directory(path)) return path;
+  if (fs::exists(path / model_file)) return path / model_file;
+  if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
+    fail(ErrorKind::data,
+         "{}: the run is not finished, there is no {} yet; continue it with: bitloom train binary --resume --out {}", argument,
+         model_file, argument);
+  }
+  fail(ErrorKind::data, "{}: the folder holds no run: there is no {}", argument, model_file);
+}
+
+fs::path find_run(const std::string& argument) {
+  const fs::path path(argument);
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  return fs::exists(folder / options_file) ? folder : fs::path();
+}
+
+void DataOptions::declare(Options& options) {
+  options.text("data", spec, "SPEC",
+               "synth, synth:SEED, or a folder with CIFAR-10, CIFAR-100, MNIST or one sub-folder of images per class; "
+               "KIND:FOLDER (cifar10, cifar100, idx, folder) says which");
+  options.text("validation", validation, "N",
+               "images of the training set to hold back for validation; auto: 5000, or a tenth of a set below 20000");
+  options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(), "which images are held back");
+  options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(), "use the first N training images; 0: all");
+  options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "use the first N test images; 0: all");
+}
+
+std::size_t DataOptions::validation_images(std::size_t images) const {
+  if (validation == "auto") return images < small_set ? images / 10 : default_validation;
+  const auto number = parse_int(validation);
+  if (!number || *number < 0) {
+    fail(ErrorKind::usage, "--validation: '{}' is neither 'auto' nor a number of images", validation);
+  }
+  if (static_cast<std::size_t>(*number) >= images) {
+    fail(ErrorKind::usage, "--validation: {} images would be held back, but the training set has only {}", *number, images);
+  }
+  return static_cast<std::size_t>(*number);
+}
+
+std::string data_options_of_run(const fs::path& run) {
+  if (run.empty()) return "";
+  std::istringstream ini(read_text(run / options_file));
+  std::string kept;
+  std::string line;
+  while (std::getline(ini, line)) {
+    const std::string name(trim(std::string_view(line).substr(0, line.find('='))));
+    if (std::find(data_option_names.begin(), data_option_names.end(), name) != data_option_names.end()) kept += line + "\n";
+  }
+  return kept;
+}
+
+data::DataSplits load_data(const DataOptions& options) {
+  data::LoadOptions load;
+  load.seed = options.split_seed;
+  load.max_train = options.max_train;
+  load.max_test = options.max_test;
+  data::DataSplits splits = data::load(options.spec, load);
+  const std::size_t held_back = options.validation_images(splits.train.size());
+  if (held_back != 0) splits.validation = data::split_validation(splits.train, held_back, options.split_seed);
+  return splits;
+}
+
+std::string absolute_spec(const std::string& spec) {
+  const std::size_t colon = spec.find(':');
+  if (spec.substr(0, colon) == "synth") return spec;
+  if (fs::exists(spec) || colon == std::string::npos) return fs::absolute(spec).lexically_normal().string();
+  return spec.substr(0, colon + 1) + fs::absolute(spec.substr(colon + 1)).lexically_normal().string();
+}
+
+}  // namespace bitloom::cli

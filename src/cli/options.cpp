@@ -1,0 +1,297 @@
+#include "cli/options.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/program_options.hpp>
+#include <sstream>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/suggest.h"
+#include "core/text.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* argument_key = "";  // how Boost calls what stands without an option
+constexpr std::array<std::pair<const char*, int>, 5> byte_units{{{"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
+
+std::string bytes_text(std::uint64_t bytes) {
+  for (auto unit = byte_units.rbegin(); unit != byte_units.rend(); ++unit) {
+    const std::uint64_t size = std::uint64_t{1} << unit->second;
+    if (bytes != 0 && bytes % size == 0) return fmt::format("{}{}", bytes / size, unit->first);
+  }
+  return "0";
+}
+
+std::string without_dashes(const std::string& name) {
+  const std::size_t begin = name.find_first_not_of('-');
+  return begin == std::string::npos ? name : name.substr(begin);
+}
+
+}  // namespace
+
+std::uint64_t parse_bytes(const std::string& label, const std::string& text) {
+  const std::string_view trimmed = trim(text);
+  const std::size_t digits = std::min(trimmed.find_first_not_of("0123456789."), trimmed.size());
+  const auto number = parse_double(trimmed.substr(0, digits));
+  const std::string_view suffix = trim(trimmed.substr(digits));
+  for (const auto& [name, shift] : byte_units) {
+    if (!number || (suffix != name && !(suffix.empty() && *number == 0))) continue;
+    const double bytes = *number * static_cast<double>(std::uint64_t{1} << shift);
+    if (bytes < 9e18) return static_cast<std::uint64_t>(bytes);
+  }
+  fail(ErrorKind::usage, "{}: '{}' is not a size; expected 0 or a number with B, KiB, MiB, GiB or TiB, such as 8GiB", label,
+       text);
+}
+
+Options::Options(std::string usage, std::string summary) : usage_(std::move(usage)), summary_(std::move(summary)) {}
+
+Options::Entry& Options::add(const std::string& name, const std::string& placeholder, const std::string& description) {
+  Entry entry;
+  entry.name = name;
+  entry.placeholder = placeholder;
+  entry.description = description;
+  entry.group = group_;
+  entry.transient = transient_;
+  return entries_.emplace_back(std::move(entry));
+}
+
+void Options::flag(const std::string& name, bool& value, const std::string& description) {
+  Entry& entry = add(name, "", description);
+  entry.is_flag = true;
+  entry.set = [&value](const std::string& label, const std::vector<std::string>& values) {
+    if (values.empty() || values.front() == "true") {
+      value = true;
+    } else if (values.front() == "false") {
+      value = false;
+    } else {
+      fail(ErrorKind::usage, "{}: '{}' is neither true nor false", label, values.front());
+    }
+  };
+  entry.get = [&value] { return std::vector<std::string>{value ? "true" : "false"}; };
+}
+
+void Options::text(const std::string& name, std::string& value, const std::string& placeholder,
+                   const std::string& description) {
+  Entry& entry = add(name, placeholder, value.empty() ? description : fmt::format("{} (default {})", description, value));
+  entry.set = [&value](const std::string&, const std::vector<std::string>& values) { value = values.front(); };
+  entry.get = [&value] { return value.empty() ? std::vector<std::string>{} : std::vector<std::string>{value}; };
+}
+
+void Options::list(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
+                   const std::string& description) {
+  Entry& entry = add(name, placeholder, description + " (may be repeated)");
+  entry.repeatable = true;
+  entry.set = [&values](const std::string&, const std::vector<std::string>& given) { values = given; };
+  entry.get = [&values] { return values; };
+}
+
+void Options::choice(const std::string& name, std::string& value, std::vector<std::string> allowed,
+                     const std::string& description) {
+  Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), fmt::format("{} (default {})", description, value));
+  if (allowed.size() > 3) entry.placeholder = "NAME";
+  entry.set = [&value, allowed = std::move(allowed)](const std::string& label, const std::vector<std::string>& values) {
+    if (std::find(allowed.begin(), allowed.end(), values.front()) == allowed.end()) {
+      fail(ErrorKind::usage, "{}: unknown value '{}'{}", label, values.front(), did_you_mean(values.front(), allowed));
+    }
+    value = values.front();
+  };
+  entry.get = [&value] { return std::vector<std::string>{value}; };
+}
+
+void Options::count(const std::string& name, std::size_t& value, std::size_t low, std::size_t high,
+                    const std::string& description) {
+  Entry& entry = add(name, "N", fmt::format("{} (default {})", description, value));
+  entry.set = [&value, low, high](const std::string& label, const std::vector<std::string>& values) {
+    const auto number = parse_int(values.front());
+    if (!number || *number < 0 || static_cast<std::size_t>(*number) < low || static_cast<std::size_t>(*number) > high) {
+      fail(ErrorKind::usage, "{}: '{}' is out of range; expected a whole number from {} to {}", label, values.front(), low,
+           high);
+    }
+    value = static_cast<std::size_t>(*number);
+  };
+  entry.get = [&value] { return std::vector<std::string>{fmt::format("{}", value)}; };
+}
+
+void Options::number(const std::string& name, double& value, double low, double high, const std::string& description,
+                     bool open) {
+  Entry& entry = add(name, "X", fmt::format("{} (default {})", description, value));
+  entry.set = [&value, low, high, open](const std::string& label, const std::vector<std::string>& values) {
+    const auto number = parse_double(values.front());
+    if (!number || !(open ? *number > low : *number >= low) || !(*number <= high)) {
+      fail(ErrorKind::usage, "{}: '{}' is out of range; expected a number {} {} and at most {}", label, values.front(),
+           open ? "above" : "from", low, high);
+    }
+    value = *number;
+  };
+  entry.get = [&value] { return std::vector<std::string>{fmt::format("{}", value)}; };
+}
+
+void Options::bytes(const std::string& name, std::uint64_t& value, const std::string& description) {
+  Entry& entry = add(name, "SIZE", fmt::format("{} (default {})", description, bytes_text(value)));
+  entry.set = [&value](const std::string& label, const std::vector<std::string>& values) {
+    value = parse_bytes(label, values.front());
+  };
+  entry.get = [&value] { return std::vector<std::string>{bytes_text(value)}; };
+}
+
+void Options::arguments(std::vector<std::string>& values, const std::string& what, std::size_t low, std::size_t high) {
+  arguments_ = &values;
+  argument_name_ = what;
+  low_arguments_ = low;
+  high_arguments_ = high;
+}
+
+const Options::Entry* Options::find(const std::string& name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+void Options::remember(const std::string& name, const std::string& label, const std::vector<std::string>& values, Source source,
+                       std::map<std::string, Given>& into) const {
+  const auto [place, fresh] = into.try_emplace(name, Given{source, label, values});
+  if (fresh) return;
+  const Entry* entry = find(name);
+  if (entry != nullptr && !entry->repeatable) fail(ErrorKind::usage, "{} is given twice", label);
+  place->second.values.insert(place->second.values.end(), values.begin(), values.end());
+}
+
+// Runs one of Boost's parsers over descriptions of all options and keeps what is new.
+template <typename Parser>
+void Options::collect(Parser&& parser, const std::string& prefix, Source source) {
+  po::options_description all;
+  std::vector<std::string> names = {"help"};
+  all.add_options()("help,h", "");
+  for (const Entry& entry : entries_) {
+    names.push_back(entry.name);
+    if (entry.is_flag) {
+      all.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), "");
+    } else {
+      all.add_options()(entry.name.c_str(), po::value<std::string>(), "");
+    }
+  }
+  std::map<std::string, Given> found;
+  try {
+    const po::parsed_options parsed = parser(all);
+    for (const po::option& option : parsed.options) {
+      const bool argument = option.position_key >= 0;
+      if (!argument && find(option.string_key) == nullptr && option.string_key != "help") {
+        throw po::unknown_option(option.string_key);
+      }
+      const std::string key = argument ? argument_key : option.string_key;
+      remember(key, prefix + key, option.value, source, found);
+    }
+  } catch (const po::unknown_option& error) {
+    const std::string name = without_dashes(error.get_option_name());
+    fail(ErrorKind::usage, "unknown option {}{}{}", prefix, name, did_you_mean(name, names));
+  } catch (const po::error& error) {
+    fail(ErrorKind::usage, "{}{}", source == Source::command_line ? "" : prefix, error.what());
+  }
+  given_.merge(found);
+}
+
+bool Options::parse(std::span<const std::string> args) {
+  const auto command_line = [&](const po::options_description& all) {
+    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::positional_options_description everything;
+    everything.add("argument", -1);
+    po::options_description with_arguments;
+    with_arguments.add(all).add_options()("argument", po::value<std::vector<std::string>>(), "");
+    return po::command_line_parser(std::vector<std::string>(args.begin(), args.end()))
+        .options(with_arguments)
+        .positional(everything)
+        .style(style)
+        .run();
+  };
+  collect(command_line, "--", Source::command_line);
+  if (given_.contains("help")) return false;
+  const std::vector<std::string> values =
+      given_.contains(argument_key) ? given_.at(argument_key).values : std::vector<std::string>{};
+  if (values.size() > high_arguments_) {
+    fail(ErrorKind::usage, "unexpected argument '{}'; usage: {}", values[high_arguments_], usage_);
+  }
+  if (values.size() < low_arguments_) fail(ErrorKind::usage, "missing {}; usage: {}", argument_name_, usage_);
+  if (arguments_ != nullptr) *arguments_ = values;
+  if (const std::string file = raw("config"); find("config") != nullptr && !file.empty()) {
+    try {
+      read_ini(read_text(file), file, Source::config_file);
+    } catch (const Error& error) {
+      fail(ErrorKind::usage, "--config: {}", error.what());
+    }
+  }
+  return true;
+}
+
+void Options::read_ini(const std::string& ini, const std::string& name, Source source) {
+  const auto file = [&](const po::options_description& all) {
+    std::istringstream stream(ini);
+    return po::parse_config_file(stream, all);
+  };
+  collect(file, name + ": ", source);
+}
+
+void Options::finish() {
+  for (const Entry& entry : entries_) {
+    const auto found = given_.find(entry.name);
+    if (found != given_.end()) entry.set(found->second.label, found->second.values);
+  }
+}
+
+Options::Source Options::source(const std::string& name) const {
+  const auto found = given_.find(name);
+  return found == given_.end() ? Source::none : found->second.source;
+}
+
+std::string Options::raw(const std::string& name) const {
+  const auto found = given_.find(name);
+  return found == given_.end() || found->second.values.empty() ? "" : found->second.values.front();
+}
+
+std::string Options::help() const {
+  constexpr unsigned columns = 110;
+  std::ostringstream out;
+  out << "Usage: " << usage_ << "\n\n" << summary_ << "\n";
+  std::vector<std::string> groups;
+  for (const Entry& entry : entries_) {
+    if (!entry.group.empty() && std::find(groups.begin(), groups.end(), entry.group) == groups.end())
+      groups.push_back(entry.group);
+  }
+  if (groups.empty()) groups.emplace_back("Options");
+  for (const std::string& group : groups) {
+    po::options_description section(group, columns, columns * 2 / 3);
+    for (const Entry& entry : entries_) {
+      if (entry.group != group) continue;
+      if (entry.is_flag) {
+        section.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), entry.description.c_str());
+      } else {
+        section.add_options()(entry.name.c_str(), po::value<std::string>()->value_name(entry.placeholder),
+                              entry.description.c_str());
+      }
+    }
+    if (group == groups.back()) section.add_options()("help,h", "this text");
+    out << "\n" << section;
+  }
+  return out.str();
+}
+
+std::string Options::to_ini() const {
+  std::string ini;
+  for (const Entry& entry : entries_) {
+    if (entry.transient) continue;
+    for (const std::string& value : entry.get()) {
+      // Boost's INI has comments but no quotes.
+      if (value.find_first_of("#\n") != std::string::npos || value != trim(value)) {
+        fail(ErrorKind::usage, "--{}: '{}' cannot be kept in an INI file: '#', line ends and outer spaces have no place there",
+             entry.name, value);
+      }
+      ini += fmt::format("{} = {}\n", entry.name, value);
+    }
+  }
+  return ini;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,95 @@
+// The options of one command: declared once with a variable, a range and a description, read from the command line, from
+// --config files and from the options.ini of a run. Boost.Program_options does the syntax and the help; what it leaves to the
+// caller (ranges, messages that name option, value and what was expected, suggestions, writing INI) is done here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bitloom::cli {
+
+class Options {
+ public:
+  // Where a value came from; earlier ones win.
+  enum class Source { command_line, config_file, run, none };
+
+  // usage: "bitloom eval MODEL|RUN [options]". `summary` is a sentence or a paragraph above the options.
+  Options(std::string usage, std::string summary);
+
+  // The heading of the options declared after it.
+  void group(const std::string& title) { group_ = title; }
+  // The options declared after it are not shown by --help.
+  void hidden() { group_.clear(); }
+  // The options declared after it are not written by to_ini(): they say where and how, not what.
+  void transient(bool value) { transient_ = value; }
+
+  // Each puts the value of an option into a variable, which holds the default until finish(). The description gets the default
+  // appended where there is one; it names the unit.
+  void flag(const std::string& name, bool& value, const std::string& description);
+  void text(const std::string& name, std::string& value, const std::string& placeholder, const std::string& description);
+  void list(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
+            const std::string& description);
+  // One of `allowed`; if these are more than three, the description has to name them.
+  void choice(const std::string& name, std::string& value, std::vector<std::string> allowed, const std::string& description);
+  void count(const std::string& name, std::size_t& value, std::size_t low, std::size_t high, const std::string& description);
+  // low <= value <= high; with `open`, low < value.
+  void number(const std::string& name, double& value, double low, double high, const std::string& description,
+              bool open = false);
+  // 0, or a number with B, KiB, MiB, GiB or TiB.
+  void bytes(const std::string& name, std::uint64_t& value, const std::string& description);
+  // What stands on the command line without an option, `low` to `high` of them; `what` names one.
+  void arguments(std::vector<std::string>& values, const std::string& what, std::size_t low, std::size_t high);
+
+  // Reads the command line (and --config if that is declared). Throws usage errors. Returns false if --help was given.
+  bool parse(std::span<const std::string> args);
+  // Adds the options of an INI file that were not given yet. `name` stands for it in messages.
+  void read_ini(const std::string& ini, const std::string& name, Source source);
+  // Puts all values into the variables. Throws usage errors.
+  void finish();
+
+  Source source(const std::string& name) const;
+  // The value as written, "" if it was not given: for the few that are needed before finish().
+  std::string raw(const std::string& name) const;
+
+  std::string help() const;
+  // All options that are not transient, with the values that the variables have now.
+  std::string to_ini() const;
+
+ private:
+  struct Entry {
+    std::string name, placeholder, description, group;
+    bool is_flag = false, repeatable = false, transient = false;
+    std::function<void(const std::string& label, const std::vector<std::string>& values)> set;
+    std::function<std::vector<std::string>()> get;
+  };
+  struct Given {
+    Source source = Source::none;
+    std::string label;  // how messages call the option: "--batch", "train.ini: batch"
+    std::vector<std::string> values;
+  };
+  Entry& add(const std::string& name, const std::string& placeholder, const std::string& description);
+  const Entry* find(const std::string& name) const;
+  void remember(const std::string& name, const std::string& label, const std::vector<std::string>& values, Source source,
+                std::map<std::string, Given>& into) const;
+  template <typename Parser>
+  void collect(Parser&& parser, const std::string& prefix, Source source);
+
+  std::string usage_, summary_, group_ = "Options";
+  bool transient_ = false;
+  std::vector<Entry> entries_;
+  std::map<std::string, Given> given_;
+  std::vector<std::string>* arguments_ = nullptr;
+  std::string argument_name_;
+  std::size_t low_arguments_ = 0, high_arguments_ = 0;
+};
+
+// "8GiB", "500 MB" is not one: the units are binary. Throws a usage error that names `label`.
+std::uint64_t parse_bytes(const std::string& label, const std::string& text);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,13 @@
+// Ctrl-C, SIGTERM (the notice that a spot machine goes) and SIGUSR1 (which mpirun forwards) ask a run to stop.
+#pragma once
+
+namespace bitloom::cli {
+
+// From now on the first of these signals only sets the flag; the next one that comes a moment later ends the process at once,
+// as it would have without this.
+void catch_stop_signals();
+
+// Has one arrived?
+bool stop_requested() noexcept;
+
+}  // namespace bitloom::cli

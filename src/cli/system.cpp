@@ -1,0 +1,109 @@
+#include "cli/system.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/text.h"
+
+namespace bitloom::cli {
+namespace {
+
+// One rank's host and cores, as it tells the others.
+struct Place {
+  std::array<char, 64> host{};
+  cpu_set_t cores{};
+  std::int32_t wanted = 0;  // threads the user asked for, 0 if none
+};
+
+Place own_place(int wanted) {
+  Place place;
+  CPU_ZERO(&place.cores);
+  gethostname(place.host.data(), place.host.size() - 1);
+  if (sched_getaffinity(0, sizeof place.cores, &place.cores) != 0) CPU_SET(0, &place.cores);
+  place.wanted = wanted;
+  return place;
+}
+
+std::vector<Place> all_places(mpi::Comm& comm, const Place& own) {
+  const auto gathered = comm.gather_bytes(std::as_bytes(std::span(&own, 1)));
+  std::vector<Place> places(static_cast<std::size_t>(comm.size()));
+  for (std::size_t i = 0; i < gathered.size(); ++i) std::memcpy(&places[i], gathered[i].data(), sizeof(Place));
+  comm.broadcast(std::span(places));
+  return places;
+}
+
+std::uint64_t meminfo(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!line.starts_with(key + ":")) continue;
+    const std::string number = line.substr(key.size() + 1, line.find("kB") - key.size() - 1);
+    return static_cast<std::uint64_t>(parse_int(trim(number)).value_or(0)) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Threads choose_threads(mpi::Comm& comm) {
+  Threads threads;
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  threads.from_user = variable != nullptr && *variable != '\0';
+  const Place own = own_place(threads.from_user ? omp_get_max_threads() : 0);
+  std::vector<Place> here = all_places(comm, own);
+  std::erase_if(here, [&](const Place& place) { return place.host != own.host; });
+
+  std::array<int, CPU_SETSIZE> users{};  // ranks of this host that may run on each core
+  threads.cores_of_host = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    for (const Place& place : here) users[static_cast<std::size_t>(core)] += CPU_ISSET(core, &place.cores) ? 1 : 0;
+    threads.cores_of_host += users[static_cast<std::size_t>(core)] > 0 ? 1 : 0;
+  }
+  const auto share = [&](const Place& place) {
+    if (place.wanted > 0) return static_cast<int>(place.wanted);
+    double cores = 0;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &place.cores)) cores += 1.0 / users[static_cast<std::size_t>(core)];
+    }
+    return std::max(1, static_cast<int>(cores + 1e-6));
+  };
+  threads.per_rank = share(own);
+  threads.on_host = 0;
+  for (const Place& place : here) threads.on_host += share(place);
+  omp_set_num_threads(threads.per_rank);
+  return threads;
+}
+
+std::string oversubscription(const Threads& threads) {
+  if (threads.on_host <= threads.cores_of_host) return "";
+  return fmt::format(
+      "{} threads share {} cores on this host, which costs more than it gives; start fewer ranks or lower "
+      "OMP_NUM_THREADS",
+      threads.on_host, threads.cores_of_host);
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::size_t colon = line.find(':');
+    if (line.starts_with("model name") && colon != std::string::npos) return std::string(trim(line.substr(colon + 1)));
+  }
+  return "unknown";
+}
+
+std::uint64_t total_memory() { return meminfo("MemTotal"); }
+std::uint64_t available_memory() { return meminfo("MemAvailable"); }
+
+}  // namespace bitloom::cli

@@ -1,0 +1,29 @@
+// What the machine has, as far as the program chooses by it or shows it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mpi/comm.h"
+
+namespace bitloom::cli {
+
+struct Threads {
+  int per_rank = 1;        // what this rank uses
+  int on_host = 1;         // of all ranks on this host
+  int cores_of_host = 1;   // that the ranks on this host may use
+  bool from_user = false;  // OMP_NUM_THREADS decided
+};
+
+// Collective: sets OpenMP's threads. OMP_NUM_THREADS decides where it is set; otherwise each rank takes its share of the cores
+// it may run on, each core divided by the number of ranks on this host that may run there too.
+Threads choose_threads(mpi::Comm& comm);
+
+// "" or a warning that the threads are more than the cores.
+std::string oversubscription(const Threads& threads);
+
+std::string cpu_model();       // "unknown" where /proc/cpuinfo does not say
+std::uint64_t total_memory();  // bytes; 0 where /proc/meminfo is missing
+std::uint64_t available_memory();
+
+}  // namespace bitloom::cli

@@ -1,0 +1,184 @@
+#include "cli/train_options.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/suggest.h"
+#include "core/text.h"
+#include "data/augment.h"
+#include "layerwise/rules.h"
+#include "models/binary/named_nets.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names;
+  for (const layerwise::UpdateRule& rule : layerwise::update_rules()) names.emplace_back(rule.name);
+  return names;
+}
+
+// "layer2.width=512" at its '='.
+std::pair<std::string, std::string> split_setting(const std::string& option, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    fail(ErrorKind::usage, "{}: '{}' is not KEY=VALUE, such as layer2.width=512", option, text);
+  }
+  return {std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1)))};
+}
+
+void declare_run(Options& options, TrainSettings& settings) {
+  layerwise::RunOptions& run = settings.run;
+  options.group("Run");
+  options.text("net", settings.net, "NAME|FILE",
+               fmt::format("the net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
+  options.list("set", settings.changes, "KEY=VALUE",
+               "change a value of the net: LAYER.width, STAGE.epochs, encoder.filters, head.grid, ...");
+  options.transient(true);
+  options.text("out", settings.out, "FOLDER",
+               "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
+  options.flag("resume", settings.resume, "continue the run in --out; its net, data and options need not be repeated");
+  options.text("config", settings.config, "FILE",
+               "options from an INI file, a line `name = value` each; the command line overrides it");
+  options.transient(false);
+  options.list("search", settings.searches, "KEY=V1,V2,...",
+               "train one net for every combination of values, in sub-folders of --out, and rank them by validation accuracy; "
+               "trained layers that they share are taken from the cache");
+  options.transient(true);
+  options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
+  options.transient(false);
+  options.text("cache", settings.cache, "FOLDER",
+               "where trained stages and outputs of frozen layers are kept between runs; none: nowhere; auto: the user's cache "
+               "folder (see `bitloom info`)");
+  options.bytes("cache-limit", run.cache_limit, "how large the cache may become");
+  options.choice("frozen", run.frozen, {"auto", "cache", "recompute"},
+                 "whether outputs of frozen layers are kept in the cache or computed again at every step");
+}
+
+void declare_training(Options& options, TrainSettings& settings) {
+  layerwise::RunOptions& run = settings.run;
+  layerwise::TrainOptions& train = run.train;
+  options.group("Training");
+  options.count("epochs", settings.epochs, 0, 100000, "passes over the training set in every stage; 0: as the net says");
+  options.count("batch", train.batch, 1, 1000000, "images per update, over all processes");
+  options.transient(true);
+  options.count("batch-per-rank", settings.batch_per_rank, 0, 1000000,
+                "images per update and process, instead of --batch; 0: not");
+  options.transient(false);
+  options.count("seed", train.seed, 0, any_count, "of everything random in training");
+  options.text("augment", settings.augment, "LIST",
+               "changes to training images: none or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] "
+               "(N in pixels, per cent or grey levels), such as crop4,flip");
+  options.count("augment-copies", run.augment_copies, 0, 10000,
+                "fixed changed copies of each image; 0: fresh ones at every epoch");
+  options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);
+  options.number("head-decay", train.head_decay, 0, 1, "decoupled weight decay of the heads, per step and learning rate");
+  options.number("label-smoothing", train.label_smoothing, 0, 0.99, "probability spread over all classes");
+  options.number("final-rate", train.final_rate, 0, 1, "share of the learning rates left at the end of a stage (cosine)");
+  options.count("warmup-steps", train.warmup_steps, 0, any_count,
+                "steps at the start of a stage in which only its head learns; at most a tenth of the stage");
+}
+
+void declare_layers(Options& options, TrainSettings& settings) {
+  layerwise::LayerOptions& layer = settings.run.train.layer;
+  layerwise::RuleOptions& rule = layer.rule;
+  options.group("Binary weights");
+  std::vector<std::string> rules;
+  for (const layerwise::UpdateRule& each : layerwise::update_rules()) {
+    rules.push_back(fmt::format("{} ({})", each.name, each.description));
+  }
+  options.choice("rule", rule.name, rule_names(), fmt::format("how gradients flip weights: {}", fmt::join(rules, "; ")));
+  options.number("learning-rate", rule.learning_rate, 0, 10,
+                 "accumulate: accumulator step per root-mean-square of the gradient", true);
+  options.number("momentum", rule.momentum, 0, 0.99999, "topk, bop: decay of the averaged gradient per step");
+  options.number("flip-share", rule.flip_share, 0, 1, "topk: share of a layer's weights flipped per step, at first");
+  options.number("flip-threshold", rule.flip_threshold, 0, 1000, "bop: averaged gradient that flips, in root-mean-squares");
+  options.number("flip-rate", rule.flip_rate, 0, 1, "stochastic: probability of a flip per root-mean-square of gradient");
+  options.number("dead-zone", rule.dead_zone, 0, 1, "ternary layers: accumulators this close to 0 are the weight 0");
+  options.flag("freeze-weights", settings.freeze_weights,
+               "leave the binary weights random; thresholds and heads learn (the control experiment)");
+  options.group("Thresholds");
+  options.number("threshold-learning-rate", layer.offset_rate, 0, 10, "Adam's learning rate for thresholds");
+  options.number("initial-offset", layer.initial_offset, -10, 10,
+                 "threshold at the start, in standard deviations from the mean");
+  options.number("active-share", layer.active_share, 0, 1, "share of pixels near enough to the threshold to get gradient",
+                 true);
+  options.number("initial-window", layer.initial_window, 0, 10,
+                 "width of that neighbourhood at the start, in standard deviations", true);
+  options.number("code-target", layer.code_target, 0, 8, "mean magnitude of gradient codes: how finely gradients are rounded",
+                 true);
+}
+
+}  // namespace
+
+TrainSettings::TrainSettings() { run.cache_limit = std::uint64_t{8} << 30; }
+
+void TrainSettings::declare(Options& options) {
+  declare_run(options, *this);
+  options.group("Data");
+  data.declare(options);
+  declare_training(options, *this);
+  declare_layers(options, *this);
+  options.hidden();
+  options.transient(true);
+  options.count("stop-after-steps", run.stop_after_steps, 0, any_count, "for tests: stop, resumable, after so many steps");
+}
+
+void TrainSettings::resolve(const Options& options, std::size_t ranks) {
+  if (options.source("batch") == options.source("batch-per-rank") && options.source("batch") != Options::Source::none) {
+    fail(ErrorKind::usage, "--batch and --batch-per-rank exclude each other");
+  }
+  if (batch_per_rank != 0) run.train.batch = batch_per_rank * ranks;
+  run.train.augment = data::parse_augment(augment);
+  run.train.layer.learn_weights = !freeze_weights;
+  run.resume = resume;
+  if (cache == "auto") {
+    try {
+      run.cache = user_cache_folder() / "layers";
+    } catch (const Error&) {
+      run.cache.clear();  // a user without a home has no cache
+    }
+  } else if (cache != "none") {
+    cache = fs::absolute(cache).lexically_normal().string();
+    run.cache = cache;
+  }
+  if (data.spec.empty()) fail(ErrorKind::usage, "--data: missing; expected synth, a folder, or KIND:FOLDER");
+  data.spec = absolute_spec(data.spec);
+  run.data_name = data.spec;
+}
+
+layerwise::NetSpec TrainSettings::make_net() const {
+  layerwise::NetSpec spec = models::find_binary_net(net);
+  for (const std::string& change : changes) {
+    const auto [key, value] = split_setting("--set", change);
+    try {
+      spec = layerwise::with_setting(spec, key, value);
+    } catch (const Error& error) {
+      fail(ErrorKind::usage, "--set: {}", error.what());
+    }
+  }
+  if (epochs != 0) {
+    for (layerwise::StageSpec& stage : spec.stages) stage.epochs = epochs;
+  }
+  return spec;
+}
+
+std::vector<SearchAxis> TrainSettings::search() const {
+  std::vector<SearchAxis> axes;
+  for (const std::string& text : searches) {
+    const auto [key, values] = split_setting("--search", text);
+    axes.push_back({key, split(values, ',')});
+    for (const std::string& value : axes.back().values) {
+      if (value.empty()) fail(ErrorKind::usage, "--search: '{}' has an empty value", text);
+    }
+  }
+  return axes;
+}
+
+}  // namespace bitloom::cli

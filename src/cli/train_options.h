@@ -1,0 +1,46 @@
+// The options of `bitloom train binary`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/model_source.h"
+#include "cli/options.h"
+#include "layerwise/trainer.h"
+
+namespace bitloom::cli {
+
+// A key of the net, "layer3.width", and the values to try.
+struct SearchAxis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+struct TrainSettings {
+  std::string net = "tiny";
+  std::string out;
+  std::string config;
+  bool resume = false;
+  std::vector<std::string> changes;   // --set
+  std::vector<std::string> searches;  // --search
+  std::size_t epochs = 0;             // 0: as the net says
+  std::size_t batch_per_rank = 0;     // 0: `batch` counts
+  bool freeze_weights = false;
+  std::string augment = "none";
+  std::string cache = "auto";
+  DataOptions data;
+  layerwise::RunOptions run;
+
+  TrainSettings();
+  void declare(Options& options);
+  // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
+  void resolve(const Options& options, std::size_t ranks);
+  // The net with --set and --epochs applied. Throws usage errors.
+  layerwise::NetSpec make_net() const;
+  // --search, one axis per occurrence. Throws usage errors.
+  std::vector<SearchAxis> search() const;
+};
+
+}  // namespace bitloom::cli

@@ -1,0 +1,44 @@
+// Starts the program as a user does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace bitloom::test {
+
+struct Outcome {
+  int code = -1;  // exit code; 128 + n after signal n
+  std::string out, err;
+};
+
+// Runs `bitloom args...` in `folder` to its end, with a cache folder of its own in it.
+Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args);
+
+// The same under mpirun with `ranks` ranks on this machine.
+Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);
+
+// A program that runs beside the test.
+class Background {
+ public:
+  Background(const std::filesystem::path& folder, const std::vector<std::string>& args);
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+  ~Background();  // kills it if it still runs
+
+  // Waits until its output holds `text`; false if it ends, or a minute passes, before that.
+  bool wait_for(const std::string& text);
+  void signal(int number) const;
+  Outcome wait();
+
+ private:
+  std::filesystem::path out_, err_;
+  pid_t process_ = -1;
+};
+
+// Options that train a small net within a second or two: one layer, few images, one epoch.
+std::vector<std::string> quick_training(const std::string& out);
+
+}  // namespace bitloom::test

@@ -1,0 +1,223 @@
+// Runs from start to end, interrupted, resumed, with several ranks, and what is done with them afterwards.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+using Args = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Args with(Args args, const Args& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+// Whether two model files hold the same tensors, bit for bit.
+bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const TensorFile first = TensorFile::load(a, Checksum::required);
+  const TensorFile second = TensorFile::load(b, Checksum::required);
+  return !first.tensors.empty() && std::equal(first.tensors.begin(), first.tensors.end(), second.tensors.begin(),
+                                              second.tensors.end(), [](const auto& x, const auto& y) {
+                                                return x.first == y.first && x.second.dtype == y.second.dtype &&
+                                                       x.second.shape == y.second.shape &&
+                                                       std::equal(x.second.bytes.begin(), x.second.bytes.end(),
+                                                                  y.second.bytes.begin(), y.second.bytes.end());
+                                              });
+}
+
+}  // namespace
+
+TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported", "[train]") {
+  const TempDir folder;
+  const Outcome train = run_program(folder.path(), quick_training("run"));
+  INFO(train.out << train.err);
+  REQUIRE(train.code == 0);
+  CHECK(contains(train.out, "test accuracy"));
+  CHECK(contains(train.out, "peak memory"));
+  for (const char* file : {"model.safetensors", "config.json", "metrics.jsonl", "options.ini", "net.json", "log.txt"}) {
+    CHECK(std::filesystem::exists(folder / "run" / file));
+  }
+  CHECK(contains(read_file(folder / "run/log.txt"), "test accuracy"));
+  CHECK(contains(read_file(folder / "run/options.ini"), "batch = 32\n"));
+
+  const Outcome again = run_program(folder.path(), quick_training("run"));
+  CHECK(again.code == 2);
+  CHECK(contains(again.err, "holds a run already"));
+
+  const Outcome eval = run_program(folder.path(), {"eval", "run"});
+  CHECK(eval.code == 0);
+  CHECK(contains(eval.out, "of 100 images"));
+  const Outcome validation = run_program(folder.path(), {"eval", "run/model.safetensors", "--split", "validation", "--json"});
+  REQUIRE(validation.code == 0);
+  const auto json = nlohmann::json::parse(validation.out);
+  CHECK(json["images"] == 40);
+  CHECK(contains(train.out, fmt::format("{:.2f}% of 40 images", 100 * json["accuracy"].get<double>())));
+  CHECK(run_program(folder.path(), {"eval", "run", "--layers", "layer1,layer2", "--mirror", "off"}).code == 0);
+  const Outcome layer = run_program(folder.path(), {"eval", "run", "--layers", "layer3"});
+  CHECK(layer.code == 2);
+  CHECK(contains(layer.err, "has no layer 'layer3'"));
+  std::filesystem::copy_file(folder / "run/model.safetensors", folder / "alone.safetensors");
+  CHECK(run_program(folder.path(), {"eval", "alone.safetensors"}).code == 2);  // nobody says which data
+
+  const Outcome inspect = run_program(folder.path(), {"inspect", "run", "--json"});
+  REQUIRE(inspect.code == 0);
+  CHECK(nlohmann::json::parse(inspect.out)["layers"].size() == 2);
+  CHECK(contains(run_program(folder.path(), {"inspect", "run"}).out, "16 x 16 x 64"));
+
+  REQUIRE(run_program(folder.path(), {"data", "sheet", "synth", "--out", "image.png", "--columns", "1"}).code == 0);
+  const Outcome predict = run_program(folder.path(), {"predict", "run", "image.png", "--top", "2", "--json"});
+  REQUIRE(predict.code == 0);
+  CHECK(nlohmann::json::parse(predict.out)["classes"].size() == 2);
+  const Outcome partly = run_program(folder.path(), {"predict", "run", "none.png", "image.png"});
+  CHECK(partly.code == 3);
+  CHECK(contains(partly.err, "none.png"));
+  CHECK(contains(partly.out, "image.png: "));
+
+  const Outcome report = run_program(folder.path(), {"report", "run"});
+  CHECK(report.code == 0);
+  CHECK(contains(read_file(folder / "run/report.html"), "<svg"));
+
+  const Outcome finished = run_program(folder.path(), {"train", "binary", "--resume", "--out", "run"});
+  CHECK(finished.code == 2);
+  CHECK(contains(finished.err, "is finished"));
+}
+
+TEST_CASE("options come from the command line before the file, and from the file before the defaults", "[train]") {
+  const TempDir folder;
+  write_file(folder / "train.ini",
+             "# a comment\nbatch = 50\nseed = 7\nfreeze-weights = true\nset = layer1.width=32\nset = layer2.width=64\n");
+  const Outcome train =
+      run_program(folder.path(), {"train",   "binary",      "--net",    "tiny",       "--data",  "synth",    "--out",
+                                  "run",     "--max-train", "100",      "--max-test", "50",      "--epochs", "1",
+                                  "--cache", "none",        "--config", "train.ini",  "--batch", "25"});
+  INFO(train.out << train.err);
+  REQUIRE(train.code == 0);
+  const std::string options = read_file(folder / "run/options.ini");
+  for (const char* line :
+       {"batch = 25\n", "seed = 7\n", "freeze-weights = true\n", "set = layer2.width=64\n", "validation = 10\n"}) {
+    INFO(line);
+    CHECK(contains(options, line));
+  }
+  const auto net = nlohmann::json::parse(read_file(folder / "run/net.json"));
+  CHECK(net["layers"][0]["width"] == 32);
+  CHECK(net["layers"][1]["width"] == 64);
+  CHECK(net["stages"][1]["epochs"] == 1);
+
+  write_file(folder / "wrong.ini", "bacth = 50\n");
+  const Outcome wrong = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "wrong.ini"});
+  CHECK(wrong.code == 2);
+  CHECK(contains(wrong.err, "wrong.ini: bacth; did you mean 'batch'?"));
+}
+
+TEST_CASE("a stopped run is resumed to the same bits, and not with other options", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("straight")).code == 0);
+  const Outcome stopped = run_program(folder.path(), with(quick_training("stopped"), {"--stop-after-steps", "5"}));
+  CHECK(stopped.code == 4);
+  CHECK(contains(stopped.err, "bitloom train binary --resume --out stopped"));
+  CHECK(run_program(folder.path(), {"eval", "stopped"}).code == 3);
+  CHECK(contains(run_program(folder.path(), {"report", "stopped"}).out, "report.html"));
+
+  const Outcome other = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--seed", "9"});
+  CHECK(other.code == 2);
+  CHECK(contains(other.err, "--resume"));
+  CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--stop-after-steps", "6"}).code == 4);
+  const Outcome resumed =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--checkpoint-seconds", "1"});
+  INFO(resumed.out << resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
+}
+
+TEST_CASE("SIGTERM leaves a run that resumes to the same bits, and a second process is kept out", "[train]") {
+  const TempDir folder;
+  const Args longer = {"--max-train", "2500", "--epochs", "1"};
+  const auto training = [&](const std::string& out) {
+    Args args = quick_training(out);
+    for (std::size_t i = 0; i + 1 < args.size(); ++i) {
+      for (std::size_t k = 0; k < longer.size(); k += 2) {
+        if (args[i] == longer[k]) args[i + 1] = longer[k + 1];
+      }
+    }
+    return args;
+  };
+  Outcome killed;
+  {
+    Background run(folder.path(), training("killed"));
+    REQUIRE(run.wait_for("steps of"));  // the stage's announcement: the run folder is locked
+    const Outcome second = run_program(folder.path(), {"train", "binary", "--resume", "--out", "killed"});
+    CHECK(second.code == 6);
+    CHECK(contains(second.err, ".lock"));
+    run.signal(SIGTERM);
+    killed = run.wait();
+  }
+  INFO(killed.out << killed.err);
+  REQUIRE(killed.code == 4);
+  REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "killed"}).code == 0);
+  REQUIRE(run_program(folder.path(), training("straight")).code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "killed/model.safetensors"));
+}
+
+TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("one")).code == 0);
+  Args args = quick_training("two");
+  *std::find(args.begin(), args.end(), "--batch") = "--batch-per-rank";
+  *std::find(args.begin(), args.end(), "32") = "16";
+  const Outcome two = run_ranks(folder.path(), 2, args);
+  INFO(two.out << two.err);
+  REQUIRE(two.code == 0);
+  CHECK(contains(two.out, "2 processes"));
+  CHECK(two.out.find("test accuracy") == two.out.rfind("test accuracy"));  // rank 0 alone prints
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "two/model.safetensors"));
+
+  const Outcome eval = run_ranks(folder.path(), 2, {"eval", "two", "--json"});
+  REQUIRE(eval.code == 0);
+  CHECK(nlohmann::json::parse(eval.out)["confusion"] ==
+        nlohmann::json::parse(run_program(folder.path(), {"eval", "one", "--json"}).out)["confusion"]);
+
+  // Errors and stops end all ranks with one message and the code that a single process has.
+  const Outcome wrong = run_ranks(folder.path(), 2, {"eval", "nowhere", "--data", "synth"});
+  CHECK(wrong.code == 3);
+  CHECK(contains(wrong.err, "nowhere"));
+  const Outcome stopped = run_ranks(folder.path(), 2, with(quick_training("stopped"), {"--stop-after-steps", "5"}));
+  CHECK(stopped.code == 4);
+  REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
+}
+
+TEST_CASE("a search trains every combination and ranks them", "[train]") {
+  const TempDir folder;
+  Args args = quick_training("found");
+  *std::find(args.begin(), args.end(), "none") = "shared";  // the cache
+  const Outcome search =
+      run_program(folder.path(), with(args, {"--search", "layer2.width=32,64", "--search", "layer2.kernel=3"}));
+  INFO(search.out << search.err);
+  REQUIRE(search.code == 0);
+  CHECK(std::filesystem::exists(folder / "found/layer2.width=32,layer2.kernel=3/model.safetensors"));
+  CHECK(std::filesystem::exists(folder / "found/layer2.width=64,layer2.kernel=3/model.safetensors"));
+  const auto ranking = nlohmann::json::parse(read_file(folder / "found/search.json"));
+  REQUIRE(ranking.size() == 2);
+  CHECK(ranking[0]["validation_accuracy"].get<double>() >= ranking[1]["validation_accuracy"].get<double>());
+  // The second variant finds the layer that both have in the cache.
+  CHECK(search.out.find("layer1: 8 steps of") == search.out.rfind("layer1: 8 steps of"));
+
+  const Outcome again = run_program(folder.path(), {"train", "binary", "--resume", "--out", "found"});
+  CHECK(again.code == 0);
+  CHECK_FALSE(contains(again.out, "steps of"));
+}

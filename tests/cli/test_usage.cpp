@@ -1,0 +1,164 @@
+// What the command line accepts, and what it says about the rest.
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom::test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> list;
+  for (std::string word; stream >> word;) list.push_back(word);
+  return list;
+}
+
+// The names under "Commands:" in the general help.
+std::vector<std::string> listed_commands(const std::string& help) {
+  std::istringstream lines(help.substr(help.find("Commands:\n") + 10));
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line) && line.starts_with("  ");) {
+    const std::string name = line.substr(2, 14);
+    names.push_back(name.substr(0, name.find_last_not_of(' ') + 1));
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("every command has help with defaults", "[usage]") {
+  const TempDir folder;
+  const Outcome general = run_program(folder.path(), {"--help"});
+  REQUIRE(general.code == 0);
+  CHECK(contains(general.out, "Exit codes:"));
+  const std::vector<std::string> names = listed_commands(general.out);
+  CHECK(names.size() == 9);
+  for (const std::string& name : names) {
+    INFO(name);
+    std::vector<std::string> args = words(name);
+    args.emplace_back("--help");
+    const Outcome help = run_program(folder.path(), args);
+    CHECK(help.code == 0);
+    CHECK(help.out.starts_with("Usage: bitloom " + name));
+    CHECK(contains(help.out, "--help"));
+    args = words("help " + name);
+    CHECK(run_program(folder.path(), args).out == help.out);
+  }
+  const Outcome train = run_program(folder.path(), {"help", "train", "binary"});
+  CHECK(contains(train.out, "(default 128)"));
+  CHECK(contains(train.out, "(default 8GiB)"));
+  CHECK_FALSE(contains(train.out, "stop-after-steps"));
+  CHECK(contains(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
+}
+
+TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]") {
+  const TempDir folder;
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"trian binary", "unknown command 'trian'; did you mean 'train'?"},
+      {"train", "train: expected what: binary"},
+      {"train binry", "train: unknown kind 'binry'; did you mean 'binary'?"},
+      {"data synt", "did you mean 'synth'?"},
+      {"train binary --data synth --bacth 5", "unknown option --bacth; did you mean 'batch'?"},
+      {"train binary --data synth --batc 5", "unknown option --batc; did you mean 'batch'?"},
+      {"train binary --data synth --batch", "required argument for option '--batch' is missing"},
+      {"train binary --data synth --batch ten", "--batch: 'ten' is out of range; expected a whole number from 1"},
+      {"train binary --data synth --batch 0", "--batch: '0' is out of range"},
+      {"train binary --data synth --batch 8 --batch 16", "--batch is given twice"},
+      {"train binary --data synth --batch 8 --batch-per-rank 8", "exclude each other"},
+      {"train binary --data synth --learning-rate 0", "--learning-rate: '0' is out of range; expected a number above 0"},
+      {"train binary --data synth --label-smoothing nan", "--label-smoothing: 'nan' is out of range"},
+      {"train binary --data synth --rule topp", "--rule: unknown value 'topp'; did you mean 'topk'?"},
+      {"train binary --data synth --cache-limit 8GB", "--cache-limit: '8GB' is not a size"},
+      {"train binary --data synth --augment crp4", "did you mean 'crop'?"},
+      {"train binary --data synth --net tinny", "unknown net 'tinny'; did you mean 'tiny'?"},
+      {"train binary --data synth --net ./none.json", "none.json"},
+      {"train binary --data synth --set layer9.width=5", "--set: 'layer9.width': unknown name 'layer9'; did you mean 'layer"},
+      {"train binary --data synth --set layer1.widht=5", "did you mean 'width'?"},
+      {"train binary --data synth --set layer1.width", "is not KEY=VALUE"},
+      {"train binary --data synth --search layer1.width=64,,32", "has an empty value"},
+      {"train binary --data sinth:1", "unknown kind of data set 'sinth'"},
+      {"train binary --data synth --validation 99999", "--validation: 99999 images would be held back"},
+      {"train binary --data synth extra", "unexpected argument 'extra'"},
+      {"train binary", "--data: missing"},
+      {"train binary --resume", "--resume: needs --out"},
+      {"train binary --resume --out nowhere", "--resume: there is no run in nowhere"},
+      {"train binary --data synth --config none.ini", "--config: cannot read 'none.ini'"},
+      {"eval", "missing MODEL|RUN"},
+      {"predict model", "missing MODEL|RUN or IMAGE"},
+      {"inspect tinny", "did you mean 'tiny'?"},
+      {"inspect tiny --image-size 32x32", "--image-size: '32x32' is not"},
+      {"data synth", "--out: missing"},
+      {"info --measured", "did you mean 'measure'?"}};
+  for (const auto& [line, message] : cases) {
+    INFO(line);
+    const Outcome outcome = run_program(folder.path(), words(line));
+    CHECK(outcome.code == 2);
+    CHECK(outcome.out.empty());
+    INFO(outcome.err);
+    CHECK(outcome.err.starts_with("bitloom: "));
+    CHECK(contains(outcome.err, message));
+  }
+  CHECK(run_program(folder.path(), {}).code == 2);
+}
+
+TEST_CASE("missing and damaged files end with 3", "[usage]") {
+  const TempDir folder;
+  write_file(folder / "broken.safetensors", "this is no model");
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"train binary --data nowhere", "no such folder"},
+      {"data info .", "no data set there"},
+      {"eval nowhere --data synth", "nowhere: there is no such model file or run folder"},
+      {"inspect .", "the folder holds no run"},
+      {"inspect broken.safetensors", "broken.safetensors"},
+      {"report nowhere", "nowhere: there is no such run folder"},
+      {"report .", "the folder holds no run"}};
+  for (const auto& [line, message] : cases) {
+    INFO(line);
+    const Outcome outcome = run_program(folder.path(), words(line));
+    CHECK(outcome.code == 3);
+    INFO(outcome.err);
+    CHECK(contains(outcome.err, message));
+  }
+}
+
+TEST_CASE("a folder that cannot be made ends with 5", "[usage]") {
+  const TempDir folder;
+  write_file(folder / "file", "");
+  const Outcome outcome =
+      run_program(folder.path(), words("train binary --data synth --max-train 50 --max-test 10 --out file/below"));
+  CHECK(outcome.code == 5);
+  CHECK(contains(outcome.err, "--out: file/below cannot be created"));
+}
+
+TEST_CASE("the stand-alone commands work", "[usage]") {
+  const TempDir folder;
+  const Outcome info = run_program(folder.path(), {"info"});
+  CHECK(info.code == 0);
+  CHECK(contains(info.out, "kernels in use"));
+  CHECK(contains(info.out, (folder / "cache").string()));
+
+  CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3")).code == 0);
+  CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3")).code == 2);
+  CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3 --force")).code == 0);
+  const Outcome set = run_program(folder.path(), words("data info set"));
+  CHECK(set.code == 0);
+  CHECK(contains(set.out, "32 x 32 pixels, 3 colours, 10 classes"));
+  CHECK(contains(set.out, "train: 50 images"));
+  CHECK(contains(set.out, "test: 20 images"));
+  CHECK(run_program(folder.path(), words("data sheet set --out sheet.png --columns 4")).code == 0);
+  CHECK(read_file(folder / "sheet.png").substr(1, 3) == "PNG");
+
+  const Outcome net = run_program(folder.path(), words("inspect cifar-base"));
+  CHECK(net.code == 0);
+  CHECK(contains(net.out, "8 x 8 x 1024"));
+  for (const char* name : {"tiny", "cifar-small", "cifar-large"})
+    CHECK(run_program(folder.path(), {"inspect", name}).code == 0);
+}
