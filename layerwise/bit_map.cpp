@@ -130,7 +130,7 @@ void place_backward(const std::uint64_t* source, const MapShape& source_shape, D
       }
       for (std::size_t w = 0; w < words; ++w) {
         std::uint64_t passes = 0;
-        if (kind == Downsample::any) {  // the hot case: no other bit of the cell is set
+        if (kind == Downsample::any || kind == Downsample::none) {  // the hot case: no other bit of the cell is set
           std::uint64_t others = 0;
           for (std::size_t y = 0; y < factor; ++y) {
             for (std::size_t x = 0; x < factor; ++x) {

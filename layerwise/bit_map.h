@@ -36,13 +36,15 @@ std::size_t downsampled_channels(std::size_t words, Downsample kind, std::size_t
 
 // Writes `source` (no border), reduced by `factor` in both directions, into words [word, word + n) of every interior pixel
 // of `target`. `target` must be 1/factor of the source's size. The border is not touched: zero it once.
-//   any: OR; all: AND; majority: more than half of the factor x factor bits, ties to 0; space_to_depth: concatenation.
+//   any: OR; all: AND; majority: more than half of the factor x factor bits, ties to 0; space_to_depth: concatenation;
+//   none: OR, where a larger map meets a smaller one.
 void place(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
            std::uint64_t* target, const MapShape& target_shape, std::size_t word);
 
 // The backward of `place` for gradients of bits, per pixel and channel (channels padded to words x 64, row-major):
 // adds to `source_gradient` (H x W x words * 64) what the target's gradient sends there. For `any` and `all` a bit gets
-// the gradient if flipping it alone would flip the result; for majority likewise; for none and space_to_depth all pass.
+// the gradient if flipping it alone would flip the result; for majority likewise; for space_to_depth, and where factor is 1,
+// all pass.
 void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
                     const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient);
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/softmax.h"
+#include "layerwise/exact_signal.h"
 #include "optim/schedule.h"
 
 namespace bitloom::layerwise {
@@ -22,6 +23,7 @@ std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::u
 }  // namespace
 
 void LayerSums::clear() {
+  std::fill(exact.begin(), exact.end(), 0);
   std::fill(weight.begin(), weight.end(), 0);
   std::fill(statistics.begin(), statistics.end(), 0);
 }
@@ -91,6 +93,12 @@ void LayerTrainer::place_thresholds() {
     low_[o] = static_cast<std::int32_t>(std::min(std::ceil(centre - half), std::ceil(centre) - 1));
     high_[o] = static_cast<std::int32_t>(std::max(std::floor(centre + half), std::ceil(centre)));
     slope_[o] = static_cast<float>(1.0 / std::max(2 * half, 1.0));
+    if (options_.exact) {
+      // Only the counts that one flip moves across the threshold.
+      low_[o] = layer_.thresholds()[o];
+      high_[o] = low_[o] + 1;
+      slope_[o] = 0.5F;
+    }
   }
   for (std::size_t o = layer_.channels(); o < low_.size(); ++o) {
     low_[o] = 1;
@@ -178,6 +186,10 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
   // Root mean square over the layer: per row in a fixed order, then over rows.
   std::vector<double> row_squares(channels);
   const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
+    if (options_.exact) {
+      exact_gradient(sums, o, gradient.data());
+      return;
+    }
     const auto total = static_cast<float>(sums.value()[o]);
     const std::int32_t* row = sums.weight.data() + o * bits;
     for (std::size_t k = 0; k < bits; ++k) gradient[k] = total * density[k] - static_cast<float>(row[k]);
@@ -278,6 +290,28 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
     }
   }
   return flips;
+}
+
+// The slopes that the exact loss changes of a weight's moves amount to: change / (new value - old value), the mean of both
+// moves for a trit.
+void LayerTrainer::exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const {
+  const std::size_t bits = layer_.patch_bits();
+  const std::uint64_t* sign = layer_.rows().data() + o * layer_.patch_words();
+  if (!layer_.spec().ternary) {
+    const std::int64_t* change = sums.exact.data() + o * bits;
+    for (std::size_t k = 0; k < bits; ++k) gradient[k] = static_cast<float>(get_bit(sign, k) ? change[k] : -change[k]);
+    return;
+  }
+  const std::uint64_t* nonzero = layer_.nonzero_rows().data() + o * layer_.patch_words();
+  const std::int64_t* change = sums.exact.data() + 2 * o * bits;
+  for (std::size_t k = 0; k < bits; ++k) {
+    const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
+    const auto moves = trit_moves(value);
+    gradient[k] = 0;
+    for (std::size_t m = 0; m < moves.size(); ++m) {
+      gradient[k] += static_cast<float>(change[m * bits + k]) / static_cast<float>(moves[m] - value);
+    }
+  }
 }
 
 double LayerTrainer::mean_offset() const {

@@ -22,11 +22,13 @@ struct LayerOptions {
   double active_share = 0.07;    // the share of pixels that the window is steered to hold
   double initial_window = 0.25;  // omega at the start
   double code_target = 1.0;      // mean magnitude of the gradient codes in the window: how finely gradients are rounded
+  bool exact = false;            // the exact loss change of every flip instead of the windowed first-order signal
   bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
 };
 
 // Integer sums over examples that one step needs, reduced over ranks by the caller.
 struct LayerSums {
+  std::vector<std::int64_t> exact;       // (O, moves, B): exact loss changes (exact_signal.h); empty for the windowed signal
   std::vector<std::int32_t> weight;      // (O, B): value x input bit
   std::vector<std::int64_t> statistics;  // see the accessors
   std::size_t channels = 0, in_channels = 0;
@@ -83,6 +85,7 @@ class LayerTrainer {
   };
   void place_thresholds();
   std::size_t update_weights(const LayerSums& sums, double rate, std::uint64_t step);
+  void exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const;
   double expected_count(bool sign, bool nonzero, float density) const;
 
   BinaryLayer& layer_;

@@ -22,6 +22,14 @@ void lap(Clock::time_point& start, double& total) {
   start = now;
 }
 
+TrainOptions with_signal(TrainOptions options) {
+  if (options.signal != "window" && options.signal != "exact") {
+    fail(ErrorKind::usage, "--signal: '{}' is not a learning signal; expected window or exact", options.signal);
+  }
+  options.layer.exact = options.signal == "exact";
+  return options;
+}
+
 constexpr std::size_t head_chunk = 16;  // images per task of the heads
 
 std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num()); }
@@ -62,7 +70,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
       encoder_(encoder),
       layers_(layers),
       train_(train),
-      options_(options),
+      options_(with_signal(options)),
       forward_(kernels, encoder, layers),
       id_(id),
       batch_(std::min(options.batch, train.size())) {
@@ -97,7 +105,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
     state.entries.resize(local_images_);
-    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options.layer, options.seed, id * 1000 + state.index));
+    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + state.index));
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));
   }
@@ -128,6 +136,16 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     }
     states_[state.layer].heads.push_back(heads_.size());
     heads_.push_back(std::move(state));
+  }
+  if (options.signal == "exact") {
+    if (states_.size() != 1 || heads_.size() != 1) {
+      fail(ErrorKind::usage, "--signal: stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
+           states_.size(), heads_.size());
+    }
+    LayerState& state = states_[0];
+    state.exact = std::make_unique<ExactSignal>(layers[state.index]);
+    state.exact_head = std::make_unique<ExactHead>(*heads_[0].head, layers[state.index].geometry().output);
+    state.sums.exact.assign(state.exact->size(), 0);
   }
   images_.resize(local_images_);
   labels_.resize(local_images_);
@@ -396,9 +414,18 @@ void Stage::run_backward(bool weights) {
   }
 }
 
+void Stage::run_exact() {
+  LayerState& state = states_[0];
+  state.exact_head->refresh(*heads_[0].head);
+  const ExactBatch batch = {state.inputs.data(),        state.outputs.data(), state.windows.data(),
+                            heads_[0].counts.data(), labels_.data(),       local_images_};
+  state.exact->add(kernels_, *state.exact_head, batch, state.sums.exact);
+}
+
 void Stage::reduce() {
   for (LayerState& state : states_) {
     comm_.sum(std::span(state.sums.weight));
+    comm_.sum(std::span(state.sums.exact));
     comm_.sum(std::span(state.sums.statistics));
   }
   for (HeadState& head : heads_) {
@@ -419,7 +446,8 @@ StepResult Stage::step() {
   Clock::time_point clock = Clock::now();
   run_heads(result);
   lap(clock, result.times.head);
-  run_backward(weights);
+  run_backward(weights && !options_.layer.exact);
+  if (weights && options_.layer.exact) run_exact();
   lap(clock, result.times.gradient);
   reduce();
   lap(clock, result.times.reduce);

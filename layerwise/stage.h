@@ -9,6 +9,8 @@
 
 #include "data/augment.h"
 #include "data/dataset.h"
+#include "layerwise/exact_head.h"
+#include "layerwise/exact_signal.h"
 #include "layerwise/forward.h"
 #include "layerwise/gradient.h"
 #include "layerwise/head.h"
@@ -21,7 +23,8 @@ struct TrainOptions {
   std::size_t batch = 128;  // images per update, over all ranks
   std::uint64_t seed = 1;
   data::Augment augment;
-  double head_rate = 0.005;  // Adam's learning rate for heads
+  std::string signal = "window";  // window (first order, in bits) or exact (the loss change of every flip)
+  double head_rate = 0.002;  // Adam's learning rate for heads
   double head_decay = 0;     // decoupled weight decay of heads
   double label_smoothing = 0;
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
@@ -90,6 +93,8 @@ class Stage {
     std::vector<std::uint32_t> identity;             // per output pixel
     std::vector<ImageEntries> entries;               // per local image
     LayerSums sums;
+    std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
+    std::unique_ptr<ExactHead> exact_head;
   };
   struct ThreadState;
 
@@ -102,6 +107,7 @@ class Stage {
   void run_heads(StepResult& result);
   void run_backward(bool weights);
   void backward_image(std::size_t local, ThreadState& thread, bool weights);
+  void run_exact();
   void reduce();
 
   const simd::Kernels& kernels_;

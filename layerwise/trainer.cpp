@@ -1,6 +1,7 @@
 #include "layerwise/trainer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <memory>
@@ -124,7 +125,8 @@ void Run::open_folder() {
                          {"data", options_.data_name},
                          {"options", describe(options_.train)},
                          {"command", options_.command}};
-    write_atomically(folder / "config.json", config.dump(2) + "\n");
+    // A run that is continued keeps its own.
+    if (!options_.resume) write_atomically(folder / "config.json", config.dump(2) + "\n");
     metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
     if (!options_.cache.empty() && options_.cache_limit > 0) {
       cache_ = std::make_unique<Cache>(
@@ -402,6 +404,7 @@ void Run::train_stage(std::size_t s) {
         stage->total_steps(), epoch.loss.back() / static_cast<double>(epoch.images),
         100.0 * static_cast<double>(epoch.correct.back()) / static_cast<double>(epoch.images), rate, format_duration(left)));
     if (done % stage->steps_per_epoch() == 0) {
+      peak_memory();
       report_epoch(*stage, epoch, epoch_steps, epoch_seconds);
       epoch = {};
       epoch_steps = 0;
@@ -491,6 +494,7 @@ std::string describe(const TrainOptions& options) {
   const RuleOptions& rule = layer.rule;
   const Json json = {{"batch", options.batch},
                      {"seed", options.seed},
+                     {"signal", options.signal},
                      {"augment", data::to_string(options.augment)},
                      {"head_rate", options.head_rate},
                      {"head_decay", options.head_decay},
@@ -514,14 +518,14 @@ std::string describe(const TrainOptions& options) {
 }
 
 std::uint64_t peak_memory() {
-  // VmHWM would count file pages that the kernel can drop; RssAnon is what the process really needs, so it is sampled where
-  // it is largest by the caller: at the end of training, with all buffers alive.
+  // VmHWM would count file pages that the kernel can drop; RssAnon is what the process really needs.
+  static std::atomic<std::uint64_t> peak = 0;
   std::ifstream status("/proc/self/status");
   std::string line;
   while (std::getline(status, line)) {
-    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
+    if (line.starts_with("RssAnon:")) peak = std::max<std::uint64_t>(peak, std::stoull(line.substr(8)) * 1024);
   }
-  return 0;
+  return peak;
 }
 
 }  // namespace bitloom::layerwise

@@ -32,10 +32,8 @@ struct RunOptions {
   std::string command;               // the command line, for the report
   bool resume = false;               // continue from the folder's checkpoint
   double checkpoint_seconds = 30;    // between checkpoints; also written at every stop
-  std::filesystem::path cache;       // trained stages and frozen layers' outputs; empty: none
+  std::filesystem::path cache;       // trained stages; empty: none
   std::uint64_t cache_limit = 0;     // bytes
-  std::string frozen = "auto";       // auto, cache or recompute: the outputs of frozen layers
-  std::size_t augment_copies = 0;    // 0: fresh augmentation at every epoch; n: n fixed copies of each image
   std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
   std::function<bool()> stop;        // asked at every step: has somebody asked to stop?
 };
@@ -66,7 +64,8 @@ RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions&
 // trained stage can be reused: everything that the result depends on, nothing else.
 std::string describe(const TrainOptions& options);
 
-// Peak anonymous resident memory of this process so far, bytes (from /proc/self/status; 0 where that is missing).
+// The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
+// where /proc is missing.
 std::uint64_t peak_memory();
 
 }  // namespace bitloom::layerwise

@@ -54,11 +54,9 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
-               "where trained stages and outputs of frozen layers are kept between runs; none: nowhere; auto: the user's cache "
+               "where trained stages are kept between runs; none: nowhere; auto: the user's cache "
                "folder (see `bitloom info`)");
   options.bytes("cache-limit", run.cache_limit, "how large the cache may become");
-  options.choice("frozen", run.frozen, {"auto", "cache", "recompute"},
-                 "whether outputs of frozen layers are kept in the cache or computed again at every step");
 }
 
 void declare_training(Options& options, TrainSettings& settings) {
@@ -75,8 +73,8 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.text("augment", settings.augment, "LIST",
                "changes to training images: none or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] "
                "(N in pixels, per cent or grey levels), such as crop4,flip");
-  options.count("augment-copies", run.augment_copies, 0, 10000,
-                "fixed changed copies of each image; 0: fresh ones at every epoch");
+  options.choice("signal", train.signal, {"window", "exact"},
+                 "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
   options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);
   options.number("head-decay", train.head_decay, 0, 1, "decoupled weight decay of the heads, per step and learning rate");
   options.number("label-smoothing", train.label_smoothing, 0, 0.99, "probability spread over all classes");
