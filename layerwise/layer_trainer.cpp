@@ -244,7 +244,7 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
         if (score > 0) ++histogram[static_cast<std::size_t>(score)];
       }
     }
-    auto left = static_cast<std::size_t>(options_.rule.flip_share * rate * weights + 0.5);
+    std::size_t left = rule_.flips(options_.rule, rate, weights);
     std::size_t cut = histogram.size();  // flip scores above cut, and the first `left` of those at it
     while (cut > 1 && histogram[cut - 1] <= left) left -= histogram[--cut];
     for (std::size_t o = 0; o < channels; ++o) {

@@ -242,7 +242,11 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
     }
   }
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
-  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, names);
+  // Only a head can vote.
+  std::vector<std::string> heads;
+  for (const StageSpec& stage : net.stages) heads.insert(heads.end(), stage.heads.begin(), stage.heads.end());
+  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, heads);
+  without_discarded(net);  // throws if it cannot be done
   return net;
 }
 
@@ -317,6 +321,29 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
     (*target)[member] = parsed;
   }
   return net_from_json(json, fmt::format("{}={}", key, value));
+}
+
+NetSpec without_discarded(const NetSpec& net) {
+  std::set<std::string> gone;
+  for (const StageSpec& stage : net.stages) gone.insert(stage.discard.begin(), stage.discard.end());
+  const auto goes = [&](const std::string& name) { return gone.contains(name); };
+  NetSpec kept = net;
+  std::erase_if(kept.layers, [&](const LayerSpec& layer) { return goes(layer.name); });
+  for (const LayerSpec& layer : kept.layers) {
+    for (const std::string& input : layer.inputs) {
+      if (goes(input)) fail(ErrorKind::usage, "layer '{}' reads layer '{}', which a stage discards", layer.name, input);
+    }
+  }
+  for (const std::string& name : kept.classifier) {
+    if (goes(name)) fail(ErrorKind::usage, "classifier: layer '{}' is discarded by its stage; expected one that stays", name);
+  }
+  for (StageSpec& stage : kept.stages) {
+    std::erase_if(stage.train, goes);
+    std::erase_if(stage.heads, goes);
+    stage.discard.clear();
+  }
+  std::erase_if(kept.stages, [](const StageSpec& stage) { return stage.train.empty(); });
+  return kept;
 }
 
 std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t height, std::size_t width,

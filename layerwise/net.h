@@ -76,6 +76,10 @@ NetSpec parse_net(const std::string& text, const std::string& source);
 nlohmann::json to_json(const NetSpec& net);
 NetSpec net_from_json(const nlohmann::json& json, const std::string& source);
 
+// The net without the layers that its stages discard: what a finished model holds. Throws a usage error if a layer that stays
+// reads one that goes, or the classifier names one.
+NetSpec without_discarded(const NetSpec& net);
+
 // Applies "layer3.width=256" to a net: the key is LAYER.KEY, STAGE.epochs, encoder.KEY or head.KEY.
 NetSpec with_setting(const NetSpec& net, const std::string& key, const std::string& value);
 

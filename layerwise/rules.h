@@ -41,6 +41,8 @@ struct UpdateRule {
   // Rules that choose among all weights of the layer: the score of each weight (flip the largest), computed after update();
   // null for rules that decide weight by weight.
   std::int32_t (*score)(std::int16_t state, bool sign);
+  // With `score`: how many of the layer's `weights` weights may flip in a step.
+  std::size_t (*flips)(const RuleOptions& options, double rate, double weights);
 };
 
 // Throws a usage error with a suggestion.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include "core/error.h"
@@ -105,7 +106,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
     state.entries.resize(local_images_);
-    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + state.index));
+    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size()));
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));
   }
@@ -417,7 +418,7 @@ void Stage::run_backward(bool weights) {
 void Stage::run_exact() {
   LayerState& state = states_[0];
   state.exact_head->refresh(*heads_[0].head);
-  const ExactBatch batch = {state.inputs.data(),        state.outputs.data(), state.windows.data(),
+  const ExactBatch batch = {state.inputs.data(),     state.outputs.data(), state.windows.data(),
                             heads_[0].counts.data(), labels_.data(),       local_images_};
   state.exact->add(kernels_, *state.exact_head, batch, state.sums.exact);
 }
@@ -461,7 +462,11 @@ StepResult Stage::step() {
                                   static_cast<double>(batch_ * map.height * map.width * map.channels));
     result.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
   }
-  for (HeadState& head : heads_) head.head->update(head.sums, batch_, options_.head_rate * now, options_.head_decay);
+  for (HeadState& head : heads_) {
+    // A step moves every weight by about the rate, so the logits by more the more features there are.
+    const double width = std::min(1.0, std::sqrt(4096.0 / static_cast<double>(head.head->features())));
+    head.head->update(head.sums, batch_, options_.head_rate * width * now, options_.head_decay);
+  }
   lap(clock, result.times.update);
   ++step_;
   return result;

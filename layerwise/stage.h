@@ -24,8 +24,8 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   data::Augment augment;
   std::string signal = "window";  // window (first order, in bits) or exact (the loss change of every flip)
-  double head_rate = 0.002;  // Adam's learning rate for heads
-  double head_decay = 0;     // decoupled weight decay of heads
+  double head_rate = 0.002;       // Adam's, for heads of up to 4,096 features; larger ones take it by 1 / sqrt(features / 4096)
+  double head_decay = 0;          // decoupled weight decay of heads
   double label_smoothing = 0;
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage

@@ -68,7 +68,7 @@ class Run {
   void finish_stage(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
   void save_trained(TensorFile& file) const;
-  void load_trained(const TensorFile& file, std::size_t stages);
+  void load_stage(const TensorFile& file, std::size_t s);
   Evaluation vote(const std::vector<std::string>& voters, bool mirror, const data::Dataset& dataset, const Stage* stage);
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>
@@ -105,6 +105,9 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
 void Run::open_folder() {
   on_root([&] {
     const auto& folder = options_.folder;
+    if (options_.resume && !std::filesystem::exists(folder)) {
+      fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+    }
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
@@ -117,9 +120,6 @@ void Run::open_folder() {
     }
     if (options_.resume && std::filesystem::exists(folder / model_name)) {
       fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
-    }
-    if (options_.resume && !std::filesystem::exists(folder)) {
-      fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
     }
     const Json config = {{"net", to_json(options_.net)},
                          {"data", options_.data_name},
@@ -148,20 +148,19 @@ void Run::save_trained(TensorFile& file) const {
   }
 }
 
-void Run::load_trained(const TensorFile& file, std::size_t stages) {
-  for (std::size_t s = 0; s < stages; ++s) {
-    const StageSpec& spec = options_.net.stages[s];
-    for (BinaryLayer& layer : result_.model.layers) {
-      if (std::find(spec.train.begin(), spec.train.end(), layer.spec().name) != spec.train.end()) layer.load(file);
-    }
-    for (const std::string& name : spec.heads) {
-      for (const BinaryLayer& layer : result_.model.layers) {
-        if (layer.spec().name != name) continue;
-        Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
-        head.load(file, name + ".head", false);
-        result_.model.heads.insert_or_assign(name, std::move(head));
-      }
-    }
+// The layers and heads of finished stage s.
+void Run::load_stage(const TensorFile& file, std::size_t s) {
+  const StageSpec& spec = options_.net.stages[s];
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (BinaryLayer& layer : result_.model.layers) {
+    const std::string& name = layer.spec().name;
+    if (has(spec.train, name)) layer.load(file);
+    if (!has(spec.heads, name)) continue;
+    Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
+    head.load(file, name + ".head", false);
+    result_.model.heads.insert_or_assign(name, std::move(head));
   }
 }
 
@@ -230,7 +229,7 @@ void Run::read_checkpoint() {
   for (const Json& each : notes.value("stages", Json::array())) {
     result_.stages.push_back({each["name"], each["seconds"], each["reused"], each["validation_accuracy"]});
   }
-  load_trained(file, stage_);
+  for (std::size_t s = 0; s < stage_; ++s) load_stage(file, s);
   if (notes["in_stage"].get<bool>()) resume_from_ = std::move(file);
   if (comm_.is_root()) metrics_->truncate_to(notes["metrics_bytes"]);
 }
@@ -252,18 +251,7 @@ bool Run::reuse(std::size_t s) {
   if (bytes.empty()) return false;
   const TensorFile file = TensorFile::parse(bytes, "cached stage", Checksum::required);
   const StageSpec& spec = options_.net.stages[s];
-  for (BinaryLayer& layer : result_.model.layers) {
-    if (std::find(spec.train.begin(), spec.train.end(), layer.spec().name) == spec.train.end()) continue;
-    layer.load(file);
-  }
-  for (const std::string& name : spec.heads) {
-    for (const BinaryLayer& layer : result_.model.layers) {
-      if (layer.spec().name != name) continue;
-      Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
-      head.load(file, name + ".head", false);
-      result_.model.heads.insert_or_assign(name, std::move(head));
-    }
-  }
+  load_stage(file, s);
   StageSummary summary{spec.name, 0, true, std::stod(file.get_metadata("validation_accuracy"))};
   progress_.line(fmt::format("{}: taken from the cache (validation {:.2f}%)", spec.name, 100 * summary.validation_accuracy));
   if (comm_.is_root()) {
@@ -454,6 +442,17 @@ RunResult Run::execute() {
                  {"validation_accuracy", fmt::format("{:.4f}", result_.validation.accuracy())},
                  {"test_accuracy", fmt::format("{:.4f}", result_.test.accuracy())},
                  {"training_seconds", fmt::format("{:.1f}", result_.seconds)}};
+  // Auxiliary layers that only their stage used are not part of the result.
+  model.net = without_discarded(model.net);
+  TensorFile trained;
+  for (const BinaryLayer& layer : model.layers) layer.save(trained);
+  const auto kept = derive_geometry(model.net, input.height, input.width, input.channels);
+  model.layers.clear();
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    model.layers.emplace_back(model.net.layers[i], kept[i]);
+    model.layers.back().load(trained);
+  }
+  std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
   on_root([&] {
     const auto path = options_.folder / model_name;
     model.save(path);

@@ -1,0 +1,84 @@
+// Small stages with everything they stand on, for the tests of this folder and of tests/mpi.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layerwise/stage.h"
+#include "tests/layerwise/cases.h"
+
+namespace bitloom::test {
+
+struct StageCase {
+  std::string name;
+  std::string net;  // JSON
+  layerwise::StageSpec stage;
+  layerwise::TrainOptions options;
+};
+
+// One layer; two joint layers with a head each; three with concatenation, ternary weights and a single class_conv head; one
+// layer that learns from the exact loss change of every flip.
+inline std::vector<StageCase> stage_cases() {
+  const std::string begin = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40})";
+  const std::string two = begin + R"(, {"name": "b", "inputs": ["a"], "pool": "or", "width": 24})";
+  const std::string three = begin + R"(, {"name": "b", "inputs": ["a", "input"], "pool": "majority", "weights": "ternary",
+      "width": 32}, {"name": "c", "inputs": ["b", "a"], "stride": 2, "width": 16})";
+  layerwise::TrainOptions options;
+  options.batch = 48;
+  options.augment = data::parse_augment("crop2,flip,brightness20");
+  options.head_rate = 0.01;
+  options.layer.rule.learning_rate = 0.02;
+  options.label_smoothing = 0.05;
+  options.warmup_steps = 2;
+  const auto stage = [](std::vector<std::string> train, std::vector<std::string> heads, const layerwise::HeadSpec& head) {
+    layerwise::StageSpec spec;
+    spec.name = "s";
+    spec.train = std::move(train);
+    spec.heads = std::move(heads);
+    spec.epochs = 10;
+    spec.head = head;
+    return spec;
+  };
+  const layerwise::HeadSpec hidden = {"hidden", 2, 16, 3};
+  layerwise::TrainOptions exact = options;
+  exact.signal = "exact";
+  exact.layer.rule.name = "topk";
+  exact.layer.rule.flip_share = 0.01;
+  return {{"one layer", begin + "]}", stage({"a"}, {"a"}, hidden), options},
+          {"two joint layers", two + "]}", stage({"a", "b"}, {"a", "b"}, hidden), options},
+          {"three joint layers", three + "]}", stage({"a", "b", "c"}, {"c"}, {"class_conv", 1, 0, 3}), options},
+          {"exact signal", begin + "]}", stage({"a"}, {"a"}, {"class_conv", 1, 0, 3}), exact}};
+}
+
+class SmallStage {
+ public:
+  SmallStage(const StageCase& c, const simd::Kernels& kernels, mpi::Comm& comm, std::uint64_t id = 7)
+      : train_(small_data(150)),
+        net_(layerwise::parse_net(c.net, "net.json")),
+        encoder_(layerwise::Encoder::fit(net_.encoder, train_, 1)) {
+    const auto geometry = layerwise::derive_geometry(net_, 12, 12, encoder_.output().channels);
+    for (std::size_t i = 0; i < geometry.size(); ++i) layers_.emplace_back(net_.layers[i], geometry[i]);
+    stage_ = std::make_unique<layerwise::Stage>(kernels, comm, c.stage, encoder_, layers_, train_, c.options, id);
+  }
+  SmallStage(const SmallStage&) = delete;
+  SmallStage& operator=(const SmallStage&) = delete;
+
+  layerwise::Stage& stage() { return *stage_; }
+  // All state after so many more steps.
+  TensorFile run(std::size_t steps) {
+    for (std::size_t i = 0; i < steps; ++i) stage_->step();
+    TensorFile file;
+    stage_->save(file);
+    return file;
+  }
+
+ private:
+  data::Dataset train_;
+  layerwise::NetSpec net_;
+  layerwise::Encoder encoder_;
+  std::vector<layerwise::BinaryLayer> layers_;
+  std::unique_ptr<layerwise::Stage> stage_;
+};
+
+}  // namespace bitloom::test

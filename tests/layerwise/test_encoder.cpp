@@ -1,0 +1,171 @@
+#include "layerwise/encoder.h"
+
+#include <algorithm>
+
+#include "tests/layerwise/cases.h"
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+using namespace bitloom::layerwise;
+using namespace bitloom::test;
+
+namespace {
+
+EncoderSpec thermometer_spec(std::size_t levels) {
+  EncoderSpec spec;
+  spec.kind = "thermometer";
+  spec.levels = levels;
+  return spec;
+}
+
+EncoderSpec whitened(std::size_t patch, std::size_t filters) {
+  EncoderSpec spec;
+  spec.patch = patch;
+  spec.filters = filters;
+  return spec;
+}
+
+std::vector<std::uint64_t> encode(const simd::Kernels& kernels, const Encoder& encoder, std::span<const std::uint8_t> image) {
+  std::vector<std::uint64_t> bits(encoder.output().size(), ~std::uint64_t{0});
+  std::vector<std::int16_t> patches;
+  std::vector<std::int32_t> values;
+  encoder.encode(kernels, image.data(), bits.data(), patches, values);
+  return bits;
+}
+
+// The response of filter f at a pixel, from the definition: pixels outside the image repeat its edge.
+std::int32_t response(const Encoder& encoder, std::span<const std::uint8_t> image, std::size_t f, std::ptrdiff_t y,
+                      std::ptrdiff_t x) {
+  const auto height = static_cast<std::ptrdiff_t>(encoder.image_shape().height);
+  const auto width = static_cast<std::ptrdiff_t>(encoder.image_shape().width);
+  const auto half = static_cast<std::ptrdiff_t>(encoder.patch() / 2);
+  const std::int16_t* tap = encoder.filters().data() + f * encoder.taps();
+  std::int32_t sum = 0;
+  for (std::ptrdiff_t dy = -half; dy <= half; ++dy) {
+    for (std::ptrdiff_t dx = -half; dx <= half; ++dx) {
+      for (std::size_t c = 0; c < encoder.image_shape().channels; ++c) {
+        const auto row = std::clamp<std::ptrdiff_t>(y + dy, 0, height - 1);
+        const auto column = std::clamp<std::ptrdiff_t>(x + dx, 0, width - 1);
+        sum += *tap++ * image[static_cast<std::size_t>((static_cast<std::ptrdiff_t>(c) * height + row) * width + column)];
+      }
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("the thermometer compares every colour with every level", "[encoder]") {
+  const data::Dataset data = small_data(3);
+  for (const std::size_t levels : {1U, 2U, 5U, 20U}) {
+    const Encoder encoder = Encoder::fit(thermometer_spec(levels), data, 1);
+    CHECK(encoder.output() == MapShape{12, 12, 64, 0});
+    const auto bits = encode(simd::kernels("ref"), encoder, data.image(1));
+    std::size_t wrong = 0;
+    std::size_t set = 0;
+    for (std::size_t p = 0; p < 144; ++p) {
+      for (std::size_t c = 0; c < 3; ++c) {
+        const std::size_t value = data.image(1)[c * 144 + p];
+        for (std::size_t level = 0; level < levels; ++level) {
+          // Even levels are "at or above", odd ones "at or below".
+          const std::size_t threshold = 256 * (level + 1) / (levels + 1);
+          const bool expected = level % 2 == 0 ? value >= threshold : value <= threshold;
+          const std::size_t feature = level / 2 * 3 + c;
+          wrong += get_bit(bits.data() + p, 2 * feature + level % 2) == expected ? 0 : 1;
+          set += expected ? 1 : 0;
+        }
+      }
+    }
+    CHECK(wrong == 0);
+    CHECK(set > 0);
+    // Features that no level uses are never set.
+    std::size_t all = 0;
+    for (const std::uint64_t word : bits) all += static_cast<std::size_t>(std::popcount(word));
+    CHECK(all == set);
+  }
+}
+
+TEST_CASE("whitened filters encode by exact integers, in every instruction set", "[encoder]") {
+  const data::Dataset data = small_data(30);
+  for (const std::size_t patch : {1U, 3U, 5U}) {
+    const Encoder encoder = Encoder::fit(whitened(patch, 4), data, 1);
+    CHECK(encoder.features() == 32);
+    CHECK(encoder.output().channels == 64);
+    TensorFile file;
+    encoder.save(file);
+    const auto thresholds = file.get("encoder.thresholds").as<std::int32_t>();
+    std::vector<std::uint64_t> expected(144, 0);
+    for (std::size_t p = 0; p < 144; ++p) {
+      for (std::size_t f = 0; f < 32; ++f) {
+        const std::int32_t value =
+            response(encoder, data.image(7), f, static_cast<std::ptrdiff_t>(p / 12), static_cast<std::ptrdiff_t>(p % 12));
+        set_bit(expected.data() + p, 2 * f, value >= thresholds[2 * f]);
+        set_bit(expected.data() + p, 2 * f + 1, value <= thresholds[2 * f + 1]);
+      }
+    }
+    for (const std::string& name : simd::supported_kernels()) {
+      INFO(name << " patch " << patch);
+      CHECK(encode(simd::kernels(name), encoder, data.image(7)) == expected);
+    }
+  }
+}
+
+TEST_CASE("each bit of a whitened filter is set at a quarter of the pixels", "[encoder]") {
+  const data::Dataset data = small_data(60);
+  const Encoder encoder = Encoder::fit(whitened(3, 32), data, 1);
+  std::vector<double> share(64, 0);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const auto bits = encode(simd::kernels(), encoder, data.image(i));
+    for (const std::uint64_t word : bits) {
+      for (std::size_t c = 0; c < 64; ++c) share[c] += get_bit(&word, c) ? 1.0 / (144.0 * 60.0) : 0.0;
+    }
+  }
+  for (const double s : share) {
+    CHECK(s > 0.2);
+    CHECK(s < 0.3);
+  }
+}
+
+TEST_CASE("fitting depends on data, spec and seed alone", "[encoder]") {
+  const data::Dataset data = small_data(20);
+  const Encoder one = Encoder::fit(whitened(3, 8), data, 1);
+  CHECK(Encoder::fit(whitened(3, 8), data, 1).filters() == one.filters());
+  CHECK(Encoder::fit(whitened(3, 8), data, 2).filters() != one.filters());
+}
+
+TEST_CASE("an encoder survives its file", "[encoder]") {
+  const data::Dataset data = small_data(10);
+  for (const EncoderSpec& spec : {thermometer_spec(20), whitened(3, 40)}) {
+    const Encoder encoder = Encoder::fit(spec, data, 1);
+    TensorFile file;
+    encoder.save(file);
+    const Encoder loaded = Encoder::load(file);
+    TensorFile again;
+    loaded.save(again);
+    CHECK(difference(file, again) == "");
+    CHECK(loaded.output() == encoder.output());
+    CHECK(encode(simd::kernels(), loaded, data.image(3)) == encode(simd::kernels(), encoder, data.image(3)));
+    CHECK(encoder.macs() == 144 * encoder.features() * encoder.taps());
+    CHECK(encoder.bytes() == encoder.filters().size() * 2 + encoder.features() * 8);
+  }
+}
+
+TEST_CASE("what does not fit is refused", "[encoder]") {
+  data::Dataset data = small_data(4);
+  CHECK(has(message_of(ErrorKind::usage, [&] { Encoder::fit(whitened(13, 8), data, 1); }),
+            "encoder.patch: 13 is larger than the images of 12x12 pixels"));
+  TensorFile file;
+  Encoder::fit(thermometer_spec(20), data, 1).save(file);
+  TensorFile bad = file;
+  bad.tensors.erase("encoder.thresholds");
+  CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "encoder.thresholds"));
+  bad = file;
+  bad.put("encoder.filters", {31, 1, 1, 3}, std::vector<std::int16_t>(93));
+  CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "encoder.filters: expected (32 n, odd p, p, 3)"));
+  bad = file;
+  bad.put("encoder.filters", {32, 1, 1, 3}, std::vector<std::int32_t>(96));
+  CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "I16"));
+  data.labels.clear();
+  data.pixels.clear();
+  CHECK(has(message_of(ErrorKind::data, [&] { Encoder::fit(thermometer_spec(20), data, 1); }), "no training images"));
+}

@@ -1,0 +1,319 @@
+#include "layerwise/gradient.h"
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "simd/kernels.h"
+#include "tests/layerwise/cases.h"
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+using namespace bitloom::layerwise;
+using namespace bitloom::test;
+
+namespace {
+
+std::int32_t value_of(std::uint8_t code) { return code == no_code ? 0 : code_values.at(code); }
+
+struct Shape {
+  std::size_t height, width, channels, outputs, kernel, stride;
+  bool ternary;
+};
+
+const std::vector<Shape> shapes = {{6, 6, 3, 5, 3, 1, false},  {5, 7, 64, 70, 3, 1, false}, {8, 8, 70, 64, 3, 2, false},
+                                   {6, 6, 70, 20, 1, 1, true}, {7, 5, 64, 17, 5, 2, true},  {6, 6, 3, 66, 2, 1, true}};
+
+// A random layer, input maps of a few images, and random windows and codes per output pixel.
+struct Setup {
+  Setup(const Shape& shape, std::uint64_t seed) : random(seed, Stream::test) {
+    layer = make_layer(layer_spec(shape.outputs, shape.kernel, shape.stride, shape.ternary), shape.height, shape.width,
+                       shape.channels);
+    draw_weights(layer, random);
+    const MapShape& input = layer.geometry().input;
+    const MapShape& output = layer.geometry().output;
+    pixels = output.height * output.width;
+    inputs = Buffer<std::uint64_t>(images * input.size());
+    for (std::size_t i = 0; i < images; ++i) draw_map(inputs.data() + i * input.size(), input_shape(shape), 2, random);
+    windows.assign(images * output.size(), 0);
+    for (std::size_t i = 0; i < images; ++i) draw_map(windows.data() + i * output.size(), output, 3, random);
+    codes.resize(images * pixels * output.words() * 64);
+    for (std::uint8_t& code : codes) code = random.below(3) == 0 ? no_code : static_cast<std::uint8_t>(random.below(8));
+    region.resize(pixels);
+    std::iota(region.begin(), region.end(), 0U);
+    const simd::ConvShape conv = layer.conv_shape();
+    for (std::size_t y = 0; y < conv.out_height; ++y) {
+      for (std::size_t x = 0; x < conv.out_width; ++x) {
+        patch_offset.push_back(static_cast<std::uint32_t>(y * conv.row_step + x * conv.column_step));
+      }
+    }
+  }
+
+  // The input's shape with the channels that really exist, so that tails stay 0.
+  MapShape input_shape(const Shape& shape) const {
+    MapShape map = layer.geometry().input;
+    map.channels = shape.channels;
+    return map;
+  }
+  std::uint8_t code(std::size_t image, std::size_t p, std::size_t o) const {
+    return codes[(image * pixels + p) * layer.padded_channels() + o];
+  }
+  bool in_window(std::size_t image, std::size_t p, std::size_t o) const {
+    const MapShape& output = layer.geometry().output;
+    return get_bit(windows.data() + image * output.size() + p * output.words(), o);
+  }
+
+  static constexpr std::size_t images = 3;
+  Random random;
+  BinaryLayer layer;
+  Buffer<std::uint64_t> inputs;
+  std::vector<std::uint64_t> windows;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::uint32_t> region, patch_offset;
+  std::size_t pixels = 0;
+};
+
+}  // namespace
+
+TEST_CASE("gradient codes are unbiased powers of two", "[gradient]") {
+  const std::vector<float> gradient = {0.0F, 0.01F, 0.3F, -0.7F, 1.0F, 1.6F, -2.0F, 3.1F, -5.0F, 7.9F, 8.0F, -0.999F};
+  const std::vector<float> slope = {1.0F, 0.5F, 2.0F};
+  const float inverse_unit = 0.75F;
+  constexpr int draws = 20000;
+  std::vector<double> sum(gradient.size());
+  std::vector<double> squares(gradient.size());
+  std::vector<std::uint8_t> codes(gradient.size());
+  Random random(3, Stream::test);
+  for (int draw = 0; draw < draws; ++draw) {
+    make_codes(gradient.data(), slope.data(), gradient.size(), slope.size(), inverse_unit, random.next(), codes.data());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      REQUIRE((codes[i] == no_code || codes[i] < code_values.size()));
+      const double value = value_of(codes[i]);
+      sum[i] += value;
+      squares[i] += value * value;
+    }
+  }
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double wanted = std::clamp(static_cast<double>(gradient[i] * slope[i % 3] * inverse_unit), -8.0, 8.0);
+    const double mean = sum[i] / draws;
+    const double sigma = std::sqrt(std::max(squares[i] / draws - mean * mean, 0.0) / draws);
+    INFO("gradient " << gradient[i] << " of element " << i);
+    CHECK(std::fabs(mean - wanted) <= 5 * sigma + 1e-6);
+  }
+}
+
+TEST_CASE("gradient codes depend on key and position alone", "[gradient]") {
+  std::vector<float> gradient(640);
+  Random random(4, Stream::test);
+  for (float& g : gradient) g = static_cast<float>(2 * random.normal());
+  const std::vector<float> slope(64, 1.0F);
+  std::vector<std::uint8_t> first(640), again(640), other(640);
+  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 17, first.data());
+  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 17, again.data());
+  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 18, other.data());
+  CHECK(first == again);
+  CHECK(first != other);
+
+  // Per pixel: the same codes where the window has a bit, nothing written elsewhere.
+  std::vector<std::uint64_t> window(10);
+  for (std::uint64_t& word : window) word = random.next();
+  constexpr std::uint8_t untouched = 77;
+  std::vector<std::uint8_t> windowed(640, untouched);
+  make_window_codes(gradient.data(), slope.data(), window.data(), 10, 1, 1.0F, 17, windowed.data());
+  for (std::size_t i = 0; i < 640; ++i) REQUIRE(windowed[i] == (get_bit(window.data(), i) ? first[i] : untouched));
+}
+
+TEST_CASE("entries are the pixels in the window that have a code", "[gradient]") {
+  for (const Shape& shape : shapes) {
+    const Setup s(shape, 5);
+    const MapShape& output = s.layer.geometry().output;
+    const std::size_t channels = s.layer.channels();
+    std::vector<std::int64_t> values(s.layer.padded_channels(), 100);
+    ImageEntries entries;
+    const std::int64_t magnitude = collect_entries(s.windows.data(), s.pixels, output.words(), channels, s.codes.data(),
+                                                   s.region.data(), s.patch_offset.data(), 1000, entries, values.data());
+    std::int64_t expected_magnitude = 0;
+    REQUIRE(entries.begin.size() == channels + 1);
+    for (std::size_t o = 0; o < channels; ++o) {
+      std::vector<std::uint32_t> expected;
+      std::int64_t sum = 100;
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        if (!s.in_window(0, p, o) || s.code(0, p, o) == no_code) continue;
+        expected.push_back((std::uint32_t{s.code(0, p, o)} << 29) | (s.patch_offset[p] + 1000));
+        sum += value_of(s.code(0, p, o));
+        expected_magnitude += std::abs(value_of(s.code(0, p, o)));
+      }
+      const std::vector<std::uint32_t> found(entries.entries.begin() + entries.begin[o],
+                                             entries.entries.begin() + entries.begin[o + 1]);
+      REQUIRE(found == expected);
+      REQUIRE(values[o] == sum);
+    }
+    CHECK(magnitude == expected_magnitude);
+  }
+}
+
+TEST_CASE("codes per region hold at all pixels of the region", "[gradient]") {
+  const Setup s(shapes[1], 6);
+  std::vector<std::uint32_t> region(s.pixels);
+  for (std::size_t p = 0; p < s.pixels; ++p) region[p] = static_cast<std::uint32_t>(p % 4);
+  std::vector<std::uint8_t> spread(s.codes.size());
+  for (std::size_t p = 0; p < s.pixels; ++p) {
+    for (std::size_t c = 0; c < 128; ++c) spread[p * 128 + c] = s.codes[region[p] * 128 + c];
+  }
+  std::vector<std::int64_t> values(128), spread_values(128);
+  ImageEntries entries, spread_entries;
+  const auto magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, s.codes.data(), region.data(),
+                                         s.patch_offset.data(), 0, entries, values.data());
+  const auto spread_magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, spread.data(), s.region.data(),
+                                                s.patch_offset.data(), 0, spread_entries, spread_values.data());
+  CHECK(magnitude == spread_magnitude);
+  CHECK(values == spread_values);
+  CHECK(entries.entries == spread_entries.entries);
+  CHECK(entries.begin == spread_entries.begin);
+}
+
+TEST_CASE("the weight gradient counts input bits, in every instruction set", "[gradient]") {
+  for (const Shape& shape : shapes) {
+    const Setup s(shape, 7);
+    const LayerGeometry& geometry = s.layer.geometry();
+    const MapShape& input = geometry.input;
+    std::vector<ImageEntries> entries(Setup::images);
+    std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
+    for (std::size_t i = 0; i < Setup::images; ++i) {
+      collect_entries(s.windows.data() + i * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
+                      s.codes.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                      static_cast<std::uint32_t>(i * input.size()), entries[i], values.data());
+    }
+    // Brute force over images, pixels, channels, taps and input channels.
+    std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 3);
+    const std::size_t in_bits = input.words() * 64;
+    for (std::size_t i = 0; i < Setup::images; ++i) {
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        const std::size_t top = p / geometry.output.width * shape.stride;
+        const std::size_t left = p % geometry.output.width * shape.stride;
+        for (std::size_t o = 0; o < s.layer.channels(); ++o) {
+          if (!s.in_window(i, p, o)) continue;
+          const std::int32_t value = value_of(s.code(i, p, o));
+          for (std::size_t tap = 0; tap < shape.kernel * shape.kernel && value != 0; ++tap) {
+            const std::uint64_t* pixel = s.inputs.data() + i * input.size() + (top + tap / shape.kernel) * input.pitch() +
+                                         (left + tap % shape.kernel) * input.words();
+            for (std::size_t c = 0; c < in_bits; ++c) {
+              expected[o * s.layer.patch_bits() + tap * in_bits + c] += get_bit(pixel, c) ? value : 0;
+            }
+          }
+        }
+      }
+    }
+    for (const std::string& name : simd::supported_kernels()) {
+      INFO(name << " channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
+      std::vector<std::int32_t> sums(expected.size(), 3);
+      accumulate_weight_gradient(simd::kernels(name), s.layer, s.inputs.data(), entries, sums.data());
+      CHECK(sums == expected);
+    }
+  }
+}
+
+TEST_CASE("the gradient of input bits is the weighted sum over what they feed", "[gradient]") {
+  for (const Shape& shape : shapes) {
+    const Setup s(shape, 8);
+    const LayerGeometry& geometry = s.layer.geometry();
+    const MapShape& input = geometry.input;
+    const std::size_t in_bits = input.words() * 64;
+    const float unit = 0.25F;  // a power of two: all results are exact
+    std::vector<float> expected(input.height * input.width * in_bits, 0.0F);
+    for (std::size_t p = 0; p < s.pixels; ++p) {
+      for (std::size_t o = 0; o < s.layer.channels(); ++o) {
+        if (!s.in_window(0, p, o)) continue;
+        const auto value = static_cast<float>(value_of(s.code(0, p, o)));
+        for (std::size_t tap = 0; tap < shape.kernel * shape.kernel; ++tap) {
+          const std::size_t row = p / geometry.output.width * shape.stride + tap / shape.kernel;  // in the padded map
+          const std::size_t column = p % geometry.output.width * shape.stride + tap % shape.kernel;
+          if (row < input.border || column < input.border || row >= input.height + input.border ||
+              column >= input.width + input.border) {
+            continue;
+          }
+          float* out = expected.data() + ((row - input.border) * input.width + column - input.border) * in_bits;
+          for (std::size_t c = 0; c < shape.channels; ++c) {
+            const std::size_t bit = tap * in_bits + c;
+            const std::uint64_t* sign = s.layer.rows().data() + o * s.layer.patch_words();
+            const bool zero = shape.ternary && !get_bit(s.layer.nonzero_rows().data() + o * s.layer.patch_words(), bit);
+            out[c] -= zero ? 0.0F : value * unit * static_cast<float>(bit_value(get_bit(sign, bit)));
+          }
+        }
+      }
+    }
+    for (const std::string& name : simd::supported_kernels()) {
+      INFO(name << " channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
+      BackwardScratch scratch;
+      std::vector<float> gradient(expected.size(), 99.0F);
+      input_gradient(simd::kernels(name), s.layer, s.windows.data(), s.codes.data(), s.region.data(), unit, scratch,
+                     gradient.data());
+      std::size_t wrong = 0;
+      for (std::size_t pixel = 0; pixel < input.height * input.width; ++pixel) {
+        for (std::size_t c = 0; c < shape.channels; ++c) {
+          wrong += gradient[pixel * in_bits + c] == expected[pixel * in_bits + c] ? 0 : 1;
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("the gradient of an input bit predicts what flipping it does to the counts", "[gradient]") {
+  // d moves by +-1 per weight that sees the bit; with one entry of value v, -v * (change of d) is the predicted loss change.
+  const Setup s(shapes[2], 9);
+  const LayerGeometry& geometry = s.layer.geometry();
+  const simd::Kernels& kernels = simd::kernels("ref");
+  const std::size_t lanes = 64;
+  std::vector<std::int32_t> before(s.pixels * lanes), after(s.pixels * lanes);
+  Buffer<std::uint64_t> map(geometry.input.size());
+  std::copy(s.inputs.begin(), s.inputs.begin() + geometry.input.size(), map.begin());
+  kernels.conv_counts(s.layer.conv_shape(), map.data(), s.layer.conv_weights(), before.data());
+  BackwardScratch scratch;
+  std::vector<float> gradient(geometry.input.height * geometry.input.width * 128);
+  input_gradient(kernels, s.layer, s.windows.data(), s.codes.data(), s.region.data(), 1.0F, scratch, gradient.data());
+  Random random(10, Stream::test);
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::size_t y = random.below(8), x = random.below(8), c = random.below(70);
+    std::uint64_t* pixel = map.data() + geometry.input.interior() + y * geometry.input.pitch() + x * 2;
+    const bool was = get_bit(pixel, c);
+    set_bit(pixel, c, !was);
+    kernels.conv_counts(s.layer.conv_shape(), map.data(), s.layer.conv_weights(), after.data());
+    set_bit(pixel, c, was);
+    std::int32_t loss = 0;
+    for (std::size_t p = 0; p < s.pixels; ++p) {
+      for (std::size_t o = 0; o < s.layer.channels(); ++o) {
+        if (s.in_window(0, p, o)) loss -= value_of(s.code(0, p, o)) * (after[p * lanes + o] - before[p * lanes + o]);
+      }
+    }
+    const float predicted = gradient[(y * 8 + x) * 128 + c] * (was ? -1.0F : 1.0F);
+    CHECK(static_cast<float>(loss) == predicted);
+  }
+}
+
+TEST_CASE("the weight gradient of a large batch is the sum over its images", "[gradient]") {
+  const Setup s(shapes[2], 11);
+  const LayerGeometry& geometry = s.layer.geometry();
+  const std::size_t size = geometry.input.size();
+  constexpr std::size_t batch = 700;  // a megabyte of maps: the three images in turns
+  Buffer<std::uint64_t> inputs(batch * size);
+  std::vector<ImageEntries> entries(batch);
+  std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
+  for (std::size_t i = 0; i < batch; ++i) {
+    const std::size_t image = i % Setup::images;
+    std::copy_n(s.inputs.data() + image * size, size, inputs.data() + i * size);
+    collect_entries(s.windows.data() + image * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
+                    s.codes.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                    static_cast<std::uint32_t>(i * size), entries[i], values.data());
+  }
+  std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
+  for (std::size_t image = 0; image < Setup::images; ++image) {
+    std::vector<std::int32_t> alone(expected.size(), 0);
+    accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {entries[image]}, alone.data());
+    const auto times = static_cast<std::int32_t>((batch - image + Setup::images - 1) / Setup::images);
+    for (std::size_t k = 0; k < expected.size(); ++k) expected[k] += times * alone[k];
+  }
+  std::vector<std::int32_t> sums(expected.size(), 0);
+  accumulate_weight_gradient(simd::kernels(), s.layer, inputs.data(), entries, sums.data());
+  CHECK(sums == expected);
+}

@@ -1,0 +1,204 @@
+#include "layerwise/model.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/softmax.h"
+#include "data/augment.h"
+#include "tests/layerwise/cases.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::layerwise;
+using namespace bitloom::test;
+
+namespace {
+
+// A net with random weights whose heads have seen a few images.
+Model make_model(const data::Dataset& data, const std::string& head_kind = "hidden") {
+  Model model;
+  model.net = parse_net(std::string("{\"name\": \"small\", ") + thermometer + R"(, "head": {"kind": ")" + head_kind +
+                            R"(", "grid": 2, "hidden": 16}, "classifier": ["a", "b"],
+        "layers": [{"name": "a", "width": 40}, {"name": "b", "inputs": ["a", "input"], "pool": "or", "width": 24, "weights": "ternary"}],
+        "stages": [{"train": ["a"]}, {"train": ["b"]}]})",
+                        "net.json");
+  model.class_names = data.class_names;
+  model.notes = {{"data", "small"}, {"seed", "1"}};
+  model.encoder = Encoder::fit(model.net.encoder, data, 1);
+  Random random(1, Stream::test);
+  const auto geometry = derive_geometry(model.net, 12, 12, 64);
+  for (std::size_t i = 0; i < 2; ++i) {
+    model.layers.emplace_back(model.net.layers[i], geometry[i]);
+    draw_weights(model.layers[i], random);
+    const auto middle = static_cast<std::int32_t>(geometry[i].valid_bits / (i == 0 ? 2 : 4));
+    for (std::size_t o = 0; o < model.layers[i].channels(); ++o) model.layers[i].thresholds()[o] = middle - 5;
+  }
+  const NetForward forward(simd::kernels(), model.encoder, model.layers);
+  ForwardWorkspace work = forward.make_workspace();
+  for (std::size_t i = 0; i < 2; ++i) {
+    Head head(model.net.stages[i].head, geometry[i].output, data.classes(), 1, i);
+    std::vector<std::int16_t> counts(data.size() * head.features());
+    std::vector<float> gradient(counts.size());
+    for (std::size_t k = 0; k < data.size(); ++k) {
+      forward.encode(data.image(k).data(), work);
+      for (std::size_t j = 0; j <= i; ++j) forward.run_layer(j, work);
+      head.count(simd::kernels(), work.maps[i + 1], counts.data() + k * head.features());
+    }
+    Head::Sums sums = head.make_sums();
+    for (int step = 0; step < 30; ++step) {
+      sums.clear();
+      head.backward(simd::kernels(), counts.data(), data.labels.data(), data.size(), 0, sums, gradient.data());
+      head.update(sums, data.size(), 0.01, 0);
+    }
+    model.heads.insert_or_assign(model.net.layers[i].name, head);
+  }
+  return model;
+}
+
+std::vector<float> scores(const Classifier& classifier, const std::uint8_t* image) {
+  ForwardWorkspace work = classifier.make_workspace();
+  std::vector<float> out;
+  classifier.scores(image, work, out);
+  return out;
+}
+
+// Replaces one piece of metadata of a model file.
+void change_metadata(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& key,
+                     const std::string& value) {
+  TensorFile file = TensorFile::load(from);
+  file.metadata[key] = value;
+  file.save(to);
+}
+
+}  // namespace
+
+TEST_CASE("a model survives its file", "[model]") {
+  const data::Dataset data = small_data(40);
+  const TempDir folder;
+  for (const std::string& kind : {std::string("hidden"), std::string("linear"), std::string("class_conv")}) {
+    INFO(kind);
+    const Model model = make_model(data, kind);
+    model.save(folder / "model.safetensors");
+    const Model loaded = Model::load(folder / "model.safetensors");
+    CHECK(to_json(loaded.net) == to_json(model.net));
+    CHECK(loaded.class_names == model.class_names);
+    CHECK(loaded.notes == model.notes);
+    CHECK(loaded.weight_bits() == model.weight_bits());
+    CHECK(model.weight_bits() == 40 * 9 * 64 + 2 * 24 * 9 * 104);
+    CHECK(model.bit_macs() == 144 * 40 * 9 * 64 + 36 * 24 * 9 * 104);
+    CHECK(loaded.head_macs() == model.head_macs());
+    CHECK(loaded.head_bytes() == model.head_bytes());
+    const Classifier one = Classifier::of(simd::kernels(), model);
+    const Classifier two = Classifier::of(simd::kernels(), loaded);
+    for (std::size_t i = 0; i < data.size(); ++i)
+      REQUIRE(scores(one, data.image(i).data()) == scores(two, data.image(i).data()));
+    loaded.save(folder / "again.safetensors");
+    CHECK(read_file(folder / "again.safetensors") == read_file(folder / "model.safetensors"));
+  }
+}
+
+TEST_CASE("model files that cannot be used are refused", "[model]") {
+  const data::Dataset data = small_data(10);
+  const TempDir folder;
+  const auto good = folder / "good.safetensors";
+  const auto bad = folder / "bad.safetensors";
+  make_model(data).save(good);
+  const auto message = [&] { return message_of(ErrorKind::data, [&] { Model::load(bad); }); };
+
+  CHECK(has(message(), "bad.safetensors"));  // missing
+  change_metadata(good, bad, "bitloom.format", "binary 99");
+  CHECK(has(message(), "the model's format is 'binary 99'; this program reads 'binary 1'"));
+  change_metadata(good, bad, "bitloom.net", "{");
+  CHECK(has(message(), "the description of the net cannot be read"));
+  change_metadata(good, bad, "bitloom.net", R"({"layers": [{"name": "a"}]})");
+  CHECK(has(message(), "width: 0 is out of range"));
+  change_metadata(good, bad, "bitloom.classes", "3");
+  CHECK(has(message(), "the description of the net cannot be read"));
+
+  TensorFile plain;
+  plain.put("x", {1}, std::vector<float>{1.0F});
+  plain.save(bad);
+  CHECK(has(message(), "not a Bitloom model"));
+
+  for (const std::string& name : {std::string("a.sign"), std::string("b.nonzero"), std::string("b.threshold"),
+                                  std::string("encoder.filters"), std::string("a.head.linear")}) {
+    TensorFile file = TensorFile::load(good);
+    file.tensors.erase(name);
+    file.save(bad);
+    INFO(message());
+    CHECK(has(message(), name));
+    CHECK(has(message(), "bad.safetensors"));
+  }
+  TensorFile headless = TensorFile::load(good);
+  headless.tensors.erase("b.head.centre");
+  headless.save(bad);
+  CHECK(has(message(), "the head of layer 'b', which should vote, is missing"));
+
+  const std::string bytes = read_file(good);
+  for (const std::size_t at : {bytes.size() - 1, bytes.size() / 2, bytes.size() / 3}) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    write_file(bad, flipped);
+    CHECK(message() != "no error");
+    CHECK(has(message(), "bad.safetensors"));
+  }
+  write_file(bad, bytes.substr(0, bytes.size() - 8));
+  CHECK(has(message(), "bad.safetensors"));
+}
+
+TEST_CASE("the vote is the mean of heads and views", "[model]") {
+  const data::Dataset data = small_data(12);
+  const Model model = make_model(data);
+  const simd::Kernels& kernels = simd::kernels();
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const std::uint8_t* image = data.image(i).data();
+    std::vector<std::uint8_t> mirrored(data.shape.size());
+    data::mirror(data.image(i), data.shape, mirrored.data());
+    std::vector<double> mean(data.classes(), 0);
+    for (const std::string& voter : {std::string("a"), std::string("b")}) {
+      for (const std::uint8_t* view : {image, static_cast<const std::uint8_t*>(mirrored.data())}) {
+        const auto one = scores(Classifier::of(kernels, model, {voter}, false), view);
+        double total = 0;
+        for (const float score : one) total += std::exp(static_cast<double>(score));
+        CHECK(std::fabs(total - 1) < 1e-4);  // log-probabilities
+        for (std::size_t l = 0; l < mean.size(); ++l) mean[l] += static_cast<double>(one[l]) / 4;
+      }
+    }
+    const auto vote = scores(Classifier::of(kernels, model), image);
+    for (std::size_t l = 0; l < mean.size(); ++l) REQUIRE(std::fabs(static_cast<double>(vote[l]) - mean[l]) < 1e-4);
+    // Both views vote, so the mirror image gets the same scores (but for the order of the sum).
+    const auto mirror_vote = scores(Classifier::of(kernels, model), mirrored.data());
+    for (std::size_t l = 0; l < mean.size(); ++l) REQUIRE(std::fabs(vote[l] - mirror_vote[l]) < 1e-4F);
+  }
+  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"c"}, false); }), "no layer 'c'"));
+  Model partial = model;
+  partial.heads.erase("a");
+  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, partial, {"a"}, false); }), "layer 'a' has no head"));
+}
+
+TEST_CASE("an evaluation counts what the scores say, in every instruction set", "[model]") {
+  const data::Dataset data = small_data(33, 500);
+  const Model model = make_model(small_data(40));
+  const Classifier classifier = Classifier::of(simd::kernels("ref"), model);
+  std::vector<std::int64_t> confusion(data.classes() * data.classes(), 0);
+  double loss = 0;
+  std::size_t correct = 0;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const auto score = scores(classifier, data.image(i).data());
+    const auto best = static_cast<std::size_t>(std::max_element(score.begin(), score.end()) - score.begin());
+    ++confusion[data.labels[i] * data.classes() + best];
+    correct += best == data.labels[i] ? 1 : 0;
+    loss += cross_entropy(score, data.labels[i]) / static_cast<double>(data.size());
+  }
+  mpi::Comm comm;
+  for (const std::string& name : simd::supported_kernels()) {
+    const Evaluation result = Classifier::of(simd::kernels(name), model).evaluate(comm, data);
+    CHECK(result.images == 33);
+    CHECK(result.correct == correct);
+    CHECK(result.confusion == confusion);
+    CHECK(std::fabs(result.loss - loss) < 1e-6);
+    CHECK(result.accuracy() == static_cast<double>(correct) / 33);
+  }
+  CHECK(Evaluation{}.accuracy() == 0);
+}

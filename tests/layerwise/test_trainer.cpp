@@ -1,0 +1,337 @@
+#include "layerwise/trainer.h"
+
+#include <signal.h>  // POSIX
+#include <sys/resource.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/metrics.h"
+#include "tests/layerwise/cases.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::layerwise;
+using namespace bitloom::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Lines final : public ProgressSink {
+ public:
+  void line(std::string_view text) override { text_ += std::string(text) + "\n"; }
+  void update(std::string_view) override {}
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// A disk that is full after `bytes`: the system refuses to let any file grow beyond.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);  // else the process is killed
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    ::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+const data::DataSplits& splits() {
+  static const data::DataSplits data = {small_data(80), small_data(16, 1000), small_data(20, data::synthetic_test_first)};
+  return data;
+}
+
+NetSpec two_layers(std::size_t first = 24, std::size_t second = 16) {
+  return parse_net(fmt::format(R"({{"name": "two", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+      {{"name": "a", "width": {}}}, {{"name": "b", "pool": "or", "width": {}}}],
+      "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}}], "classifier": ["a", "b"]}})",
+                               thermometer, first, second),
+                   "net.json");
+}
+
+RunOptions options_for(const fs::path& folder, const NetSpec& net = two_layers()) {
+  RunOptions options;
+  options.folder = folder;
+  options.net = net;
+  options.train.batch = 40;  // two steps per epoch
+  options.train.head_rate = 0.01;
+  options.train.augment = data::parse_augment("crop1,flip");
+  options.data_name = "small";
+  return options;
+}
+
+RunResult run(const RunOptions& options) {
+  Lines lines;
+  mpi::Comm comm;
+  return train(simd::kernels(), comm, options, splits(), lines);
+}
+
+std::string complaint(ErrorKind kind, const RunOptions& options) {
+  return message_of(kind, [&] { run(options); });
+}
+
+// The tensors of a finished run's model.
+TensorFile result_of(const fs::path& folder) { return TensorFile::load(folder / "model.safetensors"); }
+
+// Without interruption and without a cache.
+TensorFile undisturbed(const NetSpec& net = two_layers()) {
+  const TempDir folder;
+  run(options_for(folder / "run", net));
+  return result_of(folder / "run");
+}
+
+RunOptions resumed(RunOptions options) {
+  options.resume = true;
+  options.stop_after_steps = 0;
+  return options;
+}
+
+void damage(const fs::path& file) {
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
+  write_file(file, bytes);
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves a model, metrics and a summary", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.command = "bitloom train";
+  Lines lines;
+  mpi::Comm comm;
+  const RunResult result = train(simd::kernels(), comm, options, splits(), lines);
+  CHECK(result.steps == 10);
+  CHECK(result.images == 400);
+  CHECK(result.validation.images == 16);
+  CHECK(result.test.images == 20);
+  REQUIRE(result.stages.size() == 2);
+  CHECK(result.stages[0].name == "a");
+  CHECK_FALSE(result.stages[0].reused);
+  CHECK(has(lines.text(), "a epoch 2/2:"));
+  CHECK(has(lines.text(), "b: done in"));
+  const Model model = Model::load(folder / "run" / "model.safetensors");
+  CHECK(model.notes.at("data") == "small");
+  const Evaluation again = Classifier::of(simd::kernels(), model).evaluate(comm, splits().test);
+  CHECK(again.correct == result.test.correct);
+  CHECK(again.confusion == result.test.confusion);
+
+  std::size_t epochs = 0;
+  std::size_t stages = 0;
+  for (const auto& line : read_metrics(folder / "run" / "metrics.jsonl")) {
+    epochs += line["event"] == "epoch" ? 1 : 0;
+    stages += line["event"] == "stage" ? 1 : 0;
+  }
+  CHECK(epochs == 5);
+  CHECK(stages == 2);
+  CHECK(has(read_file(folder / "run" / "config.json"), "bitloom train"));
+  CHECK_FALSE(fs::exists(folder / "run" / "checkpoint.safetensors"));
+  CHECK(peak_memory() > 0);
+}
+
+TEST_CASE("an interrupted run, resumed, gives what an undisturbed one does", "[trainer]") {
+  const TensorFile expected = undisturbed();
+  for (const std::size_t steps : {1U, 3U, 5U}) {
+    INFO("stopped every " << steps << " steps");
+    const TempDir folder;
+    RunOptions options = options_for(folder / "run");
+    options.stop_after_steps = steps;
+    std::size_t interruptions = 0;
+    while (has(complaint(ErrorKind::interrupted, options), "interrupted at step")) {
+      ++interruptions;
+      options.resume = true;
+      REQUIRE(interruptions < 20);
+    }
+    CHECK(interruptions > 0);
+    CHECK(difference(expected, result_of(folder / "run")) == "");
+    std::size_t epochs = 0;
+    for (const auto& line : read_metrics(folder / "run" / "metrics.jsonl")) epochs += line["event"] == "epoch" ? 1 : 0;
+    CHECK(epochs == 5);
+  }
+}
+
+TEST_CASE("a caller may stop a run at any step", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  int asked = 0;
+  options.stop = [&] { return ++asked == 2; };
+  // The second step ends stage a's first epoch.
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted at step 2 of stage 'a'"));
+  CHECK(fs::exists(folder / "run" / "checkpoint.safetensors"));
+  options.stop = nullptr;
+  const RunResult result = run(resumed(options));
+  CHECK(result.steps == 8);
+  CHECK(result.images == 400);
+  CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
+}
+
+TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
+  const TensorFile expected = undisturbed();
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.checkpoint_seconds = 0;  // at every step
+  for (const bool both : {false, true}) {
+    options.stop_after_steps = both ? 2 : 3;
+    options.folder = folder / (both ? "two" : "one");
+    CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+    damage(options.folder / "checkpoint.safetensors");
+    if (both) damage(options.folder / "checkpoint.previous.safetensors");
+    Lines lines;
+    mpi::Comm comm;
+    const RunResult result = train(simd::kernels(), comm, resumed(options), splits(), lines);
+    CHECK(has(lines.text(), "trying the one before"));
+    CHECK(has(lines.text(), "training starts from the beginning") == both);
+    CHECK(result.steps == (both ? 10 : 8));
+    CHECK(result.images == 400);
+    CHECK(difference(expected, result_of(options.folder)) == "");
+  }
+}
+
+TEST_CASE("a full disk leaves the last good checkpoint", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.stop_after_steps = 2;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  const auto checkpoint = folder / "run" / "checkpoint.safetensors";
+  const std::string before = read_file(checkpoint);
+  {
+    const FileSizeLimit full(before.size() / 2);
+    RunOptions more = resumed(options);
+    more.checkpoint_seconds = 0;
+    const std::string message = complaint(ErrorKind::io, more);
+    CHECK(has(message, "checkpoint"));
+  }
+  CHECK(read_file(checkpoint) == before);
+  run(resumed(options));
+  CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
+}
+
+TEST_CASE("a run does not overwrite another, and resumes only its own", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  CHECK(has(complaint(ErrorKind::usage, resumed(options)), "--resume: there is no run in"));
+  CHECK_FALSE(fs::exists(folder / "run"));
+  options.stop_after_steps = 2;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run; continue it with --resume"));
+  const std::string config = read_file(folder / "run" / "config.json");
+
+  RunOptions other = resumed(options);
+  other.train.seed = 2;
+  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  other = resumed(options);
+  other.net = two_layers(24, 32);
+  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  other = resumed(options);
+  other.train.layer.rule.learning_rate = 0.5;
+  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  CHECK(read_file(folder / "run" / "config.json") == config);
+
+  {
+    const FileLock lock(folder / "run" / ".lock");
+    CHECK(has(complaint(ErrorKind::busy, resumed(options)), ".lock"));
+  }
+  run(resumed(options));
+  CHECK(has(complaint(ErrorKind::usage, resumed(options)), "is finished"));
+  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run"));
+}
+
+TEST_CASE("stages that were trained before are reused", "[trainer]") {
+  const TempDir folder;
+  const auto with_cache = [&](const char* name, const NetSpec& net) {
+    RunOptions options = options_for(folder / name, net);
+    options.cache = folder / "cache";
+    options.cache_limit = std::uint64_t{1} << 28U;
+    return options;
+  };
+  const auto reused = [](const RunResult& result) {
+    std::vector<bool> flags;
+    for (const StageSummary& stage : result.stages) flags.push_back(stage.reused);
+    return flags;
+  };
+  CHECK(reused(run(with_cache("first", two_layers()))) == std::vector<bool>{false, false});
+  CHECK(reused(run(with_cache("same", two_layers()))) == std::vector<bool>{true, true});
+  CHECK(difference(result_of(folder / "first"), result_of(folder / "same")) == "");
+  // Another second layer: the first one is taken over.
+  CHECK(reused(run(with_cache("second", two_layers(24, 32)))) == std::vector<bool>{true, false});
+  CHECK(difference(undisturbed(two_layers(24, 32)), result_of(folder / "second")) == "");
+  // Another first layer: nothing that follows can be.
+  CHECK(reused(run(with_cache("width", two_layers(32)))) == std::vector<bool>{false, false});
+  // Other options.
+  RunOptions seeded = with_cache("seed", two_layers());
+  seeded.train.seed = 2;
+  CHECK(reused(run(seeded)) == std::vector<bool>{false, false});
+
+  // Damage is noticed, and repaired.
+  for (const auto& entry : fs::directory_iterator(folder / "cache")) {
+    if (entry.path().extension() == ".blob") damage(entry.path());
+  }
+  Lines lines;
+  mpi::Comm comm;
+  const RunResult rebuilt = train(simd::kernels(), comm, with_cache("damaged", two_layers()), splits(), lines);
+  CHECK(reused(rebuilt) == std::vector<bool>{false, false});
+  CHECK(has(lines.text(), "was damaged and is rebuilt"));
+  CHECK(difference(result_of(folder / "first"), result_of(folder / "damaged")) == "");
+  CHECK(reused(run(with_cache("repaired", two_layers()))) == std::vector<bool>{true, true});
+}
+
+TEST_CASE("where a layer stands in its net does not matter to a reused stage", "[trainer]") {
+  NetSpec net = parse_net(std::string("{\"name\": \"three\", ") + thermometer + R"(, "head": {"grid": 2, "hidden": 16},
+      "layers": [{"name": "x", "width": 16}, {"name": "a", "inputs": ["input"], "width": 24}],
+      "stages": [{"train": ["x"], "epochs": 1}, {"train": ["a"], "epochs": 2}], "classifier": ["a"]})",
+                          "net.json");
+  const TempDir folder;
+  RunOptions options = options_for(folder / "two");
+  options.cache = folder / "cache";
+  options.cache_limit = std::uint64_t{1} << 28U;
+  run(options);
+  options.folder = folder / "three";
+  options.net = net;
+  CHECK(run(options).stages[1].reused);
+  CHECK(difference(undisturbed(net), result_of(folder / "three")) == "");
+}
+
+TEST_CASE("whatever the result depends on is in the description of the options", "[trainer]") {
+  const TrainOptions plain;
+  const auto changed = [&](auto change) {
+    TrainOptions options;
+    change(options);
+    return describe(options) != describe(plain);
+  };
+  CHECK(describe(plain) == describe(TrainOptions{}));
+  CHECK(changed([](TrainOptions& o) { o.batch = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.seed = 7; }));
+  CHECK(changed([](TrainOptions& o) { o.augment.flip = true; }));
+  CHECK(changed([](TrainOptions& o) { o.head_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.head_decay = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.label_smoothing = 0.3; }));
+  CHECK(changed([](TrainOptions& o) { o.final_rate = 0.3; }));
+  CHECK(changed([](TrainOptions& o) { o.warmup_steps = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.offset_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.initial_window = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.code_target = 2; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.learn_weights = false; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.name = "bop"; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.learning_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.momentum = 0; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.flip_share = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.flip_threshold = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.flip_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.rule.dead_zone = 1; }));
+}
