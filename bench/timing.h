@@ -1,0 +1,36 @@
+// How benchmarks time: contenders take turns, so that what the machine does besides hits all of them alike.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bitloom::bench {
+
+// Something with a speed. `rate` runs it for a short slot and returns operations per second.
+struct Contender {
+  std::string name;
+  std::function<double()> rate;
+};
+
+// Rates (contenders, rounds): in every round each contender gets one slot, in turn. One more round goes before, not counted.
+std::vector<std::vector<double>> alternate(const std::vector<Contender>& contenders, std::size_t rounds);
+
+// Seconds of the fastest of several calls of `pass` that take `slot` seconds together (one call at least). The fastest,
+// since other work on the cores can only slow one down; simd::measure_peak counts in the same way.
+double fastest(double slot, const std::function<void()>& pass);
+
+// values must not be empty.
+double median(std::vector<double> values);
+// The median over rounds of numerator / denominator: both of a round saw the same clock rate.
+double median_ratio(const std::vector<double>& numerator, const std::vector<double>& denominator);
+
+// Reads a command-line argument of at least 1; throws a usage error that calls it `name`.
+std::size_t parse_count(const std::string& text, const std::string& name);
+
+// From /proc/cpuinfo: the model's name ("unknown" where it is missing), and whether a word stands among the features.
+std::string cpu_name();
+bool cpu_has(const std::string& feature);
+
+}  // namespace bitloom::bench

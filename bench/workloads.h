@@ -1,0 +1,90 @@
+// What bitloom_bench_kernels runs: one class per kernel, with data as a training run has it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "layerwise/encoder.h"
+#include "layerwise/layer.h"
+#include "simd/kernels.h"
+
+namespace bitloom::bench {
+
+// A kernel with its data: `items` independent calls, one output per thread.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  Workload(const Workload&) = delete;
+  Workload& operator=(const Workload&) = delete;
+
+  virtual void run(const simd::Kernels& kernels, std::size_t item, std::size_t thread) = 0;
+  // What run() has written, and back to zero: kernels that add start from there.
+  virtual std::span<const std::byte> output(std::size_t thread) const = 0;
+  virtual void clear(std::size_t thread) = 0;
+
+  std::string name;
+  std::size_t items = 0;
+  std::string unit;         // of `operations`
+  double operations = 0;    // per item
+  bool of_peak = false;     // operations compare with the peak of bit-MACs
+  std::string second_unit;  // another way to count, "" for none
+  double second = 0;        // per item
+
+ protected:
+  Workload() = default;
+};
+
+template <typename T>
+class TypedWorkload : public Workload {
+ public:
+  std::span<const std::byte> output(std::size_t thread) const override { return std::as_bytes(outputs_[thread].span()); }
+  void clear(std::size_t thread) override { outputs_[thread].fill_zero(); }
+
+ protected:
+  std::vector<Buffer<T>> outputs_;
+};
+
+// Images of random bits, border 0, through a 3x3 layer with random weights. An item is an image.
+struct ConvOptions {
+  std::size_t in_channels, out_channels, size;  // stride 1, padding 1, size x size pixels
+  bool ternary = false;
+  bool training = false;  // also window mask and statistics
+};
+
+class ConvWorkload : public TypedWorkload<std::uint64_t> {
+ public:
+  ConvWorkload(const ConvOptions& options, std::size_t images, std::size_t threads);
+  void run(const simd::Kernels& kernels, std::size_t item, std::size_t thread) override;
+
+  // The same convolution for other software: source (images, C, size, size) and weights (O, C, 3, 3) of +1 and -1.
+  std::vector<float> source() const;
+  std::vector<float> weights() const;
+  // What it gives for image 0, (O, size, size). The outermost pixels are left 0: there a border of zero bits counts as +1.
+  std::vector<float> expected() const;
+
+ private:
+  const std::uint64_t* image(std::size_t i) const { return inputs_.data() + i * layer_.geometry().input.size(); }
+
+  ConvOptions options_;
+  layerwise::BinaryLayer layer_;
+  Buffer<std::uint64_t> inputs_;
+  Buffer<std::int32_t> low_, high_;
+};
+
+// The weight gradient of a 3x3 layer 256 -> 256 at 32x32 from a batch of 128 images: 7% of the pixels are in the window, their
+// gradients are rounded to codes of mean magnitude 1 (layerwise/gradient.h), of which about half are 0 and leave no entry.
+// An item is four output channels, as in training.
+std::unique_ptr<Workload> make_gradient(std::size_t threads);
+// The hidden layer of a head: (16 images x 16 cells, 256 channels) times (256, 64). An item is one product.
+std::unique_ptr<Workload> make_gemm(std::size_t threads);
+// Set bits of a 32x32x256 map counted over 4 x 4 cells. An item is an image.
+std::unique_ptr<Workload> make_pool(std::size_t threads);
+// 64 filters of 3x3x3 taps over a 32x32 image, two thresholds each. An item is an image.
+std::unique_ptr<Workload> make_encoding(std::size_t threads);
+
+}  // namespace bitloom::bench
