@@ -186,7 +186,8 @@ void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, st
   for (std::size_t y = 0; y < shape_.height; ++y) {
     for (std::size_t x = 0; x < shape_.width; ++x) {
       const std::int16_t* source = patches.data() + y * pitch + x * colours;
-      for (std::size_t r = 0; r < patch_; ++r) std::memcpy(gathered + x * k + r * run, source + r * pitch, run * sizeof *source);
+      for (std::size_t r = 0; r < patch_; ++r)
+        std::memcpy(gathered + x * k + r * run, source + r * pitch, run * sizeof *source);
     }
     std::fill(values.begin(), values.end(), 0);
     kernels.gemm_s16(shape_.width, features_, k, gathered, k, pairs_.data(), values.data(), features_);

@@ -230,8 +230,13 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   }
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   std::set<std::string> trained;
+  std::set<std::string> stage_names;
   for (const StageSpec& stage : net.stages) {
+    if (!stage_names.insert(stage.name).second) fail(ErrorKind::usage, "{}: there are two stages '{}'", source, stage.name);
     for (const std::string& name : stage.train) {
+      if (std::count(stage.train.begin(), stage.train.end(), name) != 1) {
+        fail(ErrorKind::usage, "{}: stage '{}' trains layer '{}' twice", source, stage.name, name);
+      }
       trained.insert(name);
       for (const std::string& input : net.layer(name).inputs) {
         if (input != "input" && !trained.contains(input)) {
@@ -240,6 +245,9 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
         }
       }
     }
+  }
+  for (const std::string& name : names) {
+    if (!trained.contains(name)) fail(ErrorKind::usage, "{}: no stage trains layer '{}'", source, name);
   }
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
   // Only a head can vote.
@@ -388,6 +396,14 @@ std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t heigh
     }
     geometry.output = {(padded_height - layer.kernel) / layer.stride + 1, (padded_width - layer.kernel) / layer.stride + 1,
                        layer.width, 0};
+    // Bits are counted over whole maps in 16-bit integers.
+    constexpr std::size_t most_pixels = 32767;
+    for (const MapShape& map : {geometry.input, geometry.output}) {
+      if (map.height * map.width > most_pixels) {
+        fail(ErrorKind::usage, "layer '{}': a map of {}x{} pixels; expected at most {} pixels", layer.name, map.height,
+             map.width, most_pixels);
+      }
+    }
     geometry.patch_words = layer.kernel * layer.kernel * geometry.input.words();
     geometry.valid_bits = layer.kernel * layer.kernel * valid;
     geometries.push_back(std::move(geometry));

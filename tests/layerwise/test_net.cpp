@@ -273,3 +273,23 @@ TEST_CASE("layers that a stage discards leave the net", "[net]") {
   });
   CHECK(has(message, "layer 'b' reads layer 'a', which a stage discards"));
 }
+
+TEST_CASE("stages that cannot work are named", "[net]") {
+  const auto message = [](const std::string& stages) {
+    return message_of(ErrorKind::usage, [&] {
+      parse_net(
+          R"({"layers": [{"name": "a", "width": 8}, {"name": "b", "inputs": ["a"], "width": 8}], "stages": )" + stages + "}",
+          "net.json");
+    });
+  };
+  CHECK(has(message(R"([{"train": ["a"]}])"), "no stage trains layer 'b'"));
+  CHECK(has(message(R"([{"train": ["a", "a"]}, {"train": ["b"]}])"), "stage 'a' trains layer 'a' twice"));
+  CHECK(has(message(R"([{"name": "s", "train": ["a"]}, {"name": "s", "train": ["b"]}])"), "there are two stages 's'"));
+}
+
+TEST_CASE("maps whose counts would not fit 16 bits are refused", "[net]") {
+  const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 8}]})", "net.json");
+  CHECK(derive_geometry(net, 181, 181, 64).size() == 1);
+  const std::string message = message_of(ErrorKind::usage, [&] { derive_geometry(net, 182, 182, 64); });
+  CHECK(has(message, "layer 'a': a map of 182x182 pixels; expected at most 32767 pixels"));
+}
