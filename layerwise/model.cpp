@@ -19,6 +19,13 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
+// This rank's images of n.
+std::pair<std::ptrdiff_t, std::ptrdiff_t> share_of(const mpi::Comm& comm, std::size_t n) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  return {static_cast<std::ptrdiff_t>(rank * n / ranks), static_cast<std::ptrdiff_t>((rank + 1) * n / ranks)};
+}
+
 }  // namespace
 
 void Model::save(const std::filesystem::path& path) const {
@@ -135,6 +142,20 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, cons
   return Classifier(kernels, model.encoder, model.layers, std::move(heads), std::move(head_layers), mirror);
 }
 
+void Classifier::run_view(const std::uint8_t* image, ForwardWorkspace& work) const {
+  forward_.encode(image, work);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (needed_[i]) forward_.run_layer(i, work);
+  }
+}
+
+void Classifier::head_logits(std::size_t h, const ForwardWorkspace& work, std::vector<std::int16_t>& counts,
+                             std::vector<float>& logits) const {
+  counts.resize(heads_[h]->features());
+  heads_[h]->count(kernels_, work.maps[head_layers_[h] + 1], counts.data());
+  heads_[h]->predict(kernels_, counts.data(), 1, logits.data());
+}
+
 void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const {
   const std::size_t classes = heads_.front()->classes();
   out.assign(classes, 0.0F);
@@ -144,14 +165,9 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
   if (mirror_) data::mirror({image, mirrored.size()}, encoder_.image_shape(), mirrored.data());
   const std::size_t views = mirror_ ? 2 : 1;
   for (std::size_t view = 0; view < views; ++view) {
-    forward_.encode(view == 0 ? image : mirrored.data(), work);
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      if (needed_[i]) forward_.run_layer(i, work);
-    }
+    run_view(view == 0 ? image : mirrored.data(), work);
     for (std::size_t h = 0; h < heads_.size(); ++h) {
-      counts.resize(heads_[h]->features());
-      heads_[h]->count(kernels_, work.maps[head_layers_[h] + 1], counts.data());
-      heads_[h]->predict(kernels_, counts.data(), 1, logits.data());
+      head_logits(h, work, counts, logits);
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
     }
   }
@@ -159,13 +175,38 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
   for (float& score : out) score /= votes;
 }
 
+std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dataset& dataset) const {
+  const auto [begin, end] = share_of(comm, dataset.size());
+  std::vector<std::int64_t> correct(heads_.size(), 0);
+#pragma omp parallel
+  {
+    ForwardWorkspace work = make_workspace();
+    std::vector<float> logits(heads_.front()->classes());
+    std::vector<std::int16_t> counts;
+    std::vector<std::int64_t> mine(heads_.size(), 0);
+#pragma omp for schedule(dynamic, 16)
+    for (std::ptrdiff_t i = begin; i < end; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      run_view(dataset.image(k).data(), work);
+      for (std::size_t h = 0; h < heads_.size(); ++h) {
+        head_logits(h, work, counts, logits);
+        mine[h] += std::max_element(logits.begin(), logits.end()) - logits.begin() == dataset.labels[k] ? 1 : 0;
+      }
+    }
+#pragma omp critical
+    for (std::size_t h = 0; h < correct.size(); ++h) correct[h] += mine[h];
+  }
+  comm.sum(std::span(correct));
+  std::vector<double> accuracies;
+  for (const std::int64_t count : correct)
+    accuracies.push_back(static_cast<double>(count) / static_cast<double>(dataset.size()));
+  return accuracies;
+}
+
 Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset) const {
   const auto start = std::chrono::steady_clock::now();
   const std::size_t classes = heads_.front()->classes();
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto rank = static_cast<std::size_t>(comm.rank());
-  const auto begin = static_cast<std::ptrdiff_t>(rank * dataset.size() / ranks);
-  const auto end = static_cast<std::ptrdiff_t>((rank + 1) * dataset.size() / ranks);
+  const auto [begin, end] = share_of(comm, dataset.size());
   // Integers only cross images: (classes, classes) counts, then millionths of a nat.
   std::vector<std::int64_t> sums(classes * classes + 1, 0);
 #pragma omp parallel

@@ -62,10 +62,17 @@ class Classifier {
   void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const;
   ForwardWorkspace make_workspace() const { return forward_.make_workspace(needed_); }
 
+  // The accuracy of each head by itself, without mirror images, in one pass; collective like evaluate().
+  std::vector<double> head_accuracies(mpi::Comm& comm, const data::Dataset& dataset) const;
+
   // All ranks take a share of the images; every rank gets the result.
   Evaluation evaluate(mpi::Comm& comm, const data::Dataset& dataset) const;
 
  private:
+  void run_view(const std::uint8_t* image, ForwardWorkspace& work) const;
+  void head_logits(std::size_t h, const ForwardWorkspace& work, std::vector<std::int16_t>& counts,
+                   std::vector<float>& logits) const;
+
   const simd::Kernels& kernels_;
   const Encoder& encoder_;
   const std::vector<BinaryLayer>& layers_;

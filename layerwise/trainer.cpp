@@ -69,7 +69,7 @@ class Run {
   std::unique_ptr<Stage> make_stage(std::size_t s);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
-  Evaluation vote(const std::vector<std::string>& voters, bool mirror, const data::Dataset& dataset, const Stage* stage);
+  Classifier classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const;
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>
   void on_root(F&& f) {
@@ -265,7 +265,8 @@ bool Run::reuse(std::size_t s) {
   return true;
 }
 
-Evaluation Run::vote(const std::vector<std::string>& voters, bool mirror, const data::Dataset& dataset, const Stage* stage) {
+// The heads of `voters`, those of the stage under way as they are now.
+Classifier Run::classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
   for (const std::string& name : voters) {
@@ -278,7 +279,7 @@ Evaluation Run::vote(const std::vector<std::string>& voters, bool mirror, const 
     }
     heads.push_back(head);
   }
-  return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, mirror).evaluate(comm_, dataset);
+  return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, mirror);
 }
 
 void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {
@@ -294,15 +295,18 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
                {"rate", stage.rate()},
                {"images_per_second", images / std::max(seconds, 1e-9)}};
   std::string text = fmt::format("{} epoch {}/{}:", stage.spec().name, number, stage.spec().epochs);
+  std::vector<double> validation;
+  if (data_.validation.size() != 0) {
+    validation = classifier(stage.spec().heads, false, &stage).head_accuracies(comm_, data_.validation);
+  }
   for (std::size_t h = 0; h < stage.heads(); ++h) {
     const double loss = epoch.loss[h] / images;
     const double accuracy = static_cast<double>(epoch.correct[h]) / images;
     Json head = {{"layer", stage.head_layer(h)}, {"loss", loss}, {"train_accuracy", accuracy}};
     text += fmt::format(" {} loss {:.3f}, training {:.1f}%", stage.head_layer(h), loss, 100 * accuracy);
-    if (data_.validation.size() != 0) {
-      const double validation = vote({stage.head_layer(h)}, false, data_.validation, &stage).accuracy();
-      head["validation_accuracy"] = validation;
-      text += fmt::format(", validation {:.1f}%", 100 * validation);
+    if (!validation.empty()) {
+      head["validation_accuracy"] = validation[h];
+      text += fmt::format(", validation {:.1f}%", 100 * validation[h]);
     }
     line["heads"].push_back(head);
   }
@@ -330,7 +334,8 @@ void Run::finish_stage(const Stage& stage) {
   StageSummary summary;
   summary.name = spec.name;
   if (data_.validation.size() != 0) {
-    summary.validation_accuracy = vote(spec.heads, options_.net.mirror, data_.validation, nullptr).accuracy();
+    summary.validation_accuracy =
+        classifier(spec.heads, options_.net.mirror, nullptr).evaluate(comm_, data_.validation).accuracy();
   }
   summary.seconds = elapsed();
   for (const StageSummary& earlier : result_.stages) summary.seconds -= earlier.seconds;
@@ -432,9 +437,9 @@ RunResult Run::execute() {
     ++stage_;
     if (stage_ < options_.net.stages.size()) write_checkpoint(nullptr);
   }
-  if (data_.validation.size() != 0)
-    result_.validation = vote(model.net.classifier, model.net.mirror, data_.validation, nullptr);
-  if (data_.test.size() != 0) result_.test = vote(model.net.classifier, model.net.mirror, data_.test, nullptr);
+  const Classifier voters = classifier(model.net.classifier, model.net.mirror, nullptr);
+  if (data_.validation.size() != 0) result_.validation = voters.evaluate(comm_, data_.validation);
+  if (data_.test.size() != 0) result_.test = voters.evaluate(comm_, data_.test);
   result_.seconds = elapsed();
   model.notes = {{"data", options_.data_name},
                  {"seed", fmt::format("{}", options_.train.seed)},
