@@ -72,7 +72,7 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.count("seed", train.seed, 0, any_count, "of everything random in training");
   options.text("augment", settings.augment, "LIST",
                "changes to training images: none or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] "
-               "(N in pixels, per cent or grey levels), such as crop4,flip");
+               "(N in pixels, per cent or grey levels); none suits digits, whose mirror images mean something else");
   options.choice("signal", train.signal, {"window", "exact"},
                  "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
   options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);

@@ -28,7 +28,7 @@ struct TrainSettings {
   std::size_t epochs = 0;             // 0: as the net says
   std::size_t batch_per_rank = 0;     // 0: `batch` counts
   bool freeze_weights = false;
-  std::string augment = "none";
+  std::string augment = "crop4,flip";
   std::string cache = "auto";
   DataOptions data;
   layerwise::RunOptions run;
