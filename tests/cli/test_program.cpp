@@ -80,7 +80,8 @@ Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vec
   for (const char* setting : {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
                               "OMPI_MCA_hwloc_base_binding_policy=none", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_pml=ob1",
                               "OMPI_MCA_btl=vader,tcp,self", "OMPI_MCA_btl_tcp_if_include=lo", "OMPI_MCA_oob_tcp_if_include=lo",
-                              "OMPI_MCA_btl_vader_single_copy_mechanism=none"}) {
+                              "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                              "ASAN_OPTIONS=detect_leaks=0" /* Open MPI keeps what it allocates */}) {
     command.emplace_back(setting);
   }
   if (geteuid() == 0) {  // a container: mpirun wants to be told
