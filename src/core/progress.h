@@ -17,13 +17,6 @@ class ProgressSink {
   virtual void update(std::string_view text) = 0;
 };
 
-// Drops everything.
-class SilentProgress final : public ProgressSink {
- public:
-  void line(std::string_view) override {}
-  void update(std::string_view) override {}
-};
-
 std::string format_duration(double seconds);     // "850 ms", "4.2 s", "3 min 05 s", "2 h 13 min", "3 d 04 h"
 std::string format_bytes(std::uint64_t bytes);   // "512 B", "1.5 KiB", "2.0 GiB"
 std::string format_count(std::uint64_t number);  // "9999", "12.3 k", "1.23 M", "456 G"

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/data/message_of.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::data;

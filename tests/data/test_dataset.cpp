@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/random.h"
-#include "tests/data/message_of.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::data;

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "data/readers.h"
-#include "tests/data/message_of.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::data;

@@ -6,9 +6,9 @@
 #include <jpeglib.h>
 
 #include "data/readers.h"
-#include "tests/data/message_of.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::data;

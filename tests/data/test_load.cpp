@@ -2,9 +2,9 @@
 
 #include "data/readers.h"
 #include "data/synthetic.h"
-#include "tests/data/message_of.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::data;

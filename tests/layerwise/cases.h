@@ -1,4 +1,4 @@
-// What the tests of layerwise/ share: what an operation complains about, random layers and maps, a small data set.
+// What the tests of layerwise/ share: random layers and maps, a small data set.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,15 @@
 
 #include "core/bits.h"
 #include "core/buffer.h"
-#include "core/error.h"
 #include "core/random.h"
 #include "core/safetensors.h"
 #include "data/dataset.h"
 #include "data/synthetic.h"
 #include "layerwise/layer.h"
 #include "layerwise/net.h"
+#include "tests/support/message_of.h"
 
 namespace bitloom::test {
-
-// The message of the Error of that kind which `operation` throws; what happened instead otherwise.
-template <typename Operation>
-std::string message_of(ErrorKind kind, Operation operation) {
-  try {
-    operation();
-  } catch (const Error& error) {
-    return error.kind() == kind ? error.what() : std::string("an error of another kind: ") + error.what();
-  }
-  return "no error";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // "" if both files hold the same tensors, bit for bit; else the first difference.
 inline std::string difference(const TensorFile& a, const TensorFile& b) {
