@@ -1,5 +1,5 @@
-// The frame of the AVX-512 convolutions: strips of pixels, blocks of 16 channels, and what is done with the counts. How one
-// tile of pixels is counted is the parameter `Counter`, which differs between the two AVX-512 tables.
+// The frame of the AVX-512 convolutions: strips of pixels, groups of blocks of 16 channels, and what is done with the counts.
+// How one tile of pixels and blocks is counted is the parameter `Counter`, which differs between the two AVX-512 tables.
 // Private to simd/isa; everything is in an unnamed namespace, so that no symbol compiled with AVX-512 leaves its object.
 #pragma once
 
@@ -26,7 +26,7 @@ inline void copy_words(std::uint64_t* to, const std::uint64_t* from, std::size_t
 }
 
 // Threshold, window and statistics of the counts d, and where they go.
-template <bool kWindow, bool kStatistics>
+template <int kBlocks, bool kWindow, bool kStatistics>
 class BitSink {
  public:
   BitSink(const ConvShape& shape, const ConvThresholds& thresholds, const ConvOutput& output)
@@ -49,63 +49,106 @@ class BitSink {
     }
   }
 
-  void begin_block(std::size_t block) {
-    block_ = block;
+  // Block number `block` of the map becomes block b of the group.
+  void begin_block(int b, std::size_t block) {
+    Block& mine = group_[b];
+    mine.index = block;
     const std::size_t left = shape_.out_channels - block * lanes;
-    valid_ = static_cast<__mmask16>(left >= lanes ? 0xFFFF : (1U << left) - 1);
-    threshold_ = _mm512_loadu_si512(thresholds_.threshold + block * lanes);
+    mine.valid = static_cast<__mmask16>(left >= lanes ? 0xFFFF : (1U << left) - 1);
+    mine.threshold = _mm512_loadu_si512(thresholds_.threshold + block * lanes);
     if constexpr (kWindow) {
-      low_ = _mm512_loadu_si512(thresholds_.low + block * lanes);
-      high_ = _mm512_loadu_si512(thresholds_.high + block * lanes);
+      mine.low = _mm512_loadu_si512(thresholds_.low + block * lanes);
+      mine.high = _mm512_loadu_si512(thresholds_.high + block * lanes);
     }
     if constexpr (kStatistics) {
-      sum_ = _mm512_setzero_si512();
-      squares_ = _mm512_setzero_si512();
-      squares_odd_ = _mm512_setzero_si512();
+      mine.sum = _mm512_setzero_si512();
+      mine.squares = _mm512_setzero_si512();
+      mine.squares_odd = _mm512_setzero_si512();
     }
   }
 
-  BITLOOM_INLINE void store(std::size_t p, __m512i d) {
-    put(output_.bits + offsets_[p], _mm512_mask_cmple_epi32_mask(valid_, d, threshold_));
+  // Counts of the pixels p .. p + P - 1. What is written may alias this object for all that the compiler knows, so everything
+  // that all pixels share is kept in locals.
+  template <int P, int B>
+  BITLOOM_INLINE void store(int b, std::size_t p, const __m512i (&d)[P][B]) {
+    Block& mine = group_[b];
+    const std::size_t piece = mine.index * sizeof(std::uint16_t);
+    unsigned char* const bits = reinterpret_cast<unsigned char*>(output_.bits) + piece;
+    const __mmask16 valid = mine.valid;
+    const __m512i threshold = mine.threshold;
+    if constexpr (kStatistics) add_statistics(b, d);
     if constexpr (kWindow) {
-      const __mmask16 above = _mm512_mask_cmpge_epi32_mask(valid_, d, low_);
-      put(output_.window + (first_ + p) * words_, _mm512_mask_cmple_epi32_mask(above, d, high_));
-    }
-    if constexpr (kStatistics) {
-      const __m512i e = _mm512_sub_epi32(d, half_bits_);
-      sum_ = _mm512_add_epi32(sum_, e);
-      if (narrow_) {
-        const __m512i e16 = _mm512_maskz_mov_epi16(0x55555555, e);  // the upper half of each lane is only the sign
-        squares_ = _mm512_add_epi32(squares_, _mm512_madd_epi16(e16, e16));
-      } else {
-        const __m512i odd = _mm512_srli_epi64(e, 32);
-        squares_ = _mm512_add_epi64(squares_, _mm512_mul_epi32(e, e));
-        squares_odd_ = _mm512_add_epi64(squares_odd_, _mm512_mul_epi32(odd, odd));
+      const __m512i low = mine.low, high = mine.high;
+      unsigned char* const window = reinterpret_cast<unsigned char*>(output_.window + (first_ + p) * words_) + piece;
+      const std::size_t step = words_ * sizeof(std::uint64_t);
+#pragma GCC unroll 8
+      for (int k = 0; k < P; ++k) {
+        const __mmask16 above = _mm512_mask_cmpge_epi32_mask(valid, d[k][b], low);
+        put(window + static_cast<std::size_t>(k) * step, _mm512_mask_cmple_epi32_mask(above, d[k][b], high));
       }
     }
+    const std::size_t* const offsets = offsets_ + p;
+#pragma GCC unroll 8
+    for (int k = 0; k < P; ++k)
+      put(bits + offsets[k] * sizeof(std::uint64_t), _mm512_mask_cmple_epi32_mask(valid, d[k][b], threshold));
   }
 
-  void end_block() {
-    if (block_ + 1 == blocks_ && blocks_ % (word_bits / lanes) != 0) clear_tails();
+  void end_block(int b) {
+    const Block& mine = group_[b];
+    if (mine.index + 1 == blocks_ && blocks_ % (word_bits / lanes) != 0) clear_tails();
     if constexpr (kStatistics) {
-      add_wide(output_.sum, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(sum_)),
-               _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(sum_, 1)));
+      add_wide(mine, output_.sum, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(mine.sum)),
+               _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(mine.sum, 1)));
       if (narrow_) {
-        add_wide(output_.sum_of_squares, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(squares_)),
-                 _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(squares_, 1)));
+        add_wide(mine, output_.sum_of_squares, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(mine.squares)),
+                 _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(mine.squares, 1)));
       } else {
         const __m512i low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
         const __m512i high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-        add_wide(output_.sum_of_squares, _mm512_permutex2var_epi64(squares_, low, squares_odd_),
-                 _mm512_permutex2var_epi64(squares_, high, squares_odd_));
+        add_wide(mine, output_.sum_of_squares, _mm512_permutex2var_epi64(mine.squares, low, mine.squares_odd),
+                 _mm512_permutex2var_epi64(mine.squares, high, mine.squares_odd));
       }
     }
   }
 
  private:
-  void put(std::uint64_t* pixel, __mmask16 mask) const {
+  struct Block {
+    std::size_t index;
+    __mmask16 valid;
+    __m512i threshold, low, high, sum, squares, squares_odd;
+  };
+
+  BITLOOM_INLINE static void put(unsigned char* to, __mmask16 mask) {
     const std::uint16_t bits = static_cast<std::uint16_t>(mask);
-    std::memcpy(reinterpret_cast<unsigned char*>(pixel) + block_ * sizeof bits, &bits, sizeof bits);
+    std::memcpy(to, &bits, sizeof bits);
+  }
+
+  template <int P, int B>
+  BITLOOM_INLINE void add_statistics(int b, const __m512i (&d)[P][B]) {
+    Block& mine = group_[b];
+    __m512i sum = mine.sum, squares = mine.squares;
+    if (narrow_) {
+#pragma GCC unroll 8
+      for (int k = 0; k < P; ++k) {
+        const __m512i e = _mm512_sub_epi32(d[k][b], half_bits_);
+        const __m512i e16 = _mm512_maskz_mov_epi16(0x55555555, e);  // the upper half of each lane is only the sign
+        sum = _mm512_add_epi32(sum, e);
+        squares = _mm512_add_epi32(squares, _mm512_madd_epi16(e16, e16));
+      }
+    } else {
+      __m512i squares_odd = mine.squares_odd;
+#pragma GCC unroll 8
+      for (int k = 0; k < P; ++k) {
+        const __m512i e = _mm512_sub_epi32(d[k][b], half_bits_);
+        const __m512i odd = _mm512_srli_epi64(e, 32);
+        sum = _mm512_add_epi32(sum, e);
+        squares = _mm512_add_epi64(squares, _mm512_mul_epi32(e, e));
+        squares_odd = _mm512_add_epi64(squares_odd, _mm512_mul_epi32(odd, odd));
+      }
+      mine.squares_odd = squares_odd;
+    }
+    mine.sum = sum;
+    mine.squares = squares;
   }
 
   // The 16-channel pieces of the last word that no block writes.
@@ -122,10 +165,10 @@ class BitSink {
     }
   }
 
-  void add_wide(std::int64_t* sums, __m512i low, __m512i high) const {
-    sums += block_ * lanes;
-    const __mmask8 low_valid = static_cast<__mmask8>(valid_);
-    const __mmask8 high_valid = static_cast<__mmask8>(valid_ >> 8);
+  static void add_wide(const Block& mine, std::int64_t* sums, __m512i low, __m512i high) {
+    sums += mine.index * lanes;
+    const __mmask8 low_valid = static_cast<__mmask8>(mine.valid);
+    const __mmask8 high_valid = static_cast<__mmask8>(mine.valid >> 8);
     _mm512_storeu_si512(sums, _mm512_mask_add_epi64(_mm512_loadu_si512(sums), low_valid, _mm512_loadu_si512(sums), low));
     sums += 8;
     _mm512_storeu_si512(sums, _mm512_mask_add_epi64(_mm512_loadu_si512(sums), high_valid, _mm512_loadu_si512(sums), high));
@@ -138,32 +181,65 @@ class BitSink {
   const std::size_t blocks_;
   const __m512i half_bits_;
   const bool narrow_;
-  std::size_t first_ = 0, pixels_ = 0, block_ = 0;
-  __mmask16 valid_ = 0;
-  __m512i threshold_, low_, high_, sum_, squares_, squares_odd_;
+  std::size_t first_ = 0, pixels_ = 0;
+  Block group_[kBlocks];
   std::size_t offsets_[max_strip_pixels];
 };
 
 // Stores the counts themselves: H x W x round_up(O, 16).
+template <int kBlocks>
 class CountSink {
  public:
   CountSink(const ConvShape& shape, std::int32_t* counts)
       : counts_(counts), pitch_((shape.out_channels + lanes - 1) / lanes * lanes) {}
   void begin_strip(std::size_t first, std::size_t) { first_ = first; }
-  void begin_block(std::size_t block) { block_ = block; }
-  void store(std::size_t p, __m512i d) { _mm512_storeu_si512(counts_ + (first_ + p) * pitch_ + block_ * lanes, d); }
-  void end_block() {}
+  void begin_block(int b, std::size_t block) { index_[b] = block; }
+  template <int P, int B>
+  BITLOOM_INLINE void store(int b, std::size_t p, const __m512i (&d)[P][B]) {
+    std::int32_t* to = counts_ + (first_ + p) * pitch_ + index_[b] * lanes;
+    for (int k = 0; k < P; ++k, to += pitch_) _mm512_storeu_si512(to, d[k][b]);
+  }
+  void end_block(int) {}
 
  private:
   std::int32_t* counts_;
   std::size_t pitch_;
-  std::size_t first_ = 0, block_ = 0;
+  std::size_t first_ = 0;
+  std::size_t index_[kBlocks] = {};
 };
 
-// Counts of all pixels of one image. A strip of pixels is gathered into contiguous patches once; then, block by block of 16
-// channels, tiles of Counter::tile pixels share each load of the weights.
-//   Counter::count<P, kTernary>(const uint32_t* const (&x)[P], const uint32_t* sign, const uint32_t* nonzero, halves, d):
-//   d[p], 16 counts of 32 bits, for `halves` halves of each of P patches.
+// One group of B blocks over the gathered patches of a strip.
+template <class Counter, int B, bool kTernary, class Sink>
+void conv_group(const std::uint32_t* const* patches, std::size_t count, const ConvWeights& weights, std::size_t first_block,
+                std::size_t halves, Sink& sink) {
+  constexpr int tile = Counter::tile;
+  const std::uint32_t* sign = weights.sign + first_block * halves * lanes;
+  const std::uint32_t* nonzero = kTernary ? weights.nonzero + first_block * halves * lanes : nullptr;
+  for (int b = 0; b < B; ++b) sink.begin_block(b, first_block + static_cast<std::size_t>(b));
+  std::size_t p = 0;
+  for (; p + tile <= count; p += tile) {
+    const std::uint32_t* x[tile];
+    for (std::size_t k = 0; k < tile; ++k) x[k] = patches[p + k];
+    __m512i d[tile][B];
+    Counter::template count<tile, B, kTernary>(x, sign, nonzero, halves, d);
+#pragma GCC unroll 8
+    for (int b = 0; b < B; ++b) sink.store(b, p, d);
+  }
+  for (; p < count; ++p) {
+    const std::uint32_t* x[1] = {patches[p]};
+    __m512i d[1][B];
+    Counter::template count<1, B, kTernary>(x, sign, nonzero, halves, d);
+#pragma GCC unroll 8
+    for (int b = 0; b < B; ++b) sink.store(b, p, d);
+  }
+  for (int b = 0; b < B; ++b) sink.end_block(b);
+}
+
+// Counts of all pixels of one image. A strip of pixels is gathered into contiguous patches once; then, group by group of
+// Counter::blocks blocks of 16 channels, tiles of Counter::tile pixels share each load of the weights, and the blocks each
+// load of a pixel.
+//   Counter::count<P, B, kTernary>(const uint32_t* const (&x)[P], const uint32_t* sign, const uint32_t* nonzero, halves, d):
+//   d[p][b], 16 counts of 32 bits, for `halves` halves of each of P patches; the weights of block b start at b * halves * 16.
 template <class Counter, bool kTernary, class Sink>
 void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, Sink& sink) {
   const std::size_t patch_words = shape.patch_rows * shape.run_words;
@@ -198,26 +274,10 @@ void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWe
     }
 
     sink.begin_strip(first, count);
-    for (std::size_t block = 0; block < blocks; ++block) {
-      const std::uint32_t* sign = weights.sign + block * halves * lanes;
-      const std::uint32_t* nonzero = kTernary ? weights.nonzero + block * halves * lanes : nullptr;
-      sink.begin_block(block);
-      std::size_t p = 0;
-      for (; p + tile <= count; p += tile) {
-        const std::uint32_t* x[tile];
-        for (std::size_t k = 0; k < tile; ++k) x[k] = patches[p + k];
-        __m512i d[tile];
-        Counter::template count<tile, kTernary>(x, sign, nonzero, halves, d);
-        for (std::size_t k = 0; k < tile; ++k) sink.store(p + k, d[k]);
-      }
-      for (; p < count; ++p) {
-        const std::uint32_t* x[1] = {patches[p]};
-        __m512i d[1];
-        Counter::template count<1, kTernary>(x, sign, nonzero, halves, d);
-        sink.store(p, d[0]);
-      }
-      sink.end_block();
-    }
+    std::size_t block = 0;
+    for (; block + Counter::blocks <= blocks; block += Counter::blocks)
+      conv_group<Counter, Counter::blocks, kTernary>(patches, count, weights, block, halves, sink);
+    for (; block < blocks; ++block) conv_group<Counter, 1, kTernary>(patches, count, weights, block, halves, sink);
   }
   delete_words(scratch);
 }
@@ -225,7 +285,7 @@ void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWe
 template <class Counter, bool kWindow, bool kStatistics>
 void conv_to_bits(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights,
                   const ConvThresholds& thresholds, const ConvOutput& output) {
-  BitSink<kWindow, kStatistics> sink(shape, thresholds, output);
+  BitSink<Counter::blocks, kWindow, kStatistics> sink(shape, thresholds, output);
   if (weights.nonzero == nullptr) {
     conv_image<Counter, false>(shape, input, weights, sink);
   } else {
@@ -251,7 +311,7 @@ void conv(const ConvShape& shape, const std::uint64_t* input, const ConvWeights&
 
 template <class Counter>
 void conv_counts(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, std::int32_t* counts) {
-  CountSink sink(shape, counts);
+  CountSink<Counter::blocks> sink(shape, counts);
   if (weights.nonzero == nullptr) {
     conv_image<Counter, false>(shape, input, weights, sink);
   } else {

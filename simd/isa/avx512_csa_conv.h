@@ -132,11 +132,12 @@ struct CsaTree {
 };
 
 struct CsaCounter {
-  static constexpr int tile = 2;
+  static constexpr int tile = 2, blocks = 1;
 
-  template <int P, bool kTernary>
+  template <int P, int B, bool kTernary>
   static BITLOOM_INLINE void count(const std::uint32_t* const (&x)[P], const std::uint32_t* sign, const std::uint32_t* nonzero,
-                                   std::size_t halves, __m512i (&d)[P]) {
+                                   std::size_t halves, __m512i (&d)[P][B]) {
+    static_assert(B == 1);
     CsaTree<P, kTernary, PatchSource> tree{{x, sign, nonzero}, {}, {}, {}, {}, {}};
     tree.clear();
     __m512i bytes32[P], sum[P];
@@ -178,7 +179,7 @@ struct CsaCounter {
       bytes = add_byte_counts(bytes, tree.eights[p], nibble_counts(8));
       bytes = add_byte_counts(bytes, tree.sixteens[p], nibble_counts(16));
       const __m512i both = _mm512_add_epi16(_mm512_maddubs_epi16(bytes, by_1), _mm512_maddubs_epi16(bytes32[p], by_32));
-      d[p] = _mm512_add_epi32(sum[p], _mm512_madd_epi16(both, pairs));
+      d[p][0] = _mm512_add_epi32(sum[p], _mm512_madd_epi16(both, pairs));
     }
   }
 
