@@ -13,35 +13,16 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::uint32_t offset_mask = (1U << 29) - 1;
+constexpr std::uint32_t offset_mask = (1U << entry_offset_bits) - 1;
 constexpr std::size_t code_count = code_values.size();
-
-// A 32-bit finaliser (the constants are those of MurmurHash3): 24 of its bits are the random number of element i.
-constexpr std::uint32_t scramble(std::uint32_t x) {
-  x ^= x >> 16;
-  x *= 0x85ebca6bU;
-  x ^= x >> 13;
-  x *= 0xc2b2ae35U;
-  return x ^ (x >> 16);
-}
-
-// Between the powers of two a <= m <= b round to b with probability (m - a) / (b - a); below 1, a is 0.
-// m >= a + u (b - a) decides; for 2^j <= m < 2^(j+1) that is m >= 2^j (1 + u).
-std::uint8_t code_of(float value, std::uint32_t index, std::uint32_t low, std::uint32_t high) {
-  const float magnitude = std::min(std::fabs(value), 8.0F);
-  const float u = static_cast<float>(scramble((index ^ low) * 0x9e3779b1U + high) >> 8) * 0x1.0p-24F;
-  const int level = (magnitude > u ? 1 : 0) + (magnitude >= 1.0F + u ? 1 : 0) + (magnitude >= 2.0F + 2.0F * u ? 1 : 0) +
-                    (magnitude >= 4.0F + 4.0F * u ? 1 : 0);
-  const int sign = value < 0 ? 4 : 0;
-  return static_cast<std::uint8_t>(level == 0 ? no_code : level - 1 + sign);
-}
+constexpr float largest_value = 128.0F;
 
 // Appends the offsets of one channel's entries, a list per code: two passes over the images, to count and to place.
 void append_lists(std::span<const ImageEntries> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
                   std::vector<std::uint32_t>& begin) {
   std::array<std::uint32_t, code_count> position{};
   for (const ImageEntries& image : images) {
-    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) ++position[image.entries[k] >> 29];
+    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) ++position[image.entries[k] >> entry_offset_bits];
   }
   auto end = static_cast<std::uint32_t>(offsets.size());
   for (std::uint32_t& count : position) {
@@ -53,43 +34,34 @@ void append_lists(std::span<const ImageEntries> images, std::size_t channel, std
   offsets.resize(end);
   for (const ImageEntries& image : images) {
     for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) {
-      offsets[position[image.entries[k] >> 29]++] = image.entries[k] & offset_mask;
+      offsets[position[image.entries[k] >> entry_offset_bits]++] = image.entries[k] & offset_mask;
     }
   }
 }
 
 }  // namespace
 
-void make_codes(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
-                std::uint64_t key, std::uint8_t* codes) {
-  const auto low = static_cast<std::uint32_t>(key);
-  const auto high = static_cast<std::uint32_t>(key >> 32);
+// For 2^j <= m < 2^(j+1) the exponent of the float m says the level and its mantissa the place between the two.
+void prepare_rounding(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
+                      Rounding* out) {
+  constexpr std::uint32_t mantissa_bits = 23;
+  constexpr std::uint32_t exponent_of_one = 127;
   for (std::size_t begin = 0; begin < n; begin += period) {
     for (std::size_t c = 0; c < period; ++c) {
-      const std::size_t i = begin + c;
-      codes[i] = code_of(gradient[i] * slope[c] * inverse_unit, static_cast<std::uint32_t>(i), low, high);
-    }
-  }
-}
-
-void make_window_codes(const float* gradient, const float* slope, const std::uint64_t* window, std::size_t pixels,
-                       std::size_t words, float inverse_unit, std::uint64_t key, std::uint8_t* codes) {
-  const auto low = static_cast<std::uint32_t>(key);
-  const auto high = static_cast<std::uint32_t>(key >> 32);
-  for (std::size_t p = 0; p < pixels; ++p) {
-    for (std::size_t w = 0; w < words; ++w) {
-      for (std::uint64_t active = window[p * words + w]; active != 0; active &= active - 1) {
-        const std::size_t c = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-        const std::size_t i = p * words * word_bits + c;
-        codes[i] = code_of(gradient[i] * slope[c] * inverse_unit, static_cast<std::uint32_t>(i), low, high);
-      }
+      const float value = gradient[begin + c] * slope[c] * inverse_unit;
+      const float magnitude = std::min(std::fabs(value), largest_value);
+      const auto bits = std::bit_cast<std::uint32_t>(magnitude);
+      const std::uint32_t above_one = (bits >> mantissa_bits) - (exponent_of_one - 1) + (((bits >> 7U) & 0xFFFFU) << 16U);
+      const auto below_one = static_cast<std::uint32_t>(static_cast<std::int32_t>(magnitude * 65536.0F)) << 16U;
+      out[begin + c] = (magnitude < 1.0F ? below_one : above_one) | (value < 0 ? 0x100U : 0U);
     }
   }
 }
 
 std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, std::size_t words, std::size_t channels,
-                             const std::uint8_t* codes, const std::uint32_t* region, const std::uint32_t* patch_offset,
-                             std::uint32_t image_offset, ImageEntries& out, std::int64_t* value_sum) {
+                             const Rounding* rounding, const std::uint32_t* region, const std::uint32_t* patch_offset,
+                             std::uint32_t image_offset, std::uint64_t key, ImageEntries& out, std::int64_t* value_sum,
+                             std::uint8_t* codes) {
   thread_local std::vector<std::uint32_t> lists;
   lists.resize(word_bits * pixels);
   out.entries.clear();
@@ -100,14 +72,20 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
     for (std::size_t p = 0; p < pixels; ++p) {
       std::uint64_t active = window[p * words + w];
       if (active == 0) continue;
-      const std::uint8_t* code = codes + (region[p] * words + w) * word_bits;
+      const Rounding* round = rounding + (region[p] * words + w) * word_bits;
       const std::uint32_t offset = patch_offset[p] + image_offset;
+      const std::uint64_t random = mix64(key + p * words + w) | 1U;
       while (active != 0) {
         const auto bit = static_cast<std::size_t>(std::countr_zero(active));
         active &= active - 1;
-        lists[bit * pixels + length[bit]] = (std::uint32_t{code[bit]} << 29) | offset;
-        // A code of 0xFF is dropped by not counting it: no branch to mispredict.
-        length[bit] += code[bit] == no_code ? 0U : 1U;
+        const Rounding between = round[bit];
+        const auto u = static_cast<std::uint32_t>((random * (2 * bit + 0x9e3779b97f4a7c15ULL)) >> 48U);
+        const std::uint32_t level = (between & 15U) + (u < between >> 16U ? 1U : 0U);
+        const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);
+        lists[bit * pixels + length[bit]] = (code << entry_offset_bits) | offset;
+        // What is rounded to 0 is dropped by not counting it: no branch to mispredict.
+        length[bit] += level == 0 ? 0U : 1U;
+        if (codes != nullptr) codes[(p * words + w) * word_bits + bit] = level == 0 ? no_code : static_cast<std::uint8_t>(code);
       }
     }
     for (std::size_t bit = 0; bit < word_bits && w * word_bits + bit < channels; ++bit) {
@@ -116,7 +94,7 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
       out.entries.insert(out.entries.end(), list, list + length[bit]);
       out.begin[o + 1] = static_cast<std::uint32_t>(out.entries.size());
       for (std::uint32_t k = 0; k < length[bit]; ++k) {
-        const std::int32_t value = code_values[list[k] >> 29];
+        const std::int32_t value = code_values[list[k] >> entry_offset_bits];
         value_sum[o] += value;
         magnitude += std::abs(value);
       }
@@ -166,8 +144,7 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 // dd/da = w, and dL/da = sum over entries of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
 // z(k) that of nonzero bits (all of them for binary weights), sum of value * w = z - 2n.
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
-                    const std::uint8_t* codes, const std::uint32_t* region, float unit, BackwardScratch& scratch,
-                    float* gradient) {
+                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient) {
   const LayerGeometry& geometry = layer.geometry();
   const LayerSpec& spec = layer.spec();
   const MapShape& output = geometry.output;
@@ -194,7 +171,7 @@ void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, cons
       std::int32_t total = 0;
       for (std::size_t w = 0; w < words; ++w) {
         std::uint64_t active = window[p * words + w];
-        const std::uint8_t* code = codes + (region[p] * words + w) * word_bits;
+        const std::uint8_t* code = codes + (p * words + w) * word_bits;
         while (active != 0) {
           const auto bit = static_cast<std::size_t>(std::countr_zero(active));
           active &= active - 1;

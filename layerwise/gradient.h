@@ -3,8 +3,9 @@
 //
 // An output bit y = [d <= T] can only be moved where d is near T: in the window. There the loss changes by -q per unit of d,
 // q = dL/dy * slope (slope = 1 / (2 omega sigma), the height of the window's box). Every q in the window is rounded at random,
-// without bias, to 0, +-1, +-2, +-4 or +-8 units: what is left is a list of pixels per channel and value, whose patches are
-// counted bit by bit with carry-save adders (simd::Kernels::accumulate_rows). Most entries vanish, none is multiplied.
+// without bias and for every pixel anew, to 0 or to a power of two from 1 to 128 units: what is left is a list of pixels per
+// channel and value, whose patches are counted bit by bit with carry-save adders (simd::Kernels::accumulate_rows). Nothing is
+// multiplied, and small gradients mostly vanish.
 #pragma once
 
 #include <array>
@@ -16,47 +17,52 @@
 
 namespace bitloom::layerwise {
 
-// The values of the codes 0..7; `no_code` is a gradient that was rounded to 0.
-inline constexpr std::array<std::int32_t, 8> code_values = {1, 2, 4, 8, -1, -2, -4, -8};
+// The values of the codes 0..15; `no_code` is a gradient that was rounded to 0.
+inline constexpr std::array<std::int32_t, 16> code_values = {1,  2,  4,  8,  16,  32,  64,  128,
+                                                             -1, -2, -4, -8, -16, -32, -64, -128};
 inline constexpr std::uint8_t no_code = 0xFF;
 
-// codes[i] = unbiased random rounding of gradient[i] * slope[i % period] / unit, i < n; n a multiple of period. The random
-// number of element i depends on (key, i) alone.
-void make_codes(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
-                std::uint64_t key, std::uint8_t* codes);
+// What a gradient will be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.
+//   bits 0..3   l: between level l and level l + 1, where level 0 is 0 and level j is 2^(j - 1)
+//   bit 8       the sign
+//   bits 16..31 the probability of level l + 1, in 1/65536
+using Rounding = std::uint32_t;
 
-// The same for gradients per pixel, of which only those in the window matter: writes codes (pixels, words * 64) where
-// window (pixels, words) has a bit, and leaves the rest as it is. slope: (words * 64).
-void make_window_codes(const float* gradient, const float* slope, const std::uint64_t* window, std::size_t pixels,
-                       std::size_t words, float inverse_unit, std::uint64_t key, std::uint8_t* codes);
+// out[i] = gradient[i] * slope[i % period] * inverse_unit, clipped to +-128, as a Rounding, i < n; n a multiple of period.
+void prepare_rounding(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
+                      Rounding* out);
 
 // The surviving entries of one image for one layer, grouped by channel.
 struct ImageEntries {
-  // code << 29 | word offset of the pixel's patch in the batch of input maps
+  // code << entry_offset_bits | word offset of the pixel's patch in the batch of input maps
   std::vector<std::uint32_t> entries;
   std::vector<std::uint32_t> begin;  // O + 1
 };
+inline constexpr unsigned entry_offset_bits = 28;
 
-// Pixels of one channel and image that are in the window and have a code.
-//   window: (pixels, words) words; codes: (regions, words * 64); region[p] < regions: whose codes hold at pixel p
+// Rounds the pixels in the window of one channel after the other of one image.
+//   window: (pixels, words) words; rounding: (regions, words * 64); region[p] < regions: whose gradient holds at pixel p
 //   patch_offset[p]: word offset of the patch of pixel p within the image's input map; image_offset: of the image
+//   key: of this image's random numbers; that of a pixel and channel depends on (key, pixel, channel) alone
+//   codes: null, or (pixels, words * 64) that get the code where the window has a bit; the others stay as they are
 // Adds each channel's sum of values to value_sum (O) and returns the sum of magnitudes.
 std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, std::size_t words, std::size_t channels,
-                             const std::uint8_t* codes, const std::uint32_t* region, const std::uint32_t* patch_offset,
-                             std::uint32_t image_offset, ImageEntries& out, std::int64_t* value_sum);
+                             const Rounding* rounding, const std::uint32_t* region, const std::uint32_t* patch_offset,
+                             std::uint32_t image_offset, std::uint64_t key, ImageEntries& out, std::int64_t* value_sum,
+                             std::uint8_t* codes);
 
 // sums (O, patch_bits) += value of each entry x its patch's bits, for all images. Parallel over channels.
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
                                 const std::vector<ImageEntries>& images, std::int32_t* sums);
 
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
-// * 64) = -sum over entries of value x weight (derived in gradient.cpp). Scratch is reused by one thread.
+// * 64) = -sum over entries of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has a
+// bit. Scratch is reused by one thread.
 struct BackwardScratch {
   std::vector<std::uint32_t> offsets, begin;
   std::vector<std::int32_t> sums, zero_sums, totals;
 };
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
-                    const std::uint8_t* codes, const std::uint32_t* region, float unit, BackwardScratch& scratch,
-                    float* gradient);
+                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient);
 
 }  // namespace bitloom::layerwise

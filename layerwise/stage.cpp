@@ -54,6 +54,7 @@ struct Stage::ThreadState {
   ForwardWorkspace work;
   std::vector<std::uint8_t> image;
   std::vector<std::int16_t> counts;
+  std::vector<Rounding> rounding;
   std::vector<std::uint8_t> codes;
   std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
   std::vector<float> input_gradient;
@@ -93,7 +94,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.inputs = Buffer<std::uint64_t>(local_images_ * geometry.input.size());
     state.outputs = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
     state.windows = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
-    if (state.inputs.size() >= (std::size_t{1} << 29U)) {
+    if (state.inputs.size() >= (std::size_t{1} << entry_offset_bits)) {
       fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
            local_images_, name);
     }
@@ -355,39 +356,42 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
         Random(options_.seed, Stream::gradient_rounding, id_ << 40U | step_, (local_begin_ + local) * 64 + t).next();
     const float inverse_unit = 1.0F / trainer.unit();
     const std::uint32_t* region = nullptr;
-    // One head whose gradient is constant over a cell, and nothing above: codes per cell instead of per pixel.
+    // One head whose gradient is constant over a cell, and nothing above: a gradient per cell instead of per pixel.
     const bool by_region = !state.has_consumers && state.heads.size() == 1 &&
                            heads_[state.heads[0]].region[0] < heads_[state.heads[0]].head->regions();
+    const float* gradient = nullptr;
+    std::size_t size = 0;
     if (by_region) {
       const HeadState& head = heads_[state.heads[0]];
-      const std::size_t f = head.head->features();
-      thread.codes.resize(f);
-      make_codes(head.gradient.data() + local * f, trainer.slope().data(), f, channels, inverse_unit, key, thread.codes.data());
+      size = head.head->features();
+      gradient = head.gradient.data() + local * size;
       region = head.region.data();
     } else {
-      std::vector<float>& gradient = pixel_gradient(t);
+      std::vector<float>& sum = pixel_gradient(t);
       for (const std::size_t h : state.heads) {
         const HeadState& head = heads_[h];
         for (std::size_t p = 0; p < map.height * map.width; ++p) {
           head.head->add_pixel_gradient(head.gradient.data() + local * head.head->features(), p / map.width, p % map.width,
-                                        gradient.data() + p * channels);
+                                        sum.data() + p * channels);
         }
       }
-      thread.codes.resize(gradient.size());
-      make_window_codes(gradient.data(), trainer.slope().data(), window, map.height * map.width, map.words(), inverse_unit, key,
-                        thread.codes.data());
+      size = sum.size();
+      gradient = sum.data();
       region = state.identity.data();
     }
+    thread.rounding.resize(size);
+    prepare_rounding(gradient, trainer.slope().data(), size, channels, inverse_unit, thread.rounding.data());
+    const bool feeds_back = state.feeds_back && weights;
+    if (feeds_back) thread.codes.resize(map.height * map.width * channels);
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
     LayerSums& sums = thread.sums[t];
-    sums.magnitude()[0] +=
-        collect_entries(window, map.height * map.width, map.words(), layer.channels(), thread.codes.data(), region,
-                        state.patch_offset.data(), image_offset, state.entries[local], sums.value().data());
-    if (!state.feeds_back || !weights) continue;
+    sums.magnitude()[0] += collect_entries(window, map.height * map.width, map.words(), layer.channels(),
+                                           thread.rounding.data(), region, state.patch_offset.data(), image_offset, key,
+                                           state.entries[local], sums.value().data(), feeds_back ? thread.codes.data() : nullptr);
+    if (!feeds_back) continue;
     const MapShape& input = layer.geometry().input;
     thread.input_gradient.resize(input.height * input.width * input.words() * word_bits);
-    input_gradient(kernels_, layer, window, thread.codes.data(), region, trainer.unit(), thread.backward,
-                   thread.input_gradient.data());
+    input_gradient(kernels_, layer, window, thread.codes.data(), trainer.unit(), thread.backward, thread.input_gradient.data());
     for (const LayerGeometry::Source& source : layer.geometry().sources) {
       for (std::size_t below = 0; below < t; ++below) {
         if (source.layer != static_cast<int>(states_[below].index)) continue;

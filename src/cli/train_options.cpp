@@ -109,7 +109,7 @@ void declare_layers(Options& options, TrainSettings& settings) {
                  true);
   options.number("initial-window", layer.initial_window, 0, 10,
                  "width of that neighbourhood at the start, in standard deviations", true);
-  options.number("code-target", layer.code_target, 0, 8, "mean magnitude of gradient codes: how finely gradients are rounded",
+  options.number("code-target", layer.code_target, 0, 64, "mean magnitude of gradient codes: how finely gradients are rounded",
                  true);
 }
 
