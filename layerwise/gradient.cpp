@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::uint32_t offset_mask = (1U << entry_offset_bits) - 1;
 constexpr std::size_t code_count = code_values.size();
-constexpr float largest_value = 128.0F;
 
 // Appends the offsets of one channel's entries, a list per code: two passes over the images, to count and to place.
 void append_lists(std::span<const ImageEntries> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
@@ -40,23 +39,6 @@ void append_lists(std::span<const ImageEntries> images, std::size_t channel, std
 }
 
 }  // namespace
-
-// For 2^j <= m < 2^(j+1) the exponent of the float m says the level and its mantissa the place between the two.
-void prepare_rounding(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
-                      Rounding* out) {
-  constexpr std::uint32_t mantissa_bits = 23;
-  constexpr std::uint32_t exponent_of_one = 127;
-  for (std::size_t begin = 0; begin < n; begin += period) {
-    for (std::size_t c = 0; c < period; ++c) {
-      const float value = gradient[begin + c] * slope[c] * inverse_unit;
-      const float magnitude = std::min(std::fabs(value), largest_value);
-      const auto bits = std::bit_cast<std::uint32_t>(magnitude);
-      const std::uint32_t above_one = (bits >> mantissa_bits) - (exponent_of_one - 1) + (((bits >> 7U) & 0xFFFFU) << 16U);
-      const auto below_one = static_cast<std::uint32_t>(static_cast<std::int32_t>(magnitude * 65536.0F)) << 16U;
-      out[begin + c] = (magnitude < 1.0F ? below_one : above_one) | (value < 0 ? 0x100U : 0U);
-    }
-  }
-}
 
 std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, std::size_t words, std::size_t channels,
                              const Rounding* rounding, const std::uint32_t* region, const std::uint32_t* patch_offset,

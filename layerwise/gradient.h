@@ -26,11 +26,8 @@ inline constexpr std::uint8_t no_code = 0xFF;
 //   bits 0..3   l: between level l and level l + 1, where level 0 is 0 and level j is 2^(j - 1)
 //   bit 8       the sign
 //   bits 16..31 the probability of level l + 1, in 1/65536
+// Made by simd::Kernels::prepare_rounding.
 using Rounding = std::uint32_t;
-
-// out[i] = gradient[i] * slope[i % period] * inverse_unit, clipped to +-128, as a Rounding, i < n; n a multiple of period.
-void prepare_rounding(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
-                      Rounding* out);
 
 // The surviving entries of one image for one layer, grouped by channel.
 struct ImageEntries {

@@ -68,14 +68,12 @@ void AdamParameter::update(std::span<const std::int64_t> sums, double scale, dou
   const auto root = static_cast<float>(1.0 / correction2);
   const auto keep = static_cast<float>(1.0 - learning_rate * weight_decay);
   const auto factor = static_cast<float>(scale);
+  constexpr std::ptrdiff_t part = 4096;
   const auto size = static_cast<std::ptrdiff_t>(value.size());
-#pragma omp parallel for schedule(static) if (size > 10000)
-  for (std::ptrdiff_t i = 0; i < size; ++i) {
-    const auto k = static_cast<std::size_t>(i);
-    const float gradient = static_cast<float>(sums[k]) * factor;
-    first[k] = 0.9F * first[k] + 0.1F * gradient;
-    second[k] = 0.999F * second[k] + 0.001F * gradient * gradient;
-    value[k] = value[k] * keep - rate * first[k] / (std::sqrt(second[k] * root) + 1e-8F);
+#pragma omp parallel for schedule(static) if (size > 2 * part)
+  for (std::ptrdiff_t i = 0; i < size; i += part) {
+    const auto n = static_cast<std::size_t>(std::min(part, size - i));
+    simd::kernels().adam(sums.data() + i, n, factor, rate, root, keep, value.data() + i, first.data() + i, second.data() + i);
   }
 }
 

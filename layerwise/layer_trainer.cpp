@@ -42,6 +42,10 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   window_.assign(o, options.initial_window);
   offset_.assign(o, Offset{options.initial_offset, 0, 0});
   density_.assign(geometry.input.words() * word_bits, 0);
+  density_of_bit_.assign(layer.patch_bits(), 0);
+  row_squares_.assign(o, 0);
+  new_sign_.assign(o * layer.patch_words(), 0);
+  new_nonzero_.assign(layer.spec().ternary ? new_sign_.size() : 0, 0);
   low_ = Buffer<std::int32_t>(layer.padded_channels());
   high_ = Buffer<std::int32_t>(layer.padded_channels());
   slope_.assign(layer.padded_channels(), 0);
@@ -179,35 +183,31 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
   const std::size_t bits = layer_.patch_bits();
   const std::size_t taps = inside_.size();
   const std::size_t channels = layer_.channels();
-  std::vector<float> density(bits);
+  std::vector<float>& density = density_of_bit_;
   for (std::size_t k = 0; k < bits; ++k) {
     density[k] = static_cast<float>(density_[k % density_.size()]) * inside_[k / (bits / taps)];
   }
-  // Root mean square over the layer: per row in a fixed order, then over rows.
-  std::vector<double> row_squares(channels);
+  // Returns the sum of squares.
   const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
-    if (options_.exact) {
-      exact_gradient(sums, o, gradient.data());
-      return;
+    if (!options_.exact) {
+      const auto total = static_cast<float>(sums.value()[o]);
+      return simd::kernels().centre_gradient(sums.weight.data() + o * bits, density.data(), bits, total, gradient.data());
     }
-    const auto total = static_cast<float>(sums.value()[o]);
-    const std::int32_t* row = sums.weight.data() + o * bits;
-    for (std::size_t k = 0; k < bits; ++k) gradient[k] = total * density[k] - static_cast<float>(row[k]);
+    exact_gradient(sums, o, gradient.data());
+    double sum = 0;
+    for (const float g : gradient) sum += static_cast<double>(g) * static_cast<double>(g);
+    return sum;
   };
+  // Root mean square over the layer: per row, then over rows.
   const auto rows = static_cast<std::ptrdiff_t>(channels);
+  std::vector<double>& row_squares = row_squares_;
 #pragma omp parallel
   {
-    std::vector<float> gradient(bits);
+    thread_local std::vector<float> gradient;
+    gradient.resize(bits);
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      const auto o = static_cast<std::size_t>(i);
-      gradient_of(o, gradient);
-      double lanes[8] = {};
-      for (std::size_t k = 0; k < bits; k += 8) {
-        for (std::size_t j = 0; j < 8; ++j)
-          lanes[j] += static_cast<double>(gradient[k + j]) * static_cast<double>(gradient[k + j]);
-      }
-      row_squares[o] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+      row_squares[static_cast<std::size_t>(i)] = gradient_of(static_cast<std::size_t>(i), gradient);
     }
   }
   double squares = 0;
@@ -216,12 +216,13 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
   const double weights = static_cast<double>(channels) * static_cast<double>(layer_.geometry().valid_bits);
   const auto inverse = static_cast<float>(std::sqrt(weights / squares));
 
-  std::vector<std::uint64_t> new_sign(channels * layer_.patch_words());
-  std::vector<std::uint64_t> new_nonzero(layer_.spec().ternary ? new_sign.size() : 0);
+  std::vector<std::uint64_t>& new_sign = new_sign_;
+  std::vector<std::uint64_t>& new_nonzero = new_nonzero_;
   std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign.begin());
 #pragma omp parallel
   {
-    std::vector<float> gradient(bits);
+    thread_local std::vector<float> gradient;
+    gradient.resize(bits);
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
       const auto o = static_cast<std::size_t>(i);
@@ -235,7 +236,8 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
   }
   if (rule_.score != nullptr) {
     // The k-th largest score by counting: scores are 15-bit integers.
-    std::vector<std::size_t> histogram(1U << 15U, 0);
+    std::vector<std::size_t>& histogram = histogram_;
+    histogram.assign(1U << 15U, 0);
     for (std::size_t o = 0; o < channels; ++o) {
       const std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
       for (std::size_t k = 0; k < bits; ++k) {

@@ -100,6 +100,12 @@ class LayerTrainer {
   std::vector<float> slope_;
   float unit_ = 1e-3F;
   std::uint64_t offset_step_ = 0;
+
+  // Scratch of update_weights.
+  std::vector<float> density_of_bit_;
+  std::vector<double> row_squares_;
+  std::vector<std::uint64_t> new_sign_, new_nonzero_;
+  std::vector<std::size_t> histogram_;
 };
 
 }  // namespace bitloom::layerwise

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/suggest.h"
+#include "simd/kernels.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -50,10 +51,7 @@ void initialise_accumulators(const RuleOptions& options, std::uint64_t key, cons
 // The weight is the sign of its accumulator, which descends the gradient and is clipped to -1 .. 1.
 void accumulate(const RuleOptions& options, double rate, std::uint64_t, const RuleRow& row) {
   const auto step = static_cast<float>(options.learning_rate * rate) * accumulator_one;
-  for (std::size_t k = 0; k < row.n; ++k) {
-    const float moved = static_cast<float>(row.state[k]) - step * row.gradient[k];
-    row.state[k] = static_cast<std::int16_t>(round_to_int(std::clamp(moved, -accumulator_one, accumulator_one)));
-  }
+  simd::kernels().descend(row.state, row.gradient, row.n, step, accumulator_one);
   pack_accumulators(options, row);
 }
 

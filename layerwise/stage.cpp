@@ -380,7 +380,7 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
       region = state.identity.data();
     }
     thread.rounding.resize(size);
-    prepare_rounding(gradient, trainer.slope().data(), size, channels, inverse_unit, thread.rounding.data());
+    kernels_.prepare_rounding(gradient, trainer.slope().data(), size, channels, inverse_unit, thread.rounding.data());
     const bool feeds_back = state.feeds_back && weights;
     if (feeds_back) thread.codes.resize(map.height * map.width * channels);
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());

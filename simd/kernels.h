@@ -108,6 +108,24 @@ struct Kernels {
   void (*threshold_pack)(const std::int32_t* values, std::size_t pixels, std::size_t features, const std::int32_t* thresholds,
                          std::uint64_t* bits);
 
+  // What gradients will be rounded to (layerwise/gradient.h, Rounding): with the size m = min(|gradient[i] * slope[i % period] *
+  // inverse_unit|, 128), bits 0..3 are the level l of m (0 below 1, else 1 + floor(log2 m)), bit 8 is the sign, bits 16..31 are
+  // how far m is from level l to level l + 1, in 1/65536. n a multiple of period.
+  void (*prepare_rounding)(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
+                           std::uint32_t* out);
+
+  // gradient[k] = total * density[k] - sums[k], k < n, n a multiple of 8. Returns the sum of squares: eight partial sums, of
+  // k % 8, added pairwise.
+  double (*centre_gradient)(const std::int32_t* sums, const float* density, std::size_t n, float total, float* gradient);
+
+  // state[k] = clamp(state[k] - rate * gradient[k], -limit, limit), rounded half away from zero. limit <= 32767.
+  void (*descend)(std::int16_t* state, const float* gradient, std::size_t n, float rate, float limit);
+
+  // A step of Adam with the gradient sums[k] * factor; rate and root carry the bias corrections of the first and second moment,
+  // keep the weight decay: value = value * keep - rate * first / (sqrt(second * root) + 1e-8).
+  void (*adam)(const std::int64_t* sums, std::size_t n, float factor, float rate, float root, float keep, float* value,
+               float* first, float* second);
+
   // For measure_peak: the instruction mix of this table's binary conv (xor, popcount, carry-save where it has one, add) on
   // registers alone, independent chains enough to fill the ports; runs `iterations` rounds and returns the bit-MACs done
   // (one bit-MAC is one weight bit met by one input bit).

@@ -1,4 +1,5 @@
 // The AVX2 table (Haswell, Zen and later).
+#include "simd/generic/elementwise.h"
 #include "simd/isa/avx2_conv.h"
 
 #include "simd/generic/local_arch.h"
@@ -104,6 +105,6 @@ void threshold_pack(const std::int32_t* values, std::size_t pixels, std::size_t 
 
 }  // namespace
 
-const Kernels avx2_kernels = {"avx2", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, peak_loop};
+const Kernels avx2_kernels = {"avx2", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, prepare_rounding, centre_gradient, descend, adam, peak_loop};
 
 }  // namespace bitloom::simd

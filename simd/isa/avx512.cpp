@@ -1,4 +1,5 @@
 // The table for CPUs with AVX-512 F, BW, DQ and VL but no vector popcount (Skylake-SP, Cascade Lake).
+#include "simd/generic/elementwise.h"
 #include "simd/isa/avx512_conv.h"
 #include "simd/isa/avx512_csa_conv.h"
 #include "simd/isa/avx512_gemm.h"
@@ -8,6 +9,6 @@
 namespace bitloom::simd {
 
 const Kernels avx512_kernels = {"avx512",    conv<CsaCounter>, conv_counts<CsaCounter>, accumulate_rows,
-                                pool_counts, gemm_s16,         threshold_pack,          CsaCounter::peak_loop};
+                                pool_counts, gemm_s16,         threshold_pack, prepare_rounding, centre_gradient, descend, adam,          CsaCounter::peak_loop};
 
 }  // namespace bitloom::simd

@@ -1,5 +1,6 @@
 // The table for CPUs with AVX-512 F, BW, DQ, VL and VPOPCNTDQ (Ice Lake, Zen 4 and later). All but the convolution is as in
 // the table without VPOPCNTDQ.
+#include "simd/generic/elementwise.h"
 #include "simd/isa/avx512_conv.h"
 #include "simd/isa/avx512_gemm.h"
 #include "simd/isa/avx512_rows.h"
@@ -83,6 +84,6 @@ struct PopcountCounter {
 
 const Kernels avx512_vpopcntdq_kernels = {
     "avx512_vpopcntdq", conv<PopcountCounter>, conv_counts<PopcountCounter>, accumulate_rows, pool_counts,
-    gemm_s16,           threshold_pack,        PopcountCounter::peak_loop};
+    gemm_s16,           threshold_pack, prepare_rounding, centre_gradient, descend, adam,        PopcountCounter::peak_loop};
 
 }  // namespace bitloom::simd

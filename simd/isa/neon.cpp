@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "simd/generic/elementwise.h"
 #include "simd/generic/local_arch.h"
 #include "simd/generic/positional_count.h"
 #include "simd/tables.h"
@@ -288,6 +289,6 @@ std::uint64_t peak_loop(std::uint64_t iterations) {
 
 }  // namespace
 
-const Kernels neon_kernels = {"neon", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, peak_loop};
+const Kernels neon_kernels = {"neon", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, prepare_rounding, centre_gradient, descend, adam, peak_loop};
 
 }  // namespace bitloom::simd

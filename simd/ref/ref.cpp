@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "core/bits.h"
+#include "simd/generic/elementwise.h"
 #include "simd/tables.h"
 
 namespace bitloom::simd {
@@ -171,6 +172,6 @@ std::uint64_t peak_loop(std::uint64_t iterations) {
 
 }  // namespace
 
-const Kernels ref_kernels = {"ref", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, peak_loop};
+const Kernels ref_kernels = {"ref", conv, conv_counts, accumulate_rows, pool_counts, gemm_s16, threshold_pack, prepare_rounding, centre_gradient, descend, adam, peak_loop};
 
 }  // namespace bitloom::simd
