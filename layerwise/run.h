@@ -1,9 +1,10 @@
 // The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, checkpoints,
-// reuse) and run_report.cpp (what a run tells and leaves).
+// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers) and run_report.cpp (what a run tells and leaves).
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ class Run {
 
  private:
   void open_folder();
+  void open_cache();
   void read_checkpoint();
   void write_checkpoint(const Stage* stage);
   bool reuse(std::size_t s);
@@ -40,6 +42,11 @@ class Run {
   void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
   void finish_stage(const Stage& stage);
   void finish_run();
+  void check_frozen_option() const;
+  bool plan_inputs(const Stage& stage);
+  std::string inputs_key(const Stage& stage) const;
+  void place_inputs(Stage& stage);
+  nlohmann::json report_inputs(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
@@ -60,12 +67,14 @@ class Run {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Cache> cache_;
+  std::string data_hash_;
   std::vector<Hash128> keys_;
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
+  bool inputs_error_told_ = false;
 };
 
 }  // namespace bitloom::layerwise

@@ -43,7 +43,9 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
     : kernels_(kernels), comm_(comm), options_(options), data_(data), progress_(progress) {
   result_.model.net = options.net;
   result_.model.class_names = data.train.class_names;
-  keys_ = stage_keys(options.net, options.train, data::content_hash(data.train));
+  check_frozen_option();
+  data_hash_ = data::content_hash(data.train);
+  keys_ = stage_keys(options.net, options.train, data_hash_);
 }
 
 void Run::open_folder() {
@@ -72,13 +74,21 @@ void Run::open_folder() {
     // A run that is continued keeps its own.
     if (!options_.resume) write_atomically(folder / "config.json", config.dump(2) + "\n");
     metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
-    if (!options_.cache.empty() && options_.cache_limit > 0) {
-      cache_ = std::make_unique<Cache>(
-          options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& reason) {
-            progress_.line(fmt::format("cache: {} was damaged and is rebuilt: {}", file.string(), reason));
-          });
-    }
+    open_cache();
   });
+  try {
+    if (!comm_.is_root()) open_cache();
+  } catch (const Error&) {
+    // The others do without: they use it for what can be computed again.
+  }
+}
+
+void Run::open_cache() {
+  if (options_.cache.empty() || options_.cache_limit == 0) return;
+  cache_ = std::make_unique<Cache>(
+      options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& reason) {
+        progress_.line(fmt::format("cache: {} was damaged and is rebuilt: {}", file.string(), reason));
+      });
 }
 
 void Run::save_trained(TensorFile& file) const {
@@ -206,28 +216,30 @@ bool Run::reuse(std::size_t s) {
 std::string describe(const TrainOptions& options) {
   const LayerOptions& layer = options.layer;
   const RuleOptions& rule = layer.rule;
-  const Json json = {{"batch", options.batch},
-                     {"seed", options.seed},
-                     {"signal", options.signal},
-                     {"augment", data::to_string(options.augment)},
-                     {"head_rate", options.head_rate},
-                     {"head_decay", options.head_decay},
-                     {"label_smoothing", options.label_smoothing},
-                     {"final_rate", options.final_rate},
-                     {"warmup_steps", options.warmup_steps},
-                     {"offset_rate", layer.offset_rate},
-                     {"initial_offset", layer.initial_offset},
-                     {"active_share", layer.active_share},
-                     {"initial_window", layer.initial_window},
-                     {"code_target", layer.code_target},
-                     {"learn_weights", layer.learn_weights},
-                     {"rule", rule.name},
-                     {"learning_rate", rule.learning_rate},
-                     {"momentum", rule.momentum},
-                     {"flip_share", rule.flip_share},
-                     {"flip_threshold", rule.flip_threshold},
-                     {"flip_rate", rule.flip_rate},
-                     {"dead_zone", rule.dead_zone}};
+  Json json = {{"batch", options.batch},
+               {"seed", options.seed},
+               {"signal", options.signal},
+               {"augment", data::to_string(options.augment)},
+               {"head_rate", options.head_rate},
+               {"head_decay", options.head_decay},
+               {"label_smoothing", options.label_smoothing},
+               {"final_rate", options.final_rate},
+               {"warmup_steps", options.warmup_steps},
+               {"offset_rate", layer.offset_rate},
+               {"initial_offset", layer.initial_offset},
+               {"active_share", layer.active_share},
+               {"initial_window", layer.initial_window},
+               {"code_target", layer.code_target},
+               {"learn_weights", layer.learn_weights},
+               {"rule", rule.name},
+               {"learning_rate", rule.learning_rate},
+               {"momentum", rule.momentum},
+               {"flip_share", rule.flip_share},
+               {"flip_threshold", rule.flip_threshold},
+               {"flip_rate", rule.flip_rate},
+               {"dead_zone", rule.dead_zone}};
+  // Without augmentation all copies are the image itself.
+  if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
   return json.dump();
 }
 

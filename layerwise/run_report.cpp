@@ -68,6 +68,7 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   const PhaseTimes& times = epoch.times;
   line["times"] = {{"data", times.data}, {"encode", times.encode},     {"prefix", times.prefix}, {"forward", times.forward},
                    {"head", times.head}, {"gradient", times.gradient}, {"reduce", times.reduce}, {"update", times.update}};
+  line["frozen"] = report_inputs(stage);
   if (comm_.is_root()) metrics_->write(line);
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
 }

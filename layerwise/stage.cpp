@@ -53,6 +53,7 @@ PhaseTimes& PhaseTimes::operator+=(const PhaseTimes& other) {
 struct Stage::ThreadState {
   ForwardWorkspace work;
   std::vector<std::uint8_t> image;
+  std::vector<std::uint64_t> record;  // of the image; empty if there is no record file
   std::vector<std::int16_t> counts;
   std::vector<std::uint8_t> codes;
   std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
@@ -112,6 +113,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
   }
   prefix_ = needed_layers(layers, wanted);
   for (const std::size_t index : wanted) prefix_[index] = false;
+  frozen_ = std::make_unique<FrozenInputs>(layers, wanted);
   if (spec.passes_gradient) {
     for (LayerState& state : states_) {
       for (const LayerGeometry::Source& source : layers[state.index].geometry().sources) {
@@ -193,11 +195,23 @@ void Stage::choose_images() {
   }
 }
 
+std::size_t Stage::copies() const { return options_.augment.none() ? 1 : options_.augment_copies; }
+
+// Each copy once in copies() epochs, starting with another one in every image. The stage's id has no part in it, so that stages
+// of other nets on the same frozen layers find the records that they need.
+std::size_t Stage::copy_of(std::size_t image) const {
+  if (copies() <= 1) return 0;
+  Random random(options_.seed, Stream::augment_copy, 0, image);
+  return (random.below(static_cast<std::uint32_t>(copies())) + order_epoch_) % copies();
+}
+
 // Augments, encodes and runs the frozen layers.
-void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const {
+void Stage::compute_inputs(std::size_t image, std::size_t copy, ThreadState& thread, PhaseTimes& times) const {
   Clock::time_point clock = Clock::now();
-  const Random random(options_.seed, Stream::augment, id_ << 32U | order_epoch_, images_[local]);
-  data::augment(train_.image(images_[local]), train_.shape, options_.augment, random, thread.image.data());
+  constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
+  const std::uint64_t key = copies() == 0 ? id_ << 32U | order_epoch_ : fixed | copy;
+  data::augment(train_.image(image), train_.shape, options_.augment, Random(options_.seed, Stream::augment, key, image),
+                thread.image.data());
   lap(clock, times.data);
   forward_.encode(thread.image.data(), thread.work);
   lap(clock, times.encode);
@@ -205,6 +219,64 @@ void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times
     if (prefix_[i]) forward_.run_layer(i, thread.work);
   }
   lap(clock, times.prefix);
+}
+
+// Leaves the frozen maps of a local image in thread.record, or in thread.work if there is no record file.
+void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const {
+  const std::size_t image = images_[local];
+  const std::size_t copy = copy_of(image);
+  if (records_ == nullptr) {
+    compute_inputs(image, copy, thread, times);
+    return;
+  }
+  Clock::time_point clock = Clock::now();
+  const std::size_t record = copy * train_.size() + image;
+  const bool found = records_->read(record, thread.record);
+  lap(clock, times.prefix);
+  if (found) return;
+  compute_inputs(image, copy, thread, times);
+  clock = Clock::now();
+  frozen_->pack(thread.work, thread.record.data() + 1);
+  records_->write(record, thread.record);
+  lap(clock, times.prefix);
+}
+
+Hash128 Stage::records_hash(const std::string& data_hash) const {
+  Hasher hasher;
+  hasher.update(std::string_view("bitloom inputs 1")).update(std::string_view(data_hash)).update(copies());
+  hasher.update(std::string_view(data::to_string(options_.augment)));
+  if (!options_.augment.none()) hasher.update(options_.seed);
+  return hasher.update(std::string_view(frozen_->hash(encoder_).hex())).finish();
+}
+
+void Stage::use_records(std::unique_ptr<RecordFile> records) {
+  records_ = std::move(records);
+  for (const auto& thread : threads_) thread->record.assign(records_ == nullptr ? 0 : 1 + frozen_->words(), 0);
+}
+
+FrozenCosts Stage::measure_inputs(RecordFile& probe, bool from_device) const {
+  ThreadState& thread = *threads_[0];
+  const auto count = std::min<std::size_t>(probe.records(), train_.size());
+  std::vector<std::uint64_t> record(1 + frozen_->words());
+  PhaseTimes ignored;
+  FrozenCosts costs;
+  compute_inputs(0, 0, thread, ignored);  // caches and buffers settle
+  for (std::size_t i = 0; i < count; ++i) {
+    Clock::time_point clock = Clock::now();
+    compute_inputs(i, 0, thread, ignored);
+    frozen_->pack(thread.work, record.data() + 1);
+    lap(clock, costs.compute_seconds);
+    probe.write(i, record);
+    lap(clock, costs.write_seconds);
+  }
+  if (from_device) probe.drop_from_memory();
+  Clock::time_point clock = Clock::now();
+  for (std::size_t i = 0; i < count; ++i) probe.read(i, record);
+  lap(clock, costs.read_seconds);
+  for (double* seconds : {&costs.compute_seconds, &costs.write_seconds, &costs.read_seconds}) {
+    *seconds /= static_cast<double>(count);
+  }
+  return costs;
 }
 
 void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed) {
@@ -216,7 +288,11 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
   std::uint64_t* input = state.inputs.data() + local * in.size();
   std::uint64_t* output = state.outputs.data() + local * map.size();
   std::uint64_t* window = state.windows.data() + local * map.size();
-  forward_.gather_input(state.index, thread.work, input);
+  if (records_ == nullptr) {
+    forward_.gather_input(state.index, thread.work, input);
+  } else {
+    frozen_->gather(state.index, thread.record.data() + 1, thread.work, input);
+  }
   simd::ConvOutput out;
   out.bits = output;
   out.bits_pitch = map.pitch();

@@ -12,9 +12,11 @@
 #include "layerwise/exact_head.h"
 #include "layerwise/exact_signal.h"
 #include "layerwise/forward.h"
+#include "layerwise/frozen.h"
 #include "layerwise/gradient.h"
 #include "layerwise/head.h"
 #include "layerwise/layer_trainer.h"
+#include "layerwise/record_file.h"
 #include "mpi/comm.h"
 
 namespace bitloom::layerwise {
@@ -23,9 +25,10 @@ struct TrainOptions {
   std::size_t batch = 128;  // images per update, over all ranks
   std::uint64_t seed = 1;
   data::Augment augment;
-  std::string signal = "window";  // window (first order, in bits) or exact (the loss change of every flip)
-  double head_rate = 0.002;       // Adam's, for heads of up to 4,096 features; larger ones take it by 1 / sqrt(features / 4096)
-  double head_decay = 0;          // decoupled weight decay of heads
+  std::size_t augment_copies = 0;  // fixed augmented copies of each image, used in turn; 0: a fresh one at every epoch
+  std::string signal = "window";   // window (first order, in bits) or exact (the loss change of every flip)
+  double head_rate = 0.002;  // Adam's, for heads of up to 4,096 features; larger ones take it by 1 / sqrt(features / 4096)
+  double head_decay = 0;     // decoupled weight decay of heads
   double label_smoothing = 0;
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage
@@ -65,6 +68,20 @@ class Stage {
 
   StepResult step();
 
+  // How many different forms of each image there are: augmented copies, 1 without augmentation, 0 if every epoch has its own.
+  std::size_t copies() const;
+  // What is read of encoder and frozen layers, per image and copy.
+  std::size_t record_words() const { return frozen_->words(); }
+  // The name of all records together, given the hash of the training set: everything that they depend on.
+  Hash128 records_hash(const std::string& data_hash) const;
+  // Takes inputs from `records` (copies() times the training images) from now on, and puts there what is missing. The results
+  // do not change. Null: computes them always.
+  void use_records(std::unique_ptr<RecordFile> records);
+  RecordFile* records() const { return records_.get(); }
+  // Measures, with one thread, how long the inputs of the first records of `probe` take to compute, write and read.
+  // `from_device`: reads are not to come from memory. Fills in the seconds of the result.
+  FrozenCosts measure_inputs(RecordFile& probe, bool from_device) const;
+
   std::size_t heads() const { return heads_.size(); }
   const Head& head(std::size_t h) const { return *heads_[h].head; }
   const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
@@ -100,6 +117,8 @@ class Stage {
 
   std::size_t position(const std::string& layer) const;
   void load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const;
+  std::size_t copy_of(std::size_t image) const;
+  void compute_inputs(std::size_t image, std::size_t copy, ThreadState& thread, PhaseTimes& times) const;
   void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed);
   void initialise();
   void choose_images();
@@ -124,6 +143,8 @@ class Stage {
   bool initialised_ = false;
 
   std::vector<bool> prefix_;  // frozen layers that must run
+  std::unique_ptr<FrozenInputs> frozen_;
+  std::unique_ptr<RecordFile> records_;  // null: inputs are computed always
   std::vector<std::unique_ptr<LayerTrainer>> trainers_;
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;

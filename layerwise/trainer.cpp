@@ -23,6 +23,7 @@ void Run::train_stage(std::size_t s) {
   }
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
+  place_inputs(*stage);
   StepResult epoch;
   std::size_t epoch_steps = 0;
   double epoch_seconds = 0;

@@ -201,6 +201,32 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
 }
 
+TEST_CASE("two ranks cache frozen layers to the bits that one recomputes, also when interrupted", "[train][mpi]") {
+  const TempDir folder;
+  const auto training = [](const std::string& out, const std::string& frozen) {
+    Args args = with(quick_training(out), {"--augment-copies", "2", "--frozen", frozen});
+    *std::find(args.begin(), args.end(), "none") = frozen == "cache" ? out + "-cache" : "none";
+    *(std::find(args.begin(), args.end(), "--epochs") + 1) = "3";
+    return args;
+  };
+  REQUIRE(run_program(folder.path(), training("recomputed", "recompute")).code == 0);
+  const Outcome cached = run_ranks(folder.path(), 2, training("cached", "cache"));
+  INFO(cached.out << cached.err);
+  REQUIRE(cached.code == 0);
+  CHECK(contains(cached.out, "layer2: outputs of frozen layers are cached"));
+  CHECK_FALSE(contains(cached.out, "damaged"));
+  CHECK(same_tensors(folder / "recomputed/model.safetensors", folder / "cached/model.safetensors"));
+
+  const Outcome stopped = run_ranks(folder.path(), 2, with(training("stopped", "cache"), {"--stop-after-steps", "31"}));
+  REQUIRE(stopped.code == 4);
+  REQUIRE(run_ranks(folder.path(), 2, {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
+  CHECK(same_tensors(folder / "recomputed/model.safetensors", folder / "stopped/model.safetensors"));
+
+  const Outcome wrong = run_ranks(folder.path(), 2, with(quick_training("wrong"), {"--frozen", "cache"}));
+  CHECK(wrong.code == 2);
+  CHECK(contains(wrong.err, "--augment-copies"));
+}
+
 TEST_CASE("a search trains every combination and ranks them", "[train]") {
   const TempDir folder;
   Args args = quick_training("found");
