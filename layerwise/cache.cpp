@@ -74,7 +74,7 @@ class Temporary {
     do {  // process ids repeat where containers share a folder
       path_ = target;
       path_.replace_extension(fmt::format(".{}-{}.tmp", ::getpid(), serial++));
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
     if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) error_ = errno;
   }

@@ -26,7 +26,7 @@ std::uint64_t available_memory() {
 
 std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
   return fmt::format(
-      "{} images x {} {}, {}, {:.0f}% of it there; per image {:.0f} us to compute, {:.0f} us to store, {:.0f} us "
+      "{} images x {} {}, {}, {:.0f}% of it there; per image {:.1f} us to compute, {:.1f} us to store, {:.1f} us "
       "to read: cached {}, recomputed {} of processor time in {} {}",
       costs.images, costs.copies, costs.copies == 1 ? "copy" : "copies", format_bytes(bytes), 100 * costs.filled,
       microseconds(costs.compute_seconds), microseconds(costs.write_seconds), microseconds(costs.read_seconds),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "core/error.h"
@@ -271,7 +272,10 @@ FrozenCosts Stage::measure_inputs(RecordFile& probe, bool from_device) const {
   }
   if (from_device) probe.drop_from_memory();
   Clock::time_point clock = Clock::now();
-  for (std::size_t i = 0; i < count; ++i) probe.read(i, record);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!probe.read(i, record))
+      fail(ErrorKind::io, "what was written for a test cannot be read: {}", std::strerror(probe.error()));
+  }
   lap(clock, costs.read_seconds);
   for (double* seconds : {&costs.compute_seconds, &costs.write_seconds, &costs.read_seconds}) {
     *seconds /= static_cast<double>(count);

@@ -79,7 +79,8 @@ class Stage {
   void use_records(std::unique_ptr<RecordFile> records);
   RecordFile* records() const { return records_.get(); }
   // Measures, with one thread, how long the inputs of the first records of `probe` take to compute, write and read.
-  // `from_device`: reads are not to come from memory. Fills in the seconds of the result.
+  // `from_device`: reads are not to come from memory. Fills in the seconds of the result. Throws
+  // Error(io) if the probe does not give back what was written.
   FrozenCosts measure_inputs(RecordFile& probe, bool from_device) const;
 
   std::size_t heads() const { return heads_.size(); }

@@ -1,10 +1,14 @@
 // Where a run takes the outputs of frozen layers from must not show in its result.
+#include <fcntl.h>
+
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/metrics.h"
+#include "layerwise/cache.h"
 #include "layerwise/trainer.h"
 #include "tests/layerwise/small_run.h"
+#include "tests/layerwise/small_stage.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
@@ -97,6 +101,25 @@ TEST_CASE("cached outputs of frozen layers give the net that recomputed ones do"
     CHECK(has(log_of(options("auto", "auto")), "us to compute"));
     CHECK(difference(expected, result_of(folder / "auto")) == "");
   }
+}
+
+TEST_CASE("computing, storing and reading a record are measured", "[trainer][frozen]") {
+  StageCase c = stage_cases()[0];
+  c.options.augment_copies = 1;
+  mpi::Comm comm;
+  SmallStage small(c, simd::kernels(), comm);
+  Stage& stage = small.stage();
+  const TempDir folder;
+  const Cache cache(folder.path(), std::uint64_t{1} << 30U);
+  const std::uint64_t words = stage.record_words();
+  for (const bool from_device : {false, true}) {
+    const FrozenCosts costs = stage.measure_inputs(*cache.probe_records(5, words), from_device);
+    CHECK(costs.compute_seconds > 0);
+    CHECK(costs.write_seconds > 0);
+    CHECK(costs.read_seconds > 0);
+  }
+  RecordFile full(::open("/dev/full", O_RDWR | O_CLOEXEC), "0123456789abcdef", 5, words);
+  CHECK(has(message_of(ErrorKind::io, [&] { stage.measure_inputs(full, false); }), "No space left on device"));
 }
 
 TEST_CASE("the way that inputs are made may change when a run is resumed", "[trainer][frozen]") {
