@@ -53,13 +53,19 @@ void FrozenInputs::gather(std::size_t layer, const std::uint64_t* record, const 
                           std::uint64_t* target) const {
   const LayerGeometry& geometry = layers_[layer].geometry();
   for (const LayerGeometry::Source& source : geometry.sources) {
-    if (is_trained(source.layer)) {
-      place(work.maps[static_cast<std::size_t>(source.layer + 1)], source.shape, layers_[layer].spec().pool, source.factor,
-            target, geometry.input, source.word);
-    } else {
-      const Part& part = *std::find(parts_.begin(), parts_.end(), part_of(layer, source));
-      place(record + part.begin, part.shape, Downsample::none, 1, target, geometry.input, source.word);
-    }
+    if (is_trained(source.layer)) continue;
+    const Part& part = *std::find(parts_.begin(), parts_.end(), part_of(layer, source));
+    place(record + part.begin, part.shape, Downsample::none, 1, target, geometry.input, source.word);
+  }
+  gather_trained(layer, work, target);
+}
+
+void FrozenInputs::gather_trained(std::size_t layer, const ForwardWorkspace& work, std::uint64_t* target) const {
+  const LayerGeometry& geometry = layers_[layer].geometry();
+  for (const LayerGeometry::Source& source : geometry.sources) {
+    if (!is_trained(source.layer)) continue;
+    place(work.maps[static_cast<std::size_t>(source.layer + 1)], source.shape, layers_[layer].spec().pool, source.factor,
+          target, geometry.input, source.word);
   }
 }
 

@@ -24,6 +24,8 @@ class FrozenInputs {
   void pack(const ForwardWorkspace& work, std::uint64_t* record) const;
   // As NetForward::gather_input, with what is frozen from the record.
   void gather(std::size_t layer, const std::uint64_t* record, const ForwardWorkspace& work, std::uint64_t* target) const;
+  // The part of it that is not frozen; the rest of `target` stays.
+  void gather_trained(std::size_t layer, const ForwardWorkspace& work, std::uint64_t* target) const;
   // Whether layer reads frozen maps only.
   bool covers(std::size_t layer) const;
   // Of everything that a record depends on besides the image: down-sampling, weights and thresholds below, the encoder.

@@ -240,6 +240,7 @@ std::string describe(const TrainOptions& options) {
                {"dead_zone", rule.dead_zone}};
   // Without augmentation all copies are the image itself.
   if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
+  if (options.repeat != 1) json["repeat"] = options.repeat;
   return json.dump();
 }
 

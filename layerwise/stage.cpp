@@ -56,6 +56,7 @@ struct Stage::ThreadState {
   std::vector<std::uint8_t> image;
   std::vector<std::uint64_t> record;  // of the image; empty if there is no record file
   std::vector<std::int16_t> counts;
+  CountCache::Scratch conv_counts;
   std::vector<std::uint8_t> codes;
   std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
   std::vector<float> input_gradient;
@@ -151,6 +152,12 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.exact_head = std::make_unique<ExactHead>(*heads_[0].head, layers[state.index].geometry().output);
     state.sums.exact.assign(state.exact->size(), 0);
   }
+  for (LayerState& state : states_) {
+    const BinaryLayer& layer = layers[state.index];
+    if (options.repeat > 1 && frozen_->covers(state.index) && CountCache::can_hold(layer)) {
+      state.counts = std::make_unique<CountCache>(layer, local_images_);
+    }
+  }
   images_.resize(local_images_);
   labels_.resize(local_images_);
 
@@ -189,7 +196,7 @@ void Stage::choose_images() {
     shuffle(order_.data(), order_.size(), Random(options_.seed, Stream::shuffle, id_, epoch));
     order_epoch_ = epoch;
   }
-  const std::size_t first = step_ % steps_per_epoch() * batch_ + local_begin_;
+  const std::size_t first = step_ % steps_per_epoch() / options_.repeat * batch_ + local_begin_;
   for (std::size_t i = 0; i < local_images_; ++i) {
     images_[i] = order_[first + i];
     labels_[i] = train_.labels[images_[i]];
@@ -283,7 +290,8 @@ FrozenCosts Stage::measure_inputs(RecordFile& probe, bool from_device) const {
   return costs;
 }
 
-void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed) {
+// `same`: the layer's input holds this image already, but for what layers below that learn have made anew.
+void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same) {
   LayerState& state = states_[t];
   const BinaryLayer& layer = layers_[state.index];
   const MapShape& in = layer.geometry().input;
@@ -292,18 +300,24 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
   std::uint64_t* input = state.inputs.data() + local * in.size();
   std::uint64_t* output = state.outputs.data() + local * map.size();
   std::uint64_t* window = state.windows.data() + local * map.size();
-  if (records_ == nullptr) {
+  if (same) {
+    frozen_->gather_trained(state.index, thread.work, input);
+  } else if (records_ == nullptr) {
     forward_.gather_input(state.index, thread.work, input);
   } else {
     frozen_->gather(state.index, thread.record.data() + 1, thread.work, input);
   }
-  simd::ConvOutput out;
-  out.bits = output;
-  out.bits_pitch = map.pitch();
-  out.window = windowed ? window : nullptr;
-  out.sum = sums.count().data();
-  out.sum_of_squares = sums.count_squared().data();
-  kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
+  if (windowed && state.counts != nullptr && state.counts->mode() != CountMode::none) {
+    state.counts->forward(kernels_, local, input, trainers_[t]->thresholds(), output, window, sums, thread.conv_counts);
+  } else {
+    simd::ConvOutput out;
+    out.bits = output;
+    out.bits_pitch = map.pitch();
+    out.window = windowed ? window : nullptr;
+    out.sum = sums.count().data();
+    out.sum_of_squares = sums.count_squared().data();
+    kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
+  }
   thread.work.maps[state.index + 1] = output;
 
   thread.counts.resize(std::max(in.words(), map.words()) * word_bits);
@@ -324,7 +338,7 @@ void Stage::initialise() {
       ThreadState& thread = *threads_[thread_index()];
       PhaseTimes ignored;
       load_image(static_cast<std::size_t>(i), thread, ignored);
-      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false);
+      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
     }
     LayerSums& sums = states_[t].sums;
     for (const auto& thread : threads_) {
@@ -338,15 +352,21 @@ void Stage::initialise() {
   initialised_ = true;
 }
 
-void Stage::run_forward(PhaseTimes& times) {
+void Stage::run_forward(StepResult& result) {
+  const std::size_t minibatch = step_ / options_.repeat;
+  const bool same = loaded_ == minibatch;
+  const bool again = (step_ + 1) / options_.repeat == minibatch;
+  for (LayerState& state : states_) {
+    result.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
+  }
   const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::ptrdiff_t i = 0; i < images; ++i) {
     ThreadState& thread = *threads_[thread_index()];
     const auto local = static_cast<std::size_t>(i);
-    load_image(local, thread, thread.times);
+    if (!same) load_image(local, thread, thread.times);
     Clock::time_point clock = Clock::now();
-    for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true);
+    for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true, same);
     lap(clock, thread.times.forward);
     for (HeadState& head : heads_) {
       const LayerState& state = states_[head.layer];
@@ -365,6 +385,11 @@ void Stage::run_forward(PhaseTimes& times) {
       thread->sums[t].clear();
     }
   }
+  for (LayerState& state : states_) {
+    if (state.counts && state.counts->mode() != CountMode::none) state.counts->complete(state.sums);
+  }
+  loaded_ = minibatch;
+  PhaseTimes& times = result.times;
   const double share = 1.0 / static_cast<double>(threads_.size());
   times.data += sum.data * share;
   times.encode += sum.encode * share;
@@ -523,7 +548,7 @@ StepResult Stage::step() {
   const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
   const bool learn = step_ >= warmup;
   const bool weights = learn && options_.layer.learn_weights;
-  run_forward(result.times);
+  run_forward(result);
   Clock::time_point clock = Clock::now();
   run_heads(result);
   lap(clock, result.times.head);
@@ -566,6 +591,7 @@ void Stage::load(const TensorFile& file) {
   for (const auto& trainer : trainers_) trainer->load(file);
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->load(file, spec_.heads[h] + ".head", true);
   step_ = progress[0];
+  loaded_ = ~std::size_t{0};
   initialised_ = progress[1] != 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "data/augment.h"
 #include "data/dataset.h"
+#include "layerwise/count_cache.h"
 #include "layerwise/exact_head.h"
 #include "layerwise/exact_signal.h"
 #include "layerwise/forward.h"
@@ -32,6 +33,8 @@ struct TrainOptions {
   double label_smoothing = 0;
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage
+  std::size_t repeat = 1;          // updates in a row on the same minibatch
+  double counts_limit = 0.25;      // with repeat: changed channels up to this share are convolved alone; below 0: never
   LayerOptions layer;
 };
 
@@ -48,6 +51,7 @@ struct StepResult {
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
   std::vector<double> active_share;  // per trained layer
+  std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
 };
 
@@ -60,7 +64,7 @@ class Stage {
   ~Stage();
 
   const StageSpec& spec() const { return spec_; }
-  std::size_t steps_per_epoch() const { return train_.size() / batch_; }
+  std::size_t steps_per_epoch() const { return train_.size() / batch_ * options_.repeat; }
   std::size_t total_steps() const { return steps_per_epoch() * spec_.epochs; }
   std::size_t step_number() const { return step_; }
   bool finished() const { return step_ >= total_steps(); }
@@ -111,6 +115,7 @@ class Stage {
     std::vector<std::uint32_t> identity;             // per output pixel
     std::vector<ImageEntries> entries;               // per local image
     LayerSums sums;
+    std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
     std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
   };
@@ -120,10 +125,10 @@ class Stage {
   void load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const;
   std::size_t copy_of(std::size_t image) const;
   void compute_inputs(std::size_t image, std::size_t copy, ThreadState& thread, PhaseTimes& times) const;
-  void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed);
+  void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
   void initialise();
   void choose_images();
-  void run_forward(PhaseTimes& times);
+  void run_forward(StepResult& result);
   void run_heads(StepResult& result);
   void run_backward(bool weights);
   void backward_image(std::size_t local, ThreadState& thread, bool weights);
@@ -151,6 +156,7 @@ class Stage {
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
 
+  std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   std::size_t order_epoch_ = ~std::size_t{0};
   std::vector<std::uint32_t> order_;  // of this epoch
   std::size_t local_begin_ = 0;       // this rank's part of the batch

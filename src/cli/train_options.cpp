@@ -80,6 +80,9 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.count("augment-copies", train.augment_copies, 0, 1000000,
                 "fixed augmented copies of each training image, used in turn, one per epoch, so that --frozen can cache; 0: a "
                 "fresh one at every epoch, which generalises best");
+  options.count("repeat", train.repeat, 1, 1000,
+                "updates in a row on the same minibatch; where few channels change between them (--rule greedy or topk), only "
+                "those are computed again");
   options.choice("signal", train.signal, {"window", "exact"},
                  "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
   options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);

@@ -236,6 +236,8 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.label_smoothing = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.final_rate = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.warmup_steps = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.repeat = 2; }));
+  CHECK_FALSE(changed([](TrainOptions& o) { o.counts_limit = 1; }));  // only how it is computed
   CHECK(changed([](TrainOptions& o) { o.layer.offset_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));

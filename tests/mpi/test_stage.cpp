@@ -55,6 +55,18 @@ TEST_CASE("ranks that share a file of frozen outputs give what one rank computes
   world().barrier();  // the folder goes with its owner
 }
 
+TEST_CASE("ranks that repeat minibatches give what one rank computes", "[stage]") {
+  StageCase c = stage_cases()[0];
+  c.options.repeat = 3;
+  c.options.counts_limit = 1;
+  SmallStage shared(c, simd::kernels(), world());
+  const TensorFile result = shared.run(8);
+  c.options.counts_limit = -1;
+  mpi::Comm alone;
+  SmallStage single(c, simd::kernels(), alone);
+  CHECK(difference(single.run(8), result) == "");
+}
+
 TEST_CASE("losses and flips are those of the whole batch", "[stage]") {
   const StageCase c = stage_cases()[1];
   SmallStage shared(c, simd::kernels(), world());
