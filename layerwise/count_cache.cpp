@@ -93,20 +93,36 @@ void CountCache::convolve(const simd::Kernels& kernels, const std::uint64_t* inp
   if (shape.out_channels == 0) return;
   const std::size_t pitch = (shape.out_channels + simd::weight_lanes - 1) / simd::weight_lanes * simd::weight_lanes;
   const std::size_t channels = layer_.padded_channels();
-  if (scratch.size() < pixels_ * pitch) scratch = Scratch(pixels_ * pitch);
-  kernels.conv_counts(shape, input, weights, scratch.data());
+  if (scratch.counts.size() < pixels_ * pitch) scratch.counts = Buffer<std::int32_t>(pixels_ * pitch);
+  scratch.sum.resize(channels);
+  scratch.squares.resize(channels);
+  kernels.conv_counts(shape, input, weights, scratch.counts.data());
+  // Sums in 32 bits, as long as those hold the squares: compilers make vectors of them.
   const auto half = static_cast<std::int32_t>(layer_.patch_bits() / 2);
-  std::int64_t* sum = sums.count().data();
-  std::int64_t* squares = sums.count_squared().data();
-  for (std::size_t p = 0; p < pixels_; ++p) {
-    const std::int32_t* from = scratch.data() + p * pitch;
-    std::int16_t* to = counts + p * channels;
+  const auto block = std::numeric_limits<std::uint32_t>::max() / static_cast<std::size_t>(half * half);
+  for (std::size_t begin = 0; begin < pixels_; begin += block) {
+    std::fill(scratch.sum.begin(), scratch.sum.end(), 0);
+    std::fill(scratch.squares.begin(), scratch.squares.end(), 0U);
+    for (std::size_t p = begin; p < std::min(pixels_, begin + block); ++p) {
+      const std::int32_t* from = scratch.counts.data() + p * pitch;
+      std::int16_t* to = counts + p * channels;
+      std::int32_t* sum = scratch.sum.data();
+      std::uint32_t* squares = scratch.squares.data();
+      for (std::size_t i = 0; i < shape.out_channels; ++i) {
+        const auto e = static_cast<std::int16_t>(from[i] - half);
+        sum[i] += e;
+        squares[i] += static_cast<std::uint32_t>(std::int32_t{e} * e);
+      }
+      if (part) {
+        for (std::size_t i = 0; i < shape.out_channels; ++i) to[changed_[i]] = static_cast<std::int16_t>(from[i]);
+      } else {
+        for (std::size_t i = 0; i < shape.out_channels; ++i) to[i] = static_cast<std::int16_t>(from[i]);
+      }
+    }
     for (std::size_t i = 0; i < shape.out_channels; ++i) {
       const std::size_t o = part ? changed_[i] : i;
-      const std::int32_t e = from[i] - half;
-      to[o] = static_cast<std::int16_t>(from[i]);
-      sum[o] += e;
-      squares[o] += e * e;
+      sums.count()[o] += scratch.sum[i];
+      sums.count_squared()[o] += scratch.squares[i];
     }
   }
 }

@@ -24,7 +24,11 @@ enum class CountMode {
 class CountCache {
  public:
   // What one thread needs.
-  using Scratch = Buffer<std::int32_t>;
+  struct Scratch {
+    Buffer<std::int32_t> counts;
+    std::vector<std::int32_t> sum;
+    std::vector<std::uint32_t> squares;
+  };
 
   // For `images` images; `layer` must outlive the cache. Takes images x H x W x O x 2 bytes once counts are kept.
   CountCache(const BinaryLayer& layer, std::size_t images);

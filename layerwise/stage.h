@@ -34,7 +34,9 @@ struct TrainOptions {
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage
   std::size_t repeat = 1;          // updates in a row on the same minibatch
-  double counts_limit = 0.25;      // with repeat: changed channels up to this share are convolved alone; below 0: never
+  // With `repeat`: layers of which at most this share of channels changed are convolved in part (count_cache.h); below 0: none.
+  // bench/repeat.cpp: with two updates in a row it pays up to about a fifth, with many up to a half.
+  double counts_limit = 0.2;
   LayerOptions layer;
 };
 
