@@ -52,6 +52,9 @@ void declare_run(Options& options, TrainSettings& settings) {
                "trained layers that they share are taken from the cache");
   options.transient(true);
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
+  options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
+                 "how long a process waits for the others before it takes them for lost and ends the run (exit code 7); 0: for "
+                 "ever");
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
                "where trained stages and the outputs of frozen layers are kept between runs; none: nowhere; auto: the "

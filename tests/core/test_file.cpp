@@ -191,6 +191,19 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
   CHECK(test::read_file(path) == large);
 }
 
+TEST_CASE("devices are written to, not replaced", "[file]") {
+  const test::TempDir folder;
+  fs::create_symlink("/dev/null", folder / "null");
+  write_atomically(folder / "null", "text");
+  CHECK(fs::is_character_file(folder / "null"));
+  fs::create_symlink("/dev/full", folder / "full");
+  const std::string message = error_of(ErrorKind::io, [&] { write_atomically(folder / "full", "text"); });
+  CHECK(contains(message, "No space left on device"));
+  CHECK(contains(message, (folder / "full").string()));
+  CHECK(fs::is_character_file(folder / "full"));
+  CHECK(files_in(folder.path()) == 2);
+}
+
 TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {
   const test::TempDir folder;
   const fs::path lost = folder / "nowhere" / "file";
