@@ -13,11 +13,10 @@
 #include "core/hash.h"
 #include "core/metrics.h"
 #include "layerwise/cache.h"
+#include "layerwise/phase_times.h"
 #include "layerwise/trainer.h"
 
 namespace bitloom::layerwise {
-
-using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 

@@ -62,17 +62,17 @@ bool Run::plan_inputs(const Stage& stage) {
     return false;
   };
   if (options_.frozen == "recompute") return recompute("as asked (--frozen recompute)");
-  if (stage.copies() == 0) return recompute("images are augmented afresh at every epoch (--augment-copies 0)");
+  if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (--augment-copies 0)");
   if (cache_ == nullptr) return recompute("there is no cache (--cache none)");
 
   FrozenCosts costs;
-  const std::uint64_t records = data_.train.size() * stage.copies();
-  const std::uint64_t bytes = RecordFile::file_bytes(records, stage.record_words());
+  const std::uint64_t records = stage.inputs().records();
+  const std::uint64_t bytes = RecordFile::file_bytes(records, stage.inputs().record_words());
   if (bytes > cache_->limit()) {
     return recompute(fmt::format("{} are more than the cache may hold, {} (--cache-limit)", format_bytes(bytes),
                                  format_bytes(cache_->limit())));
   }
-  const auto found = cache_->find_records(inputs_key(stage), records, stage.record_words());
+  const auto found = cache_->find_records(inputs_key(stage), records, stage.inputs().record_words());
   const double filled = found == nullptr ? 0 : found->filled_share(filled_samples);
   const auto missing_bytes = static_cast<std::uint64_t>((1 - filled) * static_cast<double>(bytes));
   if (options_.frozen == "auto" && missing_bytes > cache_->free_space()) {
@@ -81,10 +81,10 @@ bool Run::plan_inputs(const Stage& stage) {
   }
   // What does not stay in memory comes from the device.
   const bool from_device = bytes > available_memory() / 2;
-  const auto probe = cache_->probe_records(probe_records, stage.record_words());
-  costs = stage.measure_inputs(*probe, from_device);
+  const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
+  costs = stage.inputs().measure(*probe, from_device);
   costs.images = data_.train.size();
-  costs.copies = stage.copies();
+  costs.copies = stage.inputs().copies();
   const std::size_t steps_left = stage.total_steps() - stage.step_number();
   costs.epochs = (steps_left + stage.steps_per_epoch() - 1) / stage.steps_per_epoch();
   costs.filled = filled;
@@ -94,7 +94,7 @@ bool Run::plan_inputs(const Stage& stage) {
   return cache;
 }
 
-std::string Run::inputs_key(const Stage& stage) const { return stage.records_hash(data_hash_).hex(); }
+std::string Run::inputs_key(const Stage& stage) const { return stage.inputs().records_hash(data_hash_).hex(); }
 
 // Gives the stage its record file where that is the cheaper way. Each rank opens the file on its own host; one that cannot
 // computes its images itself, to the same result.
@@ -112,7 +112,7 @@ void Run::place_inputs(Stage& stage) {
   std::string trouble = "it cannot take them";
   try {
     if (cache_ != nullptr) {
-      records = cache_->open_records(inputs_key(stage), data_.train.size() * stage.copies(), stage.record_words());
+      records = cache_->open_records(inputs_key(stage), stage.inputs().records(), stage.inputs().record_words());
     }
   } catch (const Error& error) {
     trouble = error.what();
@@ -123,17 +123,18 @@ void Run::place_inputs(Stage& stage) {
   } else if (!all) {
     progress_.line("cache: not every process has one; those without recompute the outputs of frozen layers");
   }
-  stage.use_records(std::move(records));
+  stage.inputs().use(std::move(records));
 }
 
 // Collective: what all ranks did with records since the last call, for the metrics; says what is amiss.
 nlohmann::json Run::report_inputs(const Stage& stage) {
-  const RecordCounts counts = stage.records() == nullptr ? RecordCounts{} : stage.records()->take_counts();
+  RecordFile* file = stage.inputs().file();
+  const RecordCounts counts = file == nullptr ? RecordCounts{} : file->take_counts();
   std::array<std::int64_t, 4> sums{};
   const std::array<std::uint64_t, 4> parts{counts.read, counts.missing, counts.damaged, counts.written};
   for (std::size_t i = 0; i < parts.size(); ++i) sums[i] = static_cast<std::int64_t>(parts[i]);
   comm_.sum(std::span(sums));
-  std::array<std::int64_t, 1> error{stage.records() == nullptr ? 0 : stage.records()->error()};
+  std::array<std::int64_t, 1> error{file == nullptr ? 0 : file->error()};
   comm_.max(error);
   if (sums[2] != 0) {
     progress_.line(

@@ -3,9 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "core/error.h"
@@ -14,15 +12,6 @@
 
 namespace bitloom::layerwise {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Adds the seconds since `start` to `total` and restarts.
-void lap(Clock::time_point& start, double& total) {
-  const Clock::time_point now = Clock::now();
-  total += std::chrono::duration<double>(now - start).count();
-  start = now;
-}
 
 TrainOptions with_signal(TrainOptions options) {
   if (options.signal != "window" && options.signal != "exact") {
@@ -38,23 +27,9 @@ std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num(
 
 }  // namespace
 
-PhaseTimes& PhaseTimes::operator+=(const PhaseTimes& other) {
-  data += other.data;
-  encode += other.encode;
-  prefix += other.prefix;
-  forward += other.forward;
-  head += other.head;
-  gradient += other.gradient;
-  reduce += other.reduce;
-  update += other.update;
-  return *this;
-}
-
 // What one thread needs while it works on an image.
 struct Stage::ThreadState {
-  ForwardWorkspace work;
-  std::vector<std::uint8_t> image;
-  std::vector<std::uint64_t> record;  // of the image; empty if there is no record file
+  StageInputs::Workspace input;
   std::vector<std::int16_t> counts;
   CountCache::Scratch conv_counts;
   std::vector<std::uint8_t> codes;
@@ -71,11 +46,9 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     : kernels_(kernels),
       comm_(comm),
       spec_(spec),
-      encoder_(encoder),
       layers_(layers),
       train_(train),
       options_(with_signal(options)),
-      forward_(kernels, encoder, layers),
       id_(id),
       batch_(std::min(options.batch, train.size())) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -113,9 +86,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));
   }
-  prefix_ = needed_layers(layers, wanted);
-  for (const std::size_t index : wanted) prefix_[index] = false;
-  frozen_ = std::make_unique<FrozenInputs>(layers, wanted);
+  inputs_ = std::make_unique<StageInputs>(kernels, encoder, layers, wanted, train, options_.input(), id);
   if (spec.passes_gradient) {
     for (LayerState& state : states_) {
       for (const LayerGeometry::Source& source : layers[state.index].geometry().sources) {
@@ -154,7 +125,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
   }
   for (LayerState& state : states_) {
     const BinaryLayer& layer = layers[state.index];
-    if (options.repeat > 1 && frozen_->covers(state.index) && CountCache::can_hold(layer)) {
+    if (options.repeat > 1 && inputs_->all_frozen(state.index) && CountCache::can_hold(layer)) {
       state.counts = std::make_unique<CountCache>(layer, local_images_);
     }
   }
@@ -163,9 +134,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
 
   for (int t = 0; t < omp_get_max_threads(); ++t) {
     auto thread = std::make_unique<ThreadState>();
-    std::vector<bool> buffers = prefix_;
-    thread->work = forward_.make_workspace(buffers);
-    thread->image.resize(train.shape.size());
+    thread->input = inputs_->make_workspace();
     for (std::size_t s = 0; s < states_.size(); ++s) {
       thread->sums.push_back(trainers_[s]->make_sums());
       thread->sums.back().weight = {};
@@ -203,93 +172,6 @@ void Stage::choose_images() {
   }
 }
 
-std::size_t Stage::copies() const { return options_.augment.none() ? 1 : options_.augment_copies; }
-
-// Each copy once in copies() epochs, starting with another one in every image. The stage's id has no part in it, so that stages
-// of other nets on the same frozen layers find the records that they need.
-std::size_t Stage::copy_of(std::size_t image) const {
-  if (copies() <= 1) return 0;
-  Random random(options_.seed, Stream::augment_copy, 0, image);
-  return (random.below(static_cast<std::uint32_t>(copies())) + order_epoch_) % copies();
-}
-
-// Augments, encodes and runs the frozen layers.
-void Stage::compute_inputs(std::size_t image, std::size_t copy, ThreadState& thread, PhaseTimes& times) const {
-  Clock::time_point clock = Clock::now();
-  constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
-  const std::uint64_t key = copies() == 0 ? id_ << 32U | order_epoch_ : fixed | copy;
-  data::augment(train_.image(image), train_.shape, options_.augment, Random(options_.seed, Stream::augment, key, image),
-                thread.image.data());
-  lap(clock, times.data);
-  forward_.encode(thread.image.data(), thread.work);
-  lap(clock, times.encode);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (prefix_[i]) forward_.run_layer(i, thread.work);
-  }
-  lap(clock, times.prefix);
-}
-
-// Leaves the frozen maps of a local image in thread.record, or in thread.work if there is no record file.
-void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const {
-  const std::size_t image = images_[local];
-  const std::size_t copy = copy_of(image);
-  if (records_ == nullptr) {
-    compute_inputs(image, copy, thread, times);
-    return;
-  }
-  Clock::time_point clock = Clock::now();
-  const std::size_t record = copy * train_.size() + image;
-  const bool found = records_->read(record, thread.record);
-  lap(clock, times.prefix);
-  if (found) return;
-  compute_inputs(image, copy, thread, times);
-  clock = Clock::now();
-  frozen_->pack(thread.work, thread.record.data() + 1);
-  records_->write(record, thread.record);
-  lap(clock, times.prefix);
-}
-
-Hash128 Stage::records_hash(const std::string& data_hash) const {
-  Hasher hasher;
-  hasher.update(std::string_view("bitloom inputs 1")).update(std::string_view(data_hash)).update(copies());
-  hasher.update(std::string_view(data::to_string(options_.augment)));
-  if (!options_.augment.none()) hasher.update(options_.seed);
-  return hasher.update(std::string_view(frozen_->hash(encoder_).hex())).finish();
-}
-
-void Stage::use_records(std::unique_ptr<RecordFile> records) {
-  records_ = std::move(records);
-  for (const auto& thread : threads_) thread->record.assign(records_ == nullptr ? 0 : 1 + frozen_->words(), 0);
-}
-
-FrozenCosts Stage::measure_inputs(RecordFile& probe, bool from_device) const {
-  ThreadState& thread = *threads_[0];
-  const auto count = std::min<std::size_t>(probe.records(), train_.size());
-  std::vector<std::uint64_t> record(1 + frozen_->words());
-  PhaseTimes ignored;
-  FrozenCosts costs;
-  compute_inputs(0, 0, thread, ignored);  // caches and buffers settle
-  for (std::size_t i = 0; i < count; ++i) {
-    Clock::time_point clock = Clock::now();
-    compute_inputs(i, 0, thread, ignored);
-    frozen_->pack(thread.work, record.data() + 1);
-    lap(clock, costs.compute_seconds);
-    probe.write(i, record);
-    lap(clock, costs.write_seconds);
-  }
-  if (from_device) probe.drop_from_memory();
-  Clock::time_point clock = Clock::now();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!probe.read(i, record))
-      fail(ErrorKind::io, "what was written for a test cannot be read: {}", std::strerror(probe.error()));
-  }
-  lap(clock, costs.read_seconds);
-  for (double* seconds : {&costs.compute_seconds, &costs.write_seconds, &costs.read_seconds}) {
-    *seconds /= static_cast<double>(count);
-  }
-  return costs;
-}
-
 // `same`: the layer's input holds this image already, but for what layers below that learn have made anew.
 void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same) {
   LayerState& state = states_[t];
@@ -301,11 +183,9 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
   std::uint64_t* output = state.outputs.data() + local * map.size();
   std::uint64_t* window = state.windows.data() + local * map.size();
   if (same) {
-    frozen_->gather_trained(state.index, thread.work, input);
-  } else if (records_ == nullptr) {
-    forward_.gather_input(state.index, thread.work, input);
+    inputs_->gather_trained(state.index, thread.input, input);
   } else {
-    frozen_->gather(state.index, thread.record.data() + 1, thread.work, input);
+    inputs_->gather(state.index, thread.input, input);
   }
   if (windowed && state.counts != nullptr && state.counts->mode() != CountMode::none) {
     state.counts->forward(kernels_, local, input, trainers_[t]->thresholds(), output, window, sums, thread.conv_counts);
@@ -318,7 +198,7 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
     out.sum_of_squares = sums.count_squared().data();
     kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
   }
-  thread.work.maps[state.index + 1] = output;
+  thread.input.work.maps[state.index + 1] = output;
 
   thread.counts.resize(std::max(in.words(), map.words()) * word_bits);
   kernels_.pool_counts(input + in.interior(), in.height, in.width, in.words(), in.pitch(), 1, thread.counts.data());
@@ -337,7 +217,7 @@ void Stage::initialise() {
     for (std::ptrdiff_t i = 0; i < images; ++i) {
       ThreadState& thread = *threads_[thread_index()];
       PhaseTimes ignored;
-      load_image(static_cast<std::size_t>(i), thread, ignored);
+      inputs_->load(images_[static_cast<std::size_t>(i)], order_epoch_, thread.input, ignored);
       for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
     }
     LayerSums& sums = states_[t].sums;
@@ -364,7 +244,7 @@ void Stage::run_forward(StepResult& result) {
   for (std::ptrdiff_t i = 0; i < images; ++i) {
     ThreadState& thread = *threads_[thread_index()];
     const auto local = static_cast<std::size_t>(i);
-    if (!same) load_image(local, thread, thread.times);
+    if (!same) inputs_->load(images_[local], order_epoch_, thread.input, thread.times);
     Clock::time_point clock = Clock::now();
     for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true, same);
     lap(clock, thread.times.forward);

@@ -12,12 +12,11 @@
 #include "layerwise/count_cache.h"
 #include "layerwise/exact_head.h"
 #include "layerwise/exact_signal.h"
-#include "layerwise/forward.h"
-#include "layerwise/frozen.h"
 #include "layerwise/gradient.h"
 #include "layerwise/head.h"
 #include "layerwise/layer_trainer.h"
-#include "layerwise/record_file.h"
+#include "layerwise/phase_times.h"
+#include "layerwise/stage_inputs.h"
 #include "mpi/comm.h"
 
 namespace bitloom::layerwise {
@@ -38,13 +37,8 @@ struct TrainOptions {
   // bench/repeat.cpp: with two updates in a row it pays up to about a fifth, with many up to a half.
   double counts_limit = 0.2;
   LayerOptions layer;
-};
 
-// Wall-clock seconds of one or more steps, by phase; per-image phases are averaged over threads.
-struct PhaseTimes {
-  double data = 0, encode = 0, prefix = 0, forward = 0, head = 0, gradient = 0, reduce = 0, update = 0;
-  PhaseTimes& operator+=(const PhaseTimes& other);
-  double total() const { return data + encode + prefix + forward + head + gradient + reduce + update; }
+  InputOptions input() const { return {seed, augment, augment_copies}; }
 };
 
 struct StepResult {
@@ -74,20 +68,8 @@ class Stage {
 
   StepResult step();
 
-  // How many different forms of each image there are: augmented copies, 1 without augmentation, 0 if every epoch has its own.
-  std::size_t copies() const;
-  // What is read of encoder and frozen layers, per image and copy.
-  std::size_t record_words() const { return frozen_->words(); }
-  // The name of all records together, given the hash of the training set: everything that they depend on.
-  Hash128 records_hash(const std::string& data_hash) const;
-  // Takes inputs from `records` (copies() times the training images) from now on, and puts there what is missing. The results
-  // do not change. Null: computes them always.
-  void use_records(std::unique_ptr<RecordFile> records);
-  RecordFile* records() const { return records_.get(); }
-  // Measures, with one thread, how long the inputs of the first records of `probe` take to compute, write and read.
-  // `from_device`: reads are not to come from memory. Fills in the seconds of the result. Throws
-  // Error(io) if the probe does not give back what was written.
-  FrozenCosts measure_inputs(RecordFile& probe, bool from_device) const;
+  StageInputs& inputs() { return *inputs_; }
+  const StageInputs& inputs() const { return *inputs_; }
 
   std::size_t heads() const { return heads_.size(); }
   const Head& head(std::size_t h) const { return *heads_[h].head; }
@@ -124,9 +106,6 @@ class Stage {
   struct ThreadState;
 
   std::size_t position(const std::string& layer) const;
-  void load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const;
-  std::size_t copy_of(std::size_t image) const;
-  void compute_inputs(std::size_t image, std::size_t copy, ThreadState& thread, PhaseTimes& times) const;
   void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
   void initialise();
   void choose_images();
@@ -140,19 +119,15 @@ class Stage {
   const simd::Kernels& kernels_;
   mpi::Comm& comm_;
   const StageSpec spec_;
-  const Encoder& encoder_;
   std::vector<BinaryLayer>& layers_;
   const data::Dataset& train_;
   TrainOptions options_;
-  NetForward forward_;
   std::uint64_t id_;
   std::size_t batch_ = 0;
   std::size_t step_ = 0;
   bool initialised_ = false;
 
-  std::vector<bool> prefix_;  // frozen layers that must run
-  std::unique_ptr<FrozenInputs> frozen_;
-  std::unique_ptr<RecordFile> records_;  // null: inputs are computed always
+  std::unique_ptr<StageInputs> inputs_;
   std::vector<std::unique_ptr<LayerTrainer>> trainers_;
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;

@@ -108,18 +108,18 @@ TEST_CASE("computing, storing and reading a record are measured", "[trainer][fro
   c.options.augment_copies = 1;
   mpi::Comm comm;
   SmallStage small(c, simd::kernels(), comm);
-  Stage& stage = small.stage();
+  const StageInputs& inputs = small.stage().inputs();
   const TempDir folder;
   const Cache cache(folder.path(), std::uint64_t{1} << 30U);
-  const std::uint64_t words = stage.record_words();
+  const std::uint64_t words = inputs.record_words();
   for (const bool from_device : {false, true}) {
-    const FrozenCosts costs = stage.measure_inputs(*cache.probe_records(5, words), from_device);
+    const FrozenCosts costs = inputs.measure(*cache.probe_records(5, words), from_device);
     CHECK(costs.compute_seconds > 0);
     CHECK(costs.write_seconds > 0);
     CHECK(costs.read_seconds > 0);
   }
   RecordFile full(::open("/dev/full", O_RDWR | O_CLOEXEC), "0123456789abcdef", 5, words);
-  CHECK(has(message_of(ErrorKind::io, [&] { stage.measure_inputs(full, false); }), "No space left on device"));
+  CHECK(has(message_of(ErrorKind::io, [&] { inputs.measure(full, false); }), "No space left on device"));
 }
 
 TEST_CASE("the way that inputs are made may change when a run is resumed", "[trainer][frozen]") {

@@ -39,11 +39,12 @@ TEST_CASE("ranks that share a file of frozen outputs give what one rank computes
   layerwise::Cache cache(std::string(reinterpret_cast<const char*>(shared.data()), shared.size()), std::uint64_t{1} << 30U);
   for (const bool filled : {false, true}) {
     SmallStage small(c, simd::kernels(), world());
-    layerwise::Stage& stage = small.stage();
-    stage.use_records(cache.open_records(stage.records_hash("data").hex(), 2 * 150, stage.record_words()));
-    REQUIRE(stage.records() != nullptr);
+    layerwise::StageInputs& inputs = small.stage().inputs();
+    CHECK(inputs.records() == 2 * 150);
+    inputs.use(cache.open_records(inputs.records_hash("data").hex(), inputs.records(), inputs.record_words()));
+    REQUIRE(inputs.file() != nullptr);
     CHECK(difference(small.run(9), expected) == "");
-    const layerwise::RecordCounts counts = stage.records()->take_counts();
+    const layerwise::RecordCounts counts = inputs.file()->take_counts();
     std::array<std::int64_t, 2> sums{static_cast<std::int64_t>(counts.read), static_cast<std::int64_t>(counts.missing)};
     world().sum(sums);
     CHECK(counts.damaged == 0);
