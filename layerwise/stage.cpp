@@ -30,8 +30,8 @@ std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num(
 // What one thread needs while it works on an image.
 struct Stage::ThreadState {
   StageInputs::Workspace input;
-  std::vector<std::int16_t> counts;
   CountCache::Scratch conv_counts;
+  std::vector<std::int16_t> counts;
   std::vector<std::uint8_t> codes;
   std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
   std::vector<float> input_gradient;
