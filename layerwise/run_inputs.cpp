@@ -65,7 +65,6 @@ bool Run::plan_inputs(const Stage& stage) {
   if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (--augment-copies 0)");
   if (cache_ == nullptr) return recompute("there is no cache (--cache none)");
 
-  FrozenCosts costs;
   const std::uint64_t records = stage.inputs().records();
   const std::uint64_t bytes = RecordFile::file_bytes(records, stage.inputs().record_words());
   if (bytes > cache_->limit()) {
@@ -82,7 +81,7 @@ bool Run::plan_inputs(const Stage& stage) {
   // What does not stay in memory comes from the device.
   const bool from_device = bytes > available_memory() / 2;
   const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
-  costs = stage.inputs().measure(*probe, from_device);
+  FrozenCosts costs = stage.inputs().measure(*probe, from_device);
   costs.images = data_.train.size();
   costs.copies = stage.inputs().copies();
   const std::size_t steps_left = stage.total_steps() - stage.step_number();
