@@ -91,27 +91,33 @@ FrozenCosts StageInputs::measure(RecordFile& probe, bool from_device) const {
   Workspace space = make_workspace();
   const auto count = std::min<std::size_t>(probe.records(), train_.size());
   PhaseTimes ignored;
-  FrozenCosts costs;
   compute(0, 0, space, ignored);  // caches and buffers settle
+  std::vector<double> computed(count), written(count), read(count);
   for (std::size_t i = 0; i < count; ++i) {
     Clock::time_point clock = Clock::now();
     compute(i, 0, space, ignored);
     frozen_.pack(space.work, space.record.data() + 1);
-    lap(clock, costs.compute_seconds);
+    lap(clock, computed[i]);
     probe.write(i, space.record);
-    lap(clock, costs.write_seconds);
+    lap(clock, written[i]);
   }
   if (from_device) probe.drop_from_memory();
-  Clock::time_point clock = Clock::now();
   for (std::size_t i = 0; i < count; ++i) {
+    Clock::time_point clock = Clock::now();
     if (!probe.read(i, space.record)) {
       fail(ErrorKind::io, "what was written for a test cannot be read: {}", std::strerror(probe.error()));
     }
+    lap(clock, read[i]);
   }
-  lap(clock, costs.read_seconds);
-  for (double* seconds : {&costs.compute_seconds, &costs.write_seconds, &costs.read_seconds}) {
-    *seconds /= static_cast<double>(count);
-  }
+  // Medians: a thread that loses its core for a moment loses more time than all records take.
+  const auto median = [](std::vector<double>& values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  };
+  FrozenCosts costs;
+  costs.compute_seconds = median(computed);
+  costs.write_seconds = median(written);
+  costs.read_seconds = median(read);
   return costs;
 }
 
