@@ -23,6 +23,8 @@ namespace {
 constexpr std::array<char, 8> file_magic{'B', 'L', 'C', 'A', 'C', 'H', 'E', '\n'};
 constexpr std::uint32_t file_version = 1;
 constexpr std::size_t tail_bytes = 64;
+constexpr const char* blob_extension = ".blob";
+constexpr const char* records_extension = ".records";
 
 struct Header {
   std::array<char, 8> magic = file_magic;
@@ -72,7 +74,7 @@ class Temporary {
     do {  // process ids repeat where containers share a folder
       path_ = target;
       path_.replace_extension(fmt::format(".{}-{}.tmp", ::getpid(), serial++));
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
     if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) error_ = errno;
   }
@@ -87,6 +89,8 @@ class Temporary {
   const std::filesystem::path& path() const { return path_; }
   // The errno of the first thing that failed, 0 if all is well.
   int error() const { return error_; }
+  // A second descriptor, which may outlive this object.
+  int duplicate() const { return ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0); }
 
   // Gives the file its final length, which others count while it is being written.
   void reserve(std::uint64_t bytes) {
@@ -161,13 +165,13 @@ Cache::Cache(std::filesystem::path folder, std::uint64_t limit_bytes, OnDamage o
   if (error) fail(ErrorKind::io, "cannot create the cache folder '{}': {}", folder_.string(), error.message());
 }
 
-std::filesystem::path Cache::path_of(const std::string& key) const {
+std::filesystem::path Cache::path_of(const std::string& key, const char* extension) const {
   if (!is_key(key)) fail(ErrorKind::internal, "cache key is '{}', expected 16 to 64 lower-case hexadecimal digits", key);
-  return folder_ / (key + ".blob");
+  return folder_ / (key + extension);
 }
 
 std::optional<CachedBlob> Cache::get_mapped(const std::string& key) {
-  const std::filesystem::path path = path_of(key);
+  const std::filesystem::path path = path_of(key, blob_extension);
   FileMapping file;
   try {
     file = FileMapping(path);
@@ -210,7 +214,7 @@ void Cache::remove_damaged(const std::filesystem::path& file, const std::string&
 }
 
 bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
-  const std::filesystem::path path = path_of(key);
+  const std::filesystem::path path = path_of(key, blob_extension);
   const std::uint64_t need = bytes.size() + entry_overhead;
   if (need > limit_) {
     ++counts_.refused;
@@ -254,6 +258,66 @@ bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
   return true;
 }
 
+std::unique_ptr<RecordFile> Cache::find_records(const std::string& key, std::uint64_t records, std::uint64_t words) {
+  const std::filesystem::path path = path_of(key, records_extension);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return nullptr;
+  auto file = std::make_unique<RecordFile>(descriptor, key, records, words);
+  if (file->of_other_version()) return nullptr;
+  if (const std::string fault = file->fault(); !fault.empty()) {
+    remove_damaged(path, fault);
+    return nullptr;
+  }
+  mark_used(path);
+  return file;
+}
+
+std::unique_ptr<RecordFile> Cache::open_records(const std::string& key, std::uint64_t records, std::uint64_t words) {
+  const std::filesystem::path path = path_of(key, records_extension);
+  const FileLock held = lock();  // so that processes that start together make one file
+  if (auto file = find_records(key, records, words)) return file;
+  const std::uint64_t need = RecordFile::file_bytes(records, words);
+  if (need > limit_ || std::filesystem::exists(path) || !make_room(need, path)) {
+    ++counts_.refused;
+    return nullptr;
+  }
+  Temporary temporary(path);
+  temporary.reserve(need);
+  int error = temporary.error();
+  std::unique_ptr<RecordFile> file;
+  if (error == 0) {
+    file = std::make_unique<RecordFile>(temporary.duplicate(), key, records, words);
+    error = file->write_header();
+  }
+  if (error == 0) {
+    mark_used(temporary.path());
+    temporary.publish(path);
+    error = temporary.error();
+  }
+  if (is_disk_full(error)) {
+    ++counts_.refused;
+    return nullptr;
+  }
+  if (error != 0) fail(ErrorKind::io, "cannot write the cache entry '{}': {}", path.string(), std::strerror(error));
+  ++counts_.stored;
+  return find_records(key, records, words);
+}
+
+std::unique_ptr<RecordFile> Cache::probe_records(std::uint64_t records, std::uint64_t words) const {
+  const std::string key = hash_bytes({}).hex();
+  Temporary temporary(path_of(key, records_extension));
+  temporary.reserve(RecordFile::file_bytes(records, words));
+  if (temporary.error() != 0) {
+    fail(ErrorKind::io, "cannot write to the cache folder '{}': {}", folder_.string(), std::strerror(temporary.error()));
+  }
+  return std::make_unique<RecordFile>(temporary.duplicate(), key, records, words);
+}
+
+std::uint64_t Cache::free_space() const {
+  std::error_code error;
+  return std::filesystem::space(folder_, error).available;  // all ones after an error
+}
+
 // Frees space for `need` more bytes, at most the limit. `replaced` goes first, since its content is about to be written again.
 bool Cache::make_room(std::uint64_t need, const std::filesystem::path& replaced) {
   Listing listing = list();
@@ -286,12 +350,12 @@ Cache::Listing Cache::list() const {
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
     const std::filesystem::path& path = files->path();
     const std::string name = path.filename().string();
-    const bool is_blob = path.extension() == ".blob";
-    if (!is_key(name.substr(0, name.find('.'))) || (!is_blob && path.extension() != ".tmp")) continue;
+    const bool is_entry = path.extension() == blob_extension || path.extension() == records_extension;
+    if (!is_key(name.substr(0, name.find('.'))) || (!is_entry && path.extension() != ".tmp")) continue;
     std::error_code gone;  // another process may remove files while this one lists them
     Entry entry{path, std::filesystem::file_size(path, gone), {}};
     if (!gone) entry.used = std::filesystem::last_write_time(path, gone);
-    if (!gone) (is_blob ? listing.entries : listing.temporaries).push_back(std::move(entry));
+    if (!gone) (is_entry ? listing.entries : listing.temporaries).push_back(std::move(entry));
   }
   if (error) fail(ErrorKind::io, "cannot list the cache folder '{}': {}", folder_.string(), error.message());
   return listing;

@@ -8,7 +8,8 @@
 //
 // File KEY.blob, little-endian: magic (8 bytes), version (4), length of this header (4), length of the body (8), XXH3-128 of
 // key and body (16), zeros up to 64 bytes; the body; 64 zero bytes, so that vector kernels may load past the end of a mapped
-// body as they do with a Buffer. Other files in the folder are left alone, except temporary files of dead writers.
+// body as they do with a Buffer. Files KEY.records (record_file.h) are filled over time and counted at their full length from
+// the start. Other files in the folder are left alone, except temporary files of dead writers.
 #pragma once
 
 #include <chrono>
@@ -16,12 +17,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/file.h"
+#include "layerwise/record_file.h"
 
 namespace bitloom::layerwise {
 
@@ -75,6 +78,19 @@ class Cache {
   // device).
   bool put(const std::string& key, std::span<const std::byte> bytes);
 
+  // The file of `records` records of `words` words each with that key, whoever made it; nothing if it is missing or damaged,
+  // which is reported and removed.
+  std::unique_ptr<RecordFile> find_records(const std::string& key, std::uint64_t records, std::uint64_t words);
+  // The same, made if it is missing, evicting other entries as put() does: nothing when it does not fit within the limit or is
+  // of another version. A file that is evicted while it is open serves its holders to the end. Throws as put() does.
+  std::unique_ptr<RecordFile> open_records(const std::string& key, std::uint64_t records, std::uint64_t words);
+  // One without a name, for measuring how fast the folder's device is. Throws Error(io).
+  std::unique_ptr<RecordFile> probe_records(std::uint64_t records, std::uint64_t words) const;
+  // Bytes that the folder's device has left; all ones if it does not say.
+  std::uint64_t free_space() const;
+  std::uint64_t limit() const noexcept { return limit_; }
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+
   // Entries found damaged so far.
   std::uint64_t damaged() const noexcept { return counts_.damaged; }
   // Throws Error(io) if the folder cannot be listed.
@@ -84,7 +100,7 @@ class Cache {
   struct Entry;
   struct Listing;
 
-  std::filesystem::path path_of(const std::string& key) const;
+  std::filesystem::path path_of(const std::string& key, const char* extension) const;
   Listing list() const;
   FileLock lock() const;
   bool make_room(std::uint64_t need, const std::filesystem::path& replaced);

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -13,15 +12,6 @@
 
 namespace bitloom::layerwise {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Adds the seconds since `start` to `total` and restarts.
-void lap(Clock::time_point& start, double& total) {
-  const Clock::time_point now = Clock::now();
-  total += std::chrono::duration<double>(now - start).count();
-  start = now;
-}
 
 TrainOptions with_signal(TrainOptions options) {
   if (options.signal != "window" && options.signal != "exact") {
@@ -37,22 +27,10 @@ std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num(
 
 }  // namespace
 
-PhaseTimes& PhaseTimes::operator+=(const PhaseTimes& other) {
-  data += other.data;
-  encode += other.encode;
-  prefix += other.prefix;
-  forward += other.forward;
-  head += other.head;
-  gradient += other.gradient;
-  reduce += other.reduce;
-  update += other.update;
-  return *this;
-}
-
 // What one thread needs while it works on an image.
 struct Stage::ThreadState {
-  ForwardWorkspace work;
-  std::vector<std::uint8_t> image;
+  StageInputs::Workspace input;
+  CountCache::Scratch conv_counts;
   std::vector<std::int16_t> counts;
   std::vector<Rounding> rounding;
   std::vector<std::uint8_t> codes;
@@ -69,11 +47,9 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     : kernels_(kernels),
       comm_(comm),
       spec_(spec),
-      encoder_(encoder),
       layers_(layers),
       train_(train),
       options_(with_signal(options)),
-      forward_(kernels, encoder, layers),
       id_(id),
       batch_(std::min(options.batch, train.size())) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -111,8 +87,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));
   }
-  prefix_ = needed_layers(layers, wanted);
-  for (const std::size_t index : wanted) prefix_[index] = false;
+  inputs_ = std::make_unique<StageInputs>(kernels, encoder, layers, wanted, train, options_.input(), id);
   if (spec.passes_gradient) {
     for (LayerState& state : states_) {
       for (const LayerGeometry::Source& source : layers[state.index].geometry().sources) {
@@ -149,14 +124,18 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.exact_head = std::make_unique<ExactHead>(*heads_[0].head, layers[state.index].geometry().output);
     state.sums.exact.assign(state.exact->size(), 0);
   }
+  for (LayerState& state : states_) {
+    const BinaryLayer& layer = layers[state.index];
+    if (options.repeat > 1 && inputs_->all_frozen(state.index) && CountCache::can_hold(layer)) {
+      state.counts = std::make_unique<CountCache>(layer, local_images_);
+    }
+  }
   images_.resize(local_images_);
   labels_.resize(local_images_);
 
   for (int t = 0; t < omp_get_max_threads(); ++t) {
     auto thread = std::make_unique<ThreadState>();
-    std::vector<bool> buffers = prefix_;
-    thread->work = forward_.make_workspace(buffers);
-    thread->image.resize(train.shape.size());
+    thread->input = inputs_->make_workspace();
     for (std::size_t s = 0; s < states_.size(); ++s) {
       thread->sums.push_back(trainers_[s]->make_sums());
       thread->sums.back().weight = {};
@@ -187,28 +166,15 @@ void Stage::choose_images() {
     shuffle(order_.data(), order_.size(), Random(options_.seed, Stream::shuffle, id_, epoch));
     order_epoch_ = epoch;
   }
-  const std::size_t first = step_ % steps_per_epoch() * batch_ + local_begin_;
+  const std::size_t first = step_ % steps_per_epoch() / options_.repeat * batch_ + local_begin_;
   for (std::size_t i = 0; i < local_images_; ++i) {
     images_[i] = order_[first + i];
     labels_[i] = train_.labels[images_[i]];
   }
 }
 
-// Augments, encodes and runs the frozen layers.
-void Stage::load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const {
-  Clock::time_point clock = Clock::now();
-  const Random random(options_.seed, Stream::augment, id_ << 32U | order_epoch_, images_[local]);
-  data::augment(train_.image(images_[local]), train_.shape, options_.augment, random, thread.image.data());
-  lap(clock, times.data);
-  forward_.encode(thread.image.data(), thread.work);
-  lap(clock, times.encode);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (prefix_[i]) forward_.run_layer(i, thread.work);
-  }
-  lap(clock, times.prefix);
-}
-
-void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed) {
+// `same`: the layer's input holds this image already, but for what layers below that learn have made anew.
+void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same) {
   LayerState& state = states_[t];
   const BinaryLayer& layer = layers_[state.index];
   const MapShape& in = layer.geometry().input;
@@ -217,15 +183,23 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
   std::uint64_t* input = state.inputs.data() + local * in.size();
   std::uint64_t* output = state.outputs.data() + local * map.size();
   std::uint64_t* window = state.windows.data() + local * map.size();
-  forward_.gather_input(state.index, thread.work, input);
-  simd::ConvOutput out;
-  out.bits = output;
-  out.bits_pitch = map.pitch();
-  out.window = windowed ? window : nullptr;
-  out.sum = sums.count().data();
-  out.sum_of_squares = sums.count_squared().data();
-  kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
-  thread.work.maps[state.index + 1] = output;
+  if (same) {
+    inputs_->gather_trained(state.index, thread.input, input);
+  } else {
+    inputs_->gather(state.index, thread.input, input);
+  }
+  if (windowed && state.counts != nullptr && state.counts->mode() != CountMode::none) {
+    state.counts->forward(kernels_, local, input, trainers_[t]->thresholds(), output, window, sums, thread.conv_counts);
+  } else {
+    simd::ConvOutput out;
+    out.bits = output;
+    out.bits_pitch = map.pitch();
+    out.window = windowed ? window : nullptr;
+    out.sum = sums.count().data();
+    out.sum_of_squares = sums.count_squared().data();
+    kernels_.conv(layer.conv_shape(), input, layer.conv_weights(), trainers_[t]->thresholds(), out);
+  }
+  thread.input.work.maps[state.index + 1] = output;
 
   thread.counts.resize(std::max(in.words(), map.words()) * word_bits);
   kernels_.pool_counts(input + in.interior(), in.height, in.width, in.words(), in.pitch(), 1, thread.counts.data());
@@ -244,8 +218,8 @@ void Stage::initialise() {
     for (std::ptrdiff_t i = 0; i < images; ++i) {
       ThreadState& thread = *threads_[thread_index()];
       PhaseTimes ignored;
-      load_image(static_cast<std::size_t>(i), thread, ignored);
-      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false);
+      inputs_->load(images_[static_cast<std::size_t>(i)], order_epoch_, thread.input, ignored);
+      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
     }
     LayerSums& sums = states_[t].sums;
     for (const auto& thread : threads_) {
@@ -259,15 +233,21 @@ void Stage::initialise() {
   initialised_ = true;
 }
 
-void Stage::run_forward(PhaseTimes& times) {
+void Stage::run_forward(StepResult& result) {
+  const std::size_t minibatch = step_ / options_.repeat;
+  const bool same = loaded_ == minibatch;
+  const bool again = (step_ + 1) / options_.repeat == minibatch;
+  for (LayerState& state : states_) {
+    result.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
+  }
   const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::ptrdiff_t i = 0; i < images; ++i) {
     ThreadState& thread = *threads_[thread_index()];
     const auto local = static_cast<std::size_t>(i);
-    load_image(local, thread, thread.times);
+    if (!same) inputs_->load(images_[local], order_epoch_, thread.input, thread.times);
     Clock::time_point clock = Clock::now();
-    for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true);
+    for (std::size_t t = 0; t < states_.size(); ++t) forward_layer(t, local, thread, true, same);
     lap(clock, thread.times.forward);
     for (HeadState& head : heads_) {
       const LayerState& state = states_[head.layer];
@@ -286,6 +266,11 @@ void Stage::run_forward(PhaseTimes& times) {
       thread->sums[t].clear();
     }
   }
+  for (LayerState& state : states_) {
+    if (state.counts && state.counts->mode() != CountMode::none) state.counts->complete(state.sums);
+  }
+  loaded_ = minibatch;
+  PhaseTimes& times = result.times;
   const double share = 1.0 / static_cast<double>(threads_.size());
   times.data += sum.data * share;
   times.encode += sum.encode * share;
@@ -447,7 +432,7 @@ StepResult Stage::step() {
   const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
   const bool learn = step_ >= warmup;
   const bool weights = learn && options_.layer.learn_weights;
-  run_forward(result.times);
+  run_forward(result);
   Clock::time_point clock = Clock::now();
   run_heads(result);
   lap(clock, result.times.head);
@@ -490,6 +475,7 @@ void Stage::load(const TensorFile& file) {
   for (const auto& trainer : trainers_) trainer->load(file);
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->load(file, spec_.heads[h] + ".head", true);
   step_ = progress[0];
+  loaded_ = ~std::size_t{0};
   initialised_ = progress[1] != 0;
 }
 

@@ -9,12 +9,14 @@
 
 #include "data/augment.h"
 #include "data/dataset.h"
+#include "layerwise/count_cache.h"
 #include "layerwise/exact_head.h"
 #include "layerwise/exact_signal.h"
-#include "layerwise/forward.h"
 #include "layerwise/gradient.h"
 #include "layerwise/head.h"
 #include "layerwise/layer_trainer.h"
+#include "layerwise/phase_times.h"
+#include "layerwise/stage_inputs.h"
 #include "mpi/comm.h"
 
 namespace bitloom::layerwise {
@@ -23,20 +25,20 @@ struct TrainOptions {
   std::size_t batch = 128;  // images per update, over all ranks
   std::uint64_t seed = 1;
   data::Augment augment;
-  std::string signal = "window";  // window (first order, in bits) or exact (the loss change of every flip)
-  double head_rate = 0.002;       // Adam's, for heads of up to 4,096 features; larger ones take it by 1 / sqrt(features / 4096)
-  double head_decay = 0;          // decoupled weight decay of heads
+  std::size_t augment_copies = 0;  // fixed augmented copies of each image, used in turn; 0: a fresh one at every epoch
+  std::string signal = "window";   // window (first order, in bits) or exact (the loss change of every flip)
+  double head_rate = 0.002;  // Adam's, for heads of up to 4,096 features; larger ones take it by 1 / sqrt(features / 4096)
+  double head_decay = 0;     // decoupled weight decay of heads
   double label_smoothing = 0;
   double final_rate = 0.01;        // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;  // only heads learn; at most a tenth of the stage
+  std::size_t repeat = 1;          // updates in a row on the same minibatch
+  // With `repeat`: layers of which at most this share of channels changed are convolved in part (count_cache.h); below 0: none.
+  // bench/repeat.cpp: with two updates in a row it pays up to about a fifth, with many up to a half.
+  double counts_limit = 0.2;
   LayerOptions layer;
-};
 
-// Wall-clock seconds of one or more steps, by phase; per-image phases are averaged over threads.
-struct PhaseTimes {
-  double data = 0, encode = 0, prefix = 0, forward = 0, head = 0, gradient = 0, reduce = 0, update = 0;
-  PhaseTimes& operator+=(const PhaseTimes& other);
-  double total() const { return data + encode + prefix + forward + head + gradient + reduce + update; }
+  InputOptions input() const { return {seed, augment, augment_copies}; }
 };
 
 struct StepResult {
@@ -45,6 +47,7 @@ struct StepResult {
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
   std::vector<double> active_share;  // per trained layer
+  std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
 };
 
@@ -57,13 +60,16 @@ class Stage {
   ~Stage();
 
   const StageSpec& spec() const { return spec_; }
-  std::size_t steps_per_epoch() const { return train_.size() / batch_; }
+  std::size_t steps_per_epoch() const { return train_.size() / batch_ * options_.repeat; }
   std::size_t total_steps() const { return steps_per_epoch() * spec_.epochs; }
   std::size_t step_number() const { return step_; }
   bool finished() const { return step_ >= total_steps(); }
   double rate() const;  // the schedule's share of the learning rates now
 
   StepResult step();
+
+  StageInputs& inputs() { return *inputs_; }
+  const StageInputs& inputs() const { return *inputs_; }
 
   std::size_t heads() const { return heads_.size(); }
   const Head& head(std::size_t h) const { return *heads_[h].head; }
@@ -93,17 +99,17 @@ class Stage {
     std::vector<std::uint32_t> identity;             // per output pixel
     std::vector<ImageEntries> entries;               // per local image
     LayerSums sums;
+    std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
     std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
   };
   struct ThreadState;
 
   std::size_t position(const std::string& layer) const;
-  void load_image(std::size_t local, ThreadState& thread, PhaseTimes& times) const;
-  void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed);
+  void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
   void initialise();
   void choose_images();
-  void run_forward(PhaseTimes& times);
+  void run_forward(StepResult& result);
   void run_heads(StepResult& result);
   void run_backward(bool weights);
   void backward_image(std::size_t local, ThreadState& thread, bool weights);
@@ -113,22 +119,21 @@ class Stage {
   const simd::Kernels& kernels_;
   mpi::Comm& comm_;
   const StageSpec spec_;
-  const Encoder& encoder_;
   std::vector<BinaryLayer>& layers_;
   const data::Dataset& train_;
   TrainOptions options_;
-  NetForward forward_;
   std::uint64_t id_;
   std::size_t batch_ = 0;
   std::size_t step_ = 0;
   bool initialised_ = false;
 
-  std::vector<bool> prefix_;  // frozen layers that must run
+  std::unique_ptr<StageInputs> inputs_;
   std::vector<std::unique_ptr<LayerTrainer>> trainers_;
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
 
+  std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   std::size_t order_epoch_ = ~std::size_t{0};
   std::vector<std::uint32_t> order_;  // of this epoch
   std::size_t local_begin_ = 0;       // this rank's part of the batch

@@ -32,8 +32,9 @@ struct RunOptions {
   std::string command;               // the command line, for the report
   bool resume = false;               // continue from the folder's checkpoint
   double checkpoint_seconds = 30;    // between checkpoints; also written at every stop
-  std::filesystem::path cache;       // trained stages; empty: none
+  std::filesystem::path cache;       // trained stages and outputs of frozen layers; empty: none
   std::uint64_t cache_limit = 0;     // bytes
+  std::string frozen = "auto";       // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
   std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
   std::function<bool()> stop;        // asked at every step: has somebody asked to stop?
 };
@@ -56,7 +57,8 @@ struct RunResult {
 };
 
 // Collective. Throws Error(interrupted) after a checkpoint when asked to stop; usage errors for a folder that already holds
-// a run (without resume), for a checkpoint of other options; busy if another process works on the folder; io and data errors.
+// a run (without resume), for a checkpoint of other options, for a cache of frozen layers that cannot be; busy if another
+// process works on the folder; io and data errors.
 RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
                 ProgressSink& progress);
 

@@ -14,10 +14,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "mpi/meter.h"
+
 namespace bitloom::mpi {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How a waiting rank backs off. Data moves only while somebody calls MPI_Test, so it first spins, then gives its core to others
 // (ranks may share cores, and the other rank's OpenMP threads want them), and sleeps once it is clear that a peer is late.
@@ -28,8 +28,6 @@ constexpr auto nap = std::chrono::microseconds(50);
 
 // Messages of gather_bytes; collectives have a context of their own and need no tag.
 constexpr int gather_tag = 1;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The one place where a size becomes one of MPI's int counts.
 int count_of(std::size_t elements) {
@@ -42,24 +40,6 @@ int count_of(std::size_t elements) {
 // Sums are taken over unsigned types, for which C defines overflow; the bits are those of two's complement.
 MPI_Datatype sum_type(std::int32_t) { return MPI_UINT32_T; }
 MPI_Datatype sum_type(std::int64_t) { return MPI_UINT64_T; }
-
-// Adds a call, its payload and its duration to a Traffic, whether or not the call succeeds.
-class Meter {
- public:
-  // A piece of a call that was counted before.
-  explicit Meter(Traffic& traffic) : traffic_(traffic) {}
-  Meter(Traffic& traffic, std::size_t bytes) : traffic_(traffic) {
-    traffic_.bytes_sent += bytes;
-    ++traffic_.calls;
-  }
-  Meter(const Meter&) = delete;
-  Meter& operator=(const Meter&) = delete;
-  ~Meter() { traffic_.seconds += seconds_since(start_); }
-
- private:
-  Traffic& traffic_;
-  Clock::time_point start_ = Clock::now();
-};
 
 std::atomic<bool> environment_exists{false};
 
@@ -229,11 +209,6 @@ struct Comm::State {
   }
 };
 
-const char* name_of(Collective kind) noexcept {
-  constexpr std::array<const char*, collective_count> names{"sum", "max", "broadcast", "gather", "barrier", "check"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 // ---- PendingSum ----
 
 struct PendingSum::State {
@@ -297,12 +272,6 @@ void Comm::configure(const Settings& settings) {
 }
 
 Traffic Comm::traffic(Collective kind) const noexcept { return state_->traffic[static_cast<std::size_t>(kind)]; }
-
-Traffic Comm::traffic() const noexcept {
-  Traffic total;
-  for (const Traffic& part : state_->traffic) total += part;
-  return total;
-}
 
 void Comm::sum(std::span<std::int32_t> values) {
   const Meter meter = state_->meter(Collective::sum, values.size_bytes());

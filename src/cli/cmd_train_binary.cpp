@@ -192,6 +192,9 @@ int train_binary(Session& session, std::span<const std::string> args) {
     session.terminal.line(options.help());
     return exit_done;
   }
+  mpi::Settings communication = session.comm.settings();
+  communication.watchdog_seconds = settings.watchdog_seconds;
+  session.comm.configure(communication);
   catch_stop_signals();
   settings.run.stop = [] { return stop_requested(); };
   settings.run.command = session.command_line;

@@ -52,11 +52,18 @@ void declare_run(Options& options, TrainSettings& settings) {
                "trained layers that they share are taken from the cache");
   options.transient(true);
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
+  options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
+                 "how long a process waits for the others before it takes them for lost and ends the run (exit code 7); 0: for "
+                 "ever");
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
-               "where trained stages are kept between runs; none: nowhere; auto: the user's cache "
-               "folder (see `bitloom info`)");
+               "where trained stages and the outputs of frozen layers are kept between runs; none: nowhere; auto: the "
+               "user's cache folder (see `bitloom info`)");
   options.bytes("cache-limit", run.cache_limit, "how large the cache may become");
+  options.choice(
+      "frozen", run.frozen, {"auto", "cache", "recompute"},
+      "the outputs of encoder and frozen layers: cache (in bits, shared by runs over the same layers), recompute, or "
+      "auto, what takes less time as measured at the start of a stage; all give the same net");
 }
 
 void declare_training(Options& options, TrainSettings& settings) {
@@ -73,6 +80,12 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.text("augment", settings.augment, "LIST",
                "changes to training images: none or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] "
                "(N in pixels, per cent or grey levels); none suits digits, whose mirror images mean something else");
+  options.count("augment-copies", train.augment_copies, 0, 1000000,
+                "fixed augmented copies of each training image, used in turn, one per epoch, so that --frozen can cache; 0: a "
+                "fresh one at every epoch, which generalises best");
+  options.count("repeat", train.repeat, 1, 1000,
+                "updates in a row on the same minibatch; where few channels change between them (--rule greedy or topk), only "
+                "those are computed again");
   options.choice("signal", train.signal, {"window", "exact"},
                  "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
   options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);

@@ -9,6 +9,7 @@
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "layerwise/trainer.h"
+#include "mpi/comm.h"
 
 namespace bitloom::cli {
 
@@ -27,6 +28,7 @@ struct TrainSettings {
   std::vector<std::string> searches;  // --search
   std::size_t epochs = 0;             // 0: as the net says
   std::size_t batch_per_rank = 0;     // 0: `batch` counts
+  double watchdog_seconds = mpi::Settings{}.watchdog_seconds;
   bool freeze_weights = false;
   std::string augment = "crop4,flip";
   std::string cache = "auto";

@@ -81,6 +81,13 @@ int write_all(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
+// A device or pipe is no file to be replaced: /dev/stdout would be gone.
+void write_in_place(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  Descriptor target(open_file(path, O_WRONLY));
+  const int error = target.get() < 0 ? errno : write_all(target.get(), bytes);
+  if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+}
+
 // 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
 int flush(int descriptor) {
   int result;
@@ -133,6 +140,10 @@ FileMapping::~FileMapping() {
 }
 
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::error_code ignored;
+  const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
+  using enum std::filesystem::file_type;
+  if (type == character || type == block || type == fifo || type == socket) return write_in_place(path, bytes);
   static std::atomic<unsigned> serial{0};
   std::filesystem::path temporary;
   int descriptor;

@@ -28,6 +28,7 @@ enum class Stream : std::uint64_t {
   encoder_fit = 8,
   flips = 9,
   test = 10,
+  augment_copy = 11,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

@@ -23,7 +23,8 @@ Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vec
 // A program that runs beside the test.
 class Background {
  public:
-  Background(const std::filesystem::path& folder, const std::vector<std::string>& args);
+  // `ranks` above 0: under mpirun.
+  Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks = 0);
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
   ~Background();  // kills it if it still runs
@@ -31,6 +32,8 @@ class Background {
   // Waits until its output holds `text`; false if it ends, or a minute passes, before that.
   bool wait_for(const std::string& text);
   void signal(int number) const;
+  // The process of a rank.
+  pid_t rank(int number) const;
   Outcome wait();
 
  private:

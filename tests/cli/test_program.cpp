@@ -4,10 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -56,6 +60,27 @@ std::vector<std::string> command_of(const std::vector<std::string>& args) {
   return command;
 }
 
+std::vector<std::string> command_of_ranks(int ranks, const std::vector<std::string>& args) {
+  std::vector<std::string> command{"env"};
+  for (const char* setting : {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+                              "OMPI_MCA_hwloc_base_binding_policy=none", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_pml=ob1",
+                              "OMPI_MCA_btl=vader,tcp,self", "OMPI_MCA_btl_tcp_if_include=lo", "OMPI_MCA_oob_tcp_if_include=lo",
+                              "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                              "ASAN_OPTIONS=detect_leaks=0" /* Open MPI keeps what it allocates */}) {
+    command.emplace_back(setting);
+  }
+  if (geteuid() == 0) {  // a container: mpirun wants to be told
+    for (const char* launcher : {"OMPI", "PRTE"}) {
+      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT=1");
+      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+    }
+  }
+  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks)});
+  const std::vector<std::string> program = command_of(args);
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
 Outcome run(const std::filesystem::path& folder, const std::vector<std::string>& command) {
   const auto out = fresh_file(folder, ".out");
   const auto err = fresh_file(folder, ".err");
@@ -76,29 +101,12 @@ Outcome run_program(const std::filesystem::path& folder, const std::vector<std::
 }
 
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args) {
-  std::vector<std::string> command{"env"};
-  for (const char* setting : {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
-                              "OMPI_MCA_hwloc_base_binding_policy=none", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_pml=ob1",
-                              "OMPI_MCA_btl=vader,tcp,self", "OMPI_MCA_btl_tcp_if_include=lo", "OMPI_MCA_oob_tcp_if_include=lo",
-                              "OMPI_MCA_btl_vader_single_copy_mechanism=none",
-                              "ASAN_OPTIONS=detect_leaks=0" /* Open MPI keeps what it allocates */}) {
-    command.emplace_back(setting);
-  }
-  if (geteuid() == 0) {  // a container: mpirun wants to be told
-    for (const char* launcher : {"OMPI", "PRTE"}) {
-      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT=1");
-      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT_CONFIRM=1");
-    }
-  }
-  command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks)});
-  const std::vector<std::string> program = command_of(args);
-  command.insert(command.end(), program.begin(), program.end());
-  return run(folder, command);
+  return run(folder, command_of_ranks(ranks, args));
 }
 
-Background::Background(const std::filesystem::path& folder, const std::vector<std::string>& args)
+Background::Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks)
     : out_(fresh_file(folder, ".out")), err_(fresh_file(folder, ".err")) {
-  process_ = start(folder, command_of(args), out_, err_);
+  process_ = start(folder, ranks == 0 ? command_of(args) : command_of_ranks(ranks, args), out_, err_);
 }
 
 Background::~Background() {
@@ -120,6 +128,27 @@ bool Background::wait_for(const std::string& text) {
 }
 
 void Background::signal(int number) const { REQUIRE(kill(process_, number) == 0); }
+
+pid_t Background::rank(int number) const {
+  const std::string variable = "OMPI_COMM_WORLD_RANK=" + std::to_string(number);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    // "PID (name) state PARENT ..."; processes that end meanwhile have no files any more.
+    std::ifstream stat(entry.path() / "stat");
+    const std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    std::string state;
+    pid_t parent = 0;
+    if (!(fields >> state >> parent) || parent != process_) continue;
+    // One string after the other, each with a zero at its end.
+    std::ifstream environ(entry.path() / "environ");
+    const std::string variables((std::istreambuf_iterator<char>(environ)), std::istreambuf_iterator<char>());
+    if (('\0' + variables).find('\0' + variable + '\0') != std::string::npos) return std::stoi(name);
+  }
+  FAIL("mpirun has no process of rank " << number);
+  return -1;
+}
 
 Outcome Background::wait() {
   Outcome outcome;

@@ -201,6 +201,82 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
 }
 
+TEST_CASE("two ranks cache frozen layers to the bits that one recomputes, also when interrupted", "[train][mpi]") {
+  const TempDir folder;
+  const auto training = [](const std::string& out, const std::string& frozen) {
+    Args args = with(quick_training(out), {"--augment-copies", "2", "--frozen", frozen});
+    *std::find(args.begin(), args.end(), "none") = frozen == "cache" ? out + "-cache" : "none";
+    *(std::find(args.begin(), args.end(), "--epochs") + 1) = "3";
+    return args;
+  };
+  REQUIRE(run_program(folder.path(), training("recomputed", "recompute")).code == 0);
+  const Outcome cached = run_ranks(folder.path(), 2, training("cached", "cache"));
+  INFO(cached.out << cached.err);
+  REQUIRE(cached.code == 0);
+  CHECK(contains(cached.out, "layer2: outputs of frozen layers are cached"));
+  CHECK_FALSE(contains(cached.out, "damaged"));
+  CHECK(same_tensors(folder / "recomputed/model.safetensors", folder / "cached/model.safetensors"));
+
+  const Outcome stopped = run_ranks(folder.path(), 2, with(training("stopped", "cache"), {"--stop-after-steps", "31"}));
+  REQUIRE(stopped.code == 4);
+  REQUIRE(run_ranks(folder.path(), 2, {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
+  CHECK(same_tensors(folder / "recomputed/model.safetensors", folder / "stopped/model.safetensors"));
+
+  const Outcome wrong = run_ranks(folder.path(), 2, with(quick_training("wrong"), {"--frozen", "cache"}));
+  CHECK(wrong.code == 2);
+  CHECK(contains(wrong.err, "--augment-copies"));
+}
+
+TEST_CASE("a disk without space stops a run with code 5 and loses nothing", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("straight")).code == 0);
+  REQUIRE(run_program(folder.path(), with(quick_training("full"), {"--stop-after-steps", "5"})).code == 4);
+  const auto checkpoint = folder / "full/checkpoint.safetensors";
+  const std::string before = read_file(checkpoint);
+  // Where the next checkpoint goes there is no space; the log has none either, which is no reason to stop.
+  const auto next = folder / "full/checkpoint.next.safetensors";
+  std::filesystem::create_symlink("/dev/full", next);
+  std::filesystem::remove(folder / "full/log.txt");
+  std::filesystem::create_symlink("/dev/full", folder / "full/log.txt");
+  const Args resume = {"train", "binary", "--resume", "--out", "full"};
+  const Outcome full = run_program(folder.path(), with(resume, {"--checkpoint-seconds", "0"}));
+  INFO(full.out << full.err);
+  CHECK(full.code == 5);
+  CHECK(contains(full.err, "checkpoint.next.safetensors"));
+  CHECK(contains(full.err, "No space left on device"));
+  CHECK(read_file(checkpoint) == before);
+  CHECK_FALSE(std::filesystem::exists(folder / "full/model.safetensors"));
+
+  std::filesystem::remove(next);
+  REQUIRE(run_program(folder.path(), resume).code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "full/model.safetensors"));
+
+  std::filesystem::create_symlink("/dev/full", folder / "report.html");
+  const Outcome report = run_program(folder.path(), {"report", "full", "--out", "report.html"});
+  CHECK(report.code == 5);
+  CHECK(contains(report.err, "No space left on device"));
+}
+
+TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stays", "[train][mpi]") {
+  const TempDir folder;
+  Args args = quick_training("run");
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "1000";
+  Background run(folder.path(), with(args, {"--watchdog-seconds", "2", "--checkpoint-seconds", "0"}), 2);
+  REQUIRE(run.wait_for("epoch 2/1000"));
+  // mpirun itself ends a run when a process of it dies; that one hangs it does not notice.
+  const pid_t lost = run.rank(1);
+  REQUIRE(kill(lost, SIGSTOP) == 0);
+  const Outcome outcome = run.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 7);
+  CHECK(contains(outcome.err, "bitloom: rank 0: "));
+  CHECK(contains(outcome.err, "the watchdog allows 2 s"));
+  const Outcome resumed =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--stop-after-steps", "1"});
+  CHECK(resumed.code == 4);
+  CHECK_FALSE(contains(resumed.out, "from the beginning"));
+}
+
 TEST_CASE("a search trains every combination and ranks them", "[train]") {
   const TempDir folder;
   Args args = quick_training("found");

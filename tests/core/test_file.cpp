@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 
 using namespace bitloom;
@@ -38,25 +38,6 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 std::size_t files_in(const fs::path& folder) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
-
-// A disk that is full after `bytes`: the system refuses to let any file grow beyond.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);  // else the process is killed
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_{};
-  void (*old_handler_)(int) = nullptr;
-};
 
 // Sets an environment variable, or removes it, until the end of the scope.
 class Environment {
@@ -199,7 +180,7 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
   const std::string large(100000, 'x');
   std::string message;
   {
-    const FileSizeLimit limit(50000);
+    const test::FileSizeLimit limit(50000);
     message = error_of(ErrorKind::io, [&] { write_atomically(path, large); });
   }
   CHECK(contains(message, path.string()));
@@ -208,6 +189,19 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
   CHECK(files_in(folder.path()) == 1);
   write_atomically(path, large);
   CHECK(test::read_file(path) == large);
+}
+
+TEST_CASE("devices are written to, not replaced", "[file]") {
+  const test::TempDir folder;
+  fs::create_symlink("/dev/null", folder / "null");
+  write_atomically(folder / "null", "text");
+  CHECK(fs::is_character_file(folder / "null"));
+  fs::create_symlink("/dev/full", folder / "full");
+  const std::string message = error_of(ErrorKind::io, [&] { write_atomically(folder / "full", "text"); });
+  CHECK(contains(message, "No space left on device"));
+  CHECK(contains(message, (folder / "full").string()));
+  CHECK(fs::is_character_file(folder / "full"));
+  CHECK(files_in(folder.path()) == 2);
 }
 
 TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {

@@ -1,6 +1,3 @@
-#include <signal.h>
-#include <sys/resource.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +7,7 @@
 #include "core/error.h"
 #include "core/metrics.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 
 using namespace bitloom;
@@ -105,20 +103,13 @@ TEST_CASE("metrics that cannot be written are an io error, and the file keeps wh
   const auto path = folder / "metrics.jsonl";
   MetricsWriter writer(path);
   writer.write({{"step", 1}});
-  // A full disk: no file may grow beyond 100 bytes.
-  auto* const old_handler = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit old{};
-  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
-  const rlimit limit{100, old.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
   ErrorKind kind = ErrorKind::internal;
   try {
+    const test::FileSizeLimit full(100);
     writer.write({{"text", std::string(1000, 'x')}});
   } catch (const Error& error) {
     kind = error.kind();
   }
-  ::setrlimit(RLIMIT_FSIZE, &old);
-  ::signal(SIGXFSZ, old_handler);
   CHECK(kind == ErrorKind::io);
   CHECK(test::read_file(path) == "{\"step\":1}\n");
   writer.write({{"step", 2}});

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 
 namespace bitloom::layerwise {
@@ -323,9 +323,7 @@ TEST_CASE("a full disk refuses the blob and leaves the cache usable") {
     REQUIRE(cache.put(key_of(1), blob_of(1, 1000)));
   }
   const pid_t child = start_child([&] {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{5000, 5000};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+    const test::FileSizeLimit full(5000);
     Cache cache(folder.path(), no_limit);
     return !cache.put(key_of(2), blob_of(2, 10000)) && cache.stats().refused == 1 && !cache.get(key_of(2)) &&
            cache.get(key_of(1)) == blob_of(1, 1000) && cache.put(key_of(3), blob_of(3, 1000));
@@ -334,6 +332,73 @@ TEST_CASE("a full disk refuses the blob and leaves the cache usable") {
   REQUIRE(files_ending_in(folder, ".tmp") == 0);
   Cache cache(folder.path(), no_limit);
   REQUIRE((cache.get(key_of(3)) == blob_of(3, 1000)));
+}
+
+TEST_CASE("record files are found, shared, bounded, evicted and rebuilt") {
+  const TempDir folder;
+  std::vector<std::string> reports;
+  const std::uint64_t bytes = RecordFile::file_bytes(10, 4);
+  Cache cache(folder.path(), bytes + 2000,
+              [&](const std::filesystem::path&, const std::string& reason) { reports.push_back(reason); });
+  REQUIRE_FALSE(cache.find_records(key_of(1), 10, 4));
+  REQUIRE(cache.free_space() > 0);
+  const auto file = cache.open_records(key_of(1), 10, 4);
+  REQUIRE(file);
+  REQUIRE(cache.stats().bytes == bytes);
+  std::vector<std::uint64_t> record{0, 1, 2, 3, 4};
+  file->write(7, record);
+  {  // another process has the record at once
+    Cache other(folder.path(), bytes + 2000);
+    const auto same = other.open_records(key_of(1), 10, 4);
+    REQUIRE(same);
+    std::vector<std::uint64_t> read(5);
+    REQUIRE(same->read(7, read));
+    REQUIRE((read == record));
+    REQUIRE_FALSE(same->read(6, read));
+  }
+  REQUIRE_FALSE(cache.open_records(key_of(2), 1000, 4));  // beyond the limit: nothing is evicted for it
+  REQUIRE(cache.find_records(key_of(1), 10, 4));
+  // Newer entries take its place; whoever has it open keeps it.
+  REQUIRE(cache.put(key_of(3), blob_of(3, 2000)));
+  REQUIRE_FALSE(cache.find_records(key_of(1), 10, 4));
+  std::vector<std::uint64_t> read(5);
+  REQUIRE(file->read(7, read));
+
+  const std::filesystem::path path = folder / (key_of(4) + ".records");
+  REQUIRE(cache.open_records(key_of(4), 10, 4));
+  const std::string good = test::read_file(path);
+  std::vector<std::string> damaged;
+  for (const std::size_t place : {0, 12, 16, 24, 32, 40, 63}) {
+    damaged.push_back(good);
+    damaged.back()[place] = static_cast<char>(damaged.back()[place] ^ 1);
+  }
+  for (const std::size_t length : {std::size_t{0}, std::size_t{63}, good.size() - 1}) damaged.push_back(good.substr(0, length));
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    CAPTURE(i);
+    test::write_file(path, damaged[i]);
+    REQUIRE(cache.open_records(key_of(4), 10, 4));
+    REQUIRE(reports.size() == i + 1);
+    REQUIRE(test::read_file(path) == good);
+  }
+  REQUIRE(reports.front().find("header") != std::string::npos);
+  REQUIRE(reports.back().find("bytes instead of") != std::string::npos);
+  // Of another version, which may still want it.
+  std::string newer = good;
+  newer[8] = 2;
+  test::write_file(path, newer);
+  REQUIRE_FALSE(cache.open_records(key_of(4), 10, 4));
+  REQUIRE(test::read_file(path) == newer);
+  REQUIRE(cache.probe_records(3, 4)->records() == 3);
+  REQUIRE(files_ending_in(folder, ".tmp") == 0);
+}
+
+TEST_CASE("a full disk refuses a record file") {
+  const TempDir folder;
+  Cache cache(folder.path(), no_limit);
+  const test::FileSizeLimit full(5000);
+  REQUIRE_FALSE(cache.open_records(key_of(1), 1000, 4));
+  REQUIRE(files_ending_in(folder, ".tmp") == 0);
+  REQUIRE(files_ending_in(folder, ".records") == 0);
 }
 
 TEST_CASE("a cache folder that cannot be made is an error that names it") {

@@ -1,112 +1,18 @@
 #include "layerwise/trainer.h"
 
-#include <signal.h>  // POSIX
-#include <sys/resource.h>
-
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
 #include "core/metrics.h"
-#include "tests/layerwise/cases.h"
+#include "tests/layerwise/small_run.h"
 #include "tests/support/catch.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
 using namespace bitloom::test;
-namespace fs = std::filesystem;
-
-namespace {
-
-class Lines final : public ProgressSink {
- public:
-  void line(std::string_view text) override { text_ += std::string(text) + "\n"; }
-  void update(std::string_view) override {}
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-// A disk that is full after `bytes`: the system refuses to let any file grow beyond.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);  // else the process is killed
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_{};
-  void (*old_handler_)(int) = nullptr;
-};
-
-const data::DataSplits& splits() {
-  static const data::DataSplits data = {small_data(80), small_data(16, 1000), small_data(20, data::synthetic_test_first)};
-  return data;
-}
-
-NetSpec two_layers(std::size_t first = 24, std::size_t second = 16) {
-  return parse_net(fmt::format(R"({{"name": "two", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
-      {{"name": "a", "width": {}}}, {{"name": "b", "pool": "or", "width": {}}}],
-      "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}}], "classifier": ["a", "b"]}})",
-                               thermometer, first, second),
-                   "net.json");
-}
-
-RunOptions options_for(const fs::path& folder, const NetSpec& net = two_layers()) {
-  RunOptions options;
-  options.folder = folder;
-  options.net = net;
-  options.train.batch = 40;  // two steps per epoch
-  options.train.head_rate = 0.01;
-  options.train.augment = data::parse_augment("crop1,flip");
-  options.data_name = "small";
-  return options;
-}
-
-RunResult run(const RunOptions& options) {
-  Lines lines;
-  mpi::Comm comm;
-  return train(simd::kernels(), comm, options, splits(), lines);
-}
-
-std::string complaint(ErrorKind kind, const RunOptions& options) {
-  return message_of(kind, [&] { run(options); });
-}
-
-// The tensors of a finished run's model.
-TensorFile result_of(const fs::path& folder) { return TensorFile::load(folder / "model.safetensors"); }
-
-// Without interruption and without a cache.
-TensorFile undisturbed(const NetSpec& net = two_layers()) {
-  const TempDir folder;
-  run(options_for(folder / "run", net));
-  return result_of(folder / "run");
-}
-
-RunOptions resumed(RunOptions options) {
-  options.resume = true;
-  options.stop_after_steps = 0;
-  return options;
-}
-
-void damage(const fs::path& file) {
-  std::string bytes = read_file(file);
-  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
-  write_file(file, bytes);
-}
-
-}  // namespace
 
 TEST_CASE("a run leaves a model, metrics and a summary", "[trainer]") {
   const TempDir folder;
@@ -316,11 +222,22 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.batch = 1; }));
   CHECK(changed([](TrainOptions& o) { o.seed = 7; }));
   CHECK(changed([](TrainOptions& o) { o.augment.flip = true; }));
+  CHECK_FALSE(changed([](TrainOptions& o) { o.augment_copies = 2; }));  // of images that are not augmented
+  const auto with_flip = [](std::size_t copies) {
+    TrainOptions options;
+    options.augment.flip = true;
+    options.augment_copies = copies;
+    return describe(options);
+  };
+  CHECK(with_flip(0) != with_flip(1));
+  CHECK(with_flip(1) != with_flip(2));
   CHECK(changed([](TrainOptions& o) { o.head_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.head_decay = 1; }));
   CHECK(changed([](TrainOptions& o) { o.label_smoothing = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.final_rate = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.warmup_steps = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.repeat = 2; }));
+  CHECK_FALSE(changed([](TrainOptions& o) { o.counts_limit = 1; }));  // only how it is computed
   CHECK(changed([](TrainOptions& o) { o.layer.offset_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));

@@ -1,7 +1,12 @@
 // Training on any number of ranks gives what one rank gives, bit for bit.
 #include "tests/layerwise/small_stage.h"
 
+#include <array>
+#include <optional>
+
+#include "layerwise/cache.h"
 #include "tests/support/catch.h"
+#include "tests/support/files.h"
 #include "tests/support/mpi.h"
 
 namespace bitloom::test {
@@ -15,6 +20,52 @@ TEST_CASE("ranks do not change a stage", "[stage]") {
     SmallStage single(c, simd::kernels(), alone);
     CHECK(difference(single.run(5), result) == "");
   }
+}
+
+TEST_CASE("ranks that share a file of frozen outputs give what one rank computes", "[stage]") {
+  StageCase c = stage_cases()[1];
+  c.stage.train = {"b"};  // on a frozen layer
+  c.stage.heads = {"b"};
+  c.options.augment_copies = 2;
+  mpi::Comm alone;
+  SmallStage single(c, simd::kernels(), alone);
+  const TensorFile expected = single.run(9);  // three epochs
+
+  std::optional<TempDir> folder;
+  if (world().is_root()) folder.emplace();
+  const std::string name = folder ? folder->path().string() : "";
+  const auto bytes = std::as_bytes(std::span(name));
+  const std::vector<std::byte> shared = world().broadcast_bytes({bytes.begin(), bytes.end()});
+  layerwise::Cache cache(std::string(reinterpret_cast<const char*>(shared.data()), shared.size()), std::uint64_t{1} << 30U);
+  for (const bool filled : {false, true}) {
+    SmallStage small(c, simd::kernels(), world());
+    layerwise::StageInputs& inputs = small.stage().inputs();
+    CHECK(inputs.records() == 2 * 150);
+    inputs.use(cache.open_records(inputs.records_hash("data").hex(), inputs.records(), inputs.record_words()));
+    REQUIRE(inputs.file() != nullptr);
+    CHECK(difference(small.run(9), expected) == "");
+    const layerwise::RecordCounts counts = inputs.file()->take_counts();
+    std::array<std::int64_t, 2> sums{static_cast<std::int64_t>(counts.read), static_cast<std::int64_t>(counts.missing)};
+    world().sum(sums);
+    CHECK(counts.damaged == 0);
+    CHECK(sums[0] + sums[1] == 9 * 48 + 48);
+    // Two epochs of 144 images use two copies; the third one adds what those had left out.
+    CHECK(sums[1] >= (filled ? 0 : 288));
+    CHECK(sums[1] <= (filled ? 0 : 300));
+  }
+  world().barrier();  // the folder goes with its owner
+}
+
+TEST_CASE("ranks that repeat minibatches give what one rank computes", "[stage]") {
+  StageCase c = stage_cases()[0];
+  c.options.repeat = 3;
+  c.options.counts_limit = 1;
+  SmallStage shared(c, simd::kernels(), world());
+  const TensorFile result = shared.run(8);
+  c.options.counts_limit = -1;
+  mpi::Comm alone;
+  SmallStage single(c, simd::kernels(), alone);
+  CHECK(difference(single.run(8), result) == "");
 }
 
 TEST_CASE("losses and flips are those of the whole batch", "[stage]") {

@@ -1,0 +1,79 @@
+// The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, checkpoints,
+// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers) and run_report.cpp (what a run tells and leaves).
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/metrics.h"
+#include "layerwise/cache.h"
+#include "layerwise/phase_times.h"
+#include "layerwise/trainer.h"
+
+namespace bitloom::layerwise {
+
+inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
+inline constexpr const char* previous_name = "checkpoint.previous.safetensors";
+inline constexpr const char* model_name = "model.safetensors";
+
+// Everything that train() needs between its steps.
+class Run {
+ public:
+  Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
+      ProgressSink& progress);
+  RunResult execute();
+
+ private:
+  void open_folder();
+  void open_cache();
+  void read_checkpoint();
+  void write_checkpoint(const Stage* stage);
+  bool reuse(std::size_t s);
+  void train_stage(std::size_t s);
+  void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
+  void finish_stage(const Stage& stage);
+  void finish_run();
+  void check_frozen_option() const;
+  bool plan_inputs(const Stage& stage);
+  std::string inputs_key(const Stage& stage) const;
+  void place_inputs(Stage& stage);
+  nlohmann::json report_inputs(const Stage& stage);
+  std::unique_ptr<Stage> make_stage(std::size_t s);
+  void save_trained(TensorFile& file) const;
+  void load_stage(const TensorFile& file, std::size_t s);
+  Classifier classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const;
+  double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
+  template <typename F>
+  void on_root(F&& f) {
+    comm_.together([&] {
+      if (comm_.is_root()) f();
+    });
+  }
+
+  const simd::Kernels& kernels_;
+  mpi::Comm& comm_;
+  const RunOptions& options_;
+  const data::DataSplits& data_;
+  ProgressSink& progress_;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<Cache> cache_;
+  std::string data_hash_;
+  std::vector<Hash128> keys_;
+  RunResult result_;
+  std::size_t stage_ = 0;                  // stages finished
+  std::optional<TensorFile> resume_from_;  // state of the stage under way
+  Clock::time_point start_ = Clock::now();
+  double earlier_seconds_ = 0;
+  bool inputs_error_told_ = false;
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "layerwise/run.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+using Json = nlohmann::json;
+
+// What one stage's result depends on: the data, the encoder, the options, its own description, and the stages that trained
+// the layers below it. Stages with equal keys have equal results, whatever net they belong to.
+std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash) {
+  const Json json = to_json(net);
+  std::map<std::string, Hash128> trained_by;
+  std::vector<Hash128> keys;
+  for (std::size_t s = 0; s < net.stages.size(); ++s) {
+    Hasher hasher;
+    hasher.update(std::string_view("bitloom stage 1")).update(std::string_view(data_hash));
+    hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(train)));
+    hasher.update(std::string_view(json["stages"][s].dump()));
+    for (const std::string& name : net.stages[s].train) {
+      for (const Json& layer : json["layers"]) {
+        if (layer["name"] == name) hasher.update(std::string_view(layer.dump()));
+      }
+      for (const std::string& input : net.layer(name).inputs) {
+        const auto below = trained_by.find(input);
+        if (below != trained_by.end()) hasher.update(std::string_view(below->second.hex()));
+      }
+    }
+    keys.push_back(hasher.finish());
+    for (const std::string& name : net.stages[s].train) trained_by[name] = keys.back();
+  }
+  return keys;
+}
+
+}  // namespace
+
+Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
+         ProgressSink& progress)
+    : kernels_(kernels), comm_(comm), options_(options), data_(data), progress_(progress) {
+  result_.model.net = options.net;
+  result_.model.class_names = data.train.class_names;
+  check_frozen_option();
+  data_hash_ = data::content_hash(data.train);
+  keys_ = stage_keys(options.net, options.train, data_hash_);
+}
+
+void Run::open_folder() {
+  on_root([&] {
+    const auto& folder = options_.folder;
+    if (options_.resume && !std::filesystem::exists(folder)) {
+      fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+    }
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
+    lock_ = std::make_unique<FileLock>(folder / ".lock");
+    const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
+                         std::filesystem::exists(folder / "metrics.jsonl");
+    if (has_run && !options_.resume) {
+      fail(ErrorKind::usage, "--out: {} already holds a run; continue it with --resume or choose another folder",
+           folder.string());
+    }
+    if (options_.resume && std::filesystem::exists(folder / model_name)) {
+      fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
+    }
+    const Json config = {{"net", to_json(options_.net)},
+                         {"data", options_.data_name},
+                         {"options", describe(options_.train)},
+                         {"command", options_.command}};
+    // A run that is continued keeps its own.
+    if (!options_.resume) write_atomically(folder / "config.json", config.dump(2) + "\n");
+    metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
+    open_cache();
+  });
+  try {
+    if (!comm_.is_root()) open_cache();
+  } catch (const Error&) {
+    // The others do without: they use it for what can be computed again.
+  }
+}
+
+void Run::open_cache() {
+  if (options_.cache.empty() || options_.cache_limit == 0) return;
+  cache_ = std::make_unique<Cache>(
+      options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& reason) {
+        progress_.line(fmt::format("cache: {} was damaged and is rebuilt: {}", file.string(), reason));
+      });
+}
+
+void Run::save_trained(TensorFile& file) const {
+  for (std::size_t s = 0; s < stage_; ++s) {
+    for (const std::string& name : options_.net.stages[s].train) {
+      for (const BinaryLayer& layer : result_.model.layers) {
+        if (layer.spec().name == name) layer.save(file);
+      }
+    }
+    for (const std::string& name : options_.net.stages[s].heads) result_.model.heads.at(name).save(file, name + ".head", false);
+  }
+}
+
+// The layers and heads of finished stage s.
+void Run::load_stage(const TensorFile& file, std::size_t s) {
+  const StageSpec& spec = options_.net.stages[s];
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (BinaryLayer& layer : result_.model.layers) {
+    const std::string& name = layer.spec().name;
+    if (has(spec.train, name)) layer.load(file);
+    if (!has(spec.heads, name)) continue;
+    Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
+    head.load(file, name + ".head", false);
+    result_.model.heads.insert_or_assign(name, std::move(head));
+  }
+}
+
+void Run::write_checkpoint(const Stage* stage) {
+  on_root([&] {
+    TensorFile file;
+    metrics_->sync();
+    Json notes = {{"stage", stage_},
+                  {"seconds", elapsed()},
+                  {"images", result_.images},
+                  {"metrics_bytes", metrics_->size()},
+                  {"in_stage", stage != nullptr}};
+    for (const StageSummary& summary : result_.stages) {
+      notes["stages"].push_back({{"name", summary.name},
+                                 {"seconds", summary.seconds},
+                                 {"reused", summary.reused},
+                                 {"validation_accuracy", summary.validation_accuracy}});
+    }
+    file.metadata["bitloom.checkpoint"] = notes.dump();
+    file.metadata["bitloom.run"] = keys_.back().hex();
+    result_.model.encoder.save(file);
+    save_trained(file);
+    if (stage != nullptr) stage->save(file);
+    // The last good checkpoint stays until the new one is complete, and one more is kept.
+    const auto path = options_.folder / checkpoint_name;
+    const std::vector<std::byte> bytes = file.serialize();
+    const auto next = options_.folder / "checkpoint.next.safetensors";
+    write_atomically(next, bytes);
+    std::error_code ignored;
+    if (std::filesystem::exists(path)) std::filesystem::rename(path, options_.folder / previous_name, ignored);
+    std::filesystem::rename(next, path);
+  });
+}
+
+void Run::read_checkpoint() {
+  std::vector<std::byte> bytes;
+  on_root([&] {
+    for (const char* name : {checkpoint_name, previous_name}) {
+      const auto path = options_.folder / name;
+      if (!std::filesystem::exists(path)) continue;
+      try {
+        bytes = read_bytes(path);
+        const TensorFile file = TensorFile::parse(bytes, path.string(), Checksum::required);
+        if (file.get_metadata("bitloom.run") != keys_.back().hex()) {
+          fail(ErrorKind::usage, "--resume: the checkpoint in {} belongs to a run with other data, net or options",
+               options_.folder.string());
+        }
+        return;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::data) throw;
+        progress_.line(fmt::format("{}; trying the one before", error.what()));
+        bytes.clear();
+      }
+    }
+  });
+  bytes = comm_.broadcast_bytes(std::move(bytes));
+  if (bytes.empty()) {
+    progress_.line("no usable checkpoint: training starts from the beginning");
+    return;
+  }
+  TensorFile file = TensorFile::parse(bytes, checkpoint_name, Checksum::required);
+  const Json notes = Json::parse(file.get_metadata("bitloom.checkpoint"));
+  stage_ = notes["stage"];
+  earlier_seconds_ = notes["seconds"];
+  result_.images = notes["images"];
+  for (const Json& each : notes.value("stages", Json::array())) {
+    result_.stages.push_back({each["name"], each["seconds"], each["reused"], each["validation_accuracy"]});
+  }
+  for (std::size_t s = 0; s < stage_; ++s) load_stage(file, s);
+  if (notes["in_stage"].get<bool>()) resume_from_ = std::move(file);
+  if (comm_.is_root()) metrics_->truncate_to(notes["metrics_bytes"]);
+}
+
+// Loads stage s from the cache if an equal one was trained before.
+bool Run::reuse(std::size_t s) {
+  std::vector<std::byte> bytes;
+  on_root([&] {
+    if (cache_ == nullptr) return;
+    if (auto found = cache_->get(keys_[s].hex())) bytes = std::move(*found);
+  });
+  bytes = comm_.broadcast_bytes(std::move(bytes));
+  if (bytes.empty()) return false;
+  const TensorFile file = TensorFile::parse(bytes, "cached stage", Checksum::required);
+  const StageSpec& spec = options_.net.stages[s];
+  load_stage(file, s);
+  StageSummary summary{spec.name, 0, true, std::stod(file.get_metadata("validation_accuracy"))};
+  progress_.line(fmt::format("{}: taken from the cache (validation {:.2f}%)", spec.name, 100 * summary.validation_accuracy));
+  if (comm_.is_root()) {
+    metrics_->write({{"event", "stage"},
+                     {"stage", spec.name},
+                     {"seconds", 0.0},
+                     {"reused", true},
+                     {"validation_accuracy", summary.validation_accuracy}});
+  }
+  result_.stages.push_back(summary);
+  return true;
+}
+
+std::string describe(const TrainOptions& options) {
+  const LayerOptions& layer = options.layer;
+  const RuleOptions& rule = layer.rule;
+  Json json = {{"batch", options.batch},
+               {"seed", options.seed},
+               {"signal", options.signal},
+               {"augment", data::to_string(options.augment)},
+               {"head_rate", options.head_rate},
+               {"head_decay", options.head_decay},
+               {"label_smoothing", options.label_smoothing},
+               {"final_rate", options.final_rate},
+               {"warmup_steps", options.warmup_steps},
+               {"offset_rate", layer.offset_rate},
+               {"initial_offset", layer.initial_offset},
+               {"active_share", layer.active_share},
+               {"initial_window", layer.initial_window},
+               {"code_target", layer.code_target},
+               {"learn_weights", layer.learn_weights},
+               {"rule", rule.name},
+               {"learning_rate", rule.learning_rate},
+               {"momentum", rule.momentum},
+               {"flip_share", rule.flip_share},
+               {"flip_threshold", rule.flip_threshold},
+               {"flip_rate", rule.flip_rate},
+               {"dead_zone", rule.dead_zone}};
+  // Without augmentation all copies are the image itself.
+  if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
+  if (options.repeat != 1) json["repeat"] = options.repeat;
+  return json.dump();
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,152 @@
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "layerwise/run.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr std::uint64_t probe_records = 16;
+constexpr std::uint64_t filled_samples = 256;
+
+double microseconds(double seconds) { return 1e6 * seconds; }
+
+// Bytes of memory that the system could give to its page cache; 0 where it does not say.
+std::uint64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.starts_with("MemAvailable:")) return std::stoull(line.substr(13)) * 1024;
+  }
+  return 0;
+}
+
+std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
+  return fmt::format(
+      "{} images x {} {}, {}, {:.0f}% of it there; per image {:.1f} us to compute, {:.1f} us to store, {:.1f} us "
+      "to read: cached {}, recomputed {} of processor time in {} {}",
+      costs.images, costs.copies, costs.copies == 1 ? "copy" : "copies", format_bytes(bytes), 100 * costs.filled,
+      microseconds(costs.compute_seconds), microseconds(costs.write_seconds), microseconds(costs.read_seconds),
+      format_duration(costs.cache_total()), format_duration(costs.recompute_total()), costs.epochs,
+      costs.epochs == 1 ? "epoch" : "epochs");
+}
+
+}  // namespace
+
+// What cannot be done as asked, whatever the figures.
+void Run::check_frozen_option() const {
+  const std::string& frozen = options_.frozen;
+  if (frozen != "auto" && frozen != "cache" && frozen != "recompute") {
+    fail(ErrorKind::usage, "--frozen: '{}' is unknown; expected auto, cache or recompute", frozen);
+  }
+  if (frozen != "cache") return;
+  if (!options_.train.augment.none() && options_.train.augment_copies == 0) {
+    fail(ErrorKind::usage,
+         "--frozen: 'cache' needs images that come again; expected --augment-copies of 1 or more, or --augment none");
+  }
+  if (options_.cache.empty() || options_.cache_limit == 0) {
+    fail(ErrorKind::usage, "--frozen: 'cache' needs a cache; expected another --cache than none and a --cache-limit above 0");
+  }
+}
+
+// Decides on rank 0 where the stage takes its inputs from: returns whether from the cache, and says why.
+bool Run::plan_inputs(const Stage& stage) {
+  const auto say = [&](const char* choice, const std::string& reason) {
+    progress_.line(fmt::format("{}: outputs of frozen layers are {}: {}", stage.spec().name, choice, reason));
+  };
+  const auto recompute = [&](const std::string& reason) {
+    say("recomputed", reason);
+    return false;
+  };
+  if (options_.frozen == "recompute") return recompute("as asked (--frozen recompute)");
+  if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (--augment-copies 0)");
+  if (cache_ == nullptr) return recompute("there is no cache (--cache none)");
+
+  const std::uint64_t records = stage.inputs().records();
+  const std::uint64_t bytes = RecordFile::file_bytes(records, stage.inputs().record_words());
+  if (bytes > cache_->limit()) {
+    return recompute(fmt::format("{} are more than the cache may hold, {} (--cache-limit)", format_bytes(bytes),
+                                 format_bytes(cache_->limit())));
+  }
+  const auto found = cache_->find_records(inputs_key(stage), records, stage.inputs().record_words());
+  const double filled = found == nullptr ? 0 : found->filled_share(filled_samples);
+  const auto missing_bytes = static_cast<std::uint64_t>((1 - filled) * static_cast<double>(bytes));
+  if (options_.frozen == "auto" && missing_bytes > cache_->free_space()) {
+    return recompute(fmt::format("{} are more than the {} that are free in {}", format_bytes(missing_bytes),
+                                 format_bytes(cache_->free_space()), cache_->folder().string()));
+  }
+  // What does not stay in memory comes from the device.
+  const bool from_device = bytes > available_memory() / 2;
+  const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
+  FrozenCosts costs = stage.inputs().measure(*probe, from_device);
+  costs.images = data_.train.size();
+  costs.copies = stage.inputs().copies();
+  const std::size_t steps_left = stage.total_steps() - stage.step_number();
+  costs.epochs = (steps_left + stage.steps_per_epoch() - 1) / stage.steps_per_epoch();
+  costs.filled = filled;
+  const bool cache = options_.frozen == "cache" || costs.cache_total() < costs.recompute_total();
+  say(cache ? "cached" : "recomputed",
+      (options_.frozen == "cache" ? "as asked (--frozen cache); " : "") + figures_of(costs, bytes));
+  return cache;
+}
+
+std::string Run::inputs_key(const Stage& stage) const { return stage.inputs().records_hash(data_hash_).hex(); }
+
+// Gives the stage its record file where that is the cheaper way. Each rank opens the file on its own host; one that cannot
+// computes its images itself, to the same result.
+void Run::place_inputs(Stage& stage) {
+  bool cached = false;
+  on_root([&] {
+    try {
+      cached = plan_inputs(stage);
+    } catch (const Error& error) {
+      progress_.line(fmt::format("cache: {}; outputs of frozen layers are recomputed", error.what()));
+    }
+  });
+  if (!comm_.flag_any(cached)) return;
+  std::unique_ptr<RecordFile> records;
+  std::string trouble = "it cannot take them";
+  try {
+    if (cache_ != nullptr) {
+      records = cache_->open_records(inputs_key(stage), stage.inputs().records(), stage.inputs().record_words());
+    }
+  } catch (const Error& error) {
+    trouble = error.what();
+  }
+  const bool all = !comm_.flag_any(records == nullptr);
+  if (records == nullptr) {
+    progress_.line(fmt::format("cache: {}; outputs of frozen layers are recomputed", trouble));
+  } else if (!all) {
+    progress_.line("cache: not every process has one; those without recompute the outputs of frozen layers");
+  }
+  stage.inputs().use(std::move(records));
+}
+
+// Collective: what all ranks did with records since the last call, for the metrics; says what is amiss.
+nlohmann::json Run::report_inputs(const Stage& stage) {
+  RecordFile* file = stage.inputs().file();
+  const RecordCounts counts = file == nullptr ? RecordCounts{} : file->take_counts();
+  std::array<std::int64_t, 4> sums{};
+  const std::array<std::uint64_t, 4> parts{counts.read, counts.missing, counts.damaged, counts.written};
+  for (std::size_t i = 0; i < parts.size(); ++i) sums[i] = static_cast<std::int64_t>(parts[i]);
+  comm_.sum(std::span(sums));
+  std::array<std::int64_t, 1> error{file == nullptr ? 0 : file->error()};
+  comm_.max(error);
+  if (sums[2] != 0) {
+    progress_.line(
+        fmt::format("cache: {} outputs of frozen layers were damaged and have been rebuilt: their checksums did not "
+                    "match",
+                    sums[2]));
+  }
+  if (error[0] != 0 && !inputs_error_told_) {
+    progress_.line(fmt::format("cache: outputs of frozen layers cannot be stored: {}; what is missing is recomputed",
+                               std::strerror(static_cast<int>(error[0]))));
+    inputs_error_told_ = true;
+  }
+  return {{"read", sums[0]}, {"missing", sums[1]}, {"damaged", sums[2]}, {"written", sums[3]}};
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "layerwise/run.h"
+
+namespace bitloom::layerwise {
+
+using Json = nlohmann::json;
+
+// The heads of `voters`, those of the stage under way as they are now.
+Classifier Run::classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const {
+  std::vector<const Head*> heads;
+  std::vector<std::size_t> head_layers;
+  for (const std::string& name : voters) {
+    for (std::size_t i = 0; i < result_.model.layers.size(); ++i) {
+      if (result_.model.layers[i].spec().name == name) head_layers.push_back(i);
+    }
+    const Head* head = stage == nullptr ? &result_.model.heads.at(name) : nullptr;
+    for (std::size_t h = 0; stage != nullptr && h < stage->heads(); ++h) {
+      if (stage->head_layer(h) == name) head = &stage->head(h);
+    }
+    heads.push_back(head);
+  }
+  return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, mirror);
+}
+
+void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {
+  const std::size_t number = stage.step_number() / stage.steps_per_epoch();
+  const auto images = static_cast<double>(epoch.images);
+  Json line = {{"event", "epoch"},
+               {"stage", stage.spec().name},
+               {"epoch", number},
+               {"epochs", stage.spec().epochs},
+               {"step", stage.step_number()},
+               {"steps", stage.total_steps()},
+               {"seconds", elapsed()},
+               {"rate", stage.rate()},
+               {"images_per_second", images / std::max(seconds, 1e-9)}};
+  std::string text = fmt::format("{} epoch {}/{}:", stage.spec().name, number, stage.spec().epochs);
+  std::vector<double> validation;
+  if (data_.validation.size() != 0) {
+    validation = classifier(stage.spec().heads, false, &stage).head_accuracies(comm_, data_.validation);
+  }
+  for (std::size_t h = 0; h < stage.heads(); ++h) {
+    const double loss = epoch.loss[h] / images;
+    const double accuracy = static_cast<double>(epoch.correct[h]) / images;
+    Json head = {{"layer", stage.head_layer(h)}, {"loss", loss}, {"train_accuracy", accuracy}};
+    text += fmt::format(" {} loss {:.3f}, training {:.1f}%", stage.head_layer(h), loss, 100 * accuracy);
+    if (!validation.empty()) {
+      head["validation_accuracy"] = validation[h];
+      text += fmt::format(", validation {:.1f}%", 100 * validation[h]);
+    }
+    line["heads"].push_back(head);
+  }
+  for (std::size_t t = 0; t < stage.trainers().size(); ++t) {
+    const LayerTrainer& trainer = *stage.trainers()[t];
+    const double flips = static_cast<double>(epoch.flips[t]) / static_cast<double>(steps);
+    line["layers"].push_back(
+        {{"layer", trainer.layer().spec().name},
+         {"flips_per_step", flips},
+         {"flip_share", flips / static_cast<double>(trainer.layer().channels() * trainer.layer().geometry().valid_bits)},
+         {"active_share", epoch.active_share[t] / static_cast<double>(steps)},
+         {"offset", trainer.mean_offset()},
+         {"window", trainer.mean_window()}});
+  }
+  const PhaseTimes& times = epoch.times;
+  line["times"] = {{"data", times.data}, {"encode", times.encode},     {"prefix", times.prefix}, {"forward", times.forward},
+                   {"head", times.head}, {"gradient", times.gradient}, {"reduce", times.reduce}, {"update", times.update}};
+  line["frozen"] = report_inputs(stage);
+  if (comm_.is_root()) metrics_->write(line);
+  progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
+}
+
+void Run::finish_stage(const Stage& stage) {
+  const StageSpec& spec = stage.spec();
+  for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
+  StageSummary summary;
+  summary.name = spec.name;
+  if (data_.validation.size() != 0) {
+    summary.validation_accuracy =
+        classifier(spec.heads, options_.net.mirror, nullptr).evaluate(comm_, data_.validation).accuracy();
+  }
+  summary.seconds = elapsed();
+  for (const StageSummary& earlier : result_.stages) summary.seconds -= earlier.seconds;
+  result_.stages.push_back(summary);
+  on_root([&] {
+    metrics_->write({{"event", "stage"},
+                     {"stage", spec.name},
+                     {"seconds", summary.seconds},
+                     {"reused", false},
+                     {"validation_accuracy", summary.validation_accuracy}});
+    if (cache_ == nullptr) return;
+    TensorFile file;
+    for (const auto& trainer : stage.trainers()) trainer->layer().save(file);
+    for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(file, stage.head_layer(h) + ".head", false);
+    file.metadata["validation_accuracy"] = fmt::format("{:.17g}", summary.validation_accuracy);
+    cache_->put(keys_[stage_].hex(), file.serialize());
+  });
+  progress_.line(fmt::format("{}: done in {}, validation {:.2f}%", spec.name, format_duration(summary.seconds),
+                             100 * summary.validation_accuracy));
+}
+
+// Evaluates the net and writes the model, which replaces the checkpoints.
+void Run::finish_run() {
+  Model& model = result_.model;
+  const MapShape input = model.encoder.output();
+  const Classifier voters = classifier(model.net.classifier, model.net.mirror, nullptr);
+  if (data_.validation.size() != 0) result_.validation = voters.evaluate(comm_, data_.validation);
+  if (data_.test.size() != 0) result_.test = voters.evaluate(comm_, data_.test);
+  result_.seconds = elapsed();
+  model.notes = {{"data", options_.data_name},
+                 {"seed", fmt::format("{}", options_.train.seed)},
+                 {"options", describe(options_.train)},
+                 {"validation_accuracy", fmt::format("{:.4f}", result_.validation.accuracy())},
+                 {"test_accuracy", fmt::format("{:.4f}", result_.test.accuracy())},
+                 {"training_seconds", fmt::format("{:.1f}", result_.seconds)}};
+  // Auxiliary layers that only their stage used are not part of the result.
+  model.net = without_discarded(model.net);
+  TensorFile trained;
+  for (const BinaryLayer& layer : model.layers) layer.save(trained);
+  const auto kept = derive_geometry(model.net, input.height, input.width, input.channels);
+  model.layers.clear();
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    model.layers.emplace_back(model.net.layers[i], kept[i]);
+    model.layers.back().load(trained);
+  }
+  std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
+  on_root([&] {
+    const auto path = options_.folder / model_name;
+    model.save(path);
+    const std::size_t classes = model.class_names.size();
+    Json confusion = Json::array();
+    for (std::size_t l = 0; l < classes && !result_.test.confusion.empty(); ++l) {
+      const auto row = result_.test.confusion.begin() + static_cast<std::ptrdiff_t>(l * classes);
+      confusion.push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(classes)));
+    }
+    metrics_->write({{"event", "result"},
+                     {"validation_accuracy", result_.validation.accuracy()},
+                     {"test_accuracy", result_.test.accuracy()},
+                     {"images", result_.test.images},
+                     {"confusion", confusion},
+                     {"classes", model.class_names},
+                     {"seconds", result_.seconds},
+                     {"peak_memory_bytes", peak_memory()},
+                     {"model_bytes", std::filesystem::file_size(path)},
+                     {"weight_bits", model.weight_bits()},
+                     {"bit_macs", model.bit_macs()}});
+    // The model says it all now.
+    std::error_code ignored;
+    std::filesystem::remove(options_.folder / checkpoint_name, ignored);
+    std::filesystem::remove(options_.folder / previous_name, ignored);
+  });
+}
+
+std::uint64_t peak_memory() {
+  // VmHWM would count file pages that the kernel can drop; RssAnon is what the process really needs.
+  static std::atomic<std::uint64_t> peak = 0;
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("RssAnon:")) peak = std::max<std::uint64_t>(peak, std::stoull(line.substr(8)) * 1024);
+  }
+  return peak;
+}
+
+}  // namespace bitloom::layerwise

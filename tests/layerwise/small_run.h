@@ -1,0 +1,83 @@
+// Small runs, for the tests of this folder: 80 images of 12 x 12 pixels, two layers, batches of 40.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "layerwise/trainer.h"
+#include "tests/layerwise/cases.h"
+#include "tests/support/files.h"
+
+namespace bitloom::test {
+
+namespace fs = std::filesystem;
+
+class Lines final : public ProgressSink {
+ public:
+  void line(std::string_view text) override { text_ += std::string(text) + "\n"; }
+  void update(std::string_view) override {}
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+inline const data::DataSplits& splits() {
+  static const data::DataSplits data = {small_data(80), small_data(16, 1000), small_data(20, data::synthetic_test_first)};
+  return data;
+}
+
+inline layerwise::NetSpec two_layers(std::size_t first = 24, std::size_t second = 16) {
+  return layerwise::parse_net(fmt::format(R"({{"name": "two", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+      {{"name": "a", "width": {}}}, {{"name": "b", "pool": "or", "width": {}}}],
+      "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}}], "classifier": ["a", "b"]}})",
+                                          thermometer, first, second),
+                              "net.json");
+}
+
+inline layerwise::RunOptions options_for(const fs::path& folder, const layerwise::NetSpec& net = two_layers()) {
+  layerwise::RunOptions options;
+  options.folder = folder;
+  options.net = net;
+  options.train.batch = 40;  // two steps per epoch
+  options.train.head_rate = 0.01;
+  options.train.augment = data::parse_augment("crop1,flip");
+  options.data_name = "small";
+  return options;
+}
+
+inline layerwise::RunResult run(const layerwise::RunOptions& options) {
+  Lines lines;
+  mpi::Comm comm;
+  return layerwise::train(simd::kernels(), comm, options, splits(), lines);
+}
+
+inline std::string complaint(ErrorKind kind, const layerwise::RunOptions& options) {
+  return message_of(kind, [&] { run(options); });
+}
+
+// The tensors of a finished run's model.
+inline TensorFile result_of(const fs::path& folder) { return TensorFile::load(folder / "model.safetensors"); }
+
+// Without interruption and without a cache.
+inline TensorFile undisturbed(const layerwise::NetSpec& net = two_layers()) {
+  const TempDir folder;
+  run(options_for(folder / "run", net));
+  return result_of(folder / "run");
+}
+
+inline layerwise::RunOptions resumed(layerwise::RunOptions options) {
+  options.resume = true;
+  options.stop_after_steps = 0;
+  return options;
+}
+
+inline void damage(const fs::path& file) {
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
+  write_file(file, bytes);
+}
+
+}  // namespace bitloom::test
