@@ -69,6 +69,7 @@ class GradientWorkload : public TypedWorkload<std::int32_t> {
   static constexpr std::size_t images = 128, channels = 256, size = 32, grid = 4;
   static constexpr std::size_t channels_per_call = 4;
   static constexpr double active_share = 0.07;
+  static constexpr float code_target = 2.0F;  // as LayerOptions has it
 
   struct Lists {
     std::vector<std::uint32_t> offsets, begin;
@@ -104,11 +105,12 @@ std::vector<layerwise::ImageEntries> GradientWorkload::draw_entries(const simd::
     // Products of two normal numbers have long tails, as gradients do; 1.57 makes their mean magnitude 1.
     std::vector<float> gradient(grid * grid * channels);
     for (float& g : gradient) g = static_cast<float>(1.57 * random.normal() * random.normal());
-    std::vector<std::uint8_t> codes(gradient.size());
+    std::vector<layerwise::Rounding> rounding(gradient.size());
     std::vector<std::int64_t> value_sum(channels);
-    layerwise::make_codes(gradient.data(), slope.data(), gradient.size(), channels, 1.0F, random.next(), codes.data());
-    layerwise::collect_entries(window.data(), pixels, words, channels, codes.data(), region.data(), patch.data(),
-                               static_cast<std::uint32_t>(image * image_words), entries[image], value_sum.data());
+    simd::kernels().prepare_rounding(gradient.data(), slope.data(), gradient.size(), channels, code_target, rounding.data());
+    layerwise::collect_entries(window.data(), pixels, words, channels, rounding.data(), region.data(), patch.data(),
+                               static_cast<std::uint32_t>(image * image_words), random.next(), entries[image], value_sum.data(),
+                               nullptr);
   }
   return entries;
 }
@@ -119,7 +121,7 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
   const simd::ConvShape shape = layer.conv_shape();
   inputs_ = random_maps(map, images);
   const std::vector<layerwise::ImageEntries> entries = draw_entries(shape, map.size());
-  constexpr std::uint32_t offset_mask = (1U << 29U) - 1;
+  constexpr std::uint32_t offset_mask = (1U << layerwise::entry_offset_bits) - 1;
   lists_.resize(channels / channels_per_call);
   std::size_t total = 0;
   for (std::size_t item = 0; item < lists_.size(); ++item) {
@@ -129,7 +131,7 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
       std::array<std::vector<std::uint32_t>, layerwise::code_values.size()> by_code;
       for (const layerwise::ImageEntries& image : entries) {
         for (std::uint32_t k = image.begin[o]; k < image.begin[o + 1]; ++k) {
-          by_code[image.entries[k] >> 29U].push_back(image.entries[k] & offset_mask);
+          by_code[image.entries[k] >> layerwise::entry_offset_bits].push_back(image.entries[k] & offset_mask);
         }
       }
       for (const auto& list : by_code) {

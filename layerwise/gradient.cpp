@@ -21,7 +21,8 @@ void append_lists(std::span<const ImageEntries> images, std::size_t channel, std
                   std::vector<std::uint32_t>& begin) {
   std::array<std::uint32_t, code_count> position{};
   for (const ImageEntries& image : images) {
-    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) ++position[image.entries[k] >> entry_offset_bits];
+    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k)
+      ++position[image.entries[k] >> entry_offset_bits];
   }
   auto end = static_cast<std::uint32_t>(offsets.size());
   for (std::uint32_t& count : position) {
@@ -56,12 +57,12 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
       if (active == 0) continue;
       const Rounding* round = rounding + (region[p] * words + w) * word_bits;
       const std::uint32_t offset = patch_offset[p] + image_offset;
-      const std::uint64_t random = mix64(key + p * words + w) | 1U;
+      const std::uint64_t random = mix64(key + p * words + w);
       while (active != 0) {
         const auto bit = static_cast<std::size_t>(std::countr_zero(active));
         active &= active - 1;
         const Rounding between = round[bit];
-        const auto u = static_cast<std::uint32_t>((random * (2 * bit + 0x9e3779b97f4a7c15ULL)) >> 48U);
+        const auto u = static_cast<std::uint32_t>(((random ^ (bit * 0xd1342543de82ef95ULL)) * 0x9e3779b97f4a7c15ULL) >> 48U);
         const std::uint32_t level = (between & 15U) + (u < between >> 16U ? 1U : 0U);
         const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);
         lists[bit * pixels + length[bit]] = (code << entry_offset_bits) | offset;

@@ -18,8 +18,7 @@
 namespace bitloom::layerwise {
 
 // The values of the codes 0..15; `no_code` is a gradient that was rounded to 0.
-inline constexpr std::array<std::int32_t, 16> code_values = {1,  2,  4,  8,  16,  32,  64,  128,
-                                                             -1, -2, -4, -8, -16, -32, -64, -128};
+inline constexpr std::array<std::int32_t, 16> code_values = {1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -8, -16, -32, -64, -128};
 inline constexpr std::uint8_t no_code = 0xFF;
 
 // What a gradient will be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.

@@ -22,6 +22,8 @@ constexpr int hidden_error_limit = 8191;
 constexpr std::size_t chunk_images = 16;
 constexpr std::size_t lanes = simd::weight_lanes;
 constexpr double mean_decay = 0.95;
+constexpr double widest_at_full_rate = 2048;  // features
+constexpr double hidden_rate = 0.5;           // of the learning rate
 
 std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -77,9 +79,27 @@ void AdamParameter::update(std::span<const std::int64_t> sums, double scale, dou
   }
 }
 
+// Scratch of one thread, for heads of any size: it only grows.
 struct Head::Workspace {
   Buffer<std::int16_t> centred, hidden, pairs, error, error_t, hidden_error, hidden_error_t;
   Buffer<std::int32_t> pre, logits, feature_gradient, hidden_gradient, products;
+  std::vector<float> scores, p;
+
+  static Workspace& of_thread() {
+    thread_local Workspace work;
+    return work;
+  }
+  template <typename T>
+  static T* room(Buffer<T>& buffer, std::size_t size) {
+    if (buffer.size() < size) buffer = Buffer<T>(size);
+    return buffer.data();
+  }
+  template <typename T>
+  static T* zeros(Buffer<T>& buffer, std::size_t size) {
+    T* const data = room(buffer, size);
+    std::fill(data, data + size, T{0});
+    return data;
+  }
 };
 
 Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream)
@@ -219,34 +239,26 @@ void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std
                    float* logits) const {
   const std::size_t f = features();
   const std::size_t units = regions_ * hidden_;
-  if (work.centred.size() < (n + 1) * f) {
-    work.centred = Buffer<std::int16_t>((n + 1) * f);
-    work.hidden = Buffer<std::int16_t>((n + 1) * units);
-    work.pre = Buffer<std::int32_t>(n * units);
-    work.logits = Buffer<std::int32_t>(2 * n * padded_classes_);
-  }
+  // One row more, so that backward() can pad to an even number.
+  std::int16_t* const centred = Workspace::room(work.centred, (n + 1) * f);
   for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t k = 0; k < f; ++k) {
-      work.centred[i * f + k] = static_cast<std::int16_t>(counts[i * f + k] - centre_[k]);
-    }
+    for (std::size_t k = 0; k < f; ++k) centred[i * f + k] = static_cast<std::int16_t>(counts[i * f + k] - centre_[k]);
   }
-  work.logits.fill_zero();
-  std::int32_t* linear = work.logits.data();
-  std::int32_t* from_hidden = linear + n * padded_classes_;
-  kernels.gemm_s16(n, padded_classes_, f, work.centred.data(), f, linear_forward_.data(), linear, padded_classes_);
+  std::int32_t* const linear = Workspace::zeros(work.logits, 2 * n * padded_classes_);
+  std::int32_t* const from_hidden = linear + n * padded_classes_;
+  kernels.gemm_s16(n, padded_classes_, f, centred, f, linear_forward_.data(), linear, padded_classes_);
   if (has_hidden_) {
-    work.pre.fill_zero();
-    kernels.gemm_s16(n * regions_, hidden_, channels_, work.centred.data(), channels_, input_forward_.data(), work.pre.data(),
-                     hidden_);
+    std::int16_t* const hidden = Workspace::room(work.hidden, (n + 1) * units);
+    std::int32_t* const pre = Workspace::zeros(work.pre, n * units);
+    kernels.gemm_s16(n * regions_, hidden_, channels_, centred, channels_, input_forward_.data(), pre, hidden_);
     const float step = scale_ / weight_steps;
     for (std::size_t i = 0; i < n * regions_; ++i) {
       for (std::size_t j = 0; j < hidden_; ++j) {
-        const float h = static_cast<float>(work.pre[i * hidden_ + j]) * step + input_bias_.value[j];
-        work.hidden[i * hidden_ + j] = to_fixed(std::max(h, 0.0F), hidden_steps, hidden_limit);
+        const float h = static_cast<float>(pre[i * hidden_ + j]) * step + input_bias_.value[j];
+        hidden[i * hidden_ + j] = to_fixed(std::max(h, 0.0F), hidden_steps, hidden_limit);
       }
     }
-    kernels.gemm_s16(n, padded_classes_, units, work.hidden.data(), units, output_forward_.data(), from_hidden,
-                     padded_classes_);
+    kernels.gemm_s16(n, padded_classes_, units, hidden, units, output_forward_.data(), from_hidden, padded_classes_);
   }
   const float linear_step = scale_ / (binary_ ? 4 * weight_steps : weight_steps);
   for (std::size_t i = 0; i < n; ++i) {
@@ -260,7 +272,7 @@ void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std
 }
 
 void Head::predict(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, float* logits) const {
-  Workspace work;
+  Workspace& work = Workspace::of_thread();
   for (std::size_t i = 0; i < n; i += chunk_images) {
     const std::size_t m = std::min(chunk_images, n - i);
     forward(kernels, counts + i * features(), m, work, logits + i * classes_);
@@ -291,22 +303,22 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
                           double smoothing, Sums& sums, float* gradient) const {
   const std::size_t f = features();
   const std::size_t units = regions_ * hidden_;
-  Workspace work;
-  work.pairs = Buffer<std::int16_t>((chunk_images + 1) * std::max(f, units));
-  work.error = Buffer<std::int16_t>(chunk_images * padded_classes_);
-  work.error_t = Buffer<std::int16_t>(padded_classes_ * chunk_images);
-  work.feature_gradient = Buffer<std::int32_t>(2 * chunk_images * f);
-  work.hidden_gradient = Buffer<std::int32_t>(chunk_images * units);
-  work.hidden_error = Buffer<std::int16_t>((chunk_images + 1) * units);
-  work.hidden_error_t = Buffer<std::int16_t>((chunk_images + 1) * units);
-  work.products = Buffer<std::int32_t>(std::max({classes_ * f, hidden_ * channels_, classes_ * units}));
-  std::vector<float> logits(chunk_images * classes_);
-  std::vector<float> p(classes_);
+  Workspace& work = Workspace::of_thread();
+  std::int16_t* const pairs = Workspace::room(work.pairs, (chunk_images + 1) * std::max(f, units));
+  std::int16_t* const hidden_error = Workspace::room(work.hidden_error, (chunk_images + 1) * units);
+  std::int32_t* const products =
+      Workspace::zeros(work.products, std::max({classes_ * f, hidden_ * channels_, classes_ * units}));
+  work.scores.resize(chunk_images * classes_);
+  work.p.resize(classes_);
+  std::vector<float>& logits = work.scores;
+  std::vector<float>& p = work.p;
   const auto target_off = static_cast<float>(smoothing / static_cast<double>(classes_));
   const auto target_on = static_cast<float>(1.0 - smoothing) + target_off;
   const auto add = [&](std::vector<std::int64_t>& sum) {
-    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += work.products[k];
-    work.products.fill_zero();
+    for (std::size_t k = 0; k < sum.size(); ++k) {
+      sum[k] += products[k];
+      products[k] = 0;
+    }
   };
 
   Loss loss;
@@ -314,15 +326,16 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
     const std::size_t m = std::min(chunk_images, n - begin);
     const std::size_t even = round_up(m, 2);
     forward(kernels, counts + begin * f, m, work, logits.data());
+    std::int16_t* const centred = work.centred.data();
     for (std::size_t i = 0; i < m; ++i) {
       for (std::size_t k = 0; k < f; ++k) sums.count[k] += counts[(begin + i) * f + k];
       std::int64_t squares = 0;
-      for (std::size_t k = 0; k < f; ++k) squares += std::int32_t{work.centred[i * f + k]} * work.centred[i * f + k];
+      for (std::size_t k = 0; k < f; ++k) squares += std::int32_t{centred[i * f + k]} * centred[i * f + k];
       sums.count_squared[0] += squares;
     }
     // p - y, in fixed point.
-    work.error.fill_zero();
-    work.error_t.fill_zero();
+    std::int16_t* const error = Workspace::zeros(work.error, chunk_images * padded_classes_);
+    std::int16_t* const error_t = Workspace::zeros(work.error_t, padded_classes_ * chunk_images);
     for (std::size_t i = 0; i < m; ++i) {
       const std::span<const float> row(logits.data() + i * classes_, classes_);
       softmax(row, p);
@@ -331,49 +344,45 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
       loss.correct += static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin()) == label ? 1 : 0;
       for (std::size_t l = 0; l < classes_; ++l) {
         const std::int16_t e = to_fixed(p[l] - (l == label ? target_on : target_off), error_steps, 4096);
-        work.error[i * padded_classes_ + l] = e;
-        work.error_t[l * chunk_images + i] = e;
+        error[i * padded_classes_ + l] = e;
+        error_t[l * chunk_images + i] = e;
         sums.linear_bias[l] += e;
       }
     }
     // Gradients of the linear weights and of the counts through them.
-    std::fill(work.centred.data() + m * f, work.centred.data() + even * f, std::int16_t{0});
-    pack_pairs(work.centred.data(), even, f, f, work.pairs.data());
-    kernels.gemm_s16(classes_, f, even, work.error_t.data(), chunk_images, work.pairs.data(), work.products.data(), f);
+    std::fill(centred + m * f, centred + even * f, std::int16_t{0});
+    pack_pairs(centred, even, f, f, pairs);
+    kernels.gemm_s16(classes_, f, even, error_t, chunk_images, pairs, products, f);
     add(sums.linear);
-    work.feature_gradient.fill_zero();
-    std::int32_t* through_linear = work.feature_gradient.data();
+    std::int32_t* through_linear = Workspace::zeros(work.feature_gradient, 2 * chunk_images * f);
     std::int32_t* through_hidden = through_linear + chunk_images * f;
-    kernels.gemm_s16(m, f, padded_classes_, work.error.data(), padded_classes_, linear_backward_.data(), through_linear, f);
+    kernels.gemm_s16(m, f, padded_classes_, error, padded_classes_, linear_backward_.data(), through_linear, f);
     if (has_hidden_) {
-      std::fill(work.hidden.data() + m * units, work.hidden.data() + even * units, std::int16_t{0});
-      pack_pairs(work.hidden.data(), even, units, units, work.pairs.data());
-      kernels.gemm_s16(classes_, units, even, work.error_t.data(), chunk_images, work.pairs.data(), work.products.data(),
-                       units);
+      std::int16_t* const hidden = work.hidden.data();
+      std::fill(hidden + m * units, hidden + even * units, std::int16_t{0});
+      pack_pairs(hidden, even, units, units, pairs);
+      kernels.gemm_s16(classes_, units, even, error_t, chunk_images, pairs, products, units);
       add(sums.output);
-      work.hidden_gradient.fill_zero();
-      kernels.gemm_s16(m, units, padded_classes_, work.error.data(), padded_classes_, output_backward_.data(),
-                       work.hidden_gradient.data(), units);
+      std::int32_t* const hidden_gradient = Workspace::zeros(work.hidden_gradient, m * units);
+      kernels.gemm_s16(m, units, padded_classes_, error, padded_classes_, output_backward_.data(), hidden_gradient, units);
       const std::size_t rows = m * regions_;
       const std::size_t even_rows = round_up(rows, 2);
-      work.hidden_error_t.fill_zero();
+      std::int16_t* const hidden_error_t = Workspace::zeros(work.hidden_error_t, hidden_ * even_rows);
       for (std::size_t i = 0; i < rows; ++i) {
         for (std::size_t j = 0; j < hidden_; ++j) {
           const std::size_t k = i * hidden_ + j;
-          const float g = static_cast<float>(work.hidden_gradient[k]) * (1.0F / 256.0F);
-          const std::int16_t e = work.hidden[k] > 0 ? to_fixed(g, 1.0F, hidden_error_limit) : std::int16_t{0};
-          work.hidden_error[k] = e;
-          work.hidden_error_t[j * even_rows + i] = e;
+          const float g = static_cast<float>(hidden_gradient[k]) * (1.0F / 256.0F);
+          const std::int16_t e = hidden[k] > 0 ? to_fixed(g, 1.0F, hidden_error_limit) : std::int16_t{0};
+          hidden_error[k] = e;
+          hidden_error_t[j * even_rows + i] = e;
           sums.hidden_bias[j] += e;
         }
       }
-      std::fill(work.centred.data() + rows * channels_, work.centred.data() + even_rows * channels_, std::int16_t{0});
-      pack_pairs(work.centred.data(), even_rows, channels_, channels_, work.pairs.data());
-      kernels.gemm_s16(hidden_, channels_, even_rows, work.hidden_error_t.data(), even_rows, work.pairs.data(),
-                       work.products.data(), channels_);
+      std::fill(centred + rows * channels_, centred + even_rows * channels_, std::int16_t{0});
+      pack_pairs(centred, even_rows, channels_, channels_, pairs);
+      kernels.gemm_s16(hidden_, channels_, even_rows, hidden_error_t, even_rows, pairs, products, channels_);
       add(sums.hidden);
-      kernels.gemm_s16(rows, channels_, hidden_, work.hidden_error.data(), hidden_, input_backward_.data(), through_hidden,
-                       channels_);
+      kernels.gemm_s16(rows, channels_, hidden_, hidden_error, hidden_, input_backward_.data(), through_hidden, channels_);
     }
     const float linear_step = scale_ / (error_steps * (binary_ ? 4 * weight_steps : weight_steps));
     const float hidden_step = scale_ / (hidden_error_steps * weight_steps);
@@ -409,15 +418,17 @@ void Head::update(const Sums& sums, std::size_t examples, double learning_rate, 
     gain_.update({&along, 1}, inverse * feature / error_steps, 0.02 * learning_rate, 0, t);
     gain_.value[0] = std::max(gain_.value[0], 1e-4F);
   }
-  linear_.update(sums.linear, inverse * feature / error_steps, learning_rate, binary_ ? 0 : weight_decay, t);
+  const double linear_rate = learning_rate * std::min(1.0, widest_at_full_rate / static_cast<double>(features()));
+  linear_.update(sums.linear, inverse * feature / error_steps, linear_rate, binary_ ? 0 : weight_decay, t);
   if (binary_) {
     for (float& v : linear_.value) v = std::clamp(v, -1.0F, 1.0F);
   }
   linear_bias_.update(sums.linear_bias, inverse / error_steps, learning_rate, 0, t);
   if (has_hidden_) {
-    input_.update(sums.hidden, inverse * feature / hidden_error_steps, learning_rate, weight_decay, t);
-    input_bias_.update(sums.hidden_bias, inverse / hidden_error_steps, learning_rate, 0, t);
-    output_.update(sums.output, inverse / (error_steps * hidden_steps), learning_rate, weight_decay, t);
+    const double rate = hidden_rate * learning_rate;
+    input_.update(sums.hidden, inverse * feature / hidden_error_steps, rate, weight_decay, t);
+    input_bias_.update(sums.hidden_bias, inverse / hidden_error_steps, rate, 0, t);
+    output_.update(sums.output, inverse / (error_steps * hidden_steps), rate, weight_decay, t);
   }
   quantise();
 }

@@ -14,7 +14,6 @@ namespace {
 
 constexpr double statistics_decay = 0.95;
 constexpr double smallest_window = 0.02;
-constexpr double largest_window = 2.0;
 
 std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::uint64_t b) {
   return Random(seed, stream, a, b).next();
@@ -146,7 +145,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
     const double active = static_cast<double>(sums.active()[o]) / n;
     const double error = std::clamp((options_.active_share - active) / options_.active_share, -1.0, 1.0);
     const double factor = static_cast<double>(exp_fixed(static_cast<float>(0.05 * error)));
-    window_[o] = std::clamp(window_[o] * factor, smallest_window, largest_window);
+    window_[o] = std::clamp(window_[o] * factor, smallest_window, std::max(options_.largest_window, smallest_window));
   }
   for (std::size_t c = 0; c < density_.size(); ++c) {
     density_[c] = statistics_decay * density_[c] + (1 - statistics_decay) * static_cast<double>(sums.input()[c]) / inputs;
@@ -164,6 +163,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
       b.first = 0.9 * b.first + 0.1 * gradient;
       b.second = 0.999 * b.second + 0.001 * gradient * gradient;
       b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
+      b.value = std::max(b.value, options_.smallest_offset);
     }
   }
   if (active_total > 0 && sums.magnitude()[0] > 0) {

@@ -370,9 +370,10 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
     if (feeds_back) thread.codes.resize(map.height * map.width * channels);
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
     LayerSums& sums = thread.sums[t];
-    sums.magnitude()[0] += collect_entries(window, map.height * map.width, map.words(), layer.channels(),
-                                           thread.rounding.data(), region, state.patch_offset.data(), image_offset, key,
-                                           state.entries[local], sums.value().data(), feeds_back ? thread.codes.data() : nullptr);
+    sums.magnitude()[0] +=
+        collect_entries(window, map.height * map.width, map.words(), layer.channels(), thread.rounding.data(), region,
+                        state.patch_offset.data(), image_offset, key, state.entries[local], sums.value().data(),
+                        feeds_back ? thread.codes.data() : nullptr);
     if (!feeds_back) continue;
     const MapShape& input = layer.geometry().input;
     thread.input_gradient.resize(input.height * input.width * input.words() * word_bits);
@@ -451,10 +452,10 @@ StepResult Stage::step() {
                                   static_cast<double>(batch_ * map.height * map.width * map.channels));
     result.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
   }
+  const std::size_t rise = std::clamp<std::size_t>(options_.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
+  const double risen = std::min(1.0, static_cast<double>(step_ + 1) / static_cast<double>(rise));
   for (HeadState& head : heads_) {
-    // A step moves every weight by about the rate, so the logits by more the more features there are.
-    const double width = std::min(1.0, std::sqrt(4096.0 / static_cast<double>(head.head->features())));
-    head.head->update(head.sums, batch_, options_.head_rate * width * now, options_.head_decay);
+    head.head->update(head.sums, batch_, options_.head_rate * risen * now, options_.head_decay);
   }
   lap(clock, result.times.update);
   ++step_;

@@ -82,8 +82,17 @@ struct PopcountCounter {
 
 }  // namespace
 
-const Kernels avx512_vpopcntdq_kernels = {
-    "avx512_vpopcntdq", conv<PopcountCounter>, conv_counts<PopcountCounter>, accumulate_rows, pool_counts,
-    gemm_s16,           threshold_pack, prepare_rounding, centre_gradient, descend, adam,        PopcountCounter::peak_loop};
+const Kernels avx512_vpopcntdq_kernels = {"avx512_vpopcntdq",
+                                          conv<PopcountCounter>,
+                                          conv_counts<PopcountCounter>,
+                                          accumulate_rows,
+                                          pool_counts,
+                                          gemm_s16,
+                                          threshold_pack,
+                                          prepare_rounding,
+                                          centre_gradient,
+                                          descend,
+                                          adam,
+                                          PopcountCounter::peak_loop};
 
 }  // namespace bitloom::simd

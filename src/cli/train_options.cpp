@@ -94,6 +94,8 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.number("final-rate", train.final_rate, 0, 1, "share of the learning rates left at the end of a stage (cosine)");
   options.count("warmup-steps", train.warmup_steps, 0, any_count,
                 "steps at the start of a stage in which only its head learns; at most a tenth of the stage");
+  options.count("head-warmup-steps", train.head_warmup_steps, 0, any_count,
+                "steps at the start of a stage in which the heads' learning rate rises; at most a fifth of the stage");
 }
 
 void declare_layers(Options& options, TrainSettings& settings) {
@@ -118,10 +120,12 @@ void declare_layers(Options& options, TrainSettings& settings) {
   options.number("threshold-learning-rate", layer.offset_rate, 0, 10, "Adam's learning rate for thresholds");
   options.number("initial-offset", layer.initial_offset, -10, 10,
                  "threshold at the start, in standard deviations from the mean");
+  options.number("smallest-offset", layer.smallest_offset, -10, 10, "thresholds stay above this, in the same unit");
   options.number("active-share", layer.active_share, 0, 1, "share of pixels near enough to the threshold to get gradient",
                  true);
   options.number("initial-window", layer.initial_window, 0, 10,
                  "width of that neighbourhood at the start, in standard deviations", true);
+  options.number("largest-window", layer.largest_window, 0, 10, "and at most", true);
   options.number("code-target", layer.code_target, 0, 64, "mean magnitude of gradient codes: how finely gradients are rounded",
                  true);
 }

@@ -38,7 +38,11 @@ struct Setup {
     windows.assign(images * output.size(), 0);
     for (std::size_t i = 0; i < images; ++i) draw_map(windows.data() + i * output.size(), output, 3, random);
     codes.resize(images * pixels * output.words() * 64);
-    for (std::uint8_t& code : codes) code = random.below(3) == 0 ? no_code : static_cast<std::uint8_t>(random.below(8));
+    for (std::uint8_t& code : codes) {
+      code = random.below(3) == 0 ? no_code : static_cast<std::uint8_t>(random.below(code_values.size()));
+      // Gradients that are such values already leave nothing to chance.
+      rounding.push_back(code == no_code ? 0 : (code % 8U + 1U) | (code >= 8 ? 0x100U : 0U));
+    }
     region.resize(pixels);
     std::iota(region.begin(), region.end(), 0U);
     const simd::ConvShape conv = layer.conv_shape();
@@ -69,58 +73,81 @@ struct Setup {
   Buffer<std::uint64_t> inputs;
   std::vector<std::uint64_t> windows;
   std::vector<std::uint8_t> codes;
+  std::vector<Rounding> rounding;
   std::vector<std::uint32_t> region, patch_offset;
   std::size_t pixels = 0;
 };
 
 }  // namespace
 
-TEST_CASE("gradient codes are unbiased powers of two", "[gradient]") {
-  const std::vector<float> gradient = {0.0F, 0.01F, 0.3F, -0.7F, 1.0F, 1.6F, -2.0F, 3.1F, -5.0F, 7.9F, 8.0F, -0.999F};
-  const std::vector<float> slope = {1.0F, 0.5F, 2.0F};
+TEST_CASE("gradients are rounded without bias to powers of two", "[gradient]") {
+  // One pixel with all of its 64 channels in the window, rounded again and again.
+  const std::vector<float> some = {0.0F,  0.01F, 0.3F, -0.7F,   1.0F,  1.6F,    -2.0F,  3.1F,
+                                   -5.0F, 7.9F,  8.0F, -0.999F, 90.0F, -127.0F, 128.0F, 500.0F};
+  std::vector<float> gradient(64);
+  std::vector<float> slope(64);
+  for (std::size_t c = 0; c < 64; ++c) {
+    gradient[c] = some[c % some.size()];
+    slope[c] = c < 32 ? 1.0F : 0.5F;
+  }
   const float inverse_unit = 0.75F;
+  std::vector<Rounding> rounding(64);
+  simd::kernels().prepare_rounding(gradient.data(), slope.data(), 64, 64, inverse_unit, rounding.data());
+  const std::uint64_t window = ~std::uint64_t{0};
+  const std::uint32_t zero = 0;
   constexpr int draws = 20000;
-  std::vector<double> sum(gradient.size());
-  std::vector<double> squares(gradient.size());
-  std::vector<std::uint8_t> codes(gradient.size());
+  std::vector<double> sum(64), squares(64);
+  std::vector<std::uint8_t> codes(64);
+  std::vector<std::int64_t> values(64);
+  ImageEntries entries;
   Random random(3, Stream::test);
   for (int draw = 0; draw < draws; ++draw) {
-    make_codes(gradient.data(), slope.data(), gradient.size(), slope.size(), inverse_unit, random.next(), codes.data());
-    for (std::size_t i = 0; i < codes.size(); ++i) {
+    collect_entries(&window, 1, 1, 64, rounding.data(), &zero, &zero, 0, random.next(), entries, values.data(), codes.data());
+    for (std::size_t i = 0; i < 64; ++i) {
       REQUIRE((codes[i] == no_code || codes[i] < code_values.size()));
       const double value = value_of(codes[i]);
       sum[i] += value;
       squares[i] += value * value;
     }
   }
-  for (std::size_t i = 0; i < gradient.size(); ++i) {
-    const double wanted = std::clamp(static_cast<double>(gradient[i] * slope[i % 3] * inverse_unit), -8.0, 8.0);
+  for (std::size_t i = 0; i < 64; ++i) {
+    const double wanted = std::clamp(static_cast<double>(gradient[i] * slope[i] * inverse_unit), -128.0, 128.0);
     const double mean = sum[i] / draws;
     const double sigma = std::sqrt(std::max(squares[i] / draws - mean * mean, 0.0) / draws);
-    INFO("gradient " << gradient[i] << " of element " << i);
-    CHECK(std::fabs(mean - wanted) <= 5 * sigma + 1e-6);
+    INFO("gradient " << gradient[i] << " of channel " << i);
+    CHECK(std::fabs(mean - wanted) <= 5 * sigma + 2e-5 * std::fabs(wanted) + 1e-5);  // 1/65536 steps of probability
+    CHECK(values[i] == static_cast<std::int64_t>(sum[i]));
   }
 }
 
-TEST_CASE("gradient codes depend on key and position alone", "[gradient]") {
-  std::vector<float> gradient(640);
-  Random random(4, Stream::test);
-  for (float& g : gradient) g = static_cast<float>(2 * random.normal());
-  const std::vector<float> slope(64, 1.0F);
-  std::vector<std::uint8_t> first(640), again(640), other(640);
-  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 17, first.data());
-  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 17, again.data());
-  make_codes(gradient.data(), slope.data(), 640, 64, 1.0F, 18, other.data());
-  CHECK(first == again);
-  CHECK(first != other);
-
-  // Per pixel: the same codes where the window has a bit, nothing written elsewhere.
-  std::vector<std::uint64_t> window(10);
-  for (std::uint64_t& word : window) word = random.next();
-  constexpr std::uint8_t untouched = 77;
-  std::vector<std::uint8_t> windowed(640, untouched);
-  make_window_codes(gradient.data(), slope.data(), window.data(), 10, 1, 1.0F, 17, windowed.data());
-  for (std::size_t i = 0; i < 640; ++i) REQUIRE(windowed[i] == (get_bit(window.data(), i) ? first[i] : untouched));
+TEST_CASE("rounding is drawn for every pixel anew and depends on key and position alone", "[gradient]") {
+  constexpr std::size_t pixels = 50;
+  const std::vector<Rounding> half(64, 0x80000000U);  // half a unit everywhere
+  const std::vector<std::uint64_t> window(pixels, ~std::uint64_t{0});
+  const std::vector<std::uint32_t> zero(pixels, 0);
+  const auto round = [&](std::uint64_t key) {
+    std::vector<std::uint8_t> codes(pixels * 64);
+    std::vector<std::int64_t> values(64);
+    ImageEntries entries;
+    collect_entries(window.data(), pixels, 1, 64, half.data(), zero.data(), zero.data(), 0, key, entries, values.data(),
+                    codes.data());
+    return codes;
+  };
+  const std::vector<std::uint8_t> first = round(17);
+  CHECK(first == round(17));
+  CHECK(first != round(18));
+  // Pixels of one cell, and channels of one pixel, agree as often as not.
+  int pixel_agrees = 0;
+  int channel_agrees = 0;
+  for (std::size_t p = 0; p + 1 < pixels; ++p) {
+    for (std::size_t c = 0; c + 1 < 64; ++c) {
+      pixel_agrees += first[p * 64 + c] == first[(p + 1) * 64 + c] ? 1 : 0;
+      channel_agrees += first[p * 64 + c] == first[p * 64 + c + 1] ? 1 : 0;
+    }
+  }
+  const double pairs = (pixels - 1) * 63;
+  CHECK(std::fabs(pixel_agrees / pairs - 0.5) < 0.05);
+  CHECK(std::fabs(channel_agrees / pairs - 0.5) < 0.05);
 }
 
 TEST_CASE("entries are the pixels in the window that have a code", "[gradient]") {
@@ -130,8 +157,9 @@ TEST_CASE("entries are the pixels in the window that have a code", "[gradient]")
     const std::size_t channels = s.layer.channels();
     std::vector<std::int64_t> values(s.layer.padded_channels(), 100);
     ImageEntries entries;
-    const std::int64_t magnitude = collect_entries(s.windows.data(), s.pixels, output.words(), channels, s.codes.data(),
-                                                   s.region.data(), s.patch_offset.data(), 1000, entries, values.data());
+    const std::int64_t magnitude =
+        collect_entries(s.windows.data(), s.pixels, output.words(), channels, s.rounding.data(), s.region.data(),
+                        s.patch_offset.data(), 1000, 5, entries, values.data(), nullptr);
     std::int64_t expected_magnitude = 0;
     REQUIRE(entries.begin.size() == channels + 1);
     for (std::size_t o = 0; o < channels; ++o) {
@@ -139,7 +167,7 @@ TEST_CASE("entries are the pixels in the window that have a code", "[gradient]")
       std::int64_t sum = 100;
       for (std::size_t p = 0; p < s.pixels; ++p) {
         if (!s.in_window(0, p, o) || s.code(0, p, o) == no_code) continue;
-        expected.push_back((std::uint32_t{s.code(0, p, o)} << 29) | (s.patch_offset[p] + 1000));
+        expected.push_back((std::uint32_t{s.code(0, p, o)} << entry_offset_bits) | (s.patch_offset[p] + 1000));
         sum += value_of(s.code(0, p, o));
         expected_magnitude += std::abs(value_of(s.code(0, p, o)));
       }
@@ -152,20 +180,20 @@ TEST_CASE("entries are the pixels in the window that have a code", "[gradient]")
   }
 }
 
-TEST_CASE("codes per region hold at all pixels of the region", "[gradient]") {
+TEST_CASE("gradients per region hold at all pixels of the region", "[gradient]") {
   const Setup s(shapes[1], 6);
   std::vector<std::uint32_t> region(s.pixels);
   for (std::size_t p = 0; p < s.pixels; ++p) region[p] = static_cast<std::uint32_t>(p % 4);
-  std::vector<std::uint8_t> spread(s.codes.size());
+  std::vector<Rounding> spread(s.rounding.size());
   for (std::size_t p = 0; p < s.pixels; ++p) {
-    for (std::size_t c = 0; c < 128; ++c) spread[p * 128 + c] = s.codes[region[p] * 128 + c];
+    for (std::size_t c = 0; c < 128; ++c) spread[p * 128 + c] = s.rounding[region[p] * 128 + c];
   }
   std::vector<std::int64_t> values(128), spread_values(128);
   ImageEntries entries, spread_entries;
-  const auto magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, s.codes.data(), region.data(),
-                                         s.patch_offset.data(), 0, entries, values.data());
+  const auto magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, s.rounding.data(), region.data(),
+                                         s.patch_offset.data(), 0, 5, entries, values.data(), nullptr);
   const auto spread_magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, spread.data(), s.region.data(),
-                                                s.patch_offset.data(), 0, spread_entries, spread_values.data());
+                                                s.patch_offset.data(), 0, 5, spread_entries, spread_values.data(), nullptr);
   CHECK(magnitude == spread_magnitude);
   CHECK(values == spread_values);
   CHECK(entries.entries == spread_entries.entries);
@@ -181,8 +209,8 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
     std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
     for (std::size_t i = 0; i < Setup::images; ++i) {
       collect_entries(s.windows.data() + i * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
-                      s.codes.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
-                      static_cast<std::uint32_t>(i * input.size()), entries[i], values.data());
+                      s.rounding.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                      static_cast<std::uint32_t>(i * input.size()), 5, entries[i], values.data(), nullptr);
     }
     // Brute force over images, pixels, channels, taps and input channels.
     std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 3);
@@ -246,8 +274,7 @@ TEST_CASE("the gradient of input bits is the weighted sum over what they feed", 
       INFO(name << " channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
       BackwardScratch scratch;
       std::vector<float> gradient(expected.size(), 99.0F);
-      input_gradient(simd::kernels(name), s.layer, s.windows.data(), s.codes.data(), s.region.data(), unit, scratch,
-                     gradient.data());
+      input_gradient(simd::kernels(name), s.layer, s.windows.data(), s.codes.data(), unit, scratch, gradient.data());
       std::size_t wrong = 0;
       for (std::size_t pixel = 0; pixel < input.height * input.width; ++pixel) {
         for (std::size_t c = 0; c < shape.channels; ++c) {
@@ -271,7 +298,7 @@ TEST_CASE("the gradient of an input bit predicts what flipping it does to the co
   kernels.conv_counts(s.layer.conv_shape(), map.data(), s.layer.conv_weights(), before.data());
   BackwardScratch scratch;
   std::vector<float> gradient(geometry.input.height * geometry.input.width * 128);
-  input_gradient(kernels, s.layer, s.windows.data(), s.codes.data(), s.region.data(), 1.0F, scratch, gradient.data());
+  input_gradient(kernels, s.layer, s.windows.data(), s.codes.data(), 1.0F, scratch, gradient.data());
   Random random(10, Stream::test);
   for (int trial = 0; trial < 40; ++trial) {
     const std::size_t y = random.below(8), x = random.below(8), c = random.below(70);
@@ -303,8 +330,8 @@ TEST_CASE("the weight gradient of a large batch is the sum over its images", "[g
     const std::size_t image = i % Setup::images;
     std::copy_n(s.inputs.data() + image * size, size, inputs.data() + i * size);
     collect_entries(s.windows.data() + image * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
-                    s.codes.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
-                    static_cast<std::uint32_t>(i * size), entries[i], values.data());
+                    s.rounding.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                    static_cast<std::uint32_t>(i * size), 5, entries[i], values.data(), nullptr);
   }
   std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
   for (std::size_t image = 0; image < Setup::images; ++image) {

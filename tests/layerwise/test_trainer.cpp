@@ -236,13 +236,16 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.label_smoothing = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.final_rate = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.warmup_steps = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.head_warmup_steps = 1; }));
   CHECK(changed([](TrainOptions& o) { o.repeat = 2; }));
   CHECK_FALSE(changed([](TrainOptions& o) { o.counts_limit = 1; }));  // only how it is computed
   CHECK(changed([](TrainOptions& o) { o.layer.offset_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_window = 1; }));
-  CHECK(changed([](TrainOptions& o) { o.layer.code_target = 2; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.largest_window = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.smallest_offset = -9; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.code_target = 3; }));
   CHECK(changed([](TrainOptions& o) { o.layer.learn_weights = false; }));
   CHECK(changed([](TrainOptions& o) { o.layer.rule.name = "bop"; }));
   CHECK(changed([](TrainOptions& o) { o.layer.rule.learning_rate = 1; }));
