@@ -234,6 +234,7 @@ int run(const Settings& settings) {
 
   Json summary = {{"conv_forward_share_of_peak", nullptr},
                   {"weight_gradient_share_of_peak", nullptr},
+                  {"weight_gradient_dense_equivalent_vs_peak", nullptr},
                   {"conv_forward_vs_onednn_f32", nullptr},
                   {"conv_forward_vs_onednn_bf16", nullptr}};
   Json results = Json::array();
@@ -243,7 +244,11 @@ int run(const Settings& settings) {
     print(*work, rows, settings);
     results.push_back(to_json(*work, rows));
     if (is_main) summary["conv_forward_share_of_peak"] = rows[0].share.front();
-    if (work.get() == gradient) summary["weight_gradient_share_of_peak"] = rows[0].share.front();
+    if (work.get() == gradient) {
+      const double share = rows[0].share.front();
+      summary["weight_gradient_share_of_peak"] = share;
+      summary["weight_gradient_dense_equivalent_vs_peak"] = share * gradient->second / gradient->operations;
+    }
     for (const Row& row : rows) {
       if (row.name == "oneDNN f32") summary["conv_forward_vs_onednn_f32"] = row.lead.back();
       if (row.name == "oneDNN bf16") summary["conv_forward_vs_onednn_bf16"] = row.lead.back();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "core/random.h"
 #include "core/safetensors.h"
@@ -122,23 +123,30 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
   inputs_ = random_maps(map, images);
   const std::vector<layerwise::ImageEntries> entries = draw_entries(shape, map.size());
   constexpr std::uint32_t offset_mask = (1U << layerwise::entry_offset_bits) - 1;
-  lists_.resize(channels / channels_per_call);
+  // As accumulate_weight_gradient() does: part after part of the batch, and in each all channels.
+  const std::size_t part = layerwise::gradient_part_bytes / (map.size() * sizeof(std::uint64_t));
   std::size_t total = 0;
-  for (std::size_t item = 0; item < lists_.size(); ++item) {
-    Lists& lists = lists_[item];
-    lists.begin.push_back(0);
-    for (std::size_t o = item * channels_per_call; o < (item + 1) * channels_per_call; ++o) {
-      std::array<std::vector<std::uint32_t>, layerwise::code_values.size()> by_code;
-      for (const layerwise::ImageEntries& image : entries) {
-        for (std::uint32_t k = image.begin[o]; k < image.begin[o + 1]; ++k) {
-          by_code[image.entries[k] >> layerwise::entry_offset_bits].push_back(image.entries[k] & offset_mask);
+  for (std::size_t first = 0; first < images; first += part) {
+    const std::span<const layerwise::ImageEntries> some(entries.data() + first, std::min(part, images - first));
+    for (std::size_t group = 0; group < channels; group += channels_per_call) {
+      Lists& lists = lists_.emplace_back();
+      lists.begin.push_back(0);
+      for (std::size_t o = group; o < group + channels_per_call; ++o) {
+        std::array<std::vector<std::uint32_t>, layerwise::code_values.size()> by_code;
+        for (const layerwise::ImageEntries& image : some) {
+          for (std::uint32_t k = image.begin[o]; k < image.begin[o + 1]; ++k) {
+            by_code[image.entries[k] >> layerwise::entry_offset_bits].push_back(image.entries[k] & offset_mask);
+          }
+        }
+        for (const auto& list : by_code) {
+          lists.offsets.insert(lists.offsets.end(), list.begin(), list.end());
+          lists.begin.push_back(static_cast<std::uint32_t>(lists.offsets.size()));
         }
       }
-      for (const auto& list : by_code) {
-        lists.offsets.insert(lists.offsets.end(), list.begin(), list.end());
-        lists.begin.push_back(static_cast<std::uint32_t>(lists.offsets.size()));
-      }
+      total += lists.offsets.size();
     }
+  }
+  for (Lists& lists : lists_) {
     lists.rows = {inputs_.data(),
                   lists.offsets.data(),
                   lists.begin.data(),
@@ -148,7 +156,6 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
                   shape.patch_rows,
                   shape.run_words,
                   shape.pitch};
-    total += lists.offsets.size();
   }
   outputs_ = per_thread<std::int32_t>(threads, channels_per_call * layer.patch_bits());
   name = fmt::format("weight gradient, 3x3 256->256, 32x32, 128 images, {:.0f} rows per channel", double(total) / channels);
@@ -157,7 +164,7 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
   operations = double(total) / double(items) * double(layer.patch_bits());
   of_peak = true;
   second_unit = "dense bit-MAC/s";
-  second = double(images * size * size * channels_per_call * layer.patch_bits());
+  second = double(images * size * size * channels * layer.patch_bits()) / double(items);
 }
 
 class GemmWorkload : public TypedWorkload<std::int32_t> {

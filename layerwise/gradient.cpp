@@ -90,10 +90,8 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
                                 const std::vector<ImageEntries>& images, std::int32_t* sums) {
   const simd::ConvShape shape = layer.conv_shape();
   constexpr std::ptrdiff_t channels_per_call = 4;
-  // Every channel reads patches all over the batch, so the batch is taken in parts whose maps stay in the second-level cache.
-  constexpr std::size_t part_bytes = 512 * 1024;
   const std::size_t image_bytes = layer.geometry().input.size() * sizeof(std::uint64_t);
-  const std::size_t part = std::max<std::size_t>(1, part_bytes / image_bytes);
+  const std::size_t part = std::max<std::size_t>(1, gradient_part_bytes / image_bytes);
   const auto channels = static_cast<std::ptrdiff_t>(layer.channels());
 #pragma omp parallel
   {

@@ -47,6 +47,9 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
                              std::uint32_t image_offset, std::uint64_t key, ImageEntries& out, std::int64_t* value_sum,
                              std::uint8_t* codes);
 
+// Every channel reads patches all over the batch, so the batch is taken in parts whose maps stay in the second-level cache.
+inline constexpr std::size_t gradient_part_bytes = 512 * 1024;
+
 // sums (O, patch_bits) += value of each entry x its patch's bits, for all images. Parallel over channels.
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
                                 const std::vector<ImageEntries>& images, std::int32_t* sums);
