@@ -22,7 +22,8 @@ constexpr int hidden_error_limit = 8191;
 constexpr std::size_t chunk_images = 16;
 constexpr std::size_t lanes = simd::weight_lanes;
 constexpr double mean_decay = 0.95;
-constexpr double widest_at_full_rate = 4096;  // features
+constexpr double widest_at_full_rate = 2048;  // features
+constexpr double hidden_rate = 0.5;           // of the learning rate
 
 std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -424,9 +425,10 @@ void Head::update(const Sums& sums, std::size_t examples, double learning_rate, 
   }
   linear_bias_.update(sums.linear_bias, inverse / error_steps, learning_rate, 0, t);
   if (has_hidden_) {
-    input_.update(sums.hidden, inverse * feature / hidden_error_steps, learning_rate, weight_decay, t);
-    input_bias_.update(sums.hidden_bias, inverse / hidden_error_steps, learning_rate, 0, t);
-    output_.update(sums.output, inverse / (error_steps * hidden_steps), learning_rate, weight_decay, t);
+    const double rate = hidden_rate * learning_rate;
+    input_.update(sums.hidden, inverse * feature / hidden_error_steps, rate, weight_decay, t);
+    input_bias_.update(sums.hidden_bias, inverse / hidden_error_steps, rate, 0, t);
+    output_.update(sums.output, inverse / (error_steps * hidden_steps), rate, weight_decay, t);
   }
   quantise();
 }

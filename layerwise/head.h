@@ -83,9 +83,9 @@ class Head {
   Loss backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
                 double smoothing, Sums& sums, float* gradient) const;
 
-  // One Adam step with sums over `examples` images. The first call only sets the centre and scale of the features. Features
-  // are correlated, so a step moves the logits by the rate times the number of weights that feed them: the linear weights of
-  // more than 4,096 features take the rate by 4096 / features.
+  // One Adam step with sums over `examples` images. The first call only sets the centre and scale of the features. Hidden
+  // units take half the rate. Features are correlated, so a step moves the logits by the rate times the number of weights that
+  // feed them: the linear weights of more than 2,048 features take the rate by 2048 / features.
   void update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay);
 
   // What inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).

@@ -262,7 +262,7 @@ TEST_CASE("gradients are the slopes of the loss", "[head]") {
     INFO(kind);
     Head head(spec_of(kind), map, classes, 1, 1);
     // Other examples than it was trained on: their gradients do not cancel, which would leave the rounding.
-    train(head, Examples(head, map, 21, 6), 12, 0.01);
+    train(head, Examples(head, map, 21, 6), 30, 0.01);
     const Examples examples(head, map, 21, 60);
     Head::Sums sums = head.make_sums();
     std::vector<float> gradient(examples.counts.size());
