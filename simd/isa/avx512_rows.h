@@ -227,13 +227,14 @@ class ChunkSums {
   void add(const std::uint32_t* offsets, std::size_t count, int j) {
     const __mmask8 mask = static_cast<__mmask8>((1U << words_) - 1);
     while (count != 0) {
-      std::size_t part = (max_weight - weight_) >> j;
-      part = count <= part ? count : part / 8 * 8;
-      const std::size_t filled = (part + 7) / 8 * 8;  // with the empty rows of the last block
-      if (part == 0 || filled << j > max_weight - weight_) {
+      // With the empty rows of the last block.
+      const std::size_t room = ((max_weight - weight_) >> j) / 8 * 8;
+      const std::size_t filled = count <= room ? (count + 7) / 8 * 8 : room;
+      if (filled == 0) {
         flush(1);
         continue;
       }
+      const std::size_t part = count < filled ? count : filled;
       counter_.grow(32 - __builtin_clz(weight_ + static_cast<std::uint32_t>(filled << j)));
       const std::size_t empty = counter_.template add_rows<kNegative, kMasked>(base_, mask, offsets, part, j);
       weight_ += static_cast<std::uint32_t>(part + (kNegative ? empty : 0)) << j;

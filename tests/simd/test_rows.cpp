@@ -16,6 +16,7 @@ namespace {
 struct ListParameters {
   std::size_t lists, most_rows, runs, run_words, pitch;
   std::vector<std::int32_t> scale;
+  bool all_rows = false;  // every list has most_rows rows, instead of up to so many
 };
 
 struct ListCase {
@@ -32,7 +33,8 @@ struct ListCase {
     for (std::uint64_t& word : map) word = random.next();
     begin.push_back(0);
     for (std::size_t i = 0; i < p.lists * scale.size(); ++i) {
-      const std::uint32_t size = random.below(static_cast<std::uint32_t>(p.most_rows + 1));
+      const std::uint32_t size =
+          p.all_rows ? static_cast<std::uint32_t>(p.most_rows) : random.below(static_cast<std::uint32_t>(p.most_rows + 1));
       for (std::uint32_t row = 0; row < size; ++row) offsets.push_back(random.below(300));
       begin.push_back(static_cast<std::uint32_t>(offsets.size()));
     }
@@ -103,6 +105,16 @@ TEST_CASE("every table's row sums equal ref's", "[simd][rows]") {
     compare({3, 40, 1, run_words, 0, powers}, seed++);
     compare({2, 20, 3, run_words, run_words + 2, {1, -1}}, seed++);
   }
+}
+
+TEST_CASE("lists may fill a counter to its last row", "[simd][rows]") {
+  // A counter of 16 bits has room for 511 rows of scale 128 or 255 of scale 256, fewer when other scales came before.
+  for (const std::size_t rows : {255, 256, 503, 504, 505, 510, 511, 512, 513, 520}) {
+    compare({1, rows, 1, 3, 0, {128}, true}, rows);
+    compare({1, rows, 1, 3, 0, {-256}, true}, rows);
+    compare({1, rows, 1, 8, 0, {1, -1, 64, -128}, true}, rows);
+  }
+  for (const std::size_t rows : {65527, 65528, 65529, 65535, 65536}) compare({1, rows, 1, 1, 0, {1}, true}, rows);
 }
 
 TEST_CASE("row scales need not be powers of two", "[simd][rows]") {
