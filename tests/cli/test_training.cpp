@@ -261,8 +261,13 @@ TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stay
   const TempDir folder;
   Args args = quick_training("run");
   *(std::find(args.begin(), args.end(), "--epochs") + 1) = "1000";
-  Background run(folder.path(), with(args, {"--watchdog-seconds", "2", "--checkpoint-seconds", "0"}), 2);
-  REQUIRE(run.wait_for("epoch 2/1000"));
+  // Long enough that no process of a sanitized build on a busy machine is taken for lost while it starts.
+  Background run(folder.path(), with(args, {"--watchdog-seconds", "15", "--checkpoint-seconds", "0"}), 2);
+  if (!run.wait_for("epoch 2/1000")) {
+    run.signal(SIGKILL);
+    const Outcome early = run.wait();
+    FAIL("ended early with code " << early.code << '\n' << early.out << early.err);
+  }
   // mpirun itself ends a run when a process of it dies; that one hangs it does not notice.
   const pid_t lost = run.rank(1);
   REQUIRE(kill(lost, SIGSTOP) == 0);
@@ -270,7 +275,7 @@ TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stay
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 7);
   CHECK(contains(outcome.err, "bitloom: rank 0: "));
-  CHECK(contains(outcome.err, "the watchdog allows 2 s"));
+  CHECK(contains(outcome.err, "the watchdog allows 15 s"));
   const Outcome resumed =
       run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--stop-after-steps", "1"});
   CHECK(resumed.code == 4);
