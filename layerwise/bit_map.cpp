@@ -17,6 +17,15 @@ constexpr std::array<std::pair<const char*, Downsample>, 5> downsample_names = {
      {"majority", Downsample::majority},
      {"space_to_depth", Downsample::space_to_depth}}};
 
+// The bits of a number from 0 to 15, lowest first, as 0.0 and 1.0.
+constexpr std::array<std::array<float, 4>, 16> bits_as_floats = [] {
+  std::array<std::array<float, 4>, 16> table{};
+  for (unsigned i = 0; i < 16; ++i) {
+    for (unsigned k = 0; k < 4; ++k) table[i][k] = (i >> k) & 1U ? 1.0F : 0.0F;
+  }
+  return table;
+}();
+
 // How many of the factor x factor bits of channel bit `bit` in word `w` are set.
 unsigned count_cell(const std::uint64_t* cell, std::size_t pitch, std::size_t words, std::size_t factor, std::size_t w,
                     std::size_t bit) {
@@ -145,8 +154,12 @@ void place_backward(const std::uint64_t* source, const MapShape& source_shape, D
             passes |= std::uint64_t{decides(kind, count, n, (pixel[w] >> bit) & 1U)} << bit;
           }
         }
-        for (std::size_t bit = 0; bit < word_bits; ++bit) {
-          if ((passes >> bit) & 1U) gradient[w * word_bits + bit] += incoming[w * word_bits + bit];
+        // Four bits at a time through a table: which bits are set is random, and branches on them are mispredicted.
+        for (std::size_t bit = 0; bit < word_bits; bit += 4) {
+          const std::array<float, 4>& keep = bits_as_floats[(passes >> bit) & 15U];
+          float* const to = gradient + w * word_bits + bit;
+          const float* const from = incoming + w * word_bits + bit;
+          for (std::size_t k = 0; k < 4; ++k) to[k] += keep[k] * from[k];
         }
       }
     }
