@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/suggest.h"
+#include "layerwise/train_options.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -59,6 +60,7 @@ class Reader {
     if constexpr (std::is_same_v<T, double>) return "a number";
     if constexpr (std::is_same_v<T, bool>) return "true or false";
     if constexpr (std::is_same_v<T, std::string>) return "a string";
+    if constexpr (std::is_same_v<T, std::map<std::string, double>>) return "an object of numbers";
     return "a list of strings";
   }
 
@@ -159,6 +161,7 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   reader.read("discard", spec.discard);
   reader.read("epochs", spec.epochs);
   reader.read("passes_gradient", spec.passes_gradient);
+  reader.read("options", spec.options);
   if (const Json* child = reader.child("head")) spec.head = read_head(*child, head, where + ".head");
   reader.finish();
   if (spec.train.empty()) fail(ErrorKind::usage, "{}.train: expected at least one layer", where);
@@ -167,6 +170,7 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   for (const std::string& layer : spec.heads) check_name(where + ".heads", layer, spec.train);
   for (const std::string& layer : spec.discard) check_name(where + ".discard", layer, spec.train);
   if (spec.name.empty()) spec.name = spec.train.front();
+  for (const auto& [name, value] : spec.options) check_stage_option(where + ".options", name, value);
   check_range(where + ".epochs", spec.epochs, 0, 100000);
   return spec;
 }
@@ -296,6 +300,7 @@ Json to_json(const NetSpec& net) {
          {"epochs", stage.epochs},
          {"passes_gradient", stage.passes_gradient},
          {"head", {{"kind", head.kind}, {"grid", head.grid}, {"hidden", head.hidden}, {"kernel", head.kernel}}}});
+    if (!stage.options.empty()) json["stages"].back()["options"] = stage.options;
   }
   return json;
 }
@@ -314,7 +319,10 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   if (object == "encoder") targets.push_back(&json["encoder"]);
   for (Json& stage : json["stages"]) {
     if (object == "head") targets.push_back(&stage["head"]);
-    if (object == stage["name"] && (member == "epochs" || member == "passes_gradient")) targets.push_back(&stage);
+    if (object == stage["name"]) {
+      if (member == "epochs" || member == "passes_gradient") targets.push_back(&stage);
+      if (is_stage_option(member)) targets.push_back(&stage["options"]);
+    }
     known.push_back(stage["name"]);
   }
   if (targets.empty()) {

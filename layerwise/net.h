@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -55,6 +56,8 @@ struct StageSpec {
   std::vector<std::string> discard;  // auxiliary layers that only this stage uses; not part of the final net
   std::size_t epochs = 4;
   HeadSpec head;
+  std::map<std::string, double>
+      options;                  // of training, that this stage sets for itself (train_options.h): "smallest_offset", ...
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 

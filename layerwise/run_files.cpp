@@ -19,8 +19,10 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
   for (std::size_t s = 0; s < net.stages.size(); ++s) {
     Hasher hasher;
     hasher.update(std::string_view("bitloom stage 1")).update(std::string_view(data_hash));
-    hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(train)));
-    hasher.update(std::string_view(json["stages"][s].dump()));
+    hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
+    Json stage = json["stages"][s];
+    stage.erase("options");  // described with the run's
+    hasher.update(std::string_view(stage.dump()));
     for (const std::string& name : net.stages[s].train) {
       for (const Json& layer : json["layers"]) {
         if (layer["name"] == name) hasher.update(std::string_view(layer.dump()));
@@ -211,40 +213,6 @@ bool Run::reuse(std::size_t s) {
   }
   result_.stages.push_back(summary);
   return true;
-}
-
-std::string describe(const TrainOptions& options) {
-  const LayerOptions& layer = options.layer;
-  const RuleOptions& rule = layer.rule;
-  Json json = {{"batch", options.batch},
-               {"seed", options.seed},
-               {"signal", options.signal},
-               {"augment", data::to_string(options.augment)},
-               {"head_rate", options.head_rate},
-               {"head_decay", options.head_decay},
-               {"label_smoothing", options.label_smoothing},
-               {"final_rate", options.final_rate},
-               {"warmup_steps", options.warmup_steps},
-               {"head_warmup_steps", options.head_warmup_steps},
-               {"offset_rate", layer.offset_rate},
-               {"initial_offset", layer.initial_offset},
-               {"smallest_offset", layer.smallest_offset},
-               {"active_share", layer.active_share},
-               {"initial_window", layer.initial_window},
-               {"largest_window", layer.largest_window},
-               {"code_target", layer.code_target},
-               {"learn_weights", layer.learn_weights},
-               {"rule", rule.name},
-               {"learning_rate", rule.learning_rate},
-               {"momentum", rule.momentum},
-               {"flip_share", rule.flip_share},
-               {"flip_threshold", rule.flip_threshold},
-               {"flip_rate", rule.flip_rate},
-               {"dead_zone", rule.dead_zone}};
-  // Without augmentation all copies are the image itself.
-  if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
-  if (options.repeat != 1) json["repeat"] = options.repeat;
-  return json.dump();
 }
 
 }  // namespace bitloom::layerwise

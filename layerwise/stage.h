@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "data/augment.h"
 #include "data/dataset.h"
 #include "layerwise/count_cache.h"
 #include "layerwise/exact_head.h"
@@ -17,30 +16,10 @@
 #include "layerwise/layer_trainer.h"
 #include "layerwise/phase_times.h"
 #include "layerwise/stage_inputs.h"
+#include "layerwise/train_options.h"
 #include "mpi/comm.h"
 
 namespace bitloom::layerwise {
-
-struct TrainOptions {
-  std::size_t batch = 128;  // images per update, over all ranks
-  std::uint64_t seed = 1;
-  data::Augment augment;
-  std::size_t augment_copies = 0;  // fixed augmented copies of each image, used in turn; 0: a fresh one at every epoch
-  std::string signal = "window";   // window (first order, in bits) or exact (the loss change of every flip)
-  double head_rate = 0.002;        // Adam's, for heads; see Head::update
-  double head_decay = 0;           // decoupled weight decay of heads
-  double label_smoothing = 0;
-  double final_rate = 0.01;             // share of the learning rates at the end of a stage (cosine)
-  std::size_t warmup_steps = 300;       // only heads learn; at most a tenth of the stage
-  std::size_t head_warmup_steps = 500;  // the heads' learning rate rises to its value; at most a fifth of the stage
-  std::size_t repeat = 1;               // updates in a row on the same minibatch
-  // With `repeat`: layers of which at most this share of channels changed are convolved in part (count_cache.h); below 0: none.
-  // bench/repeat.cpp: with two updates in a row it pays up to about a fifth, with many up to a half.
-  double counts_limit = 0.2;
-  LayerOptions layer;
-
-  InputOptions input() const { return {seed, augment, augment_copies}; }
-};
 
 struct StepResult {
   std::size_t images = 0;

@@ -10,7 +10,7 @@ namespace bitloom::layerwise {
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
   // 20 bits of the key separate the random streams of stages; equal stages of two nets draw equal numbers.
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, options_.train, keys_[s].low & 0xFFFFF);
+                                 data_.train, for_stage(options_.train, options_.net.stages[s]), keys_[s].low & 0xFFFFF);
 }
 
 void Run::train_stage(std::size_t s) {
@@ -23,6 +23,9 @@ void Run::train_stage(std::size_t s) {
   }
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
+  for (const auto& [name, value] : stage->spec().options) {
+    progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
+  }
   place_inputs(*stage);
   StepResult epoch;
   std::size_t epoch_steps = 0;

@@ -62,10 +62,6 @@ struct RunResult {
 RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
                 ProgressSink& progress);
 
-// The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a
-// trained stage can be reused: everything that the result depends on, nothing else.
-std::string describe(const TrainOptions& options);
-
 // The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
 // where /proc is missing.
 std::uint64_t peak_memory();

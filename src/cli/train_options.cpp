@@ -38,8 +38,10 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.group("Run");
   options.text("net", settings.net, "NAME|FILE",
                fmt::format("the net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
-  options.list("set", settings.changes, "KEY=VALUE",
-               "change a value of the net: LAYER.width, STAGE.epochs, encoder.filters, head.grid, ...");
+  options.list(
+      "set", settings.changes, "KEY=VALUE",
+      "change a value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, of the options below "
+      "those that are real numbers), encoder.filters, head.grid, ...");
   options.transient(true);
   options.text("out", settings.out, "FOLDER",
                "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
@@ -66,6 +68,12 @@ void declare_run(Options& options, TrainSettings& settings) {
       "auto, what takes less time as measured at the start of a stage; all give the same net");
 }
 
+void declare_reals(Options& options, layerwise::TrainOptions& train, std::string_view group) {
+  for (const layerwise::RealOption& real : layerwise::real_options()) {
+    if (real.group == group) options.number(real.name, real.of(train), real.low, real.high, real.description, real.open);
+  }
+}
+
 void declare_training(Options& options, TrainSettings& settings) {
   layerwise::RunOptions& run = settings.run;
   layerwise::TrainOptions& train = run.train;
@@ -88,10 +96,7 @@ void declare_training(Options& options, TrainSettings& settings) {
                 "those are computed again");
   options.choice("signal", train.signal, {"window", "exact"},
                  "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
-  options.number("head-learning-rate", train.head_rate, 0, 10, "Adam's learning rate for the heads", true);
-  options.number("head-decay", train.head_decay, 0, 1, "decoupled weight decay of the heads, per step and learning rate");
-  options.number("label-smoothing", train.label_smoothing, 0, 0.99, "probability spread over all classes");
-  options.number("final-rate", train.final_rate, 0, 1, "share of the learning rates left at the end of a stage (cosine)");
+  declare_reals(options, train, "Training");
   options.count("warmup-steps", train.warmup_steps, 0, any_count,
                 "steps at the start of a stage in which only its head learns; at most a tenth of the stage");
   options.count("head-warmup-steps", train.head_warmup_steps, 0, any_count,
@@ -99,35 +104,18 @@ void declare_training(Options& options, TrainSettings& settings) {
 }
 
 void declare_layers(Options& options, TrainSettings& settings) {
-  layerwise::LayerOptions& layer = settings.run.train.layer;
-  layerwise::RuleOptions& rule = layer.rule;
+  layerwise::RuleOptions& rule = settings.run.train.layer.rule;
   options.group("Binary weights");
   std::vector<std::string> rules;
   for (const layerwise::UpdateRule& each : layerwise::update_rules()) {
     rules.push_back(fmt::format("{} ({})", each.name, each.description));
   }
   options.choice("rule", rule.name, rule_names(), fmt::format("how gradients flip weights: {}", fmt::join(rules, "; ")));
-  options.number("learning-rate", rule.learning_rate, 0, 10,
-                 "accumulate: accumulator step per root-mean-square of the gradient", true);
-  options.number("momentum", rule.momentum, 0, 0.99999, "topk, bop: decay of the averaged gradient per step");
-  options.number("flip-share", rule.flip_share, 0, 1, "topk: share of a layer's weights flipped per step, at first");
-  options.number("flip-threshold", rule.flip_threshold, 0, 1000, "bop: averaged gradient that flips, in root-mean-squares");
-  options.number("flip-rate", rule.flip_rate, 0, 1, "stochastic: probability of a flip per root-mean-square of gradient");
-  options.number("dead-zone", rule.dead_zone, 0, 1, "ternary layers: accumulators this close to 0 are the weight 0");
+  declare_reals(options, settings.run.train, "Binary weights");
   options.flag("freeze-weights", settings.freeze_weights,
                "leave the binary weights random; thresholds and heads learn (the control experiment)");
   options.group("Thresholds");
-  options.number("threshold-learning-rate", layer.offset_rate, 0, 10, "Adam's learning rate for thresholds");
-  options.number("initial-offset", layer.initial_offset, -10, 10,
-                 "threshold at the start, in standard deviations from the mean");
-  options.number("smallest-offset", layer.smallest_offset, -10, 10, "thresholds stay above this, in the same unit");
-  options.number("active-share", layer.active_share, 0, 1, "share of pixels near enough to the threshold to get gradient",
-                 true);
-  options.number("initial-window", layer.initial_window, 0, 10,
-                 "width of that neighbourhood at the start, in standard deviations", true);
-  options.number("largest-window", layer.largest_window, 0, 10, "and at most", true);
-  options.number("code-target", layer.code_target, 0, 64, "mean magnitude of gradient codes: how finely gradients are rounded",
-                 true);
+  declare_reals(options, settings.run.train, "Thresholds");
 }
 
 }  // namespace

@@ -150,6 +150,11 @@ TEST_CASE("a stage's mistakes are named", "[net]") {
   CHECK(
       has(complaint(both, R"(, "stages": [{"train": ["a"], "epochs": 100001}])"), "stages[0].epochs: 100001 is out of range"));
   CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "head": {"gird": 1}}])"), "stages[0].head: unknown key 'gird'"));
+  CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "options": {"smalest_offset": 1}}])"),
+            "stages[0].options: unknown name 'smalest_offset'; did you mean 'smallest_offset'?"));
+  CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "options": {"head_learning_rate": 0}}])"),
+            "stages[0].options.head_learning_rate: 0 is out of range; expected above 0 to 10"));
+  CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "options": {"final_rate": "low"}}])"), "an object of numbers"));
   const std::string later = complaint(both, R"(, "stages": [{"name": "s", "train": ["b"]}, {"train": ["a"]}])");
   CHECK(has(later, "stage 's' trains 'b', but its input 'a' is trained in no earlier stage"));
   CHECK(has(complaint(both, R"(, "stages": [{"train": ["b", "a"]}])"), "trains 'b', but its input 'a'"));
@@ -170,6 +175,10 @@ TEST_CASE("settings change one value of a net", "[net]") {
   CHECK(with_setting(net, "first.epochs", "7").stages[1].epochs == 4);
   CHECK(with_setting(net, "first.passes_gradient", "true").stages[0].passes_gradient);
   CHECK(with_setting(net, "encoder.levels", "30").encoder.levels == 30);
+  const NetSpec tuned = with_setting(with_setting(net, "first.smallest_offset", "-3"), "first.final_rate", "0.5");
+  CHECK(tuned.stages[0].options == std::map<std::string, double>{{"final_rate", 0.5}, {"smallest_offset", -3}});
+  CHECK(tuned.stages[1].options.empty());
+  CHECK(net_from_json(to_json(tuned), "again").stages[0].options == tuned.stages[0].options);
   const NetSpec headed = with_setting(net, "head.kind", "class_conv");
   CHECK(headed.stages[0].head.kind == "class_conv");
   CHECK(headed.stages[1].head.kind == "class_conv");

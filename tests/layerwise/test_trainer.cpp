@@ -175,6 +175,19 @@ TEST_CASE("stages that were trained before are reused", "[trainer]") {
   // Another second layer: the first one is taken over.
   CHECK(reused(run(with_cache("second", two_layers(24, 32)))) == std::vector<bool>{true, false});
   CHECK(difference(undisturbed(two_layers(24, 32)), result_of(folder / "second")) == "");
+  // Another option for the second stage alone, by the net; for all, by the run, where the net says for one what it was.
+  NetSpec tuned = two_layers();
+  tuned.stages[1].options = {{"learning_rate", 0.02}};
+  CHECK(reused(run(with_cache("tuned", tuned))) == std::vector<bool>{true, false});
+  CHECK(difference(result_of(folder / "first"), result_of(folder / "tuned")) != "");
+  tuned.stages[1].options = {{"learning_rate", TrainOptions{}.layer.rule.learning_rate}};
+  RunOptions elsewhere = with_cache("elsewhere", tuned);
+  elsewhere.train.layer.rule.learning_rate = 0.03;
+  CHECK(reused(run(elsewhere)) == std::vector<bool>{false, false});
+  tuned.stages[0].options = tuned.stages[1].options;
+  elsewhere = with_cache("as first", tuned);
+  elsewhere.train.layer.rule.learning_rate = 0.03;
+  CHECK(reused(run(elsewhere)) == std::vector<bool>{true, true});
   // Another first layer: nothing that follows can be.
   CHECK(reused(run(with_cache("width", two_layers(32)))) == std::vector<bool>{false, false});
   // Other options.
