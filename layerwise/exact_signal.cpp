@@ -36,14 +36,6 @@ std::int64_t to_steps(double nats) {
 
 }  // namespace
 
-EdgeWindow::EdgeWindow(const BinaryLayer& layer) : low(layer.padded_channels()), high(layer.padded_channels()) {
-  for (std::size_t o = 0; o < low.size(); ++o) {
-    const std::int32_t threshold = layer.thresholds()[o];
-    low[o] = o < layer.channels() ? threshold : 1;
-    high[o] = o < layer.channels() ? threshold + 1 : 0;
-  }
-}
-
 // The edge pixels of one image: channel o has entries begin[o] .. begin[o + 1] - 1, each pixel << 1 | (d == T + 1).
 struct ExactSignal::Edges {
   std::vector<std::uint32_t> entries, begin, position;

@@ -41,21 +41,11 @@ inline constexpr double exact_steps = 0x1p20;
 // The values that a trit of `value` -1, 0 or +1 can move to: the larger one first.
 constexpr std::array<int, 2> trit_moves(int value) { return {value == 1 ? 0 : 1, value == -1 ? 0 : -1}; }
 
-// The window of Kernels::conv that marks the edge pixels: low = T and high = T + 1, empty beyond the layer's channels.
-struct EdgeWindow {
-  explicit EdgeWindow(const BinaryLayer& layer);
-  simd::ConvThresholds thresholds(const BinaryLayer& layer) const {
-    return {layer.thresholds().data(), low.data(), high.data()};
-  }
-
-  Buffer<std::int32_t> low, high;  // (padded O)
-};
-
 // What one forward pass left.
 struct ExactBatch {
   const std::uint64_t* inputs = nullptr;   // (N) maps of geometry().input, with border
   const std::uint64_t* outputs = nullptr;  // (N) maps of geometry().output
-  const std::uint64_t* edges = nullptr;    // (N, H*W, words): Kernels::conv with an EdgeWindow
+  const std::uint64_t* edges = nullptr;    // (N, H*W, words): the window of Kernels::conv with low = T, high = T + 1
   const std::int16_t* counts = nullptr;    // (N, F): Head::count of the outputs
   const std::uint16_t* labels = nullptr;   // (N)
   std::size_t images = 0;

@@ -12,6 +12,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::test;
@@ -19,8 +20,6 @@ using namespace bitloom::test;
 namespace {
 
 using Args = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Args with(Args args, const Args& more) {
   args.insert(args.end(), more.begin(), more.end());
@@ -47,37 +46,37 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome train = run_program(folder.path(), quick_training("run"));
   INFO(train.out << train.err);
   REQUIRE(train.code == 0);
-  CHECK(contains(train.out, "test accuracy"));
-  CHECK(contains(train.out, "peak memory"));
+  CHECK(has(train.out, "test accuracy"));
+  CHECK(has(train.out, "peak memory"));
   for (const char* file : {"model.safetensors", "config.json", "metrics.jsonl", "options.ini", "net.json", "log.txt"}) {
     CHECK(std::filesystem::exists(folder / "run" / file));
   }
-  CHECK(contains(read_file(folder / "run/log.txt"), "test accuracy"));
-  CHECK(contains(read_file(folder / "run/options.ini"), "batch = 32\n"));
+  CHECK(has(read_file(folder / "run/log.txt"), "test accuracy"));
+  CHECK(has(read_file(folder / "run/options.ini"), "batch = 32\n"));
 
   const Outcome again = run_program(folder.path(), quick_training("run"));
   CHECK(again.code == 2);
-  CHECK(contains(again.err, "holds a run already"));
+  CHECK(has(again.err, "holds a run already"));
 
   const Outcome eval = run_program(folder.path(), {"eval", "run"});
   CHECK(eval.code == 0);
-  CHECK(contains(eval.out, "of 100 images"));
+  CHECK(has(eval.out, "of 100 images"));
   const Outcome validation = run_program(folder.path(), {"eval", "run/model.safetensors", "--split", "validation", "--json"});
   REQUIRE(validation.code == 0);
   const auto json = nlohmann::json::parse(validation.out);
   CHECK(json["images"] == 40);
-  CHECK(contains(train.out, fmt::format("{:.2f}% of 40 images", 100 * json["accuracy"].get<double>())));
+  CHECK(has(train.out, fmt::format("{:.2f}% of 40 images", 100 * json["accuracy"].get<double>())));
   CHECK(run_program(folder.path(), {"eval", "run", "--layers", "layer1,layer2", "--mirror", "off"}).code == 0);
   const Outcome layer = run_program(folder.path(), {"eval", "run", "--layers", "layer3"});
   CHECK(layer.code == 2);
-  CHECK(contains(layer.err, "has no layer 'layer3'"));
+  CHECK(has(layer.err, "has no layer 'layer3'"));
   std::filesystem::copy_file(folder / "run/model.safetensors", folder / "alone.safetensors");
   CHECK(run_program(folder.path(), {"eval", "alone.safetensors"}).code == 2);  // nobody says which data
 
   const Outcome inspect = run_program(folder.path(), {"inspect", "run", "--json"});
   REQUIRE(inspect.code == 0);
   CHECK(nlohmann::json::parse(inspect.out)["layers"].size() == 2);
-  CHECK(contains(run_program(folder.path(), {"inspect", "run"}).out, "16 x 16 x 64"));
+  CHECK(has(run_program(folder.path(), {"inspect", "run"}).out, "16 x 16 x 64"));
 
   REQUIRE(run_program(folder.path(), {"data", "sheet", "synth", "--out", "image.png", "--columns", "1"}).code == 0);
   const Outcome predict = run_program(folder.path(), {"predict", "run", "image.png", "--top", "2", "--json"});
@@ -85,16 +84,16 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   CHECK(nlohmann::json::parse(predict.out)["classes"].size() == 2);
   const Outcome partly = run_program(folder.path(), {"predict", "run", "none.png", "image.png"});
   CHECK(partly.code == 3);
-  CHECK(contains(partly.err, "none.png"));
-  CHECK(contains(partly.out, "image.png: "));
+  CHECK(has(partly.err, "none.png"));
+  CHECK(has(partly.out, "image.png: "));
 
   const Outcome report = run_program(folder.path(), {"report", "run"});
   CHECK(report.code == 0);
-  CHECK(contains(read_file(folder / "run/report.html"), "<svg"));
+  CHECK(has(read_file(folder / "run/report.html"), "<svg"));
 
   const Outcome finished = run_program(folder.path(), {"train", "binary", "--resume", "--out", "run"});
   CHECK(finished.code == 2);
-  CHECK(contains(finished.err, "is finished"));
+  CHECK(has(finished.err, "is finished"));
 }
 
 TEST_CASE("options come from the command line before the file, and from the file before the defaults", "[train]") {
@@ -111,7 +110,7 @@ TEST_CASE("options come from the command line before the file, and from the file
   for (const char* line :
        {"batch = 25\n", "seed = 7\n", "freeze-weights = true\n", "set = layer2.width=64\n", "validation = 10\n"}) {
     INFO(line);
-    CHECK(contains(options, line));
+    CHECK(has(options, line));
   }
   const auto net = nlohmann::json::parse(read_file(folder / "run/net.json"));
   CHECK(net["layers"][0]["width"] == 32);
@@ -121,7 +120,7 @@ TEST_CASE("options come from the command line before the file, and from the file
   write_file(folder / "wrong.ini", "bacth = 50\n");
   const Outcome wrong = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "wrong.ini"});
   CHECK(wrong.code == 2);
-  CHECK(contains(wrong.err, "wrong.ini: bacth; did you mean 'batch'?"));
+  CHECK(has(wrong.err, "wrong.ini: bacth; did you mean 'batch'?"));
 }
 
 TEST_CASE("a stopped run is resumed to the same bits, and not with other options", "[train]") {
@@ -129,13 +128,13 @@ TEST_CASE("a stopped run is resumed to the same bits, and not with other options
   REQUIRE(run_program(folder.path(), quick_training("straight")).code == 0);
   const Outcome stopped = run_program(folder.path(), with(quick_training("stopped"), {"--stop-after-steps", "5"}));
   CHECK(stopped.code == 4);
-  CHECK(contains(stopped.err, "bitloom train binary --resume --out stopped"));
+  CHECK(has(stopped.err, "bitloom train binary --resume --out stopped"));
   CHECK(run_program(folder.path(), {"eval", "stopped"}).code == 3);
-  CHECK(contains(run_program(folder.path(), {"report", "stopped"}).out, "report.html"));
+  CHECK(has(run_program(folder.path(), {"report", "stopped"}).out, "report.html"));
 
   const Outcome other = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--seed", "9"});
   CHECK(other.code == 2);
-  CHECK(contains(other.err, "--resume"));
+  CHECK(has(other.err, "--resume"));
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--stop-after-steps", "6"}).code == 4);
   const Outcome resumed =
       run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--checkpoint-seconds", "1"});
@@ -162,7 +161,7 @@ TEST_CASE("SIGTERM leaves a run that resumes to the same bits, and a second proc
     REQUIRE(run.wait_for("steps of"));  // the stage's announcement: the run folder is locked
     const Outcome second = run_program(folder.path(), {"train", "binary", "--resume", "--out", "killed"});
     CHECK(second.code == 6);
-    CHECK(contains(second.err, ".lock"));
+    CHECK(has(second.err, ".lock"));
     run.signal(SIGTERM);
     killed = run.wait();
   }
@@ -182,7 +181,7 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   const Outcome two = run_ranks(folder.path(), 2, args);
   INFO(two.out << two.err);
   REQUIRE(two.code == 0);
-  CHECK(contains(two.out, "2 processes"));
+  CHECK(has(two.out, "2 processes"));
   CHECK(two.out.find("test accuracy") == two.out.rfind("test accuracy"));  // rank 0 alone prints
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "two/model.safetensors"));
 
@@ -194,7 +193,7 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   // Errors and stops end all ranks with one message and the code that a single process has.
   const Outcome wrong = run_ranks(folder.path(), 2, {"eval", "nowhere", "--data", "synth"});
   CHECK(wrong.code == 3);
-  CHECK(contains(wrong.err, "nowhere"));
+  CHECK(has(wrong.err, "nowhere"));
   const Outcome stopped = run_ranks(folder.path(), 2, with(quick_training("stopped"), {"--stop-after-steps", "5"}));
   CHECK(stopped.code == 4);
   REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
@@ -213,8 +212,8 @@ TEST_CASE("two ranks cache frozen layers to the bits that one recomputes, also w
   const Outcome cached = run_ranks(folder.path(), 2, training("cached", "cache"));
   INFO(cached.out << cached.err);
   REQUIRE(cached.code == 0);
-  CHECK(contains(cached.out, "layer2: outputs of frozen layers are cached"));
-  CHECK_FALSE(contains(cached.out, "damaged"));
+  CHECK(has(cached.out, "layer2: outputs of frozen layers are cached"));
+  CHECK_FALSE(has(cached.out, "damaged"));
   CHECK(same_tensors(folder / "recomputed/model.safetensors", folder / "cached/model.safetensors"));
 
   const Outcome stopped = run_ranks(folder.path(), 2, with(training("stopped", "cache"), {"--stop-after-steps", "31"}));
@@ -224,7 +223,7 @@ TEST_CASE("two ranks cache frozen layers to the bits that one recomputes, also w
 
   const Outcome wrong = run_ranks(folder.path(), 2, with(quick_training("wrong"), {"--frozen", "cache"}));
   CHECK(wrong.code == 2);
-  CHECK(contains(wrong.err, "--augment-copies"));
+  CHECK(has(wrong.err, "--augment-copies"));
 }
 
 TEST_CASE("a disk without space stops a run with code 5 and loses nothing", "[train]") {
@@ -242,8 +241,8 @@ TEST_CASE("a disk without space stops a run with code 5 and loses nothing", "[tr
   const Outcome full = run_program(folder.path(), with(resume, {"--checkpoint-seconds", "0"}));
   INFO(full.out << full.err);
   CHECK(full.code == 5);
-  CHECK(contains(full.err, "checkpoint.next.safetensors"));
-  CHECK(contains(full.err, "No space left on device"));
+  CHECK(has(full.err, "checkpoint.next.safetensors"));
+  CHECK(has(full.err, "No space left on device"));
   CHECK(read_file(checkpoint) == before);
   CHECK_FALSE(std::filesystem::exists(folder / "full/model.safetensors"));
 
@@ -254,7 +253,7 @@ TEST_CASE("a disk without space stops a run with code 5 and loses nothing", "[tr
   std::filesystem::create_symlink("/dev/full", folder / "report.html");
   const Outcome report = run_program(folder.path(), {"report", "full", "--out", "report.html"});
   CHECK(report.code == 5);
-  CHECK(contains(report.err, "No space left on device"));
+  CHECK(has(report.err, "No space left on device"));
 }
 
 TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stays", "[train][mpi]") {
@@ -274,12 +273,12 @@ TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stay
   const Outcome outcome = run.wait();
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 7);
-  CHECK(contains(outcome.err, "bitloom: rank 0: "));
-  CHECK(contains(outcome.err, "the watchdog allows 15 s"));
+  CHECK(has(outcome.err, "bitloom: rank 0: "));
+  CHECK(has(outcome.err, "the watchdog allows 15 s"));
   const Outcome resumed =
       run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--stop-after-steps", "1"});
   CHECK(resumed.code == 4);
-  CHECK_FALSE(contains(resumed.out, "from the beginning"));
+  CHECK_FALSE(has(resumed.out, "from the beginning"));
 }
 
 TEST_CASE("a search trains every combination and ranks them", "[train]") {
@@ -300,5 +299,5 @@ TEST_CASE("a search trains every combination and ranks them", "[train]") {
 
   const Outcome again = run_program(folder.path(), {"train", "binary", "--resume", "--out", "found"});
   CHECK(again.code == 0);
-  CHECK_FALSE(contains(again.out, "steps of"));
+  CHECK_FALSE(has(again.out, "steps of"));
 }

@@ -7,12 +7,11 @@
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom::test;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::vector<std::string> words(const std::string& text) {
   std::istringstream stream(text);
@@ -38,7 +37,7 @@ TEST_CASE("every command has help with defaults", "[usage]") {
   const TempDir folder;
   const Outcome general = run_program(folder.path(), {"--help"});
   REQUIRE(general.code == 0);
-  CHECK(contains(general.out, "Exit codes:"));
+  CHECK(has(general.out, "Exit codes:"));
   const std::vector<std::string> names = listed_commands(general.out);
   CHECK(names.size() == 9);
   for (const std::string& name : names) {
@@ -48,15 +47,15 @@ TEST_CASE("every command has help with defaults", "[usage]") {
     const Outcome help = run_program(folder.path(), args);
     CHECK(help.code == 0);
     CHECK(help.out.starts_with("Usage: bitloom " + name));
-    CHECK(contains(help.out, "--help"));
+    CHECK(has(help.out, "--help"));
     args = words("help " + name);
     CHECK(run_program(folder.path(), args).out == help.out);
   }
   const Outcome train = run_program(folder.path(), {"help", "train", "binary"});
-  CHECK(contains(train.out, "(default 128)"));
-  CHECK(contains(train.out, "(default 8GiB)"));
-  CHECK_FALSE(contains(train.out, "stop-after-steps"));
-  CHECK(contains(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
+  CHECK(has(train.out, "(default 128)"));
+  CHECK(has(train.out, "(default 8GiB)"));
+  CHECK_FALSE(has(train.out, "stop-after-steps"));
+  CHECK(has(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
 }
 
 TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]") {
@@ -104,7 +103,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
     CHECK(outcome.out.empty());
     INFO(outcome.err);
     CHECK(outcome.err.starts_with("bitloom: "));
-    CHECK(contains(outcome.err, message));
+    CHECK(has(outcome.err, message));
   }
   CHECK(run_program(folder.path(), {}).code == 2);
 }
@@ -125,7 +124,7 @@ TEST_CASE("missing and damaged files end with 3", "[usage]") {
     const Outcome outcome = run_program(folder.path(), words(line));
     CHECK(outcome.code == 3);
     INFO(outcome.err);
-    CHECK(contains(outcome.err, message));
+    CHECK(has(outcome.err, message));
   }
 }
 
@@ -135,30 +134,30 @@ TEST_CASE("a folder that cannot be made ends with 5", "[usage]") {
   const Outcome outcome =
       run_program(folder.path(), words("train binary --data synth --max-train 50 --max-test 10 --out file/below"));
   CHECK(outcome.code == 5);
-  CHECK(contains(outcome.err, "--out: file/below cannot be created"));
+  CHECK(has(outcome.err, "--out: file/below cannot be created"));
 }
 
 TEST_CASE("the stand-alone commands work", "[usage]") {
   const TempDir folder;
   const Outcome info = run_program(folder.path(), {"info"});
   CHECK(info.code == 0);
-  CHECK(contains(info.out, "kernels in use"));
-  CHECK(contains(info.out, (folder / "cache").string()));
+  CHECK(has(info.out, "kernels in use"));
+  CHECK(has(info.out, (folder / "cache").string()));
 
   CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3")).code == 0);
   CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3")).code == 2);
   CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3 --force")).code == 0);
   const Outcome set = run_program(folder.path(), words("data info set"));
   CHECK(set.code == 0);
-  CHECK(contains(set.out, "32 x 32 pixels, 3 colours, 10 classes"));
-  CHECK(contains(set.out, "train: 50 images"));
-  CHECK(contains(set.out, "test: 20 images"));
+  CHECK(has(set.out, "32 x 32 pixels, 3 colours, 10 classes"));
+  CHECK(has(set.out, "train: 50 images"));
+  CHECK(has(set.out, "test: 20 images"));
   CHECK(run_program(folder.path(), words("data sheet set --out sheet.png --columns 4")).code == 0);
   CHECK(read_file(folder / "sheet.png").substr(1, 3) == "PNG");
 
   const Outcome net = run_program(folder.path(), words("inspect cifar-base"));
   CHECK(net.code == 0);
-  CHECK(contains(net.out, "8 x 8 x 1024"));
+  CHECK(has(net.out, "8 x 8 x 1024"));
   for (const char* name : {"tiny", "cifar-small", "cifar-large"})
     CHECK(run_program(folder.path(), {"inspect", name}).code == 0);
 }

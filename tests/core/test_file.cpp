@@ -14,26 +14,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
+using test::has;
+using test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
-
-// The message of the error that `action` throws; the test fails if there is none or it is of another kind.
-template <typename Action>
-std::string error_of(ErrorKind kind, Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    CHECK(error.kind() == kind);
-    return error.what();
-  }
-  FAIL("no error");
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::size_t files_in(const fs::path& folder) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
@@ -122,22 +110,20 @@ TEST_CASE("whole files are read, whatever their size", "[file]") {
   }
 }
 
-TEST_CASE("files that tell no size are read to their end", "[file]") {
-  CHECK(contains(read_text("/proc/self/status"), "Pid:"));
-}
+TEST_CASE("files that tell no size are read to their end", "[file]") { CHECK(has(read_text("/proc/self/status"), "Pid:")); }
 
 TEST_CASE("what cannot be read is a data error with path and reason", "[file]") {
   const test::TempDir folder;
   const fs::path missing = folder / "missing";
   for (const std::string& message :
-       {error_of(ErrorKind::data, [&] { read_text(missing); }), error_of(ErrorKind::data, [&] { read_bytes(missing); }),
-        error_of(ErrorKind::data, [&] { FileMapping{missing}; })}) {
-    CHECK(contains(message, missing.string()));
-    CHECK(contains(message, "No such file"));
+       {message_of(ErrorKind::data, [&] { read_text(missing); }), message_of(ErrorKind::data, [&] { read_bytes(missing); }),
+        message_of(ErrorKind::data, [&] { FileMapping{missing}; })}) {
+    CHECK(has(message, missing.string()));
+    CHECK(has(message, "No such file"));
   }
-  CHECK(contains(error_of(ErrorKind::data, [&] { read_text(folder.path()); }), "Is a directory"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { FileMapping{folder.path()}; }), "Is a directory"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { FileMapping{"/dev/null"}; }), "not a regular file"));
+  CHECK(has(message_of(ErrorKind::data, [&] { read_text(folder.path()); }), "Is a directory"));
+  CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{folder.path()}; }), "Is a directory"));
+  CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{"/dev/null"}; }), "not a regular file"));
 }
 
 TEST_CASE("a mapping can be moved and outlives the file's name", "[file]") {
@@ -181,10 +167,10 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
   std::string message;
   {
     const test::FileSizeLimit limit(50000);
-    message = error_of(ErrorKind::io, [&] { write_atomically(path, large); });
+    message = message_of(ErrorKind::io, [&] { write_atomically(path, large); });
   }
-  CHECK(contains(message, path.string()));
-  CHECK(contains(message, "File too large"));
+  CHECK(has(message, path.string()));
+  CHECK(has(message, "File too large"));
   CHECK(test::read_file(path) == "old content");
   CHECK(files_in(folder.path()) == 1);
   write_atomically(path, large);
@@ -197,9 +183,9 @@ TEST_CASE("devices are written to, not replaced", "[file]") {
   write_atomically(folder / "null", "text");
   CHECK(fs::is_character_file(folder / "null"));
   fs::create_symlink("/dev/full", folder / "full");
-  const std::string message = error_of(ErrorKind::io, [&] { write_atomically(folder / "full", "text"); });
-  CHECK(contains(message, "No space left on device"));
-  CHECK(contains(message, (folder / "full").string()));
+  const std::string message = message_of(ErrorKind::io, [&] { write_atomically(folder / "full", "text"); });
+  CHECK(has(message, "No space left on device"));
+  CHECK(has(message, (folder / "full").string()));
   CHECK(fs::is_character_file(folder / "full"));
   CHECK(files_in(folder.path()) == 2);
 }
@@ -207,12 +193,12 @@ TEST_CASE("devices are written to, not replaced", "[file]") {
 TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {
   const test::TempDir folder;
   const fs::path lost = folder / "nowhere" / "file";
-  const std::string message = error_of(ErrorKind::io, [&] { write_atomically(lost, "text"); });
-  CHECK(contains(message, lost.string()));
-  CHECK(contains(message, "No such file"));
+  const std::string message = message_of(ErrorKind::io, [&] { write_atomically(lost, "text"); });
+  CHECK(has(message, lost.string()));
+  CHECK(has(message, "No such file"));
   // The rename fails: the target is a folder.
   fs::create_directory(folder / "taken");
-  CHECK(contains(error_of(ErrorKind::io, [&] { write_atomically(folder / "taken", "text"); }), "Is a directory"));
+  CHECK(has(message_of(ErrorKind::io, [&] { write_atomically(folder / "taken", "text"); }), "Is a directory"));
   CHECK(files_in(folder.path()) == 1);
 }
 
@@ -220,9 +206,9 @@ TEST_CASE("a lock is held by one process at a time", "[file]") {
   const test::TempDir folder;
   const fs::path path = folder / "lock";
   LockingProcess other(path);
-  const std::string message = error_of(ErrorKind::busy, [&] { FileLock{path}; });
-  CHECK(contains(message, path.string()));
-  CHECK(contains(message, "process " + std::to_string(other.id())));
+  const std::string message = message_of(ErrorKind::busy, [&] { FileLock{path}; });
+  CHECK(has(message, path.string()));
+  CHECK(has(message, "process " + std::to_string(other.id())));
   CHECK(other.stop() == 0);
   const FileLock lock(path);
   CHECK(test::read_file(path) == std::to_string(::getpid()) + "\n");
@@ -231,7 +217,7 @@ TEST_CASE("a lock is held by one process at a time", "[file]") {
 TEST_CASE("a killed process leaves no lock behind", "[file]") {
   const test::TempDir folder;
   LockingProcess other(folder / "lock");
-  CHECK(contains(error_of(ErrorKind::busy, [&] { FileLock{folder / "lock"}; }), "is held by"));
+  CHECK(has(message_of(ErrorKind::busy, [&] { FileLock{folder / "lock"}; }), "is held by"));
   other.kill();
   CHECK_NOTHROW(FileLock{folder / "lock"});
 }
@@ -242,18 +228,18 @@ TEST_CASE("a lock also excludes its own process, moves, and ends with its object
   {
     FileLock first(path);
     FileLock second = std::move(first);
-    CHECK(contains(error_of(ErrorKind::busy, [&] { FileLock{path}; }), std::to_string(::getpid())));
+    CHECK(has(message_of(ErrorKind::busy, [&] { FileLock{path}; }), std::to_string(::getpid())));
     FileLock other(folder / "other");
     other = std::move(second);
     CHECK_NOTHROW(FileLock{folder / "other"});
-    error_of(ErrorKind::busy, [&] { FileLock{path}; });
+    message_of(ErrorKind::busy, [&] { FileLock{path}; });
   }
   CHECK_NOTHROW(FileLock{path});
 }
 
 TEST_CASE("a lock file that cannot be created is an io error", "[file]") {
   const test::TempDir folder;
-  CHECK(contains(error_of(ErrorKind::io, [&] { FileLock{folder / "nowhere" / "lock"}; }), "nowhere"));
+  CHECK(has(message_of(ErrorKind::io, [&] { FileLock{folder / "nowhere" / "lock"}; }), "nowhere"));
 }
 
 TEST_CASE("a process id that is longer than the new one does not show through", "[file]") {
@@ -275,5 +261,5 @@ TEST_CASE("the cache folder follows the XDG specification", "[file]") {
   }
   const Environment cache("XDG_CACHE_HOME", nullptr);
   const Environment no_home("HOME", nullptr);
-  CHECK(contains(error_of(ErrorKind::usage, [] { user_cache_folder(); }), "XDG_CACHE_HOME"));
+  CHECK(has(message_of(ErrorKind::usage, [] { user_cache_folder(); }), "XDG_CACHE_HOME"));
 }

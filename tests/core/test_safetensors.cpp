@@ -11,8 +11,11 @@
 #include "core/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
+using test::has;
+using test::message_of;
 
 namespace {
 
@@ -59,20 +62,6 @@ std::string refusal(std::span<const std::byte> bytes, Checksum checksum = Checks
   }
   return {};
 }
-
-template <typename Action>
-std::string error_of(ErrorKind kind, Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    CHECK(error.kind() == kind);
-    return error.what();
-  }
-  FAIL("no error");
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -135,7 +124,7 @@ TEST_CASE("a file of another program needs no checksum unless one is required", 
   const TensorFile file = TensorFile::parse(bytes, "some.file");
   CHECK(file.get("a").as<std::int32_t>().size() == 2);
   CHECK(file.metadata.empty());
-  CHECK(contains(refusal(bytes, Checksum::required), "no checksum"));
+  CHECK(has(refusal(bytes, Checksum::required), "no checksum"));
   CHECK(refusal(file_of("{}", 0)) == "");
 }
 
@@ -147,7 +136,7 @@ TEST_CASE("a file cut off at any byte is refused", "[safetensors]") {
   }
   std::vector<std::byte> longer = bytes;
   longer.push_back(std::byte{0});
-  CHECK(contains(refusal(longer), "1 bytes follow"));
+  CHECK(has(refusal(longer), "1 bytes follow"));
 }
 
 TEST_CASE("a change of any byte is noticed or harmless", "[safetensors]") {
@@ -240,7 +229,7 @@ TEST_CASE("malformed headers are refused with the reason", "[safetensors]") {
     INFO(std::string_view(bad.header).substr(0, 100));
     const std::string message = refusal(file_of(bad.header, bad.data_size));
     INFO(message.substr(0, 300));
-    CHECK(contains(message, bad.reason));
+    CHECK(has(message, bad.reason));
   }
 }
 
@@ -248,7 +237,7 @@ TEST_CASE("absurd header lengths are refused", "[safetensors]") {
   for (const std::uint64_t length : {std::uint64_t{9}, std::uint64_t{1} << 40, ~std::uint64_t{0}, ~std::uint64_t{0} - 7}) {
     std::vector<std::byte> bytes = file_of("{}", 0);
     std::memcpy(bytes.data(), &length, 8);
-    CHECK(contains(refusal(bytes), "but only 8 follow"));
+    CHECK(has(refusal(bytes), "but only 8 follow"));
   }
 }
 
@@ -257,39 +246,39 @@ TEST_CASE("damage to a file is told from its checksum", "[safetensors]") {
   std::vector<std::byte> bytes = example().serialize();
   bytes.back() ^= std::byte{1};
   write_atomically(folder / "file", bytes);
-  const std::string message = error_of(ErrorKind::data, [&] { TensorFile::load(folder / "file"); });
-  CHECK(contains(message, (folder / "file").string()));
-  CHECK(contains(message, "checksum does not match: the file is damaged"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { TensorFile::load(folder / "missing"); }), "No such file"));
+  const std::string message = message_of(ErrorKind::data, [&] { TensorFile::load(folder / "file"); });
+  CHECK(has(message, (folder / "file").string()));
+  CHECK(has(message, "checksum does not match: the file is damaged"));
+  CHECK(has(message_of(ErrorKind::data, [&] { TensorFile::load(folder / "missing"); }), "No such file"));
   test::write_file(folder / "empty", "");
-  CHECK(contains(error_of(ErrorKind::data, [&] { TensorFile::load(folder / "empty"); }), "too few"));
+  CHECK(has(message_of(ErrorKind::data, [&] { TensorFile::load(folder / "empty"); }), "too few"));
 }
 
 TEST_CASE("what is missing or of another form is named", "[safetensors]") {
   const TensorFile file = TensorFile::parse(example().serialize(), "some.file");
-  CHECK(error_of(ErrorKind::data, [&] { file.get("weights"); }) ==
+  CHECK(message_of(ErrorKind::data, [&] { file.get("weights"); }) ==
         "'some.file' has no tensor 'weights'; it has: bits, bytes, counts, scale");
-  CHECK(contains(error_of(ErrorKind::data, [] { TensorFile().get("a"); }), "it has: none"));
-  CHECK(error_of(ErrorKind::data, [&] {
+  CHECK(has(message_of(ErrorKind::data, [] { TensorFile().get("a"); }), "it has: none"));
+  CHECK(message_of(ErrorKind::data, [&] {
           file.get("bits", DType::u64, {1, 2});
         }) == "'some.file': the tensor 'bits' is U64[2, 1], expected U64[1, 2]");
-  CHECK(contains(error_of(ErrorKind::data, [&] { file.get("bits", DType::i64, {2, 1}); }), "expected I64[2, 1]"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { file.get("bits").as<float>(); }), "type U64, expected F32"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { file.get_metadata("version"); }), "no metadata 'version'"));
+  CHECK(has(message_of(ErrorKind::data, [&] { file.get("bits", DType::i64, {2, 1}); }), "expected I64[2, 1]"));
+  CHECK(has(message_of(ErrorKind::data, [&] { file.get("bits").as<float>(); }), "type U64, expected F32"));
+  CHECK(has(message_of(ErrorKind::data, [&] { file.get_metadata("version"); }), "no metadata 'version'"));
 }
 
 TEST_CASE("tensors that make no sense are not written", "[safetensors]") {
   TensorFile file;
   const std::vector<float> three(3);
-  CHECK(contains(error_of(ErrorKind::internal, [&] { file.put("a", {2, 2}, three); }), "shape [2, 2] was given 3 elements"));
-  error_of(ErrorKind::internal, [&] { file.put("__metadata__", {3}, three); });
+  CHECK(has(message_of(ErrorKind::internal, [&] { file.put("a", {2, 2}, three); }), "shape [2, 2] was given 3 elements"));
+  message_of(ErrorKind::internal, [&] { file.put("__metadata__", {3}, three); });
   CHECK(file.tensors.empty());
   file.put("a", {3}, three);
   file.tensors["a"].shape = {4};
-  error_of(ErrorKind::internal, [&] { file.serialize(); });
+  message_of(ErrorKind::internal, [&] { file.serialize(); });
   file.tensors["a"].shape = {3};
   file.metadata["\xff"] = "";
-  CHECK(contains(error_of(ErrorKind::internal, [&] { file.serialize(); }), "not UTF-8"));
+  CHECK(has(message_of(ErrorKind::internal, [&] { file.serialize(); }), "not UTF-8"));
 }
 
 TEST_CASE("putting a tensor again replaces it", "[safetensors]") {

@@ -84,14 +84,20 @@ struct Setup {
     const MapShape& output = layer.geometry().output;
     outputs = Buffer<std::uint64_t>(images * output.size());
     edges = Buffer<std::uint64_t>(images * output.size());
-    const EdgeWindow window(layer);
+    // T and T + 1, and nothing beyond the layer's channels.
+    Buffer<std::int32_t> low(layer.padded_channels());
+    Buffer<std::int32_t> high(layer.padded_channels());
+    for (std::size_t o = 0; o < low.size(); ++o) {
+      low[o] = o < layer.channels() ? layer.thresholds()[o] : 1;
+      high[o] = o < layer.channels() ? layer.thresholds()[o] + 1 : 0;
+    }
     for (std::size_t i = 0; i < images; ++i) {
       simd::ConvOutput out;
       out.bits = outputs.data() + i * output.size();
       out.bits_pitch = output.pitch();
       out.window = edges.data() + i * output.size();
       kernels.conv(layer.conv_shape(), inputs.data() + i * layer.geometry().input.size(), layer.conv_weights(),
-                   window.thresholds(layer), out);
+                   {layer.thresholds().data(), low.data(), high.data()}, out);
     }
   }
 
