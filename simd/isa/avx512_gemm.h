@@ -10,6 +10,15 @@ namespace {
 // for all rows of A.
 inline constexpr std::size_t gemm_depth = 256;
 
+// sum += a0 b0 + a1 b1 in every lane of pairs of 16-bit integers, modulo 2^32.
+BITLOOM_INLINE __m512i add_products(__m512i sum, __m512i a, __m512i b) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpwssd_epi32(sum, a, b);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+
 // C(R, 16 V) += A(R, depth) B(depth, 16 V).
 template <int R, int V>
 void gemm_tile(std::size_t depth, const std::int16_t* a, std::size_t a_pitch, const std::int16_t* b, std::size_t b_pitch,
@@ -30,7 +39,7 @@ void gemm_tile(std::size_t depth, const std::int16_t* a, std::size_t a_pitch, co
       std::memcpy(&pair, a + r * a_pitch + i, sizeof pair);
       const __m512i row = _mm512_set1_epi32(pair);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_add_epi32(sum[r][v], _mm512_madd_epi16(row, columns[v]));
+      for (int v = 0; v < V; ++v) sum[r][v] = add_products(sum[r][v], row, columns[v]);
     }
   }
 #pragma GCC unroll 8
