@@ -1,5 +1,5 @@
 // bitloom_bench_step [STEPS]: whole training steps of one binary layer, as the trainer runs them, without what comes before the
-// layer (reading and encoding images, frozen layers). bench/step_torch.py runs the same layers in PyTorch. The last line is
+// layer (reading and encoding images, frozen layers). bench/step_peers.py runs the same layers in PyTorch and larq. The last line is
 // JSON.
 #include <fmt/format.h>
 #include <omp.h>

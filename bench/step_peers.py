@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Whole training steps of one binary layer: Bitloom against PyTorch on the same cores.
+"""Whole training steps of one binary layer: Bitloom against PyTorch, and larq where it is, on the same cores.
 
-step_torch.py BITLOOM_BENCH_STEP [--rounds N] [--steps N]: runs the program bitloom_bench_step and, in turns with it, the same
-layers in PyTorch: input bits as +1 and -1 (the layer below is frozen, so no gradient flows into them), 3x3 convolution with the
-signs of latent weights, batch norm, sign, linear head on averages over a 4x4 grid, cross entropy, straight-through gradients,
-Adam; channels-last, in f32 and under bf16 autocast. Prints a table; the last line is JSON with the ratios of time per step.
+step_peers.py BITLOOM_BENCH_STEP [--rounds N] [--steps N] [--larq PYTHON]: runs the program bitloom_bench_step and, in turns with
+it, the same layers in PyTorch: input bits as +1 and -1 (the layer below is frozen, so no gradient flows into them), 3x3
+convolution with the signs of latent weights, batch norm, sign, linear head on averages over a 4x4 grid, cross entropy,
+straight-through gradients, Adam; channels-last, in f32 and under bf16 autocast. PYTHON, an interpreter that has larq, does the
+same in f32 by bench/step_larq.py. Prints a table; the last line is JSON with the ratios of time per step.
 """
 import argparse
 import json
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -66,7 +68,7 @@ def torch_milliseconds(step, steps):
         losses.append(step())
         times.append(1e3 * (time.perf_counter() - start))
     if not losses[-1] < losses[0]:
-        sys.exit(f"step_torch.py: PyTorch does not train: loss {losses[0]} became {losses[-1]}")
+        sys.exit(f"step_peers.py: PyTorch does not train: loss {losses[0]} became {losses[-1]}")
     return times
 
 
@@ -76,18 +78,31 @@ def bitloom_milliseconds(program):
     return {layer["layer"]: layer["milliseconds"] for layer in result["layers"]}, result
 
 
+def larq_milliseconds(python, threads, steps):
+    """Layer -> milliseconds of each step, and the program's JSON."""
+    script = pathlib.Path(__file__).with_name("step_larq.py")
+    command = [python, str(script), str(threads), str(steps), json.dumps(LAYERS)]
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    return result["milliseconds"], result
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Compares Bitloom's training step with PyTorch's.")
+    parser = argparse.ArgumentParser(description="Compares Bitloom's training step with PyTorch's and larq's.")
     parser.add_argument("program", help="bitloom_bench_step")
     parser.add_argument("--rounds", type=int, default=3, help="turns of Bitloom and PyTorch (default: 3)")
-    parser.add_argument("--steps", type=int, default=3, help="counted steps of PyTorch per turn and layer (default: 3)")
+    parser.add_argument("--steps", type=int, default=3, help="counted steps of the others per turn and layer (default: 3)")
+    parser.add_argument("--larq", metavar="PYTHON", help="an interpreter that has larq")
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.steps < 1:
         parser.error("--rounds and --steps must be at least 1")
     import torch  # takes seconds: after the command line has been checked
 
     types = {"f32": False, "bf16": True}
-    times = {name: {kind: [] for kind in ("bitloom", *types)} for name, *_ in LAYERS}
+    peers = {"torch_f32": "PyTorch f32", "torch_bf16": "PyTorch bf16"}
+    if arguments.larq:
+        peers["larq_f32"] = "larq f32"
+    times = {name: {kind: [] for kind in ("bitloom", *peers)} for name, *_ in LAYERS}
+    versions = f"PyTorch {torch.__version__}"
     result = None
     for _ in range(arguments.rounds):
         ours, result = bitloom_milliseconds(arguments.program)
@@ -95,19 +110,25 @@ def main():
         for name, channels, width, size in LAYERS:
             times[name]["bitloom"].append(ours[name])
             for kind, bf16 in types.items():
-                times[name][kind] += torch_milliseconds(make_step(torch, channels, width, size, bf16), arguments.steps)
+                step = make_step(torch, channels, width, size, bf16)
+                times[name][f"torch_{kind}"] += torch_milliseconds(step, arguments.steps)
+        if arguments.larq:
+            theirs, larq = larq_milliseconds(arguments.larq, result["threads"], arguments.steps)
+            for name, values in theirs.items():
+                times[name]["larq_f32"] += values
+            versions = f"PyTorch {torch.__version__}, larq {larq['larq']} on TensorFlow {larq['tensorflow']}"
 
     medians = {name: {kind: statistics.median(values) for kind, values in row.items()} for name, row in times.items()}
-    total = {kind: sum(row[kind] for row in medians.values()) for kind in ("bitloom", *types)}
-    print(f"{result['cpu']}\nPyTorch {torch.__version__}, {result['threads']} threads, batch {BATCH}; milliseconds per step")
-    print(f"\n{'layer':<24}{'Bitloom':>10}{'f32':>10}{'':>10}{'bf16':>10}")
+    total = {kind: sum(row[kind] for row in medians.values()) for kind in ("bitloom", *peers)}
+    print(f"{result['cpu']}\n{versions}; {result['threads']} threads, batch {BATCH}; milliseconds per step")
+    print(f"\n{'layer':<24}{'Bitloom':>10}" + "".join(f"{title:>19}" for title in peers.values()))
     shapes = {name: f"{channels}->{width}, {size}x{size}" for name, channels, width, size in LAYERS}
     for name, row in {**{shapes[name]: row for name, row in medians.items()}, "both": total}.items():
         ours = row["bitloom"]
-        print(f"{name:<24}{ours:>10.1f}" + "".join(f"{row[kind]:>10.1f}{row[kind] / ours:>9.1f}x" for kind in types))
-    ratios = {f"step_vs_torch_{kind}": total[kind] / total["bitloom"] for kind in types}
+        print(f"{name:<24}{ours:>10.1f}" + "".join(f"{row[kind]:>11.1f}{row[kind] / ours:>7.1f}x" for kind in peers))
+    ratios = {f"step_vs_{kind}": total[kind] / total["bitloom"] for kind in peers}
     print(json.dumps({**ratios, "milliseconds": medians, "kernels": result["kernels"], "cpu": result["cpu"],
-                      "threads": result["threads"], "torch": torch.__version__}))
+                      "threads": result["threads"], "versions": versions}))
 
 
 if __name__ == "__main__":

@@ -46,13 +46,14 @@ build() {
   if [[ -t 1 ]]; then printf '\r\033[K'; fi
 }
 
-# install_python PACKAGE...: into the virtual environment build/venv, made if need be. False, after showing pip's last lines, if
-# pip cannot. Byte code is not compiled: for PyTorch that takes longer than what is run with it.
+# [python_in=FOLDER] install_python PACKAGE...: into the virtual environment build/venv or FOLDER, made if need be. False, after
+# showing pip's last lines, if pip cannot. Byte code is not compiled: for PyTorch that takes longer than what is run with it.
 install_python() {
-  local log=build/venv-install.log
+  local venv=${python_in:-build/venv}
+  local log=$venv-install.log
   mkdir -p build
-  [[ -x build/venv/bin/python ]] || python3 -m venv build/venv
-  build/venv/bin/pip install --disable-pip-version-check --no-compile --quiet "$@" >"$log" 2>&1 && return
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+  "$venv/bin/pip" install --disable-pip-version-check --no-compile --quiet "$@" >"$log" 2>&1 && return
   tail -n 5 "$log" >&2
   return 1
 }
