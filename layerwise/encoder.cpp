@@ -39,6 +39,15 @@ void read_patch(const std::uint8_t* image, const data::ImageShape& shape, std::s
   }
 }
 
+// By what the responses of a patch are multiplied (encoder.h); `sum` and `squares` are over its taps.
+float patch_gain(std::int32_t sum, std::int64_t squares, std::size_t taps, float contrast) {
+  const auto n = static_cast<double>(taps);
+  const double mean = static_cast<double>(sum) / n;
+  const double variance = static_cast<double>(squares) / n - mean * mean;
+  const double floor = static_cast<double>(contrast) * static_cast<double>(contrast);
+  return static_cast<float>(static_cast<double>(contrast) / std::sqrt(std::max(variance, 0.0) + floor));
+}
+
 Matrix sample_patches(const data::Dataset& train, std::size_t patch, std::uint64_t seed) {
   const std::size_t taps = patch * patch * train.shape.channels;
   Matrix patches(static_cast<Eigen::Index>(fit_patches), static_cast<Eigen::Index>(taps));
@@ -128,7 +137,20 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
   }
 
   const Matrix patches = sample_patches(train, spec.patch, seed);
-  const Matrix filters = fit_whitened(patches, spec.filters, spec.epsilon, seed);
+  encoder.contrast_ = taps > 1 ? static_cast<float>(spec.contrast) : 0.0F;
+  std::vector<float> gains(fit_patches, 1.0F);
+  Matrix points = patches;
+  if (encoder.contrast_ > 0) {
+    for (std::size_t i = 0; i < fit_patches; ++i) {
+      auto row = points.row(static_cast<Eigen::Index>(i));
+      const double sum = row.cast<double>().sum();
+      const double squares = row.cast<double>().squaredNorm();
+      gains[i] = patch_gain(static_cast<std::int32_t>(sum), static_cast<std::int64_t>(squares), taps, encoder.contrast_);
+      // On the scale of fit_whitened's pixels / 64.
+      row = (row.array() - static_cast<float>(sum / static_cast<double>(taps))) * (gains[i] * 64.0F / encoder.contrast_);
+    }
+  }
+  const Matrix filters = fit_whitened(points, spec.filters, spec.epsilon, seed);
   std::vector<std::int32_t> responses(fit_patches);
   for (std::size_t f = 0; f < used; ++f) {
     const auto row = filters.row(static_cast<Eigen::Index>(f));
@@ -140,7 +162,7 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
       const float* pixels = patches.data() + i * taps;
       std::int32_t sum = 0;
       for (std::size_t t = 0; t < taps; ++t) sum += taps_f[t] * static_cast<std::int32_t>(pixels[t]);
-      responses[i] = sum;
+      responses[i] = encoder.contrast_ > 0 ? static_cast<std::int32_t>(static_cast<float>(sum) * gains[i]) : sum;
     }
     const auto quarter = static_cast<std::ptrdiff_t>(fit_patches / 4);
     std::nth_element(responses.begin(), responses.begin() + quarter, responses.end());
@@ -191,6 +213,19 @@ void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, st
     }
     std::fill(values.begin(), values.end(), 0);
     kernels.gemm_s16(shape_.width, features_, k, gathered, k, pairs_.data(), values.data(), features_);
+    if (contrast_ > 0) {
+      for (std::size_t x = 0; x < shape_.width; ++x) {
+        std::int32_t sum = 0;
+        std::int32_t squares = 0;
+        for (std::size_t t = 0; t < k; ++t) {
+          sum += gathered[x * k + t];
+          squares += std::int32_t{gathered[x * k + t]} * gathered[x * k + t];
+        }
+        const float gain = patch_gain(sum, squares, taps(), contrast_);
+        std::int32_t* row = values.data() + x * features_;
+        for (std::size_t f = 0; f < features_; ++f) row[f] = static_cast<std::int32_t>(static_cast<float>(row[f]) * gain);
+      }
+    }
     kernels.threshold_pack(values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
   }
 }
@@ -201,6 +236,7 @@ void Encoder::save(TensorFile& file) const {
   const std::vector<std::uint32_t> shape = {static_cast<std::uint32_t>(shape_.height), static_cast<std::uint32_t>(shape_.width),
                                             static_cast<std::uint32_t>(shape_.channels)};
   file.put("encoder.image_shape", {3}, shape);
+  if (contrast_ > 0) file.put("encoder.contrast", {1}, std::vector<float>{contrast_});
 }
 
 Encoder Encoder::load(const TensorFile& file) {
@@ -218,6 +254,10 @@ Encoder Encoder::load(const TensorFile& file) {
   encoder.filters_.assign(taps.begin(), taps.end());
   const auto thresholds = file.get("encoder.thresholds", DType::i32, {encoder.features_, 2}).as<std::int32_t>();
   encoder.thresholds_.assign(thresholds.begin(), thresholds.end());
+  if (file.tensors.contains("encoder.contrast")) {
+    encoder.contrast_ = file.get("encoder.contrast", DType::f32, {1}).as<float>()[0];
+    if (!(encoder.contrast_ > 0)) fail(ErrorKind::data, "encoder.contrast: {} is not above 0", encoder.contrast_);
+  }
   encoder.pack();
   return encoder;
 }

@@ -1,5 +1,5 @@
-// From pixels to the first map of bits. An encoder is a bank of integer linear filters over a patch with two thresholds each,
-// so the encoding is exact integer arithmetic on every machine.
+// From pixels to the first map of bits. An encoder is a bank of integer linear filters over a patch with two thresholds each:
+// exact integer sums and, where contrast counts, one correctly rounded factor per patch, the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,9 @@ class Encoder {
   // Chooses filters and thresholds from the training images.
   //   whitened: ZCA whitening of patch x patch x colours pixels (regulariser epsilon on pixels / 64), then spherical k-means
   //   in the whitened space (Coates, Ng, Lee 2011); bits are "at or above the 75% quantile" and "at or below the 25%
-  //   quantile" of each filter's response.
+  //   quantile" of each filter's response. With a contrast c > 0 and more than one tap, patches lose their mean and are divided
+  //   by their contrast before they are whitened, and responses are multiplied, rounding towards 0, by the 32-bit float
+  //   c / sqrt(q / n - (s / n)^2 + c^2), s and q being the sums of the patch's n taps and of their squares.
   //   thermometer: `levels` evenly spaced thresholds per colour.
   // Deterministic in (dataset, spec, seed). Throws a usage error for a spec that does not fit the images.
   static Encoder fit(const EncoderSpec& spec, const data::Dataset& train, std::uint64_t seed);
@@ -37,8 +39,10 @@ class Encoder {
   std::size_t taps() const { return patch_ * patch_ * shape_.channels; }
   // (features, taps): taps in the order row, column, colour.
   const std::vector<std::int16_t>& filters() const { return filters_; }
-  // Integer multiply-adds per image, and bytes of filters and thresholds.
-  std::size_t macs() const { return shape_.height * shape_.width * features_ * taps(); }
+  // Multiply-adds per image, and bytes of filters and thresholds.
+  std::size_t macs() const {
+    return shape_.height * shape_.width * (features_ * taps() + (contrast_ > 0 ? taps() + features_ : 0));
+  }
   std::size_t bytes() const { return filters_.size() * sizeof(std::int16_t) + thresholds_.size() * sizeof(std::int32_t); }
 
   // image: channels x height x width bytes; bits: output().size() words. Pixels outside the image repeat its edge.
@@ -54,6 +58,7 @@ class Encoder {
   std::size_t features_ = 0;              // a multiple of 32; unused ones have thresholds that nothing reaches
   std::vector<std::int16_t> filters_;     // (features, taps)
   std::vector<std::int32_t> thresholds_;  // (features, 2)
+  float contrast_ = 0;                    // grey levels; 0: contrast does not count
   Buffer<std::int16_t> pairs_;            // the filters as gemm_s16 reads them
 };
 

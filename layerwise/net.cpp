@@ -87,6 +87,7 @@ EncoderSpec read_encoder(const Json& json, const std::string& where) {
   reader.read("filters", spec.filters);
   reader.read("levels", spec.levels);
   reader.read("epsilon", spec.epsilon);
+  reader.read("contrast", spec.contrast);
   reader.finish();
   const std::array<std::string, 2> kinds = {"whitened", "thermometer"};
   check_name(where + ".kind", spec.kind, kinds);
@@ -95,6 +96,9 @@ EncoderSpec read_encoder(const Json& json, const std::string& where) {
   check_range(where + ".filters", spec.filters, 1, 4096);
   check_range(where + ".levels", spec.levels, 1, 255);
   if (!(spec.epsilon > 0)) fail(ErrorKind::usage, "{}.epsilon: {} is not above 0", where, spec.epsilon);
+  if (!(spec.contrast >= 0 && spec.contrast <= 255)) {
+    fail(ErrorKind::usage, "{}.contrast: {} is out of range; expected 0 to 255", where, spec.contrast);
+  }
   return spec;
 }
 
@@ -275,11 +279,8 @@ NetSpec parse_net(const std::string& text, const std::string& source) {
 Json to_json(const NetSpec& net) {
   Json json = {{"name", net.name}, {"classifier", net.classifier}, {"mirror", net.mirror}};
   const EncoderSpec& encoder = net.encoder;
-  json["encoder"] = {{"kind", encoder.kind},
-                     {"patch", encoder.patch},
-                     {"filters", encoder.filters},
-                     {"levels", encoder.levels},
-                     {"epsilon", encoder.epsilon}};
+  json["encoder"] = {{"kind", encoder.kind},     {"patch", encoder.patch},     {"filters", encoder.filters},
+                     {"levels", encoder.levels}, {"epsilon", encoder.epsilon}, {"contrast", encoder.contrast}};
   for (const LayerSpec& layer : net.layers) {
     json["layers"].push_back({{"name", layer.name},
                               {"inputs", layer.inputs},

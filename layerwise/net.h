@@ -16,10 +16,11 @@ namespace bitloom::layerwise {
 // `thermometer`: `levels` bits per colour channel, evenly spread.
 struct EncoderSpec {
   std::string kind = "whitened";
-  std::size_t patch = 3;
+  std::size_t patch = 5;
   std::size_t filters = 64;
   std::size_t levels = 20;
   double epsilon = 0.05;  // ZCA regulariser, on pixels / 64
+  double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0: not divided
 };
 
 // One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel.

@@ -1,6 +1,9 @@
 #include "layerwise/encoder.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "tests/layerwise/cases.h"
 #include "tests/support/catch.h"
@@ -18,8 +21,9 @@ EncoderSpec thermometer_spec(std::size_t levels) {
   return spec;
 }
 
-EncoderSpec whitened(std::size_t patch, std::size_t filters) {
+EncoderSpec whitened(std::size_t patch, std::size_t filters, double contrast = 0) {
   EncoderSpec spec;
+  spec.contrast = contrast;
   spec.patch = patch;
   spec.filters = filters;
   return spec;
@@ -35,22 +39,31 @@ std::vector<std::uint64_t> encode(const simd::Kernels& kernels, const Encoder& e
 
 // The response of filter f at a pixel, from the definition: pixels outside the image repeat its edge.
 std::int32_t response(const Encoder& encoder, std::span<const std::uint8_t> image, std::size_t f, std::ptrdiff_t y,
-                      std::ptrdiff_t x) {
+                      std::ptrdiff_t x, double contrast) {
   const auto height = static_cast<std::ptrdiff_t>(encoder.image_shape().height);
   const auto width = static_cast<std::ptrdiff_t>(encoder.image_shape().width);
   const auto half = static_cast<std::ptrdiff_t>(encoder.patch() / 2);
   const std::int16_t* tap = encoder.filters().data() + f * encoder.taps();
   std::int32_t sum = 0;
+  double taps = 0;
+  double squares = 0;
   for (std::ptrdiff_t dy = -half; dy <= half; ++dy) {
     for (std::ptrdiff_t dx = -half; dx <= half; ++dx) {
       for (std::size_t c = 0; c < encoder.image_shape().channels; ++c) {
         const auto row = std::clamp<std::ptrdiff_t>(y + dy, 0, height - 1);
         const auto column = std::clamp<std::ptrdiff_t>(x + dx, 0, width - 1);
-        sum += *tap++ * image[static_cast<std::size_t>((static_cast<std::ptrdiff_t>(c) * height + row) * width + column)];
+        const int pixel = image[static_cast<std::size_t>((static_cast<std::ptrdiff_t>(c) * height + row) * width + column)];
+        sum += *tap++ * pixel;
+        taps += pixel;
+        squares += pixel * pixel;
       }
     }
   }
-  return sum;
+  if (contrast == 0) return sum;
+  const auto n = static_cast<double>(encoder.taps());
+  const double variance = squares / n - taps / n * (taps / n);
+  return static_cast<std::int32_t>(static_cast<float>(sum) *
+                                   static_cast<float>(contrast / std::sqrt(variance + contrast * contrast)));
 }
 
 }  // namespace
@@ -85,10 +98,10 @@ TEST_CASE("the thermometer compares every colour with every level", "[encoder]")
   }
 }
 
-TEST_CASE("whitened filters encode by exact integers, in every instruction set", "[encoder]") {
+TEST_CASE("whitened filters encode to the same bits in every instruction set", "[encoder]") {
   const data::Dataset data = small_data(30);
-  for (const std::size_t patch : {1U, 3U, 5U}) {
-    const Encoder encoder = Encoder::fit(whitened(patch, 4), data, 1);
+  for (const auto& [patch, contrast] : std::vector<std::pair<std::size_t, double>>{{1, 0}, {3, 0}, {5, 0}, {3, 10}, {5, 2.5}}) {
+    const Encoder encoder = Encoder::fit(whitened(patch, 4, contrast), data, 1);
     CHECK(encoder.features() == 32);
     CHECK(encoder.output().channels == 64);
     TensorFile file;
@@ -97,14 +110,14 @@ TEST_CASE("whitened filters encode by exact integers, in every instruction set",
     std::vector<std::uint64_t> expected(144, 0);
     for (std::size_t p = 0; p < 144; ++p) {
       for (std::size_t f = 0; f < 32; ++f) {
-        const std::int32_t value =
-            response(encoder, data.image(7), f, static_cast<std::ptrdiff_t>(p / 12), static_cast<std::ptrdiff_t>(p % 12));
+        const std::int32_t value = response(encoder, data.image(7), f, static_cast<std::ptrdiff_t>(p / 12),
+                                            static_cast<std::ptrdiff_t>(p % 12), contrast);
         set_bit(expected.data() + p, 2 * f, value >= thresholds[2 * f]);
         set_bit(expected.data() + p, 2 * f + 1, value <= thresholds[2 * f + 1]);
       }
     }
     for (const std::string& name : simd::supported_kernels()) {
-      INFO(name << " patch " << patch);
+      INFO(name << " patch " << patch << " contrast " << contrast);
       CHECK(encode(simd::kernels(name), encoder, data.image(7)) == expected);
     }
   }
@@ -112,7 +125,7 @@ TEST_CASE("whitened filters encode by exact integers, in every instruction set",
 
 TEST_CASE("each bit of a whitened filter is set at a quarter of the pixels", "[encoder]") {
   const data::Dataset data = small_data(60);
-  const Encoder encoder = Encoder::fit(whitened(3, 32), data, 1);
+  const Encoder encoder = Encoder::fit(whitened(3, 32, 10), data, 1);
   std::vector<double> share(64, 0);
   for (std::size_t i = 0; i < data.size(); ++i) {
     const auto bits = encode(simd::kernels(), encoder, data.image(i));
@@ -126,6 +139,31 @@ TEST_CASE("each bit of a whitened filter is set at a quarter of the pixels", "[e
   }
 }
 
+TEST_CASE("with contrast divided out, a dimmed image has the bits of the bright one", "[encoder]") {
+  const data::Dataset data = small_data(60);
+  const Encoder plain = Encoder::fit(whitened(3, 32), data, 1);
+  const Encoder divided = Encoder::fit(whitened(3, 32, 1), data, 1);
+  std::vector<std::uint8_t> dim(data.image(5).begin(), data.image(5).end());
+  for (std::uint8_t& pixel : dim) pixel = static_cast<std::uint8_t>(60 + pixel / 3);
+  const auto differing = [&](const Encoder& encoder) {
+    const auto bright = encode(simd::kernels(), encoder, data.image(5));
+    const auto dimmed = encode(simd::kernels(), encoder, dim);
+    std::size_t bits = 0;
+    for (std::size_t i = 0; i < bright.size(); ++i) bits += static_cast<std::size_t>(std::popcount(bright[i] ^ dimmed[i]));
+    return bits;
+  };
+  CHECK(differing(divided) < differing(plain) / 2);
+}
+
+TEST_CASE("a patch of one grey pixel has no contrast to divide by", "[encoder]") {
+  data::Dataset data = small_data(20);
+  data.shape.channels = 1;
+  data.pixels.resize(data.size() * data.shape.height * data.shape.width);
+  const Encoder encoder = Encoder::fit(whitened(1, 4, 10), data, 1);
+  const auto bits = encode(simd::kernels(), encoder, data.image(0));
+  CHECK(std::any_of(bits.begin(), bits.end(), [&](std::uint64_t word) { return word != bits[0]; }));
+}
+
 TEST_CASE("fitting depends on data, spec and seed alone", "[encoder]") {
   const data::Dataset data = small_data(20);
   const Encoder one = Encoder::fit(whitened(3, 8), data, 1);
@@ -135,7 +173,7 @@ TEST_CASE("fitting depends on data, spec and seed alone", "[encoder]") {
 
 TEST_CASE("an encoder survives its file", "[encoder]") {
   const data::Dataset data = small_data(10);
-  for (const EncoderSpec& spec : {thermometer_spec(20), whitened(3, 40)}) {
+  for (const EncoderSpec& spec : {thermometer_spec(20), whitened(3, 40), whitened(3, 40, 10)}) {
     const Encoder encoder = Encoder::fit(spec, data, 1);
     TensorFile file;
     encoder.save(file);
@@ -145,7 +183,8 @@ TEST_CASE("an encoder survives its file", "[encoder]") {
     CHECK(difference(file, again) == "");
     CHECK(loaded.output() == encoder.output());
     CHECK(encode(simd::kernels(), loaded, data.image(3)) == encode(simd::kernels(), encoder, data.image(3)));
-    CHECK(encoder.macs() == 144 * encoder.features() * encoder.taps());
+    const bool divided = spec.kind == "whitened" && spec.contrast > 0;
+    CHECK(encoder.macs() == 144 * (encoder.features() * encoder.taps() + (divided ? encoder.features() + encoder.taps() : 0)));
     CHECK(encoder.bytes() == encoder.filters().size() * 2 + encoder.features() * 8);
   }
 }

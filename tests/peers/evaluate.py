@@ -39,7 +39,14 @@ class NumpyNet:
         filters = self.tensors["encoder.filters"].astype(np.int64)
         half = filters.shape[1] // 2
         padded = np.pad(image.transpose(1, 2, 0).astype(np.int64), ((half, half), (half, half), (0, 0)), mode="edge")
-        responses = patches(padded, filters.shape[1], 0) @ filters.reshape(len(filters), -1).T
+        pixels = patches(padded, filters.shape[1], 0)
+        responses = pixels @ filters.reshape(len(filters), -1).T
+        if "encoder.contrast" in self.tensors:
+            contrast = float(self.tensors["encoder.contrast"][0])
+            taps = pixels.shape[-1]
+            variance = (pixels**2).sum(axis=-1) / taps - (pixels.sum(axis=-1) / taps) ** 2
+            gain = (contrast / np.sqrt(np.maximum(variance, 0) + contrast * contrast)).astype(np.float32)
+            responses = np.trunc(responses.astype(np.float32) * gain[..., None]).astype(np.int64)
         thresholds = self.tensors["encoder.thresholds"]
         bits = np.stack([responses >= thresholds[:, 0], responses <= thresholds[:, 1]], axis=-1)
         return bits.reshape(*responses.shape[:2], -1).astype(np.uint8)
