@@ -163,7 +163,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
       b.first = 0.9 * b.first + 0.1 * gradient;
       b.second = 0.999 * b.second + 0.001 * gradient * gradient;
       b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
-      b.value = std::max(b.value, options_.smallest_offset);
+      b.value = std::min(std::max(b.value, options_.smallest_offset), options_.largest_offset);
     }
   }
   if (active_total > 0 && sums.magnitude()[0] > 0) {

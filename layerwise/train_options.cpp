@@ -16,7 +16,7 @@ constexpr const char* training = "Training";
 constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 
-const std::array<RealOption, 17> options_table = {{
+const std::array<RealOption, 18> options_table = {{
     {training, "head-learning-rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Adam's learning rate for the heads"},
     {training, "head-decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -43,6 +43,8 @@ const std::array<RealOption, 17> options_table = {{
      "threshold at the start, in standard deviations from the mean"},
     {thresholds, "smallest-offset", [](TrainOptions& o) -> double& { return o.layer.smallest_offset; }, -10, 10, false,
      "thresholds stay above this, in the same unit"},
+    {thresholds, "largest-offset", [](TrainOptions& o) -> double& { return o.layer.largest_offset; }, -10, 10, false,
+     "thresholds stay below this"},
     {thresholds, "active-share", [](TrainOptions& o) -> double& { return o.layer.active_share; }, 0, 1, true,
      "share of pixels near enough to the threshold to get gradient"},
     {thresholds, "initial-window", [](TrainOptions& o) -> double& { return o.layer.initial_window; }, 0, 10, true,
@@ -109,6 +111,7 @@ std::string describe(const TrainOptions& options) {
                {"offset_rate", layer.offset_rate},
                {"initial_offset", layer.initial_offset},
                {"smallest_offset", layer.smallest_offset},
+               {"largest_offset", layer.largest_offset},
                {"active_share", layer.active_share},
                {"initial_window", layer.initial_window},
                {"largest_window", layer.largest_window},

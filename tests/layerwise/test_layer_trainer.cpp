@@ -232,6 +232,26 @@ TEST_CASE("the control learns thresholds and no weights", "[layer_trainer]") {
   CHECK(std::fabs(trainer.mean_offset() - (offset - 0.1)) < 1e-6);  // Adam's first step
 }
 
+TEST_CASE("thresholds stay between their bounds", "[layer_trainer]") {
+  Random random(8, Stream::test);
+  BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 6, 6, 64);
+  LayerOptions options;
+  options.smallest_offset = -1.5;
+  options.largest_offset = -0.5;
+  LayerTrainer trainer(layer, options, 1, 2);
+  LayerSums sums = trainer.make_sums();
+  run(trainer, random_input(layer, 64, random), sums);
+  trainer.set_statistics(sums, 1);
+  sums.magnitude()[0] = 1000;
+  // The first ten channels want fewer bits, the others more.
+  for (std::size_t o = 0; o < 20; ++o) sums.value()[o] = o < 10 ? 10 : -10;
+  for (std::uint64_t step = 0; step < 50; ++step) trainer.update(sums, 1, 1.0, true, step);
+  CHECK(std::fabs(trainer.mean_offset() - -1.0) < 1e-12);
+  for (std::size_t o = 0; o < 20; ++o) sums.value()[o] = -10;
+  for (std::uint64_t step = 50; step < 200; ++step) trainer.update(sums, 1, 1.0, true, step);
+  CHECK(trainer.mean_offset() == -0.5);
+}
+
 TEST_CASE("the window is steered to the wanted share of pixels", "[layer_trainer]") {
   Random random(6, Stream::test);
   BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 16, 16, 64);
