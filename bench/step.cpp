@@ -1,6 +1,6 @@
 // bitloom_bench_step [STEPS]: whole training steps of one binary layer, as the trainer runs them, without what comes before the
-// layer (reading and encoding images, frozen layers). bench/step_peers.py runs the same layers in PyTorch and larq. The last line is
-// JSON.
+// layer (reading and encoding images, frozen layers). bench/step_peers.py runs the same layers in PyTorch and larq. The last
+// line is JSON.
 #include <fmt/format.h>
 #include <omp.h>
 
