@@ -21,7 +21,7 @@ def make_step(tf, larq, channels, width, size):
         larq.layers.QuantConv2D(width, 3, padding="same", use_bias=False, kernel_quantizer="ste_sign",
                                 kernel_constraint="weight_clip", input_shape=(size, size, channels)),
         tf.keras.layers.BatchNormalization(),
-        tf.keras.layers.Activation("ste_sign"),
+        larq.quantizers.SteSign(),
         tf.keras.layers.AveragePooling2D(size // GRID),
         tf.keras.layers.Flatten(),
         tf.keras.layers.Dense(CLASSES),
