@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Training steps of bench/step_peers.py's layers in larq on TensorFlow, for it to run: larq needs packages of its own.
 
-step_larq.py THREADS STEPS LAYERS: LAYERS is JSON, [[name, input channels, output channels, pixels on a side], ...]. Prints one
-line of JSON: the milliseconds of each of STEPS steps per layer, after two that are not counted, and the versions.
+step_larq.py THREADS STEPS: prints one line of JSON: the milliseconds of each of STEPS steps per layer, after two that are not
+counted, and the versions.
 """
 import json
 import os
 import sys
-import time
 
-BATCH, CLASSES, GRID = 128, 10, 4
+from step_peers import BATCH, CLASSES, GRID, LAYERS, step_milliseconds
 
 
 def make_step(tf, larq, channels, width, size):
@@ -41,23 +40,16 @@ def make_step(tf, larq, channels, width, size):
 
 
 def main():
-    threads, steps, layers = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    threads, steps = int(sys.argv[1]), int(sys.argv[2])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import larq
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     result = {"tensorflow": tf.__version__, "larq": larq.__version__, "milliseconds": {}}
-    for name, channels, width, size in layers:
+    for name, channels, width, size in LAYERS:
         step = make_step(tf, larq, channels, width, size)
-        losses, times = [step(), step()], []
-        for _ in range(steps):
-            start = time.perf_counter()
-            losses.append(step())
-            times.append(1e3 * (time.perf_counter() - start))
-        if not losses[-1] < losses[0]:
-            sys.exit(f"step_larq.py: larq does not train: loss {losses[0]} became {losses[-1]}")
-        result["milliseconds"][name] = times
+        result["milliseconds"][name] = step_milliseconds(step, steps, 2, "larq")
     print(json.dumps(result))
 
 

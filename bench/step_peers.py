@@ -60,15 +60,15 @@ def make_step(torch, channels, width, size, bf16):
     return step
 
 
-def torch_milliseconds(step, steps):
-    """Of each of some steps, after one that is not counted."""
-    losses, times = [step()], []
+def step_milliseconds(step, steps, uncounted, what):
+    """Of each of some steps, after the uncounted ones; `what` names who steps if it does not train."""
+    losses, times = [step() for _ in range(uncounted)], []
     for _ in range(steps):
         start = time.perf_counter()
         losses.append(step())
         times.append(1e3 * (time.perf_counter() - start))
     if not losses[-1] < losses[0]:
-        sys.exit(f"step_peers.py: PyTorch does not train: loss {losses[0]} became {losses[-1]}")
+        sys.exit(f"{what} does not train: loss {losses[0]} became {losses[-1]}")
     return times
 
 
@@ -81,7 +81,7 @@ def bitloom_milliseconds(program):
 def larq_milliseconds(python, threads, steps):
     """Layer -> milliseconds of each step, and the program's JSON."""
     script = pathlib.Path(__file__).with_name("step_larq.py")
-    command = [python, str(script), str(threads), str(steps), json.dumps(LAYERS)]
+    command = [python, str(script), str(threads), str(steps)]
     result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
     return result["milliseconds"], result
 
@@ -111,7 +111,7 @@ def main():
             times[name]["bitloom"].append(ours[name])
             for kind, bf16 in types.items():
                 step = make_step(torch, channels, width, size, bf16)
-                times[name][f"torch_{kind}"] += torch_milliseconds(step, arguments.steps)
+                times[name][f"torch_{kind}"] += step_milliseconds(step, arguments.steps, 1, "PyTorch")
         if arguments.larq:
             theirs, larq = larq_milliseconds(arguments.larq, result["threads"], arguments.steps)
             for name, values in theirs.items():
