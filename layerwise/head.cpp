@@ -54,6 +54,17 @@ void pack_transposed(const std::int16_t* matrix, std::size_t rows, std::size_t c
   }
 }
 
+// Sets the features that are left out of image i to their mean, 0.
+void drop(const Head::Objective& objective, std::size_t i, std::int16_t* centred, std::size_t features) {
+  const auto below = static_cast<std::uint32_t>(objective.dropout * 65536.0);
+  for (std::size_t k = 0; k < features; k += 4) {
+    const std::uint64_t random = mix64(objective.keys[i] + k);
+    for (std::size_t j = 0; j < 4 && k + j < features; ++j) {
+      if (((random >> (16 * j)) & 0xFFFFU) < below) centred[k + j] = 0;
+    }
+  }
+}
+
 }  // namespace
 
 void AdamParameter::resize(std::size_t size) {
@@ -235,15 +246,20 @@ void Head::add_pixel_gradient(const float* region_gradient, std::size_t y, std::
   }
 }
 
-void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, Workspace& work,
-                   float* logits) const {
+// One row more, so that backward() can pad to an even number.
+void Head::centre(const std::int16_t* counts, std::size_t n, Workspace& work) const {
   const std::size_t f = features();
-  const std::size_t units = regions_ * hidden_;
-  // One row more, so that backward() can pad to an even number.
   std::int16_t* const centred = Workspace::room(work.centred, (n + 1) * f);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t k = 0; k < f; ++k) centred[i * f + k] = static_cast<std::int16_t>(counts[i * f + k] - centre_[k]);
   }
+}
+
+// From the centred counts in `work`, multiplied by `gain`.
+void Head::forward(const simd::Kernels& kernels, std::size_t n, float gain, Workspace& work, float* logits) const {
+  const std::size_t f = features();
+  const std::size_t units = regions_ * hidden_;
+  const std::int16_t* const centred = work.centred.data();
   std::int32_t* const linear = Workspace::zeros(work.logits, 2 * n * padded_classes_);
   std::int32_t* const from_hidden = linear + n * padded_classes_;
   kernels.gemm_s16(n, padded_classes_, f, centred, f, linear_forward_.data(), linear, padded_classes_);
@@ -251,7 +267,7 @@ void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std
     std::int16_t* const hidden = Workspace::room(work.hidden, (n + 1) * units);
     std::int32_t* const pre = Workspace::zeros(work.pre, n * units);
     kernels.gemm_s16(n * regions_, hidden_, channels_, centred, channels_, input_forward_.data(), pre, hidden_);
-    const float step = scale_ / weight_steps;
+    const float step = gain * scale_ / weight_steps;
     for (std::size_t i = 0; i < n * regions_; ++i) {
       for (std::size_t j = 0; j < hidden_; ++j) {
         const float h = static_cast<float>(pre[i * hidden_ + j]) * step + input_bias_.value[j];
@@ -260,7 +276,7 @@ void Head::forward(const simd::Kernels& kernels, const std::int16_t* counts, std
     }
     kernels.gemm_s16(n, padded_classes_, units, hidden, units, output_forward_.data(), from_hidden, padded_classes_);
   }
-  const float linear_step = scale_ / (binary_ ? 4 * weight_steps : weight_steps);
+  const float linear_step = gain * scale_ / (binary_ ? 4 * weight_steps : weight_steps);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t l = 0; l < classes_; ++l) {
       logits[i * classes_ + l] =
@@ -275,7 +291,8 @@ void Head::predict(const simd::Kernels& kernels, const std::int16_t* counts, std
   Workspace& work = Workspace::of_thread();
   for (std::size_t i = 0; i < n; i += chunk_images) {
     const std::size_t m = std::min(chunk_images, n - i);
-    forward(kernels, counts + i * features(), m, work, logits + i * classes_);
+    centre(counts + i * features(), m, work);
+    forward(kernels, m, 1.0F, work, logits + i * classes_);
   }
 }
 
@@ -300,7 +317,7 @@ Head::Sums Head::make_sums() const {
 }
 
 Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
-                          double smoothing, Sums& sums, float* gradient) const {
+                          const Objective& objective, Sums& sums, float* gradient) const {
   const std::size_t f = features();
   const std::size_t units = regions_ * hidden_;
   Workspace& work = Workspace::of_thread();
@@ -312,8 +329,8 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
   work.p.resize(classes_);
   std::vector<float>& logits = work.scores;
   std::vector<float>& p = work.p;
-  const auto target_off = static_cast<float>(smoothing / static_cast<double>(classes_));
-  const auto target_on = static_cast<float>(1.0 - smoothing) + target_off;
+  const auto target_off = static_cast<float>(objective.smoothing / static_cast<double>(classes_));
+  const auto target_on = static_cast<float>(1.0 - objective.smoothing) + target_off;
   const auto add = [&](std::vector<std::int64_t>& sum) {
     for (std::size_t k = 0; k < sum.size(); ++k) {
       sum[k] += products[k];
@@ -321,18 +338,21 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
     }
   };
 
+  const auto gain = static_cast<float>(1.0 / (1.0 - objective.dropout));
   Loss loss;
   for (std::size_t begin = 0; begin < n; begin += chunk_images) {
     const std::size_t m = std::min(chunk_images, n - begin);
     const std::size_t even = round_up(m, 2);
-    forward(kernels, counts + begin * f, m, work, logits.data());
+    centre(counts + begin * f, m, work);
     std::int16_t* const centred = work.centred.data();
     for (std::size_t i = 0; i < m; ++i) {
       for (std::size_t k = 0; k < f; ++k) sums.count[k] += counts[(begin + i) * f + k];
       std::int64_t squares = 0;
       for (std::size_t k = 0; k < f; ++k) squares += std::int32_t{centred[i * f + k]} * centred[i * f + k];
       sums.count_squared[0] += squares;
+      if (objective.dropout > 0) drop(objective, begin + i, centred + i * f, f);
     }
+    forward(kernels, m, gain, work, logits.data());
     // p - y, in fixed point.
     std::int16_t* const error = Workspace::zeros(work.error, chunk_images * padded_classes_);
     std::int16_t* const error_t = Workspace::zeros(work.error_t, padded_classes_ * chunk_images);
@@ -384,8 +404,8 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
       add(sums.hidden);
       kernels.gemm_s16(rows, channels_, hidden_, hidden_error, hidden_, input_backward_.data(), through_hidden, channels_);
     }
-    const float linear_step = scale_ / (error_steps * (binary_ ? 4 * weight_steps : weight_steps));
-    const float hidden_step = scale_ / (hidden_error_steps * weight_steps);
+    const float linear_step = gain * scale_ / (error_steps * (binary_ ? 4 * weight_steps : weight_steps));
+    const float hidden_step = gain * scale_ / (hidden_error_steps * weight_steps);
     for (std::size_t k = 0; k < m * f; ++k) {
       gradient[begin * f + k] =
           static_cast<float>(through_linear[k]) * linear_step + static_cast<float>(through_hidden[k]) * hidden_step;

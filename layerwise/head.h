@@ -78,15 +78,23 @@ class Head {
     std::int64_t micro_nats = 0;  // summed over the examples, each rounded: the sum does not depend on its order
     std::size_t correct = 0;
   };
+  struct Objective {
+    double smoothing = 0;                 // label smoothing: probability spread over all classes
+    double dropout = 0;                   // probability that a feature is left out of an image (Srivastava et al. 2014)
+    const std::uint64_t* keys = nullptr;  // (N), with dropout: what an image's choice is drawn from
+  };
   // Forward and backward over counts (N, F) with labels (N): adds to `sums`, writes the loss gradient of every count to
-  // `gradient` (N, F). `smoothing` is label smoothing. Any N; call it per thread with its own `sums`.
+  // `gradient` (N, F), also of features that were left out. Any N; call it per thread with its own `sums`.
   Loss backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
-                double smoothing, Sums& sums, float* gradient) const;
+                const Objective& objective, Sums& sums, float* gradient) const;
 
   // One Adam step with sums over `examples` images. The first call only sets the centre and scale of the features. Hidden
   // units take half the rate. Features are correlated, so a step moves the logits by the rate times the number of weights that
   // feed them: the linear weights of more than 2,048 features take the rate by 2048 / features.
   void update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay);
+
+  // Takes what inference uses of another head of the same description: the start of its further training.
+  void start_from(const Head& trained);
 
   // What inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
   void save(TensorFile& file, const std::string& prefix, bool training) const;
@@ -95,7 +103,8 @@ class Head {
  private:
   struct Workspace;
   void quantise();
-  void forward(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, Workspace& work, float* logits) const;
+  void centre(const std::int16_t* counts, std::size_t n, Workspace& work) const;
+  void forward(const simd::Kernels& kernels, std::size_t n, float gain, Workspace& work, float* logits) const;
 
   HeadSpec spec_;
   MapShape map_;

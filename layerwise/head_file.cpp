@@ -110,4 +110,11 @@ void Head::load(const TensorFile& file, const std::string& prefix, bool training
   quantise();
 }
 
+// By way of the stored form: a head that comes from the cache and one that was just trained give the same.
+void Head::start_from(const Head& trained) {
+  TensorFile file;
+  trained.save(file, "head", false);
+  load(file, "head", false);
+}
+
 }  // namespace bitloom::layerwise

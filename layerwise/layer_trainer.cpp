@@ -27,8 +27,9 @@ void LayerSums::clear() {
   std::fill(statistics.begin(), statistics.end(), 0);
 }
 
-LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream)
-    : layer_(layer), options_(options), rule_(find_rule(options.rule.name)) {
+LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream,
+                           bool again)
+    : layer_(layer), options_(options), rule_(find_rule(options.rule.name)), again_(again) {
   if (layer.spec().ternary && !rule_.ternary) {
     fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule_.name,
          layer.spec().name);
@@ -70,10 +71,17 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   for (std::size_t row = 0; row < o; ++row) {
     const RuleRow view = {state_.data() + row * layer.patch_bits(), nullptr,           layer.valid_bits().data(), sign.data(),
                           spec.ternary ? nonzero.data() : nullptr,  layer.patch_bits()};
-    rule_.initialise(options.rule, row_key(seed, Stream::weight_init, stream, row), view);
-    layer_.set_row(row, sign.data(), view.nonzero);
+    const std::uint64_t key = row_key(seed, Stream::weight_init, stream, row);
+    if (again) {
+      std::copy_n(layer.rows().data() + row * layer.patch_words(), sign.size(), sign.data());
+      if (spec.ternary) std::copy_n(layer.nonzero_rows().data() + row * layer.patch_words(), nonzero.size(), nonzero.data());
+      rule_.adopt(options.rule, key, view);
+    } else {
+      rule_.initialise(options.rule, key, view);
+      layer_.set_row(row, sign.data(), view.nonzero);
+    }
   }
-  place_thresholds();
+  if (!again) place_thresholds();
 }
 
 LayerSums LayerTrainer::make_sums() const {
@@ -117,6 +125,8 @@ void LayerTrainer::set_statistics(const LayerSums& sums, std::size_t images) {
     const double mean = static_cast<double>(sums.count()[o]) / n;
     mean_[o] = mean + half;
     variance_[o] = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
+    // place_thresholds() rounds up and takes 1 off: the middle of what it takes for the threshold that is there.
+    if (again_) offset_[o].value = (layer_.thresholds()[o] + 0.5 - mean_[o]) / std::sqrt(variance_[o]);
   }
   const MapShape& input = layer_.geometry().input;
   const auto inputs = static_cast<double>(images * input.height * input.width);

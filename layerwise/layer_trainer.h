@@ -58,8 +58,9 @@ struct LayerSums {
 
 class LayerTrainer {
  public:
-  // Draws the weights' accumulators (seed, stream) and sets the signs of `layer`, which must outlive the trainer.
-  LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream);
+  // Draws the weights' accumulators (seed, stream) and sets the signs of `layer`, which must outlive the trainer. `again`: the
+  // layer was trained before; it keeps its weights and thresholds, and what is drawn goes with them.
+  LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream, bool again = false);
 
   BinaryLayer& layer() { return layer_; }
   const BinaryLayer& layer() const { return layer_; }
@@ -96,6 +97,7 @@ class LayerTrainer {
   BinaryLayer& layer_;
   LayerOptions options_;
   const UpdateRule& rule_;
+  bool again_;
   std::vector<std::int16_t> state_;  // (O, B)
   std::vector<double> mean_, variance_, window_;
   std::vector<Offset> offset_;

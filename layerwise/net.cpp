@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/suggest.h"
+#include "data/augment.h"
 #include "layerwise/train_options.h"
 
 namespace bitloom::layerwise {
@@ -165,6 +166,7 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   reader.read("discard", spec.discard);
   reader.read("epochs", spec.epochs);
   reader.read("passes_gradient", spec.passes_gradient);
+  reader.read("augment", spec.augment);
   reader.read("options", spec.options);
   if (const Json* child = reader.child("head")) spec.head = read_head(*child, head, where + ".head");
   reader.finish();
@@ -176,7 +178,12 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   if (spec.name.empty()) spec.name = spec.train.front();
   for (const auto& [name, value] : spec.options) check_stage_option(where + ".options", name, value);
   check_range(where + ".epochs", spec.epochs, 0, 100000);
+  if (!spec.augment.empty()) data::parse_augment(spec.augment);
   return spec;
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::size_t index_of(const NetSpec& net, const std::string& name) {
@@ -238,10 +245,27 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   }
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   std::set<std::string> trained;
+  std::map<std::string, HeadSpec> heads;    // by layer, as some stage describes it
+  std::map<std::string, bool> head_stands;  // whether the last stage that trains the layer has one for it
   std::set<std::string> stage_names;
   for (const StageSpec& stage : net.stages) {
     if (!stage_names.insert(stage.name).second) fail(ErrorKind::usage, "{}: there are two stages '{}'", source, stage.name);
+    for (const LayerSpec& above : net.layers) {
+      if (!trained.contains(above.name) || has(stage.train, above.name)) continue;
+      for (const std::string& input : above.inputs) {
+        if (!has(stage.train, input)) continue;
+        fail(ErrorKind::usage, "{}: stage '{}' trains '{}' again, but not '{}', which was trained on what it gave before",
+             source, stage.name, input, above.name);
+      }
+    }
+    for (const std::string& name : stage.heads) {
+      if (!(heads.emplace(name, stage.head).first->second == stage.head)) {
+        fail(ErrorKind::usage, "{}: stage '{}' describes another head of layer '{}' than an earlier stage", source, stage.name,
+             name);
+      }
+    }
     for (const std::string& name : stage.train) {
+      head_stands[name] = has(stage.heads, name);
       if (std::count(stage.train.begin(), stage.train.end(), name) != 1) {
         fail(ErrorKind::usage, "{}: stage '{}' trains layer '{}' twice", source, stage.name, name);
       }
@@ -259,9 +283,11 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   }
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
   // Only a head can vote.
-  std::vector<std::string> heads;
-  for (const StageSpec& stage : net.stages) heads.insert(heads.end(), stage.heads.begin(), stage.heads.end());
-  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, heads);
+  std::vector<std::string> voters;
+  for (const auto& [name, stands] : head_stands) {
+    if (stands) voters.push_back(name);
+  }
+  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, voters);
   without_discarded(net);  // throws if it cannot be done
   return net;
 }
@@ -302,6 +328,7 @@ Json to_json(const NetSpec& net) {
          {"passes_gradient", stage.passes_gradient},
          {"head", {{"kind", head.kind}, {"grid", head.grid}, {"hidden", head.hidden}, {"kernel", head.kernel}}}});
     if (!stage.options.empty()) json["stages"].back()["options"] = stage.options;
+    if (!stage.augment.empty()) json["stages"].back()["augment"] = stage.augment;
   }
   return json;
 }
@@ -321,7 +348,7 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   for (Json& stage : json["stages"]) {
     if (object == "head") targets.push_back(&stage["head"]);
     if (object == stage["name"]) {
-      if (member == "epochs" || member == "passes_gradient") targets.push_back(&stage);
+      if (member == "epochs" || member == "passes_gradient" || member == "augment") targets.push_back(&stage);
       if (is_stage_option(member)) targets.push_back(&stage["options"]);
     }
     known.push_back(stage["name"]);

@@ -47,9 +47,12 @@ struct HeadSpec {
   std::size_t grid = 4;
   std::size_t hidden = 64;
   std::size_t kernel = 3;  // of class_conv
+
+  bool operator==(const HeadSpec&) const = default;
 };
 
-// One stage of training: which layers learn, which of them have a head, what is kept.
+// One stage of training: which layers learn, which of them have a head, what is kept. A layer that an earlier stage trained may
+// learn again, together with all trained layers that read it: it goes on from the weights it has.
 struct StageSpec {
   std::string name;
   std::vector<std::string> train;    // in the order of the net
@@ -58,7 +61,8 @@ struct StageSpec {
   std::size_t epochs = 4;
   HeadSpec head;
   std::map<std::string, double>
-      options;                  // of training, that this stage sets for itself (train_options.h): "smallest_offset", ...
+      options;          // of training, that this stage sets for itself (train_options.h): "smallest_offset", ...
+  std::string augment;  // what is done to this stage's images (data/augment.h), instead of what the run says; empty: that
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 

@@ -48,6 +48,19 @@ void initialise_accumulators(const RuleOptions& options, std::uint64_t key, cons
   pack_accumulators(options, row);
 }
 
+// Magnitudes as initialise() draws them, above the dead zone where there is one.
+void adopt_into_accumulators(const RuleOptions& options, std::uint64_t key, const RuleRow& row) {
+  const float zone = row.nonzero == nullptr ? 0.0F : static_cast<float>(options.dead_zone);
+  for (std::size_t k = 0; k < row.n; ++k) {
+    const float u = draw(key, k);
+    const bool zero = row.nonzero != nullptr && !get_bit(row.nonzero, k);
+    const float magnitude = zero ? zone * (2 * u - 1) : zone + u * initial_range;
+    // At least one step from 0: the sign of 0 is +1.
+    const std::int32_t steps = static_cast<std::int32_t>(magnitude * accumulator_one) + (zero ? 0 : 1);
+    row.state[k] = static_cast<std::int16_t>(std::min(steps, 32767) * (get_bit(row.sign, k) ? -1 : 1));
+  }
+}
+
 // The weight is the sign of its accumulator, which descends the gradient and is clipped to -1 .. 1.
 void accumulate(const RuleOptions& options, double rate, std::uint64_t, const RuleRow& row) {
   const auto step = static_cast<float>(options.learning_rate * rate) * accumulator_one;
@@ -55,8 +68,10 @@ void accumulate(const RuleOptions& options, double rate, std::uint64_t, const Ru
   pack_accumulators(options, row);
 }
 
-void initialise_signs(const RuleOptions&, std::uint64_t key, const RuleRow& row) {
-  std::fill(row.state, row.state + row.n, std::int16_t{0});
+void forget(const RuleOptions&, std::uint64_t, const RuleRow& row) { std::fill(row.state, row.state + row.n, std::int16_t{0}); }
+
+void initialise_signs(const RuleOptions& options, std::uint64_t key, const RuleRow& row) {
+  forget(options, key, row);
   pack(row, row.sign, [&](std::size_t k) { return draw(key, k) < 0.5F; });
 }
 
@@ -142,6 +157,13 @@ void initialise_bytes(const RuleOptions&, std::uint64_t key, const RuleRow& row)
   pack_high_bytes(row);
 }
 
+void adopt_into_bytes(const RuleOptions&, std::uint64_t key, const RuleRow& row) {
+  for (std::size_t k = 0; k < row.n; ++k) {
+    const std::int32_t steps = 1 + static_cast<std::int32_t>(draw(key, k) * initial_range * byte_one);
+    row.state[k] = join_bytes(get_bit(row.sign, k) ? -steps : steps, 0);
+  }
+}
+
 void accumulate_with_momentum(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
   constexpr float keep = 0.9F;
   constexpr float limit = 120.0F;  // leaves room for the rounding
@@ -156,18 +178,18 @@ void accumulate_with_momentum(const RuleOptions& options, double rate, std::uint
 }
 
 constexpr std::array<UpdateRule, 6> rules = {{
-    {"accumulate", "integer accumulators; the weight is the sign", 16, true, initialise_accumulators, accumulate, nullptr,
-     nullptr},
+    {"accumulate", "integer accumulators; the weight is the sign", 16, true, initialise_accumulators, adopt_into_accumulators,
+     accumulate, nullptr, nullptr},
     {"momentum", "accumulators of 8 bits moved by an averaged gradient of 8 bits", 16, false, initialise_bytes,
-     accumulate_with_momentum, nullptr, nullptr},
-    {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, initialise_signs, average, flip_score,
-     share_of_weights},
-    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, initialise_signs, bop, nullptr,
-     nullptr},
-    {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, initialise_signs, stochastic,
+     adopt_into_bytes, accumulate_with_momentum, nullptr, nullptr},
+    {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, initialise_signs, forget, average,
+     flip_score, share_of_weights},
+    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, initialise_signs, forget, bop,
      nullptr, nullptr},
+    {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, initialise_signs, forget,
+     stochastic, nullptr, nullptr},
     {"greedy", "flip the one weight that most lowers this batch's loss; none if no flip does (with --signal exact)", 16, false,
-     initialise_signs, remember, flip_score, one},
+     initialise_signs, forget, remember, flip_score, one},
 }};
 
 }  // namespace

@@ -36,6 +36,8 @@ struct UpdateRule {
   bool ternary;            // can it train ternary layers?
   // Draws the initial state and signs of a row; random words come from (key, position).
   void (*initialise)(const RuleOptions& options, std::uint64_t key, const RuleRow& row);
+  // Draws the state of a row whose signs (and nonzero) are given: weights that learn again.
+  void (*adopt)(const RuleOptions& options, std::uint64_t key, const RuleRow& row);
   // Moves the state; sets sign (and nonzero). rate is the schedule's share of the learning rate.
   void (*update)(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row);
   // Rules that choose among all weights of the layer: the score of each weight (flip the largest), computed after update();

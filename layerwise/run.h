@@ -49,6 +49,7 @@ class Run {
   std::unique_ptr<Stage> make_stage(std::size_t s);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
+  void drop_outdated_heads(std::size_t s);
   Classifier classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const;
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>

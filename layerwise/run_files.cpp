@@ -21,11 +21,15 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
     hasher.update(std::string_view("bitloom stage 1")).update(std::string_view(data_hash));
     hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
     Json stage = json["stages"][s];
-    stage.erase("options");  // described with the run's
+    stage.erase("options");  // described with the run's, as is
+    stage.erase("augment");
     hasher.update(std::string_view(stage.dump()));
     for (const std::string& name : net.stages[s].train) {
       for (const Json& layer : json["layers"]) {
         if (layer["name"] == name) hasher.update(std::string_view(layer.dump()));
+      }
+      if (const auto before = trained_by.find(name); before != trained_by.end()) {
+        hasher.update(std::string_view(before->second.hex()));
       }
       for (const std::string& input : net.layer(name).inputs) {
         const auto below = trained_by.find(input);
@@ -100,8 +104,8 @@ void Run::save_trained(TensorFile& file) const {
         if (layer.spec().name == name) layer.save(file);
       }
     }
-    for (const std::string& name : options_.net.stages[s].heads) result_.model.heads.at(name).save(file, name + ".head", false);
   }
+  for (const auto& [name, head] : result_.model.heads) head.save(file, name + ".head", false);
 }
 
 // The layers and heads of finished stage s.
@@ -113,10 +117,19 @@ void Run::load_stage(const TensorFile& file, std::size_t s) {
   for (BinaryLayer& layer : result_.model.layers) {
     const std::string& name = layer.spec().name;
     if (has(spec.train, name)) layer.load(file);
-    if (!has(spec.heads, name)) continue;
+    // A layer that learned again without a head has none.
+    if (!has(spec.heads, name) || !file.contains(name + ".head.centre")) continue;
     Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
     head.load(file, name + ".head", false);
     result_.model.heads.insert_or_assign(name, std::move(head));
+  }
+}
+
+// A layer that learns again without a head loses the one that read what it gave before.
+void Run::drop_outdated_heads(std::size_t s) {
+  const StageSpec& spec = options_.net.stages[s];
+  for (const std::string& name : spec.train) {
+    if (std::find(spec.heads.begin(), spec.heads.end(), name) == spec.heads.end()) result_.model.heads.erase(name);
   }
 }
 
@@ -202,6 +215,7 @@ bool Run::reuse(std::size_t s) {
   const TensorFile file = TensorFile::parse(bytes, "cached stage", Checksum::required);
   const StageSpec& spec = options_.net.stages[s];
   load_stage(file, s);
+  drop_outdated_heads(s);
   StageSummary summary{spec.name, 0, true, std::stod(file.get_metadata("validation_accuracy"))};
   progress_.line(fmt::format("{}: taken from the cache (validation {:.2f}%)", spec.name, 100 * summary.validation_accuracy));
   if (comm_.is_root()) {

@@ -75,6 +75,7 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
 
 void Run::finish_stage(const Stage& stage) {
   const StageSpec& spec = stage.spec();
+  drop_outdated_heads(stage_);
   for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
   StageSummary summary;
   summary.name = spec.name;

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -43,7 +44,8 @@ struct Stage::ThreadState {
 };
 
 Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
-             std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id)
+             std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id,
+             const Earlier& earlier)
     : kernels_(kernels),
       comm_(comm),
       spec_(spec),
@@ -83,7 +85,8 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
     state.entries.resize(local_images_);
-    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size()));
+    const bool again = std::find(earlier.layers.begin(), earlier.layers.end(), name) != earlier.layers.end();
+    trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size(), again));
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));
   }
@@ -104,6 +107,10 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.layer = position(name);
     const MapShape& map = layers[states_[state.layer].index].geometry().output;
     state.head = std::make_unique<Head>(spec.head, map, train.classes(), options.seed, id * 1000 + heads_.size());
+    if (earlier.heads != nullptr) {
+      const auto found = earlier.heads->find(name);
+      if (found != earlier.heads->end() && found->second.spec() == spec.head) state.head->start_from(found->second);
+    }
     state.sums = state.head->make_sums();
     state.counts.resize(local_images_ * state.head->features());
     state.gradient.resize(local_images_ * state.head->features());
@@ -296,8 +303,13 @@ void Stage::run_heads(StepResult& result) {
       const std::size_t count = std::min(head_chunk, local_images_ - begin);
       HeadState& head = heads_[h];
       const std::size_t f = head.head->features();
+      std::array<std::uint64_t, head_chunk> keys;
+      for (std::size_t i = 0; i < count; ++i) {
+        keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (local_begin_ + begin + i) * 64 + h).next();
+      }
+      const Head::Objective objective = {options_.label_smoothing, options_.head_dropout, keys.data()};
       const Head::Loss loss =
-          head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count, options_.label_smoothing,
+          head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count, objective,
                               threads_[thread_index()]->head_sums[h], head.gradient.data() + begin * f);
       mine[2 * h] += loss.micro_nats;
       mine[2 * h + 1] += static_cast<std::int64_t>(loss.correct);

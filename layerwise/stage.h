@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,12 +32,20 @@ struct StepResult {
   PhaseTimes times;                  // of this rank
 };
 
+// What earlier stages left of the layers that a stage trains again: they keep their weights, and heads of the same description
+// start from the one that was there.
+struct Earlier {
+  std::vector<std::string> layers;
+  const std::map<std::string, Head>* heads = nullptr;
+};
+
 class Stage {
  public:
   // `layers` are the layers of the whole net; those before the stage's are trained already. Everything passed by reference
   // outlives the stage. `id` separates the random streams of stages.
   Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
-        std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id);
+        std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id,
+        const Earlier& earlier = {});
   ~Stage();
 
   const StageSpec& spec() const { return spec_; }

@@ -16,11 +16,13 @@ constexpr const char* training = "Training";
 constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 
-const std::array<RealOption, 18> options_table = {{
+const std::array<RealOption, 19> options_table = {{
     {training, "head-learning-rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Adam's learning rate for the heads"},
     {training, "head-decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
      "decoupled weight decay of the heads, per step and learning rate"},
+    {training, "head-dropout", [](TrainOptions& o) -> double& { return o.head_dropout; }, 0, 0.99, false,
+     "probability that a feature of a head is left out of a training image"},
     {training, "label-smoothing", [](TrainOptions& o) -> double& { return o.label_smoothing; }, 0, 0.99, false,
      "probability spread over all classes"},
     {training, "final-rate", [](TrainOptions& o) -> double& { return o.final_rate; }, 0, 1, false,
@@ -88,6 +90,7 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
 }
 
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage) {
+  if (!stage.augment.empty()) options.augment = data::parse_augment(stage.augment);
   for (const auto& [name, value] : stage.options) {
     check_stage_option(fmt::format("stage '{}': options", stage.name), name, value);
     find(name)->of(options) = value;
@@ -104,6 +107,7 @@ std::string describe(const TrainOptions& options) {
                {"augment", data::to_string(options.augment)},
                {"head_rate", options.head_rate},
                {"head_decay", options.head_decay},
+               {"head_dropout", options.head_dropout},
                {"label_smoothing", options.label_smoothing},
                {"final_rate", options.final_rate},
                {"warmup_steps", options.warmup_steps},

@@ -21,6 +21,7 @@ struct TrainOptions {
   std::string signal = "window";   // window (first order, in bits) or exact (the loss change of every flip)
   double head_rate = 0.002;        // Adam's, for heads; see Head::update
   double head_decay = 0;           // decoupled weight decay of heads
+  double head_dropout = 0;         // probability that a head's feature is left out of a training image
   double label_smoothing = 0;
   double final_rate = 0.01;             // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;       // only heads learn; at most a tenth of the stage

@@ -8,9 +8,16 @@
 namespace bitloom::layerwise {
 
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
+  Earlier earlier;
+  for (std::size_t before = 0; before < s; ++before) {
+    const auto& names = options_.net.stages[before].train;
+    earlier.layers.insert(earlier.layers.end(), names.begin(), names.end());
+  }
+  earlier.heads = &result_.model.heads;
   // 20 bits of the key separate the random streams of stages; equal stages of two nets draw equal numbers.
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, for_stage(options_.train, options_.net.stages[s]), keys_[s].low & 0xFFFFF);
+                                 data_.train, for_stage(options_.train, options_.net.stages[s]), keys_[s].low & 0xFFFFF,
+                                 earlier);
 }
 
 void Run::train_stage(std::size_t s) {

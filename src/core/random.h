@@ -29,6 +29,7 @@ enum class Stream : std::uint64_t {
   flips = 9,
   test = 10,
   augment_copy = 11,
+  dropout = 12,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

@@ -37,6 +37,17 @@ inline layerwise::NetSpec two_layers(std::size_t first = 24, std::size_t second 
                               "net.json");
 }
 
+// The same, after which both layers learn again, under the upper one's head.
+inline layerwise::NetSpec two_layers_again() {
+  return layerwise::parse_net(fmt::format(R"({{"name": "again", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+      {{"name": "a", "width": 24}}, {{"name": "b", "pool": "or", "width": 16}}],
+      "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}},
+                 {{"name": "again", "train": ["a", "b"], "epochs": 2, "augment": "flip,cutout2",
+                   "options": {{"head_dropout": 0.2}}}}]}})",
+                                          thermometer),
+                              "net.json");
+}
+
 inline layerwise::RunOptions options_for(const fs::path& folder, const layerwise::NetSpec& net = two_layers()) {
   layerwise::RunOptions options;
   options.folder = folder;

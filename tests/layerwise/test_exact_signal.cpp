@@ -108,7 +108,7 @@ struct Setup {
     for (int step = 0; step < 8; ++step) {
       count();
       Head::Sums sums = head->make_sums();
-      head->backward(kernels, counts.data(), labels.data(), images, 0, sums, gradient.data());
+      head->backward(kernels, counts.data(), labels.data(), images, {}, sums, gradient.data());
       // Slowly enough for losses that are not 0.
       head->update(sums, images, 0.3 / static_cast<double>(c.out_channels * head->regions()), 0);
     }

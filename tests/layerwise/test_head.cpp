@@ -39,7 +39,7 @@ void train(Head& head, const Examples& examples, int steps, double rate) {
   Head::Sums sums = head.make_sums();
   for (int step = 0; step < steps; ++step) {
     sums.clear();
-    head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, 0, sums, gradient.data());
+    head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, {}, sums, gradient.data());
     head.update(sums, examples.n, rate, 0);
   }
 }
@@ -267,7 +267,7 @@ TEST_CASE("gradients are the slopes of the loss", "[head]") {
     Head::Sums sums = head.make_sums();
     std::vector<float> gradient(examples.counts.size());
     const Head::Loss loss =
-        head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, 0, sums, gradient.data());
+        head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, {}, sums, gradient.data());
     Reference reference(head);
     std::vector<double> counts(examples.counts.begin(), examples.counts.end());
     CHECK(std::fabs(1e-6 * static_cast<double>(loss.micro_nats) - reference.loss(examples, counts)) < 0.1);
@@ -283,6 +283,68 @@ TEST_CASE("gradients are the slopes of the loss", "[head]") {
   }
 }
 
+TEST_CASE("dropped features are at their mean, the others are scaled up", "[head]") {
+  const MapShape map = {6, 6, 70, 0};
+  for (const double dropout : {0.25, 0.5}) {
+    Head head(spec_of("hidden"), map, classes, 1, 1);
+    train(head, Examples(head, map, 21, 6), 30, 0.01);
+    const Examples examples(head, map, 21, 60);
+    const std::size_t f = head.features();
+    std::vector<std::uint64_t> keys;
+    for (std::size_t i = 0; i < examples.n; ++i) keys.push_back(1000 + i);
+    const Head::Objective objective = {0, dropout, keys.data()};
+    Head::Sums sums = head.make_sums();
+    std::vector<float> gradient(examples.counts.size());
+    const Head::Loss loss = head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n,
+                                          objective, sums, gradient.data());
+    // What was dropped: where an image alone leaves no gradient of the linear weights of its class.
+    Reference reference(head);
+    std::vector<double> counts;
+    std::size_t dropped = 0;
+    std::size_t known = 0;
+    for (std::size_t i = 0; i < examples.n; ++i) {
+      Head::Sums one = head.make_sums();
+      std::vector<float> ignored(f);
+      const Head::Objective alone = {0, dropout, keys.data() + i};
+      head.backward(simd::kernels(), examples.counts.data() + i * f, examples.labels.data() + i, 1, alone, one, ignored.data());
+      for (std::size_t k = 0; k < f; ++k) {
+        const double centred = examples.counts[i * f + k] - reference.centre[k];
+        const bool kept = one.linear[examples.labels[i] * f + k] != 0;
+        known += centred != 0 ? 1 : 0;
+        dropped += centred != 0 && !kept ? 1 : 0;
+        counts.push_back(reference.centre[k] + (kept ? centred / (1 - dropout) : 0));
+      }
+    }
+    REQUIRE(known > 4000);
+    CHECK(std::fabs(static_cast<double>(dropped) / static_cast<double>(known) - dropout) < 0.03);
+    CHECK(std::fabs(1e-6 * static_cast<double>(loss.micro_nats) - reference.loss(examples, counts)) < 0.1);
+    check_slopes(reference, examples, counts, counts, gradient, 1 - dropout, 1e-3);
+    // The scale of features, which inference uses, does not see it.
+    Head::Sums plain = head.make_sums();
+    head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, {}, plain, gradient.data());
+    CHECK(sums.count == plain.count);
+    CHECK(sums.count_squared == plain.count_squared);
+  }
+}
+
+TEST_CASE("a head starts from another as inference knows it", "[head]") {
+  const MapShape map = {6, 6, 70, 0};
+  for (const std::string& kind : {std::string("hidden"), std::string("class_conv")}) {
+    Head trained(spec_of(kind), map, classes, 1, 1);
+    const Examples examples(trained, map, 21, 6);
+    train(trained, examples, 30, 0.01);
+    Head head(spec_of(kind), map, classes, 2, 2);
+    head.start_from(trained);
+    std::vector<float> expected(examples.n * classes), logits(examples.n * classes);
+    trained.predict(simd::kernels(), examples.counts.data(), examples.n, expected.data());
+    head.predict(simd::kernels(), examples.counts.data(), examples.n, logits.data());
+    CHECK(logits == expected);
+    train(head, examples, 5, 0.01);
+    head.predict(simd::kernels(), examples.counts.data(), examples.n, logits.data());
+    CHECK(logits != expected);
+  }
+}
+
 TEST_CASE("sums and losses do not depend on how examples are grouped", "[head]") {
   const MapShape map = {6, 6, 70, 0};
   Head head(spec_of("hidden"), map, classes, 1, 1);
@@ -291,8 +353,10 @@ TEST_CASE("sums and losses do not depend on how examples are grouped", "[head]")
   const std::size_t f = head.features();
   Head::Sums whole = head.make_sums();
   std::vector<float> gradient(examples.counts.size());
-  const auto loss =
-      head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), 37, 0.1, whole, gradient.data());
+  std::vector<std::uint64_t> keys(37);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i * i;
+  const auto loss = head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), 37, {0.1, 0.3, keys.data()},
+                                  whole, gradient.data());
   for (const std::string& name : simd::supported_kernels()) {
     Head::Sums parts = head.make_sums();
     std::vector<float> pieces(examples.counts.size());
@@ -300,7 +364,7 @@ TEST_CASE("sums and losses do not depend on how examples are grouped", "[head]")
     for (std::size_t begin = 0; begin < 37; begin += 5) {
       const std::size_t n = std::min<std::size_t>(5, 37 - begin);
       const auto part = head.backward(simd::kernels(name), examples.counts.data() + begin * f, examples.labels.data() + begin,
-                                      n, 0.1, parts, pieces.data() + begin * f);
+                                      n, {0.1, 0.3, keys.data() + begin}, parts, pieces.data() + begin * f);
       total.micro_nats += part.micro_nats;
       total.correct += part.correct;
     }
@@ -334,7 +398,7 @@ TEST_CASE("a head learns what can be learnt", "[head]") {
     Head::Sums sums = head.make_sums();
     std::vector<float> gradient(examples.counts.size());
     const auto loss =
-        head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), 100, 0, sums, gradient.data());
+        head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), 100, {}, sums, gradient.data());
     INFO(kind << " loss " << loss.micro_nats);
     CHECK(loss.correct >= 95);
   }

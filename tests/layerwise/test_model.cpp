@@ -48,7 +48,7 @@ Model make_model(const data::Dataset& data, const std::string& head_kind = "hidd
     Head::Sums sums = head.make_sums();
     for (int step = 0; step < 30; ++step) {
       sums.clear();
-      head.backward(simd::kernels(), counts.data(), data.labels.data(), data.size(), 0, sums, gradient.data());
+      head.backward(simd::kernels(), counts.data(), data.labels.data(), data.size(), {}, sums, gradient.data());
       head.update(sums, data.size(), 0.01, 0);
     }
     model.heads.insert_or_assign(model.net.layers[i].name, head);

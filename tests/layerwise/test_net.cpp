@@ -264,6 +264,29 @@ TEST_CASE("sizes that do not fit are named", "[net]") {
       "layer 'b': an input of 8x8 pixels cannot be reduced to 6 rows"));
 }
 
+TEST_CASE("a layer may learn again, with all that reads it", "[net]") {
+  const auto net = [](const std::string& stages, const std::string& classifier = "") {
+    return parse_net(R"({"layers": [{"name": "a", "width": 8}, {"name": "b", "inputs": ["a"], "width": 8}],
+        "stages": [{"train": ["a"]}, {"train": ["b"]}, )" +
+                         stages + "]" + classifier + "}",
+                     "net.json");
+  };
+  const auto message = [&](const std::string& stages, const std::string& classifier = "") {
+    return message_of(ErrorKind::usage, [&] { net(stages, classifier); });
+  };
+  const NetSpec both = net(R"({"name": "both", "train": ["a", "b"], "augment": "flip,cutout4"})", R"(, "classifier": ["b"])");
+  CHECK(both.stages[2].augment == "flip,cutout4");
+  CHECK(to_json(net_from_json(to_json(both), "again")) == to_json(both));
+  CHECK(with_setting(both, "both.augment", "crop2").stages[2].augment == "crop2");
+  CHECK(net(R"({"name": "upper", "train": ["b"]})").stages.size() == 3);
+  CHECK(has(message(R"({"name": "lower", "train": ["a"]})"),
+            "stage 'lower' trains 'a' again, but not 'b', which was trained on what it gave before"));
+  CHECK(has(message(R"({"name": "both", "train": ["a", "b"]})", R"(, "classifier": ["a"])"), "classifier: unknown name 'a'"));
+  CHECK(has(message(R"({"name": "both", "train": ["a", "b"], "head": {"grid": 2}})"),
+            "stage 'both' describes another head of layer 'b' than an earlier stage"));
+  CHECK(has(message(R"({"name": "both", "train": ["a", "b"], "augment": "cutuot4"})"), "did you mean 'cutout'?"));
+}
+
 TEST_CASE("layers that a stage discards leave the net", "[net]") {
   const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 8}, {"name": "x", "inputs": ["a"], "width": 8},
       {"name": "b", "inputs": ["a"], "width": 8}],

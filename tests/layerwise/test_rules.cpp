@@ -95,6 +95,31 @@ TEST_CASE("half of the weights start negative", "[rules]") {
   }
 }
 
+TEST_CASE("weights that learn again are those that were there", "[rules]") {
+  for (const UpdateRule& rule : update_rules()) {
+    for (const bool ternary : {false, true}) {
+      if (ternary && !rule.ternary) continue;
+      INFO(rule.name << (ternary ? ", ternary" : ""));
+      Row row(4096, ternary);
+      Random random(4, Stream::test);
+      for (std::size_t w = 0; w < row.sign.size(); ++w) {
+        row.sign[w] = random.next() & row.valid[w];
+        if (!ternary) continue;
+        row.nonzero[w] = random.next() & row.valid[w];
+        row.sign[w] &= row.nonzero[w];
+      }
+      const auto sign = row.sign;
+      const auto nonzero = row.nonzero;
+      std::fill(row.state.begin(), row.state.end(), std::int16_t{77});
+      rule.adopt({}, 5, row.view());
+      // A step without gradient changes nothing.
+      rule.update({}, 1.0, 6, row.view());
+      CHECK(row.sign == sign);
+      CHECK(row.nonzero == nonzero);
+    }
+  }
+}
+
 TEST_CASE("accumulators descend the gradient and are clipped", "[rules]") {
   const UpdateRule& rule = find_rule("accumulate");
   RuleOptions options;
