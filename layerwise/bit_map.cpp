@@ -166,4 +166,34 @@ void place_backward(const std::uint64_t* source, const MapShape& source_shape, D
   }
 }
 
+void clear_undecided(const std::uint64_t* source, const MapShape& source_shape, std::size_t factor, std::uint64_t* mask) {
+  if (factor == 1) return;
+  const std::size_t words = source_shape.words();
+  const std::size_t pitch = source_shape.pitch();
+  for (std::size_t i = 0; i < source_shape.height; i += factor) {
+    for (std::size_t j = 0; j < source_shape.width; j += factor) {
+      for (std::size_t w = 0; w < words; ++w) {
+        const std::size_t cell = i * pitch + j * words + w;
+        // Bits set in one pixel at least, and in two at least.
+        std::uint64_t once = 0;
+        std::uint64_t twice = 0;
+        for (std::size_t y = 0; y < factor; ++y) {
+          for (std::size_t x = 0; x < factor; ++x) {
+            const std::uint64_t bits = source[cell + y * pitch + x * words];
+            twice |= once & bits;
+            once |= bits;
+          }
+        }
+        // A pixel's bit decides if no bit of the cell is set, or its own alone.
+        for (std::size_t y = 0; y < factor; ++y) {
+          for (std::size_t x = 0; x < factor; ++x) {
+            const std::size_t k = cell + y * pitch + x * words;
+            mask[k] &= ~twice & (~once | source[k]);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace bitloom::layerwise

@@ -47,5 +47,8 @@ void place(const std::uint64_t* source, const MapShape& source_shape, Downsample
 // all pass.
 void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
                     const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient);
+// The same for OR, as a mask: clears the bits of `mask` (like `source`, no border) that get no gradient, since another bit of
+// their cell is set. All others get that of their cell.
+void clear_undecided(const std::uint64_t* source, const MapShape& source_shape, std::size_t factor, std::uint64_t* mask);
 
 }  // namespace bitloom::layerwise

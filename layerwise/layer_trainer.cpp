@@ -14,6 +14,7 @@ namespace {
 
 constexpr double statistics_decay = 0.95;
 constexpr double smallest_window = 0.02;
+constexpr float smallest_unit = 1e-20F;  // without gradient it shrinks, but must be able to grow again
 
 std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::uint64_t b) {
   return Random(seed, stream, a, b).next();
@@ -180,7 +181,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
     const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active_total) / options_.code_target;
     unit_ = static_cast<float>(static_cast<double>(unit_) * std::clamp(ratio, 0.5, 2.0));
   } else {
-    unit_ *= 0.5F;
+    unit_ = std::max(0.5F * unit_, smallest_unit);
   }
   place_thresholds();
   return flips;

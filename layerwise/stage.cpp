@@ -37,6 +37,8 @@ struct Stage::ThreadState {
   std::vector<std::uint8_t> codes;
   std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
   std::vector<float> input_gradient;
+  std::vector<std::vector<float>> cell_gradient;  // per trained layer with cells: (cells, channels)
+  std::vector<std::uint64_t> deciding;            // the window's bits that gradient reaches through OR
   BackwardScratch backward;
   std::vector<LayerSums> sums;  // per trained layer; statistics only
   std::vector<Head::Sums> head_sums;
@@ -137,6 +139,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
       state.counts = std::make_unique<CountCache>(layer, local_images_);
     }
   }
+  for (std::size_t t = 0; t < states_.size(); ++t) find_cells(t);
   images_.resize(local_images_);
   labels_.resize(local_images_);
 
@@ -149,6 +152,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     }
     for (const HeadState& head : heads_) thread->head_sums.push_back(head.head->make_sums());
     thread->pixel_gradient.resize(states_.size());
+    thread->cell_gradient.resize(states_.size());
     threads_.push_back(std::move(thread));
   }
 }
@@ -286,6 +290,31 @@ void Stage::run_forward(StepResult& result) {
   times.head += sum.head * share;
 }
 
+// Where one other layer sends all gradient, per cell, no map of gradients per pixel is needed.
+void Stage::find_cells(std::size_t t) {
+  LayerState& state = states_[t];
+  if (!state.has_consumers || !state.heads.empty()) return;
+  const LayerGeometry::Source* only = nullptr;
+  const BinaryLayer* reader = nullptr;
+  for (const LayerState& above : states_) {
+    for (const LayerGeometry::Source& source : layers_[above.index].geometry().sources) {
+      if (source.layer != static_cast<int>(state.index)) continue;
+      if (only != nullptr) return;
+      only = &source;
+      reader = &layers_[above.index];
+    }
+  }
+  const Downsample pool = reader->spec().pool;
+  if (only->factor > 1 && pool != Downsample::any && pool != Downsample::none) return;
+  state.cell_factor = only->factor;
+  for (std::size_t y = 0; y < only->shape.height; ++y) {
+    for (std::size_t x = 0; x < only->shape.width; ++x) {
+      const std::size_t pixel = y / only->factor * reader->geometry().input.width + x / only->factor;
+      state.cell.push_back(static_cast<std::uint32_t>(pixel));
+    }
+  }
+}
+
 void Stage::run_heads(StepResult& result) {
   std::vector<std::int64_t> totals(2 * heads_.size(), 0);
   const std::size_t chunks = (local_images_ + head_chunk - 1) / head_chunk;
@@ -334,7 +363,7 @@ void Stage::run_heads(StepResult& result) {
   }
 }
 
-void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights) {
+void Stage::backward_image(std::size_t local, ThreadState& thread) {
   for (std::vector<float>& gradient : thread.pixel_gradient) gradient.clear();
   const auto pixel_gradient = [&](std::size_t t) -> std::vector<float>& {
     const MapShape& map = layers_[states_[t].index].geometry().output;
@@ -358,7 +387,14 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
                            heads_[state.heads[0]].region[0] < heads_[state.heads[0]].head->regions();
     const float* gradient = nullptr;
     std::size_t size = 0;
-    if (by_region) {
+    if (!state.cell.empty()) {
+      size = thread.cell_gradient[t].size();
+      gradient = thread.cell_gradient[t].data();
+      region = state.cell.data();
+      thread.deciding.assign(window, window + map.size());
+      clear_undecided(state.outputs.data() + local * map.size(), map, state.cell_factor, thread.deciding.data());
+      window = thread.deciding.data();
+    } else if (by_region) {
       const HeadState& head = heads_[state.heads[0]];
       size = head.head->features();
       gradient = head.gradient.data() + local * size;
@@ -378,7 +414,8 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
     }
     thread.rounding.resize(size);
     kernels_.prepare_rounding(gradient, trainer.slope().data(), size, channels, inverse_unit, thread.rounding.data());
-    const bool feeds_back = state.feeds_back && weights;
+    // Also while no weights learn: thresholds may, and the units that gradients are rounded to settle.
+    const bool feeds_back = state.feeds_back;
     if (feeds_back) thread.codes.resize(map.height * map.width * channels);
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
     LayerSums& sums = thread.sums[t];
@@ -393,6 +430,16 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
     for (const LayerGeometry::Source& source : layer.geometry().sources) {
       for (std::size_t below = 0; below < t; ++below) {
         if (source.layer != static_cast<int>(states_[below].index)) continue;
+        if (!states_[below].cell.empty()) {
+          const std::size_t width = source.shape.words() * word_bits;
+          std::vector<float>& cells = thread.cell_gradient[below];
+          cells.resize(input.height * input.width * width);
+          for (std::size_t p = 0; p < input.height * input.width; ++p) {
+            std::copy_n(thread.input_gradient.data() + (p * input.words() + source.word) * word_bits, width,
+                        cells.data() + p * width);
+          }
+          continue;
+        }
         place_backward(states_[below].outputs.data() + local * source.shape.size(), source.shape, layer.spec().pool,
                        source.factor, thread.input_gradient.data(), input, source.word, pixel_gradient(below).data());
       }
@@ -403,7 +450,7 @@ void Stage::backward_image(std::size_t local, ThreadState& thread, bool weights)
 void Stage::run_backward(bool weights) {
   const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
-  for (std::ptrdiff_t i = 0; i < images; ++i) backward_image(static_cast<std::size_t>(i), *threads_[thread_index()], weights);
+  for (std::ptrdiff_t i = 0; i < images; ++i) backward_image(static_cast<std::size_t>(i), *threads_[thread_index()]);
   for (const auto& thread : threads_) {
     for (std::size_t t = 0; t < states_.size(); ++t) {
       std::vector<std::int64_t>& total = states_[t].sums.statistics;

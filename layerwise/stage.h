@@ -86,6 +86,10 @@ class Stage {
     Buffer<std::uint64_t> inputs, outputs, windows;  // per local image
     std::vector<std::uint32_t> patch_offset;         // per output pixel
     std::vector<std::uint32_t> identity;             // per output pixel
+    // If all gradient comes from one layer of the stage that reads this one through OR or as it is: the pixel of that layer's
+    // input that holds a pixel's cell, per output pixel.
+    std::vector<std::uint32_t> cell;
+    std::size_t cell_factor = 1;
     std::vector<ImageEntries> entries;               // per local image
     LayerSums sums;
     std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
@@ -101,7 +105,8 @@ class Stage {
   void run_forward(StepResult& result);
   void run_heads(StepResult& result);
   void run_backward(bool weights);
-  void backward_image(std::size_t local, ThreadState& thread, bool weights);
+  void find_cells(std::size_t t);
+  void backward_image(std::size_t local, ThreadState& thread);
   void run_exact();
   void reduce();
 

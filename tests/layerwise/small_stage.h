@@ -17,7 +17,7 @@ struct StageCase {
   layerwise::TrainOptions options;
 };
 
-// One layer; two joint layers with a head each; three with concatenation, ternary weights and a single class_conv head; one
+// One layer; two joint layers with a head each, or one for both; three with concatenation, ternary weights and a single class_conv head; one
 // layer that learns from the exact loss change of every flip.
 inline std::vector<StageCase> stage_cases() {
   const std::string begin = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40})";
@@ -47,6 +47,7 @@ inline std::vector<StageCase> stage_cases() {
   exact.layer.rule.flip_share = 0.01;
   return {{"one layer", begin + "]}", stage({"a"}, {"a"}, hidden), options},
           {"two joint layers", two + "]}", stage({"a", "b"}, {"a", "b"}, hidden), options},
+          {"two joint layers under one head", two + "]}", stage({"a", "b"}, {"b"}, hidden), options},
           {"three joint layers", three + "]}", stage({"a", "b", "c"}, {"c"}, {"class_conv", 1, 0, 3}), options},
           {"exact signal", begin + "]}", stage({"a"}, {"a"}, {"class_conv", 1, 0, 3}), exact}};
 }

@@ -121,6 +121,9 @@ TEST_CASE("a bit gets the gradient where flipping it flips the result", "[bit_ma
         for (float& g : incoming) g = static_cast<float>(random.normal());
         std::vector<float> gradient(source_shape.height * source_shape.width * 128, 0.5F);
         place_backward(source.data(), source_shape, kind, factor, incoming.data(), target_shape, 1, gradient.data());
+        const bool as_or = kind == Downsample::any || kind == Downsample::none;
+        std::vector<std::uint64_t> mask(source_shape.size(), ~std::uint64_t{0});
+        clear_undecided(source.data(), source_shape, factor, mask.data());
         for (std::size_t y = 0; y < source_shape.height; ++y) {
           for (std::size_t x = 0; x < source_shape.width; ++x) {
             for (std::size_t c = 0; c < channels; ++c) {
@@ -134,6 +137,8 @@ TEST_CASE("a bit gets the gradient where flipping it flips the result", "[bit_ma
               const float sent = incoming[(y / factor * 2 + x / factor) * 192 + 64 + c];
               const float expected = before != after ? 0.5F + sent : 0.5F;
               REQUIRE(gradient[(y * source_shape.width + x) * 128 + c] == expected);
+              if (!as_or) continue;
+              REQUIRE(get_bit(mask.data() + (y * source_shape.width + x) * 2, c) == (before != after));
             }
           }
         }
