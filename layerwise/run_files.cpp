@@ -10,15 +10,18 @@ namespace {
 
 using Json = nlohmann::json;
 
+// To be raised with every change of the program that changes what training gives: cached stages of before are not used.
+constexpr std::string_view trainer_version = "bitloom stage 2";
+
 // What one stage's result depends on: the data, the encoder, the options, its own description, and the stages that trained
-// the layers below it. Stages with equal keys have equal results, whatever net they belong to.
+// the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong to.
 std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash) {
   const Json json = to_json(net);
   std::map<std::string, Hash128> trained_by;
   std::vector<Hash128> keys;
   for (std::size_t s = 0; s < net.stages.size(); ++s) {
     Hasher hasher;
-    hasher.update(std::string_view("bitloom stage 1")).update(std::string_view(data_hash));
+    hasher.update(trainer_version).update(std::string_view(data_hash));
     hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
     Json stage = json["stages"][s];
     stage.erase("options");  // described with the run's, as is

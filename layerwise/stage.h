@@ -90,7 +90,7 @@ class Stage {
     // input that holds a pixel's cell, per output pixel.
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
-    std::vector<ImageEntries> entries;               // per local image
+    std::vector<ImageEntries> entries;  // per local image
     LayerSums sums;
     std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
     std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
@@ -106,7 +106,9 @@ class Stage {
   void run_heads(StepResult& result);
   void run_backward(bool weights);
   void find_cells(std::size_t t);
+  std::vector<float>& pixel_gradient(std::size_t t, ThreadState& thread) const;
   void backward_image(std::size_t local, ThreadState& thread);
+  void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
   void run_exact();
   void reduce();
 

@@ -70,13 +70,7 @@ const RealOption* find(const std::string& name) {
   return nullptr;
 }
 
-}  // namespace
-
-std::span<const RealOption> real_options() { return options_table; }
-
-bool is_stage_option(const std::string& name) { return find(name) != nullptr; }
-
-void check_stage_option(const std::string& where, const std::string& name, double value) {
+const RealOption& checked(const std::string& where, const std::string& name, double value) {
   const RealOption* option = find(name);
   if (option == nullptr) {
     std::vector<std::string> known;
@@ -87,14 +81,35 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
     fail(ErrorKind::usage, "{}.{}: {} is out of range; expected {} {:g} to {:g}", where, name, value,
          option->open ? "above" : "from", option->low, option->high);
   }
+  return *option;
 }
+
+// Options that must suit one another.
+void check_offsets(const std::string& where, const LayerOptions& layer) {
+  if (layer.smallest_offset > layer.largest_offset) {
+    fail(ErrorKind::usage, "{}smallest-offset: {:g} is above largest-offset, {:g}", where, layer.smallest_offset,
+         layer.largest_offset);
+  }
+  if (layer.initial_offset < layer.smallest_offset || layer.initial_offset > layer.largest_offset) {
+    fail(ErrorKind::usage, "{}initial-offset: {:g} is not between smallest-offset, {:g}, and largest-offset, {:g}", where,
+         layer.initial_offset, layer.smallest_offset, layer.largest_offset);
+  }
+}
+
+}  // namespace
+
+std::span<const RealOption> real_options() { return options_table; }
+
+bool is_stage_option(const std::string& name) { return find(name) != nullptr; }
+
+void check_stage_option(const std::string& where, const std::string& name, double value) { checked(where, name, value); }
 
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage) {
   if (!stage.augment.empty()) options.augment = data::parse_augment(stage.augment);
   for (const auto& [name, value] : stage.options) {
-    check_stage_option(fmt::format("stage '{}': options", stage.name), name, value);
-    find(name)->of(options) = value;
+    checked(fmt::format("stage '{}': options", stage.name), name, value).of(options) = value;
   }
+  check_offsets(stage.options.empty() ? "--" : fmt::format("stage '{}': ", stage.name), options.layer);
   return options;
 }
 

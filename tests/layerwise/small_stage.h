@@ -17,8 +17,8 @@ struct StageCase {
   layerwise::TrainOptions options;
 };
 
-// One layer; two joint layers with a head each, or one for both; three with concatenation, ternary weights and a single class_conv head; one
-// layer that learns from the exact loss change of every flip.
+// One layer; two joint layers with a head each, or one for both; three with concatenation, ternary weights and a single
+// class_conv head; one layer that learns from the exact loss change of every flip.
 inline std::vector<StageCase> stage_cases() {
   const std::string begin = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40})";
   const std::string two = begin + R"(, {"name": "b", "inputs": ["a"], "pool": "or", "width": 24})";

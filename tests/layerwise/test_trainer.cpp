@@ -266,6 +266,21 @@ TEST_CASE("where a layer stands in its net does not matter to a reused stage", "
   CHECK(difference(undisturbed(net), result_of(folder / "three")) == "");
 }
 
+TEST_CASE("thresholds whose bounds and start do not suit one another are refused", "[trainer]") {
+  TrainOptions options;
+  StageSpec stage;
+  stage.name = "s";
+  CHECK(for_stage(options, stage).layer.initial_offset == -1);
+  const auto message = [&] { return message_of(ErrorKind::usage, [&] { for_stage(options, stage); }); };
+  stage.options = {{"largest_offset", -3}};
+  CHECK(message() == "stage 's': smallest-offset: -2 is above largest-offset, -3");
+  stage.options = {{"largest_offset", -1.5}};
+  CHECK(message() == "stage 's': initial-offset: -1 is not between smallest-offset, -2, and largest-offset, -1.5");
+  stage.options.clear();
+  options.layer.initial_offset = 1;
+  CHECK(message() == "--initial-offset: 1 is not between smallest-offset, -2, and largest-offset, 0");
+}
+
 TEST_CASE("whatever the result depends on is in the description of the options", "[trainer]") {
   const TrainOptions plain;
   const auto changed = [&](auto change) {

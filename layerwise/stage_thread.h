@@ -1,0 +1,32 @@
+// What one thread of a stage needs while it works on an image. Private to stage.cpp and stage_passes.cpp.
+#pragma once
+
+#include <omp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "layerwise/stage.h"
+
+namespace bitloom::layerwise {
+
+inline std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num()); }
+
+struct Stage::ThreadState {
+  StageInputs::Workspace input;
+  CountCache::Scratch conv_counts;
+  std::vector<std::int16_t> counts;
+  std::vector<Rounding> rounding;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::vector<float>> pixel_gradient;  // per trained layer with consumers or a class_conv head
+  std::vector<float> input_gradient;
+  std::vector<std::vector<float>> cell_gradient;  // per trained layer with cells: (cells, channels)
+  std::vector<std::uint64_t> deciding;            // the window's bits that gradient reaches through OR
+  BackwardScratch backward;
+  std::vector<LayerSums> sums;  // per trained layer; statistics only
+  std::vector<Head::Sums> head_sums;
+  PhaseTimes times;
+};
+
+}  // namespace bitloom::layerwise
