@@ -40,8 +40,8 @@ struct LayerSpec {
 //   class_conv  a binary kernel per class, popcounts summed over the image (seed 004)
 //   linear      bits counted per grid cell, linear
 //   hidden      linear, plus a hidden ReLU layer shared by all cells
-// `layers`: further binary layers between the trained one and the classifier, dropped when the layer freezes (k = 2, 3 of
-// Belilovsky et al. 2018).
+// Further binary layers between the trained one and the classifier (k = 2, 3 of Belilovsky et al. 2018) are layers that a stage
+// discards.
 struct HeadSpec {
   std::string kind = "hidden";
   std::size_t grid = 4;
