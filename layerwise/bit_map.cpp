@@ -3,6 +3,7 @@
 #include <array>
 #include <cassert>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/suggest.h"
@@ -118,54 +119,6 @@ void place(const std::uint64_t* source, const MapShape& source_shape, Downsample
   }
 }
 
-void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
-                    const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient) {
-  const std::size_t words = source_shape.words();
-  const std::size_t channels = words * word_bits;
-  const std::size_t target_channels = target_shape.words() * word_bits;
-  const auto n = static_cast<unsigned>(factor * factor);
-  for (std::size_t i = 0; i < source_shape.height; ++i) {
-    for (std::size_t j = 0; j < source_shape.width; ++j) {
-      const std::size_t target_pixel = i / factor * target_shape.width + j / factor;
-      const std::size_t cell_word = (i / factor * factor * source_shape.width + j / factor * factor) * words;
-      float* gradient = source_gradient + (i * source_shape.width + j) * channels;
-      const std::uint64_t* pixel = source + (i * source_shape.width + j) * words;
-      const bool depth = kind == Downsample::space_to_depth && factor > 1;
-      const std::size_t slot = depth ? (i % factor * factor + j % factor) * words : 0;
-      const float* incoming = target_gradient + target_pixel * target_channels + (word + slot) * word_bits;
-      if (factor == 1 || depth) {
-        for (std::size_t c = 0; c < channels; ++c) gradient[c] += incoming[c];
-        continue;
-      }
-      for (std::size_t w = 0; w < words; ++w) {
-        std::uint64_t passes = 0;
-        if (kind == Downsample::any || kind == Downsample::none) {  // the hot case: no other bit of the cell is set
-          std::uint64_t others = 0;
-          for (std::size_t y = 0; y < factor; ++y) {
-            for (std::size_t x = 0; x < factor; ++x) {
-              if (y == i % factor && x == j % factor) continue;
-              others |= source[cell_word + y * source_shape.pitch() + x * words + w];
-            }
-          }
-          passes = ~others;
-        } else {
-          for (std::size_t bit = 0; bit < word_bits; ++bit) {
-            const unsigned count = count_cell(source + cell_word, source_shape.pitch(), words, factor, w, bit);
-            passes |= std::uint64_t{decides(kind, count, n, (pixel[w] >> bit) & 1U)} << bit;
-          }
-        }
-        // Four bits at a time through a table: which bits are set is random, and branches on them are mispredicted.
-        for (std::size_t bit = 0; bit < word_bits; bit += 4) {
-          const std::array<float, 4>& keep = bits_as_floats[(passes >> bit) & 15U];
-          float* const to = gradient + w * word_bits + bit;
-          const float* const from = incoming + w * word_bits + bit;
-          for (std::size_t k = 0; k < 4; ++k) to[k] += keep[k] * from[k];
-        }
-      }
-    }
-  }
-}
-
 void clear_undecided(const std::uint64_t* source, const MapShape& source_shape, std::size_t factor, std::uint64_t* mask) {
   if (factor == 1) return;
   const std::size_t words = source_shape.words();
@@ -190,6 +143,53 @@ void clear_undecided(const std::uint64_t* source, const MapShape& source_shape, 
             const std::size_t k = cell + y * pitch + x * words;
             mask[k] &= ~twice & (~once | source[k]);
           }
+        }
+      }
+    }
+  }
+}
+
+void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
+                    const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient) {
+  const std::size_t words = source_shape.words();
+  const std::size_t channels = words * word_bits;
+  const std::size_t target_channels = target_shape.words() * word_bits;
+  const auto n = static_cast<unsigned>(factor * factor);
+  const bool as_or = kind == Downsample::any || kind == Downsample::none;
+  thread_local std::vector<std::uint64_t> deciding;
+  if (as_or && factor > 1) {
+    deciding.assign(source_shape.size(), ~std::uint64_t{0});
+    clear_undecided(source, source_shape, factor, deciding.data());
+  }
+  for (std::size_t i = 0; i < source_shape.height; ++i) {
+    for (std::size_t j = 0; j < source_shape.width; ++j) {
+      const std::size_t target_pixel = i / factor * target_shape.width + j / factor;
+      const std::size_t cell_word = (i / factor * factor * source_shape.width + j / factor * factor) * words;
+      float* gradient = source_gradient + (i * source_shape.width + j) * channels;
+      const std::uint64_t* pixel = source + (i * source_shape.width + j) * words;
+      const bool depth = kind == Downsample::space_to_depth && factor > 1;
+      const std::size_t slot = depth ? (i % factor * factor + j % factor) * words : 0;
+      const float* incoming = target_gradient + target_pixel * target_channels + (word + slot) * word_bits;
+      if (factor == 1 || depth) {
+        for (std::size_t c = 0; c < channels; ++c) gradient[c] += incoming[c];
+        continue;
+      }
+      for (std::size_t w = 0; w < words; ++w) {
+        std::uint64_t passes = 0;
+        if (as_or) {
+          passes = deciding[(i * source_shape.width + j) * words + w];
+        } else {
+          for (std::size_t bit = 0; bit < word_bits; ++bit) {
+            const unsigned count = count_cell(source + cell_word, source_shape.pitch(), words, factor, w, bit);
+            passes |= std::uint64_t{decides(kind, count, n, (pixel[w] >> bit) & 1U)} << bit;
+          }
+        }
+        // Four bits at a time through a table: which bits are set is random, and branches on them are mispredicted.
+        for (std::size_t bit = 0; bit < word_bits; bit += 4) {
+          const std::array<float, 4>& keep = bits_as_floats[(passes >> bit) & 15U];
+          float* const to = gradient + w * word_bits + bit;
+          const float* const from = incoming + w * word_bits + bit;
+          for (std::size_t k = 0; k < 4; ++k) to[k] += keep[k] * from[k];
         }
       }
     }

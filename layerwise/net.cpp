@@ -178,7 +178,11 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   if (spec.name.empty()) spec.name = spec.train.front();
   for (const auto& [name, value] : spec.options) check_stage_option(where + ".options", name, value);
   check_range(where + ".epochs", spec.epochs, 0, 100000);
-  if (!spec.augment.empty()) data::parse_augment(spec.augment);
+  try {
+    if (!spec.augment.empty()) data::parse_augment(spec.augment);
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, "{}.augment: {}", where, error.what());
+  }
   return spec;
 }
 

@@ -10,6 +10,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
 constexpr std::string_view trainer_version = "bitloom stage 2";
 
@@ -114,9 +118,6 @@ void Run::save_trained(TensorFile& file) const {
 // The layers and heads of finished stage s.
 void Run::load_stage(const TensorFile& file, std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
-  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (BinaryLayer& layer : result_.model.layers) {
     const std::string& name = layer.spec().name;
     if (has(spec.train, name)) layer.load(file);
@@ -132,7 +133,7 @@ void Run::load_stage(const TensorFile& file, std::size_t s) {
 void Run::drop_outdated_heads(std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
   for (const std::string& name : spec.train) {
-    if (std::find(spec.heads.begin(), spec.heads.end(), name) == spec.heads.end()) result_.model.heads.erase(name);
+    if (!has(spec.heads, name)) result_.model.heads.erase(name);
   }
 }
 

@@ -90,7 +90,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.head = std::make_unique<Head>(spec.head, map, train.classes(), options.seed, id * 1000 + heads_.size());
     if (earlier.heads != nullptr) {
       const auto found = earlier.heads->find(name);
-      if (found != earlier.heads->end() && found->second.spec() == spec.head) state.head->start_from(found->second);
+      if (found != earlier.heads->end()) state.head->start_from(found->second);
     }
     state.sums = state.head->make_sums();
     state.counts.resize(local_images_ * state.head->features());

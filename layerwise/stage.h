@@ -32,8 +32,8 @@ struct StepResult {
   PhaseTimes times;                  // of this rank
 };
 
-// What earlier stages left of the layers that a stage trains again: they keep their weights, and heads of the same description
-// start from the one that was there.
+// What earlier stages left of the layers that a stage trains again: they keep their weights, and their heads start
+// from those that were there.
 struct Earlier {
   std::vector<std::string> layers;
   const std::map<std::string, Head>* heads = nullptr;
@@ -102,6 +102,7 @@ class Stage {
   void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
   void initialise();
   void choose_images();
+  void gather_statistics();
   void run_forward(StepResult& result);
   void run_heads(StepResult& result);
   void run_backward(bool weights);

@@ -74,6 +74,17 @@ void Stage::initialise() {
   initialised_ = true;
 }
 
+// Moves the threads' statistics into those of the layers.
+void Stage::gather_statistics() {
+  for (const auto& thread : threads_) {
+    for (std::size_t t = 0; t < states_.size(); ++t) {
+      std::vector<std::int64_t>& total = states_[t].sums.statistics;
+      for (std::size_t k = 0; k < total.size(); ++k) total[k] += thread->sums[t].statistics[k];
+      thread->sums[t].clear();
+    }
+  }
+}
+
 void Stage::run_forward(StepResult& result) {
   const std::size_t minibatch = step_ / options_.repeat;
   const bool same = loaded_ == minibatch;
@@ -101,12 +112,8 @@ void Stage::run_forward(StepResult& result) {
   for (const auto& thread : threads_) {
     sum += thread->times;
     thread->times = {};
-    for (std::size_t t = 0; t < states_.size(); ++t) {
-      std::vector<std::int64_t>& total = states_[t].sums.statistics;
-      for (std::size_t k = 0; k < total.size(); ++k) total[k] += thread->sums[t].statistics[k];
-      thread->sums[t].clear();
-    }
   }
+  gather_statistics();
   for (LayerState& state : states_) {
     if (state.counts && state.counts->mode() != CountMode::none) state.counts->complete(state.sums);
   }
@@ -137,8 +144,8 @@ void Stage::run_heads(StepResult& result) {
       const std::size_t count = std::min(head_chunk, local_images_ - begin);
       HeadState& head = heads_[h];
       const std::size_t f = head.head->features();
-      std::array<std::uint64_t, head_chunk> keys;
-      for (std::size_t i = 0; i < count; ++i) {
+      std::array<std::uint64_t, head_chunk> keys{};
+      for (std::size_t i = 0; i < count && options_.head_dropout > 0; ++i) {
         keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (local_begin_ + begin + i) * 64 + h).next();
       }
       const Head::Objective objective = {options_.label_smoothing, options_.head_dropout, keys.data()};
@@ -261,13 +268,7 @@ void Stage::run_backward(bool weights) {
   const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::ptrdiff_t i = 0; i < images; ++i) backward_image(static_cast<std::size_t>(i), *threads_[thread_index()]);
-  for (const auto& thread : threads_) {
-    for (std::size_t t = 0; t < states_.size(); ++t) {
-      std::vector<std::int64_t>& total = states_[t].sums.statistics;
-      for (std::size_t k = 0; k < total.size(); ++k) total[k] += thread->sums[t].statistics[k];
-      thread->sums[t].clear();
-    }
-  }
+  gather_statistics();
   if (!weights) return;
   for (LayerState& state : states_) {
     accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(), state.entries, state.sums.weight.data());

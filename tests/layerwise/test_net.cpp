@@ -284,7 +284,8 @@ TEST_CASE("a layer may learn again, with all that reads it", "[net]") {
   CHECK(has(message(R"({"name": "both", "train": ["a", "b"]})", R"(, "classifier": ["a"])"), "classifier: unknown name 'a'"));
   CHECK(has(message(R"({"name": "both", "train": ["a", "b"], "head": {"grid": 2}})"),
             "stage 'both' describes another head of layer 'b' than an earlier stage"));
-  CHECK(has(message(R"({"name": "both", "train": ["a", "b"], "augment": "cutuot4"})"), "did you mean 'cutout'?"));
+  CHECK(has(message(R"({"name": "both", "train": ["a", "b"], "augment": "cutuot4"})"),
+            "stages[2].augment: unknown augmentation 'cutuot4'; did you mean 'cutout'?"));
 }
 
 TEST_CASE("layers that a stage discards leave the net", "[net]") {
