@@ -30,7 +30,11 @@ struct AdamParameter {
 
 class Head {
  public:
-  static constexpr float weight_steps = 4096;  // fixed-point steps per 1.0 of a weight: |weight| < 8
+  // Fixed-point steps per 1.0 of
+  static constexpr float weight_steps = 4096;                                    // a weight: |weight| < 8
+  static constexpr float error_steps = 4096;                                     // p - y
+  static constexpr float hidden_steps = 64;                                      // a hidden activation
+  static constexpr float hidden_error_steps = error_steps * weight_steps / 256;  // a hidden unit's gradient
 
   // Throws a usage error if the spec does not fit the map (grid larger than it, hidden not a multiple of 16).
   Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream);

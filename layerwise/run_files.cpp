@@ -1,18 +1,16 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
 namespace {
 
 using Json = nlohmann::json;
-
-bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
 constexpr std::string_view trainer_version = "bitloom stage 2";
@@ -105,12 +103,11 @@ void Run::open_cache() {
 }
 
 void Run::save_trained(TensorFile& file) const {
-  for (std::size_t s = 0; s < stage_; ++s) {
-    for (const std::string& name : options_.net.stages[s].train) {
-      for (const BinaryLayer& layer : result_.model.layers) {
-        if (layer.spec().name == name) layer.save(file);
-      }
-    }
+  const auto finished = std::span(options_.net.stages).first(stage_);
+  for (const BinaryLayer& layer : result_.model.layers) {
+    const bool trained = std::any_of(finished.begin(), finished.end(),
+                                     [&](const StageSpec& stage) { return contains(stage.train, layer.spec().name); });
+    if (trained) layer.save(file);
   }
   for (const auto& [name, head] : result_.model.heads) head.save(file, name + ".head", false);
 }
@@ -120,9 +117,9 @@ void Run::load_stage(const TensorFile& file, std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
   for (BinaryLayer& layer : result_.model.layers) {
     const std::string& name = layer.spec().name;
-    if (has(spec.train, name)) layer.load(file);
+    if (contains(spec.train, name)) layer.load(file);
     // A layer that learned again without a head has none.
-    if (!has(spec.heads, name) || !file.contains(name + ".head.centre")) continue;
+    if (!contains(spec.heads, name) || !file.contains(name + ".head.centre")) continue;
     Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
     head.load(file, name + ".head", false);
     result_.model.heads.insert_or_assign(name, std::move(head));
@@ -133,7 +130,7 @@ void Run::load_stage(const TensorFile& file, std::size_t s) {
 void Run::drop_outdated_heads(std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
   for (const std::string& name : spec.train) {
-    if (!has(spec.heads, name)) result_.model.heads.erase(name);
+    if (!contains(spec.heads, name)) result_.model.heads.erase(name);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/text.h"
 #include "layerwise/stage_thread.h"
 #include "optim/schedule.h"
 
@@ -66,7 +67,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
     state.entries.resize(local_images_);
-    const bool again = std::find(earlier.layers.begin(), earlier.layers.end(), name) != earlier.layers.end();
+    const bool again = contains(earlier.layers, name);
     trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size(), again));
     state.sums = trainers_.back()->make_sums();
     states_.push_back(std::move(state));

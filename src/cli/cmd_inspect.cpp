@@ -74,14 +74,12 @@ Json describe_model(const layerwise::Model& model, const std::filesystem::path& 
   json["encoder"]["bytes"] = model.encoder.bytes();
   json["encoder"]["macs"] = model.encoder.macs();
   for (const auto& [layer, head] : model.heads) {
-    const auto& voters = model.net.classifier;
-    const bool votes = std::find(voters.begin(), voters.end(), layer) != voters.end();
     json["heads"].push_back({{"layer", layer},
                              {"kind", head.spec().kind},
                              {"grid", head.spec().grid},
                              {"bytes", head.bytes()},
                              {"macs", head.macs()},
-                             {"votes", votes}});
+                             {"votes", contains(model.net.classifier, layer)}});
   }
   json["head_bytes"] = model.head_bytes();
   json["head_macs"] = model.head_macs();
@@ -137,8 +135,7 @@ void print(Terminal& terminal, const Json& json) {
 
 // A named net or a file that is no safetensors file.
 bool is_net(const std::string& argument) {
-  const std::vector<std::string> names = models::binary_net_names();
-  if (std::find(names.begin(), names.end(), argument) != names.end()) return true;
+  if (contains(models::binary_net_names(), argument)) return true;
   if (argument.ends_with(".json")) return true;
   return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
 }

@@ -95,7 +95,7 @@ void Options::choice(const std::string& name, std::string& value, std::vector<st
   Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), fmt::format("{} (default {})", description, value));
   if (allowed.size() > 3) entry.placeholder = "NAME";
   entry.set = [&value, allowed = std::move(allowed)](const std::string& label, const std::vector<std::string>& values) {
-    if (std::find(allowed.begin(), allowed.end(), values.front()) == allowed.end()) {
+    if (!contains(allowed, values.front())) {
       fail(ErrorKind::usage, "{}: unknown value '{}'{}", label, values.front(), did_you_mean(values.front(), allowed));
     }
     value = values.front();
@@ -257,8 +257,7 @@ std::string Options::help() const {
   out << "Usage: " << usage_ << "\n\n" << summary_ << "\n";
   std::vector<std::string> groups;
   for (const Entry& entry : entries_) {
-    if (!entry.group.empty() && std::find(groups.begin(), groups.end(), entry.group) == groups.end())
-      groups.push_back(entry.group);
+    if (!entry.group.empty() && !contains(groups, entry.group)) groups.push_back(entry.group);
   }
   if (groups.empty()) groups.emplace_back("Options");
   for (const std::string& group : groups) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@ std::string_view trim(std::string_view text);
 
 // The parts between separators, trimmed; "" has one empty part.
 std::vector<std::string> split(std::string_view text, char separator);
+
+bool contains(std::span<const std::string> names, std::string_view name);
 
 // The number that the whole string spells in decimal (no spaces, no leading plus sign), or nothing: also when it is out of
 // range. Independent of the locale.

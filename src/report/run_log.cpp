@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/text.h"
+
 namespace bitloom::report {
 
 namespace {
@@ -37,7 +39,7 @@ std::vector<json> objects(const json& object, const char* key) {
 }
 
 void add_unique(std::vector<std::string>& names, const std::string& name) {
-  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  if (!contains(names, name)) names.push_back(name);
 }
 
 StartEvent read_start(const json& line, const StartEvent& before) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/text.h"
 #include "report/markup.h"
 #include "report/plot.h"
 #include "report/sections.h"
@@ -103,7 +104,7 @@ StageTotals totals_of(const RunLog& log, const std::string& stage) {
     if (std::isfinite(epoch.epochs)) totals.planned = epoch.epochs;
     for (const auto& [part, seconds] : epoch.times) totals.measured += seconds > 0 ? seconds : 0;
     for (const LayerEpoch& layer : epoch.layers) {
-      if (std::find(names.begin(), names.end(), layer.layer) == names.end()) names.push_back(layer.layer);
+      if (!contains(names, layer.layer)) names.push_back(layer.layer);
     }
   }
   for (const std::string& name : names) totals.layers += (totals.layers.empty() ? "" : ", ") + name;
@@ -168,7 +169,7 @@ std::string time_split(const RunLog& log) {
   std::vector<std::string> parts;
   for (const EpochEvent& epoch : log.epochs) {
     for (const auto& [part, seconds] : epoch.times) {
-      if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
+      if (!contains(parts, part)) parts.push_back(part);
     }
   }
   if (parts.empty()) return "";

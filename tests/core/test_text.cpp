@@ -16,6 +16,14 @@ TEST_CASE("trim and split", "[text]") {
   CHECK(split(",a,", ',') == std::vector<std::string>{"", "a", ""});
 }
 
+TEST_CASE("a list contains a name as a whole", "[text]") {
+  const std::vector<std::string> names{"layer1", "layer2"};
+  CHECK(contains(names, "layer2"));
+  CHECK_FALSE(contains(names, "layer"));
+  CHECK_FALSE(contains(names, "layer22"));
+  CHECK_FALSE(contains({}, ""));
+}
+
 TEST_CASE("numbers must fill the whole string", "[text]") {
   CHECK(parse_int("-42") == -42);
   CHECK(parse_int("9223372036854775807") == 9223372036854775807);
