@@ -1,0 +1,319 @@
+#include "mpi/sparse.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "mpi/bit_stream.h"
+
+namespace bitloom::mpi {
+namespace {
+
+constexpr std::byte magic{0xB5};
+constexpr std::byte version{1};
+constexpr unsigned dense_flag = 1;
+constexpr unsigned rice_flag = 2;
+constexpr unsigned largest_gap_parameter = 31;
+constexpr unsigned largest_value_parameter = 63;
+
+// How a list of numbers is written: Rice codes or `parameter` bits each; `bits` in all.
+struct NumberCode {
+  bool rice = false;
+  unsigned parameter = 0;
+  std::uint64_t bits = 0;
+};
+
+// numbers(visit) calls visit(number, how often) for all of them. The best Rice parameter is near the logarithm of their mean,
+// or, where a few large ones make up the mean and are better written in full, near the mean of their widths.
+template <typename Numbers>
+NumberCode choose_rice(const Numbers& numbers, unsigned largest_parameter) {
+  std::uint64_t count = 0;
+  std::uint64_t widths = 0;
+  double sum = 0;
+  numbers([&](std::uint64_t u, std::uint64_t times) {
+    count += times;
+    widths += times * static_cast<std::uint64_t>(std::bit_width(u));
+    sum += static_cast<double>(times) * static_cast<double>(u);
+  });
+  const std::uint64_t n = std::max<std::uint64_t>(count, 1);
+  const auto by_width = static_cast<unsigned>(widths / n);
+  const double mean = std::min(sum / static_cast<double>(n), 0x1p62);
+  const auto by_mean = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(mean)));
+  NumberCode best;
+  for (const unsigned middle : {by_width, by_mean}) {
+    for (unsigned parameter = middle < 2 ? 0 : middle - 2; parameter <= std::min(middle + 1, largest_parameter); ++parameter) {
+      NumberCode code = {true, parameter, 0};
+      numbers([&](std::uint64_t u, std::uint64_t times) { code.bits += times * rice_bits(u, parameter); });
+      if (!best.rice || code.bits < best.bits) best = code;
+    }
+    if (by_width == by_mean) break;
+  }
+  return best;
+}
+
+template <typename Numbers>
+NumberCode choose_code(const Numbers& numbers) {
+  NumberCode fixed;
+  std::uint64_t count = 0;
+  numbers([&](std::uint64_t u, std::uint64_t times) {
+    fixed.parameter = std::max(fixed.parameter, static_cast<unsigned>(std::bit_width(u)));
+    count += times;
+  });
+  fixed.bits = count * fixed.parameter;
+  const NumberCode rice = choose_rice(numbers, largest_value_parameter);
+  // 64 bits cannot be named as a width.
+  return fixed.parameter > largest_value_parameter || rice.bits < fixed.bits ? rice : fixed;
+}
+
+void put(BitWriter& bits, const NumberCode& code, std::uint64_t u) {
+  if (code.rice) {
+    bits.put_rice(u, code.parameter);
+  } else {
+    bits.put_number(u, code.parameter);
+  }
+}
+
+std::uint64_t get(BitReader& bits, const NumberCode& code) {
+  return code.rice ? bits.get_rice(code.parameter) : bits.get(code.parameter);
+}
+
+void put_varint(std::vector<std::byte>& out, std::uint64_t number) {
+  for (; number >= 0x80U; number >>= 7U) out.push_back(static_cast<std::byte>(number | 0x80U));
+  out.push_back(static_cast<std::byte>(number));
+}
+
+// Of the front of `bytes`, which moves on.
+std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
+  std::uint64_t number = 0;
+  for (unsigned shift = 0; shift < 64; shift += 7) {
+    if (bytes.empty()) break;
+    const auto byte = std::to_integer<std::uint64_t>(bytes.front());
+    bytes = bytes.subspan(1);
+    const std::uint64_t part = byte & 0x7FU;
+    if (part << shift >> shift != part) break;
+    number |= part << shift;
+    if (byte < 0x80U) return number;
+  }
+  fail(ErrorKind::data, "sparse message: its {} is cut off or too large", what);
+}
+
+std::uint64_t magnitude(std::int64_t value) {
+  const auto bits = static_cast<std::uint64_t>(value);
+  return value < 0 ? ~bits + 1 : bits;
+}
+
+// How the dense form numbers a value of `steps` steps: 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
+std::uint64_t zigzag(bool negative, std::uint64_t steps) { return 2 * steps - (negative ? 1 : 0); }
+
+std::uint64_t common_divisor(std::span<const std::int64_t> values) {
+  std::uint64_t divisor = 0;
+  for (const std::int64_t value : values) {
+    divisor = std::gcd(divisor, magnitude(value));
+    if (divisor == 1) break;
+  }
+  return std::max<std::uint64_t>(divisor, 1);
+}
+
+// The value of `steps` steps: -2^63 has no positive counterpart.
+std::int64_t to_value(bool negative, std::uint64_t steps, std::uint64_t step) {
+  constexpr std::uint64_t limit = std::uint64_t{1} << 63U;
+  std::uint64_t product = 0;
+  if (__builtin_mul_overflow(steps, step, &product) || product > limit || (product == limit && !negative)) {
+    fail(ErrorKind::data, "sparse message: {} steps of {} do not fit 64 bits", steps, step);
+  }
+  return static_cast<std::int64_t>(negative ? ~product + 1 : product);
+}
+
+SparseVector sum_of_two(const SparseVector& a, const SparseVector& b) {
+  SparseVector sum;
+  sum.size = a.size;
+  sum.index.reserve(a.index.size() + b.index.size());
+  sum.value.reserve(a.index.size() + b.index.size());
+  const auto add = [&](std::uint32_t index, std::int64_t value) {
+    if (value == 0) return;
+    sum.index.push_back(index);
+    sum.value.push_back(value);
+  };
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.index.size() && j < b.index.size()) {
+    if (a.index[i] < b.index[j]) {
+      add(a.index[i], a.value[i]);
+      ++i;
+    } else if (b.index[j] < a.index[i]) {
+      add(b.index[j], b.value[j]);
+      ++j;
+    } else {
+      add(a.index[i],
+          static_cast<std::int64_t>(static_cast<std::uint64_t>(a.value[i]) + static_cast<std::uint64_t>(b.value[j])));
+      ++i;
+      ++j;
+    }
+  }
+  for (; i < a.index.size(); ++i) add(a.index[i], a.value[i]);
+  for (; j < b.index.size(); ++j) add(b.index[j], b.value[j]);
+  return sum;
+}
+
+}  // namespace
+
+SparseVector to_sparse(std::span<const std::int64_t> dense) {
+  if (dense.size() > SparseVector::largest_size) {
+    fail(ErrorKind::usage, "to_sparse: a vector of {} elements; expected at most 2^32", dense.size());
+  }
+  SparseVector vector;
+  vector.size = dense.size();
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    if (dense[i] == 0) continue;
+    vector.index.push_back(static_cast<std::uint32_t>(i));
+    vector.value.push_back(dense[i]);
+  }
+  return vector;
+}
+
+std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
+  const std::size_t start = out.size();
+  const std::size_t count = vector.index.size();
+  const std::uint64_t step = common_divisor(vector.value);
+  const auto steps = [&](std::size_t i) { return magnitude(vector.value[i]) / step; };
+  const auto negative = [&](std::size_t i) { return vector.value[i] < 0; };
+  const auto gap = [&](std::size_t i) -> std::uint64_t {
+    return i == 0 ? vector.index[0] : vector.index[i] - vector.index[i - 1] - 1;
+  };
+  const NumberCode gaps = choose_rice(
+      [&](auto visit) {
+        for (std::size_t i = 0; i < count; ++i) visit(gap(i), std::uint64_t{1});
+      },
+      largest_gap_parameter);
+  const NumberCode sparse = choose_code([&](auto visit) {
+    for (std::size_t i = 0; i < count; ++i) visit(steps(i) - 1, std::uint64_t{1});
+  });
+  const NumberCode dense = choose_code([&](auto visit) {
+    for (std::size_t i = 0; i < count; ++i) visit(zigzag(negative(i), steps(i)), std::uint64_t{1});
+    visit(std::uint64_t{0}, vector.size - count);
+  });
+  // Without any entry the dense form would have 0 bits per element, and nothing would bound what a message claims.
+  const bool is_dense = count > 0 && dense.bits < gaps.bits + count + sparse.bits;
+  const NumberCode& values = is_dense ? dense : sparse;
+  const unsigned flags = (is_dense ? dense_flag : 0) | (values.rice ? rice_flag : 0);
+  out.insert(out.end(), {magic, version, static_cast<std::byte>(flags), static_cast<std::byte>(values.parameter)});
+  if (!is_dense) out.push_back(static_cast<std::byte>(gaps.parameter));
+  put_varint(out, vector.size);
+  if (!is_dense) put_varint(out, count);
+  put_varint(out, step);
+  BitWriter bits(out);
+  if (is_dense) {
+    std::size_t next = 0;
+    for (std::uint64_t i = 0; i < vector.size; ++i) {
+      const bool here = next < count && vector.index[next] == i;
+      put(bits, values, here ? zigzag(negative(next), steps(next)) : 0);
+      next += here ? 1 : 0;
+    }
+  } else {
+    for (std::size_t i = 0; i < count; ++i) bits.put_rice(gap(i), gaps.parameter);
+    for (std::size_t i = 0; i < count; ++i) {
+      bits.put(negative(i) ? 1 : 0, 1);
+      put(bits, values, steps(i) - 1);
+    }
+  }
+  bits.finish();
+  return out.size() - start;
+}
+
+SparseVector decode(std::span<const std::byte> message) {
+  std::span<const std::byte> rest = message;
+  const auto next = [&](const char* what) {
+    if (rest.empty()) fail(ErrorKind::data, "sparse message: it ends after {} bytes, before its {}", message.size(), what);
+    const std::byte byte = rest.front();
+    rest = rest.subspan(1);
+    return byte;
+  };
+  if (next("mark") != magic) fail(ErrorKind::data, "sparse message: it does not start with the mark of one");
+  if (const std::byte found = next("version"); found != version) {
+    fail(ErrorKind::data, "sparse message: version {}; expected {}", std::to_integer<unsigned>(found),
+         std::to_integer<unsigned>(version));
+  }
+  const auto flags = std::to_integer<unsigned>(next("flags"));
+  if (flags > (dense_flag | rice_flag)) fail(ErrorKind::data, "sparse message: unknown flags {:#x}", flags);
+  const bool is_dense = (flags & dense_flag) != 0;
+  NumberCode values = {(flags & rice_flag) != 0, std::to_integer<unsigned>(next("values' code")), 0};
+  if (values.parameter > largest_value_parameter || (is_dense && !values.rice && values.parameter == 0)) {
+    fail(ErrorKind::data, "sparse message: {} bits per value are out of range", values.parameter);
+  }
+  const unsigned gap_parameter = is_dense ? 0 : std::to_integer<unsigned>(next("gaps' code"));
+  if (gap_parameter > largest_gap_parameter) {
+    fail(ErrorKind::data, "sparse message: {} bits per gap are out of range", gap_parameter);
+  }
+  SparseVector vector;
+  vector.size = get_varint(rest, "size");
+  if (vector.size > SparseVector::largest_size) {
+    fail(ErrorKind::data, "sparse message: a vector of {} elements; expected at most 2^32", vector.size);
+  }
+  const std::uint64_t count = is_dense ? vector.size : get_varint(rest, "number of entries");
+  const std::uint64_t step = get_varint(rest, "step");
+  if (step == 0) fail(ErrorKind::data, "sparse message: its step is 0");
+  BitReader bits(rest);
+  // An element takes at least a bit, an entry at least two.
+  if (count > vector.size || count > bits.left() / (is_dense ? 1 : 2)) {
+    fail(ErrorKind::data, "sparse message: {} values of a vector of {} cannot be in {} bytes", count, vector.size, rest.size());
+  }
+  if (is_dense) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t code = get(bits, values);
+      if (code == 0) continue;
+      vector.index.push_back(static_cast<std::uint32_t>(i));
+      vector.value.push_back(to_value((code & 1U) != 0, code / 2 + code % 2, step));
+    }
+  } else {
+    vector.index.resize(count);
+    vector.value.resize(count);
+    std::uint64_t index = 0;
+    for (std::uint64_t i = 0; i < count; ++i, ++index) {
+      const std::uint64_t gap = bits.get_rice(gap_parameter);
+      if (gap >= vector.size || (index += gap) >= vector.size) {
+        fail(ErrorKind::data, "sparse message: entry {} is beyond the {} elements of the vector", i, vector.size);
+      }
+      vector.index[i] = static_cast<std::uint32_t>(index);
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const bool negative = bits.get(1) != 0;
+      const std::uint64_t less_one = get(bits, values);
+      if (less_one == ~std::uint64_t{0}) fail(ErrorKind::data, "sparse message: the value of entry {} does not fit 64 bits", i);
+      vector.value[i] = to_value(negative, less_one + 1, step);
+    }
+  }
+  if (bits.left() >= 8 || bits.get(static_cast<unsigned>(bits.left())) != 0) {
+    fail(ErrorKind::data, "sparse message: there is more than its values in its {} bytes", message.size());
+  }
+  return vector;
+}
+
+SparseVector merge(std::vector<SparseVector> parts) {
+  if (parts.empty()) return {};
+  for (const SparseVector& part : parts) {
+    if (part.size != parts.front().size) {
+      fail(ErrorKind::usage, "merge: a vector of {} elements; expected {} as in the first", part.size, parts.front().size);
+    }
+  }
+  // Neighbours first, so that no entry is copied more often than the logarithm of their number.
+  while (parts.size() > 1) {
+    for (std::size_t i = 0; i + 1 < parts.size(); i += 2) parts[i / 2] = sum_of_two(parts[i], parts[i + 1]);
+    if (parts.size() % 2 == 1) std::swap(parts[parts.size() / 2], parts.back());
+    parts.resize((parts.size() + 1) / 2);
+  }
+  return std::move(parts.front());
+}
+
+void add_to(std::span<std::int64_t> sums, const SparseVector& vector) {
+  if (vector.size != sums.size()) {
+    fail(ErrorKind::usage, "add_to: a vector of {} elements; expected {}", vector.size, sums.size());
+  }
+  for (std::size_t i = 0; i < vector.index.size(); ++i) {
+    std::int64_t& sum = sums[vector.index[i]];
+    sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(vector.value[i]));
+  }
+}
+
+}  // namespace bitloom::mpi

@@ -1,0 +1,262 @@
+// Sparse vectors, their messages, and what a worker keeps of what it does not send.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "mpi/sparse.h"
+#include "mpi/sparse_filter.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::mpi;
+using bitloom::test::message_of;
+
+namespace {
+
+// Each element is there with probability `density`, with a magnitude of 1 to `largest`.
+SparseVector random_vector(std::uint64_t size, double density, std::uint64_t largest, std::uint64_t seed) {
+  Random random(seed, Stream::test);
+  SparseVector vector;
+  vector.size = size;
+  for (std::uint64_t i = 0; i < size; ++i) {
+    if (random.uniform() >= density) continue;
+    const auto m = static_cast<std::int64_t>(1 + random.next() % largest);
+    vector.index.push_back(static_cast<std::uint32_t>(i));
+    vector.value.push_back(random.next() % 2 == 0 ? m : -m);
+  }
+  return vector;
+}
+
+std::vector<std::byte> message_for(const SparseVector& vector) {
+  std::vector<std::byte> message;
+  const std::size_t bytes = encode(vector, message);
+  CHECK(bytes == message.size());
+  return message;
+}
+
+void check_round_trip(const SparseVector& vector) {
+  const SparseVector back = decode(message_for(vector));
+  REQUIRE(back.size == vector.size);
+  REQUIRE(back.index == vector.index);
+  REQUIRE(back.value == vector.value);
+}
+
+std::vector<std::int64_t> to_dense(const SparseVector& vector) {
+  std::vector<std::int64_t> dense(vector.size, 0);
+  add_to(dense, vector);
+  return dense;
+}
+
+}  // namespace
+
+TEST_CASE("sparse messages give back what went in, at any density and of any values", "[sparse]") {
+  std::uint64_t seed = 1;
+  for (const std::uint64_t size : {1U, 2U, 7U, 8U, 63U, 64U, 65U, 1000U, 70000U}) {
+    for (const double density : {0.0, 0.0005, 0.01, 0.2, 0.9, 1.0}) {
+      for (const std::uint64_t largest : {std::uint64_t{1}, std::uint64_t{8}, std::uint64_t{100000}, std::uint64_t{1} << 62U}) {
+        check_round_trip(random_vector(size, density, largest, ++seed));
+      }
+    }
+  }
+  check_round_trip({0, {}, {}});
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  check_round_trip({3, {0, 2}, {least, std::numeric_limits<std::int64_t>::max()}});
+  check_round_trip({2, {0, 1}, {least, least}});
+  check_round_trip({SparseVector::largest_size, {0, 0xFFFFFFFFU}, {-1, 1}});
+  // One large value among small ones is written in full.
+  SparseVector outlier = random_vector(5000, 0.1, 2, 99);
+  outlier.value[7] = std::int64_t{1} << 50U;
+  check_round_trip(outlier);
+}
+
+TEST_CASE("values that share a divisor cost no more than without it", "[sparse]") {
+  SparseVector vector = random_vector(20000, 0.01, 8, 5);
+  vector.value[0] = 1;
+  const std::size_t bytes = message_for(vector).size();
+  for (std::int64_t& value : vector.value) value *= 1000003;
+  check_round_trip(vector);
+  CHECK(message_for(vector).size() <= bytes + 3);
+}
+
+TEST_CASE("a message is within a tenth of the entropy of its entries", "[sparse]") {
+  for (const double density : {0.0001, 0.001, 0.01, 0.1, 0.3}) {
+    const SparseVector signs = random_vector(1 << 20U, density, 1, 11);
+    const auto entries = static_cast<double>(signs.index.size());
+    const double p = entries / static_cast<double>(signs.size);
+    const double entropy = static_cast<double>(signs.size) * (-p * std::log2(p) - (1 - p) * std::log2(1 - p)) + entries;
+    const double bits = 8.0 * static_cast<double>(message_for(signs).size());
+    CAPTURE(density, bits / entropy);
+    CHECK(bits < 1.1 * entropy + 100);
+  }
+}
+
+TEST_CASE("a full vector is sent densely", "[sparse]") {
+  const SparseVector full = random_vector(4096, 1.0, 100, 3);
+  const std::vector<std::byte> message = message_for(full);
+  CHECK((message[2] & std::byte{1}) == std::byte{1});
+  CHECK(message.size() <= 4096 + 12);  // 0 to 200 for -100 to 100
+  check_round_trip(full);
+}
+
+TEST_CASE("merging adds, in any order and any grouping, and drops what cancels", "[sparse]") {
+  std::vector<SparseVector> parts;
+  std::vector<std::int64_t> expected(3000, 0);
+  for (std::uint64_t k = 0; k < 9; ++k) {
+    parts.push_back(random_vector(3000, 0.05 * static_cast<double>(k), 2, 40 + k));
+    add_to(expected, parts.back());
+  }
+  const SparseVector all = merge(parts);
+  CHECK(all == to_sparse(expected));
+  CHECK(std::find(all.value.begin(), all.value.end(), 0) == all.value.end());
+  std::rotate(parts.begin(), parts.begin() + 4, parts.end());
+  std::vector<SparseVector> left(parts.begin(), parts.begin() + 5);
+  std::vector<SparseVector> right(parts.begin() + 5, parts.end());
+  std::vector<SparseVector> halves;
+  halves.push_back(merge(std::move(left)));
+  halves.push_back(decode(message_for(merge(std::move(right)))));
+  CHECK(merge(std::move(halves)) == all);
+  CHECK(merge({}).size == 0);
+  CHECK(message_of(ErrorKind::usage, [] {
+          merge({{3, {}, {}}, {4, {}, {}}});
+        }) == "merge: a vector of 4 elements; expected 3 as in the first");
+  std::vector<std::int64_t> three(3);
+  CHECK(message_of(ErrorKind::usage, [&] { add_to(three, {4, {}, {}}); }) == "add_to: a vector of 4 elements; expected 3");
+}
+
+TEST_CASE("damaged messages are refused or are messages of their own", "[sparse]") {
+  Random random(7, Stream::test);
+  std::size_t refused = 0;
+  std::size_t accepted = 0;
+  for (std::uint64_t round = 0; round < 4000; ++round) {
+    const double density = round % 3 == 0 ? 0.5 : 0.02;
+    std::vector<std::byte> message = message_for(random_vector(1 + random.below(400), density, 1 + random.below(300), round));
+    switch (round % 4) {
+      case 0: message.resize(random.below(static_cast<std::uint32_t>(message.size()))); break;
+      case 1: message.push_back(static_cast<std::byte>(random.next())); break;
+      default:
+        for (std::uint32_t k = random.below(4); k < 4; ++k) {
+          message[random.below(static_cast<std::uint32_t>(message.size()))] = static_cast<std::byte>(random.next());
+        }
+    }
+    try {
+      const SparseVector vector = decode(message);
+      ++accepted;
+      REQUIRE(vector.index.size() == vector.value.size());
+      REQUIRE(vector.index.size() <= vector.size);
+      for (std::size_t i = 0; i < vector.index.size(); ++i) {
+        REQUIRE(vector.index[i] < vector.size);
+        REQUIRE((i == 0 || vector.index[i - 1] < vector.index[i]));
+        REQUIRE(vector.value[i] != 0);
+      }
+      check_round_trip(vector);
+    } catch (const Error& error) {
+      ++refused;
+      REQUIRE(error.kind() == ErrorKind::data);
+      REQUIRE(std::string(error.what()).starts_with("sparse message: "));
+    }
+  }
+  CHECK(refused > 1500);
+  CHECK(accepted > 100);
+}
+
+TEST_CASE("a message cannot ask for more memory than it brings", "[sparse]") {
+  const auto bytes = [](std::initializer_list<int> numbers) {
+    std::vector<std::byte> message;
+    for (const int number : numbers) message.push_back(static_cast<std::byte>(number));
+    return message;
+  };
+  // 2^32 elements, 2^28 entries, of which none is there.
+  const auto sparse = bytes({0xB5, 1, 2, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 0x80, 0x80, 0x80, 0x80, 0x01, 1, 0xFF});
+  CHECK(message_of(ErrorKind::data, [&] { decode(sparse); }) ==
+        "sparse message: 268435456 values of a vector of 4294967296 cannot be in 1 bytes");
+  const auto dense = bytes({0xB5, 1, 1, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 1});
+  CHECK(message_of(ErrorKind::data, [&] { decode(dense); }) == "sparse message: 0 bits per value are out of range");
+  CHECK(message_of(ErrorKind::data, [&] { decode(bytes({})); }) == "sparse message: it ends after 0 bytes, before its mark");
+  CHECK(message_of(ErrorKind::data, [&] { decode(bytes({0x42})); }) ==
+        "sparse message: it does not start with the mark of one");
+  CHECK(message_of(ErrorKind::data, [&] { decode(bytes({0xB5, 9})); }) == "sparse message: version 9; expected 1");
+  CHECK(message_of(ErrorKind::data, [&] { decode(bytes({0xB5, 1, 4})); }) == "sparse message: unknown flags 0x4");
+}
+
+TEST_CASE("what is sent and what is kept make what was there", "[sparse]") {
+  for (const unsigned bits : {0U, 1U, 4U, 8U, 16U}) {
+    for (const std::uint64_t threshold : {0U, 1U, 500U, 100000U}) {
+      for (const std::uint64_t step : {1U, 3U, 64U}) {
+        std::vector<std::int64_t> expected = to_dense(random_vector(2000, 0.7, 100000, 17 + bits));
+        std::vector<std::int32_t> pending(expected.begin(), expected.end());
+        const SparseFilter filter = {threshold, step, levels_of(bits)};
+        const SparseVector sent = take(std::span(pending), filter);
+        for (const std::int64_t value : sent.value) {
+          REQUIRE(value % static_cast<std::int64_t>(step) == 0);
+          if (bits != 0) REQUIRE(std::abs(value) <= static_cast<std::int64_t>(step * levels_of(bits)));
+        }
+        std::vector<std::int64_t> back(pending.begin(), pending.end());
+        add_to(back, sent);
+        REQUIRE(back == expected);
+        for (std::size_t i = 0, next = 0; i < expected.size(); ++i) {
+          const bool passes = static_cast<std::uint64_t>(std::abs(expected[i])) > threshold;
+          REQUIRE((next < sent.index.size() && sent.index[next] == i) == passes);
+          if (!passes) REQUIRE(pending[i] == expected[i]);
+          next += passes ? 1 : 0;
+        }
+      }
+    }
+  }
+  // The ends of the range.
+  std::vector<std::int64_t> ends = {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  const std::vector<std::int64_t> before = ends;
+  const SparseVector sent = take(std::span(ends), {0, 1U << 30U, 0});
+  add_to(ends, sent);
+  CHECK(ends == before);
+}
+
+TEST_CASE("exact values without a threshold are all sent, and nothing is kept", "[sparse]") {
+  const SparseVector vector = random_vector(3000, 0.3, 1U << 20U, 23);
+  std::vector<std::int64_t> pending = to_dense(vector);
+  CHECK(take(std::span(pending), {}) == vector);
+  CHECK(std::count(pending.begin(), pending.end(), 0) == 3000);
+}
+
+TEST_CASE("the threshold for a number of elements is the smallest that does", "[sparse]") {
+  for (const std::uint64_t largest : {3U, 200U, 300U, 1000000U}) {
+    const std::vector<std::int64_t> values = to_dense(random_vector(1500, 0.8, largest, largest));
+    std::vector<std::uint64_t> sorted;
+    for (const std::int64_t value : values) sorted.push_back(static_cast<std::uint64_t>(std::abs(value)));
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    for (const std::size_t count : {0U, 1U, 2U, 77U, 1000U, 1499U, 1500U, 9000U}) {
+      const std::uint64_t expected = count < sorted.size() ? sorted[count] : 0;
+      CHECK(threshold_for(std::span<const std::int64_t>(values), count) == expected);
+    }
+  }
+  CHECK(threshold_for(std::span<const std::int32_t>(), 3) == 0);
+}
+
+TEST_CASE("messages keep to their bytes, and use them", "[sparse]") {
+  // Gradients have long tails, and the large ones sit together.
+  Random random(31, Stream::test);
+  std::vector<std::int32_t> values(100000);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double scale = i % 1000 < 100 ? 3000.0 : 300.0;
+    values[i] = static_cast<std::int32_t>(scale * random.normal() * std::abs(random.normal()));
+  }
+  for (const unsigned bits : {0U, 1U, 4U, 8U, 16U}) {
+    for (const std::size_t budget : {64U, 500U, 2048U, 20000U}) {
+      CAPTURE(bits, budget);
+      std::vector<std::int32_t> pending = values;
+      const SparseFilter filter = filter_for(std::span<const std::int32_t>(pending), budget, bits);
+      const std::vector<std::byte> message = message_for(take(std::span(pending), filter));
+      CHECK(message.size() <= budget);
+      CHECK(static_cast<double>(message.size()) >= 0.75 * static_cast<double>(budget));
+    }
+    const SparseFilter none = filter_for(std::span<const std::int32_t>(values), 3, bits);
+    std::vector<std::int32_t> pending = values;
+    CHECK(take(std::span(pending), none).index.empty());
+  }
+  CHECK(message_of(ErrorKind::usage, [] { levels_of(5); }) == "value bits: 5; expected 1, 4, 8 or 16, or 0 for exact values");
+}
