@@ -49,6 +49,19 @@ double fastest(double slot, const std::function<void()>& pass) {
   return best;
 }
 
+double sustained(double slot, std::size_t least, const std::function<void()>& pass) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  std::size_t passes = 0;
+  double seconds = 0;
+  while (passes < least || seconds < slot) {
+    pass();
+    ++passes;
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return seconds / static_cast<double>(passes);
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;

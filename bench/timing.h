@@ -21,6 +21,10 @@ std::vector<std::vector<double>> alternate(const std::vector<Contender>& contend
 // since other work on the cores can only slow one down; simd::measure_peak counts in the same way.
 double fastest(double slot, const std::function<void()>& pass);
 
+// Seconds of one call of `pass`, the mean over as many as `slot` seconds hold, but at least `least`: for contenders whose calls
+// differ in length, since the shorter a call, the likelier one of many goes undisturbed.
+double sustained(double slot, std::size_t least, const std::function<void()>& pass);
+
 // values must not be empty.
 double median(std::vector<double> values);
 // The median over rounds of numerator / denominator: both of a round saw the same clock rate.

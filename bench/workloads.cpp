@@ -11,16 +11,8 @@
 #include "layerwise/gradient.h"
 
 namespace bitloom::bench {
-namespace {
 
-constexpr std::uint64_t seed = 1;
-
-Random random_for(std::uint64_t use, std::uint64_t part = 0) { return Random(seed, Stream::test, use, part); }
-
-template <typename T>
-std::vector<Buffer<T>> per_thread(std::size_t threads, std::size_t size) {
-  return std::vector<Buffer<T>>(threads, Buffer<T>(size));
-}
+Random random_for(std::uint64_t use, std::uint64_t part) { return Random(1, Stream::test, use, part); }
 
 layerwise::BinaryLayer make_layer(const ConvOptions& options) {
   layerwise::LayerSpec spec;
@@ -58,6 +50,8 @@ Buffer<std::uint64_t> random_maps(const layerwise::MapShape& shape, std::size_t 
   }
   return maps;
 }
+
+namespace {
 
 class GradientWorkload : public TypedWorkload<std::int32_t> {
  public:
@@ -124,7 +118,7 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
   const std::vector<layerwise::ImageEntries> entries = draw_entries(shape, map.size());
   constexpr std::uint32_t offset_mask = (1U << layerwise::entry_offset_bits) - 1;
   // As accumulate_weight_gradient() does: part after part of the batch, and in each all channels.
-  const std::size_t part = layerwise::gradient_part_bytes / (map.size() * sizeof(std::uint64_t));
+  const std::size_t part = layerwise::images_per_part(layer, images);
   std::size_t total = 0;
   for (std::size_t first = 0; first < images; first += part) {
     const std::span<const layerwise::ImageEntries> some(entries.data() + first, std::min(part, images - first));
@@ -212,21 +206,22 @@ class PoolWorkload : public TypedWorkload<std::int16_t> {
 
 class EncodingWorkload : public TypedWorkload<std::uint64_t> {
  public:
-  explicit EncodingWorkload(std::size_t threads) : pixels_(images * image_bytes), patches_(threads), values_(threads) {
+  explicit EncodingWorkload(std::size_t threads) : pixels_(images * image_bytes), scratch_(threads) {
     Random random = random_for(5);
     for (std::uint8_t& v : pixels_) v = static_cast<std::uint8_t>(random.below(256));
     // Integers as a file holds them: fitting an encoder takes seconds and rounds as the machine does.
-    std::vector<std::int16_t> filters(features * 27);
+    std::vector<std::int16_t> filters(features * 75);
     std::vector<std::int32_t> thresholds(features * 2);
     for (std::int16_t& v : filters) v = static_cast<std::int16_t>(static_cast<std::int32_t>(random.below(4095)) - 2047);
     for (std::int32_t& v : thresholds) v = static_cast<std::int32_t>(random.below(400001)) - 200000;
     TensorFile file;
-    file.put("encoder.filters", {features, 3, 3, 3}, filters);
+    file.put("encoder.filters", {features, 5, 5, 3}, filters);
     file.put("encoder.thresholds", {features, 2}, thresholds);
+    file.put("encoder.contrast", {1}, std::vector<float>{10});
     file.put("encoder.image_shape", {3}, std::vector<std::uint32_t>{32, 32, 3});
     encoder_ = layerwise::Encoder::load(file);
     outputs_ = per_thread<std::uint64_t>(threads, encoder_.output().size());
-    name = "encoding, 32x32x3 pixels, 64 filters of 3x3";
+    name = "encoding, 32x32x3 pixels, 64 filters of 5x5 divided by contrast";
     items = images;
     unit = "MAC/s";
     operations = double(encoder_.macs());
@@ -234,15 +229,14 @@ class EncodingWorkload : public TypedWorkload<std::uint64_t> {
     second = 1;
   }
   void run(const simd::Kernels& kernels, std::size_t item, std::size_t thread) override {
-    encoder_.encode(kernels, pixels_.data() + item * image_bytes, outputs_[thread].data(), patches_[thread], values_[thread]);
+    encoder_.encode(kernels, pixels_.data() + item * image_bytes, outputs_[thread].data(), scratch_[thread]);
   }
 
  private:
   static constexpr std::size_t images = 8, features = 64, image_bytes = 32 * 32 * 3;
   std::vector<std::uint8_t> pixels_;
   layerwise::Encoder encoder_;
-  std::vector<std::vector<std::int16_t>> patches_;
-  std::vector<std::vector<std::int32_t>> values_;
+  std::vector<layerwise::EncodeScratch> scratch_;
 };
 
 }  // namespace

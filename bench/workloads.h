@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/random.h"
 #include "layerwise/encoder.h"
 #include "layerwise/layer.h"
 #include "simd/kernels.h"
@@ -77,14 +78,30 @@ class ConvWorkload : public TypedWorkload<std::uint64_t> {
 };
 
 // The weight gradient of a 3x3 layer 256 -> 256 at 32x32 from a batch of 128 images: 7% of the pixels are in the window, their
-// gradients are rounded to codes of mean magnitude 1 (layerwise/gradient.h), of which about half are 0 and leave no entry.
+// gradients are rounded to codes of mean magnitude 2 (LayerOptions::code_target); those that are 0 leave no entry.
 // An item is four output channels, as in training.
 std::unique_ptr<Workload> make_gradient(std::size_t threads);
 // The hidden layer of a head: (16 images x 16 cells, 256 channels) times (256, 64). An item is one product.
 std::unique_ptr<Workload> make_gemm(std::size_t threads);
 // Set bits of a 32x32x256 map counted over 4 x 4 cells. An item is an image.
 std::unique_ptr<Workload> make_pool(std::size_t threads);
-// 64 filters of 3x3x3 taps over a 32x32 image, two thresholds each. An item is an image.
+// 64 filters of 5x5x3 taps over a 32x32 image, divided by contrast, two thresholds each. An item is an image.
 std::unique_ptr<Workload> make_encoding(std::size_t threads);
+// In workloads_training.cpp: the gradient of the input bits of that 3x3 layer, for one image; what gradients of 16 cells of 256
+// channels are rounded to; one row of weights, 2,304 of them: gradient centred, accumulators moved; Adam on 4,096 parameters.
+std::unique_ptr<Workload> make_backward(std::size_t threads);
+std::unique_ptr<Workload> make_rounding(std::size_t threads);
+std::unique_ptr<Workload> make_centring(std::size_t threads);
+std::unique_ptr<Workload> make_descent(std::size_t threads);
+std::unique_ptr<Workload> make_adam(std::size_t threads);
+
+// What workloads are made of. `use` and `part` separate streams of random numbers.
+Random random_for(std::uint64_t use, std::uint64_t part = 0);
+layerwise::BinaryLayer make_layer(const ConvOptions& options);
+Buffer<std::uint64_t> random_maps(const layerwise::MapShape& shape, std::size_t images);
+template <typename T>
+std::vector<Buffer<T>> per_thread(std::size_t threads, std::size_t size) {
+  return std::vector<Buffer<T>>(threads, Buffer<T>(size));
+}
 
 }  // namespace bitloom::bench
