@@ -62,13 +62,14 @@ CountMode CountCache::begin_step(bool same, bool again, double limit) {
   if (mode_ == CountMode::all) {
     counts_.resize(images_ * pixels_ * layer_.padded_channels());
   } else if (mode_ == CountMode::part) {
-    std::vector<std::uint64_t> chosen(changed_.size() * words);
+    chosen_.resize(changed_.size() * words);
     const auto pack = [&](const Buffer<std::uint64_t>& source, Buffer<std::uint32_t>& target) {
       for (std::size_t i = 0; i < changed_.size(); ++i) {
-        std::copy_n(source.data() + changed_[i] * words, words, chosen.data() + i * words);
+        std::copy_n(source.data() + changed_[i] * words, words, chosen_.data() + i * words);
       }
-      target = Buffer<std::uint32_t>(simd::packed_conv_weights_size(changed_.size(), words));
-      simd::pack_conv_weights(chosen.data(), changed_.size(), words, target.data());
+      const std::size_t size = simd::packed_conv_weights_size(changed_.size(), words);
+      if (target.size() < size) target = Buffer<std::uint32_t>(size);
+      simd::pack_conv_weights(chosen_.data(), changed_.size(), words, target.data());
     };
     pack(rows, packed_);
     if (ternary) pack(nonzero_rows, packed_nonzero_);
@@ -157,10 +158,10 @@ void CountCache::forward(const simd::Kernels& kernels, std::size_t image, const 
 }
 
 void CountCache::complete(LayerSums& sums) {
-  std::vector<bool> convolved(sum_.size(), mode_ != CountMode::part);
-  for (const std::uint32_t o : changed_) convolved[o] = true;
+  convolved_.assign(sum_.size(), mode_ != CountMode::part);
+  for (const std::uint32_t o : changed_) convolved_[o] = true;
   for (std::size_t o = 0; o < sum_.size(); ++o) {
-    if (!convolved[o]) {
+    if (!convolved_[o]) {
       sums.count()[o] = sum_[o];
       sums.count_squared()[o] = squares_[o];
     }

@@ -63,7 +63,9 @@ class CountCache {
   std::vector<std::int64_t> sum_, squares_;        // (O), over all images
   std::vector<std::uint64_t> sign_, nonzero_;      // (O, P): the weights of the last step
   std::vector<std::uint32_t> changed_;             // channels
-  Buffer<std::uint32_t> packed_, packed_nonzero_;  // their weights
+  Buffer<std::uint32_t> packed_, packed_nonzero_;  // their weights; larger than need be
+  std::vector<std::uint64_t> chosen_;              // (changed_, P): scratch
+  std::vector<bool> convolved_;                    // (O): scratch
   CountMode mode_ = CountMode::none;
   bool known_ = false;  // sign_ and nonzero_ hold something
 };

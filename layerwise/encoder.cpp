@@ -1,9 +1,10 @@
 #include "layerwise/encoder.h"
 
+// Products of matrices are sums of floats: how they are divided among threads must not show.
+#define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "core/error.h"
@@ -69,8 +70,12 @@ void normalise_rows(Matrix& rows) {
   }
 }
 
+// Nor how large this machine's caches are, by which Eigen divides them otherwise.
+void fix_blocking() { Eigen::setCpuCacheSizes(32 * 1024, 512 * 1024, 4 * 1024 * 1024); }
+
 // Filters in pixel space: k-means directions times the whitening matrix.
 Matrix fit_whitened(const Matrix& patches, std::size_t filters, double epsilon, std::uint64_t seed) {
+  fix_blocking();
   const Eigen::RowVectorXf mean = patches.colwise().mean();
   const Matrix centred = (patches.rowwise() - mean) / 64.0F;
   const Eigen::MatrixXf covariance = centred.transpose() * centred / static_cast<float>(centred.rows());
@@ -174,59 +179,93 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
   return encoder;
 }
 
+// A row of the patch after the other: where the image has its colours side by side, the taps of a row are consecutive values,
+// and those of the next pixel begin a pixel further on. So patches need not be copied together; rows of odd length get a tap of
+// 0.
 void Encoder::pack() {
-  const std::size_t k = (taps() + 1) / 2 * 2;
-  pairs_ = Buffer<std::int16_t>(k * features_);
+  const std::size_t run = patch_ * shape_.channels;
+  const std::size_t depth = run_depth();
+  pairs_ = Buffer<std::int16_t>(patch_ * depth * features_);
   for (std::size_t t = 0; t < taps(); ++t) {
-    for (std::size_t f = 0; f < features_; ++f) pairs_[t / 2 * 2 * features_ + 2 * f + t % 2] = filters_[f * taps() + t];
+    const std::size_t k = t / run * depth + t % run;
+    for (std::size_t f = 0; f < features_; ++f) pairs_[k / 2 * 2 * features_ + 2 * f + k % 2] = filters_[f * taps() + t];
   }
 }
 
-void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits,
-                     std::vector<std::int16_t>& patches, std::vector<std::int32_t>& values) const {
-  // The image with its edge repeated, colours interleaved, so that a patch is `patch` runs of consecutive values; then one
-  // image row at a time, so that patches and responses stay in the first-level cache.
-  const std::size_t k = (taps() + 1) / 2 * 2;
+// The image with its edge repeated, colours interleaved.
+void Encoder::pad(const std::uint8_t* image, EncodeScratch& scratch) const {
   const std::size_t half = patch_ / 2;
   const std::size_t colours = shape_.channels;
   const std::size_t pitch = (shape_.width + 2 * half) * colours;
-  const std::size_t run = patch_ * colours;
-  const std::size_t padded = (shape_.height + 2 * half) * pitch;
-  patches.assign(padded + shape_.width * k, 0);
+  scratch.pixels.resize((shape_.height + 2 * half) * pitch + 1);
+  scratch.pixels.back() = 0;  // met by the last tap of 0
   for (std::size_t y = 0; y < shape_.height + 2 * half; ++y) {
     const std::size_t row = clamp_index(static_cast<std::ptrdiff_t>(y) - static_cast<std::ptrdiff_t>(half), shape_.height);
     for (std::size_t c = 0; c < colours; ++c) {
       const std::uint8_t* source = image + (c * shape_.height + row) * shape_.width;
-      std::int16_t* out = patches.data() + y * pitch + c;
+      std::int16_t* out = scratch.pixels.data() + y * pitch + c;
       for (std::size_t x = 0; x < half; ++x) out[x * colours] = source[0];
       for (std::size_t x = 0; x < shape_.width; ++x) out[(half + x) * colours] = source[x];
       for (std::size_t x = half + shape_.width; x < shape_.width + 2 * half; ++x) out[x * colours] = source[shape_.width - 1];
     }
   }
-  values.resize(shape_.width * features_);
-  std::int16_t* gathered = patches.data() + padded;
+}
+
+// Sums over colours, and of squares, per pixel of the padded image: patches share them.
+void Encoder::sum_colours(EncodeScratch& scratch) const {
+  const std::size_t colours = shape_.channels;
+  const std::size_t pixels = (shape_.height + 2 * (patch_ / 2)) * (shape_.width + 2 * (patch_ / 2));
+  scratch.sums.assign(pixels, 0);
+  scratch.squares.assign(pixels, 0);
+  for (std::size_t p = 0; p < pixels; ++p) {
+    for (std::size_t c = 0; c < colours; ++c) {
+      const std::int32_t value = scratch.pixels[p * colours + c];
+      scratch.sums[p] += value;
+      scratch.squares[p] += value * value;
+    }
+  }
+}
+
+// Multiplies the responses in image row y by the gains of their patches.
+void Encoder::normalise(std::size_t y, EncodeScratch& scratch) const {
+  const std::size_t columns = shape_.width + 2 * (patch_ / 2);
+  scratch.column_sums.assign(columns, 0);
+  scratch.column_squares.assign(columns, 0);
+  for (std::size_t r = 0; r < patch_; ++r) {
+    for (std::size_t x = 0; x < columns; ++x) {
+      scratch.column_sums[x] += scratch.sums[(y + r) * columns + x];
+      scratch.column_squares[x] += scratch.squares[(y + r) * columns + x];
+    }
+  }
+  for (std::size_t x = 0; x < shape_.width; ++x) {
+    std::int32_t sum = 0;
+    std::int32_t squares = 0;
+    for (std::size_t d = 0; d < patch_; ++d) {
+      sum += scratch.column_sums[x + d];
+      squares += scratch.column_squares[x + d];
+    }
+    const float gain = patch_gain(sum, squares, taps(), contrast_);
+    std::int32_t* row = scratch.values.data() + x * features_;
+    for (std::size_t f = 0; f < features_; ++f) row[f] = static_cast<std::int32_t>(static_cast<float>(row[f]) * gain);
+  }
+}
+
+void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits,
+                     EncodeScratch& scratch) const {
+  pad(image, scratch);
+  if (contrast_ > 0) sum_colours(scratch);
+  // One image row at a time, so that its responses stay in the first-level cache.
+  const std::size_t depth = run_depth();
+  const std::size_t colours = shape_.channels;
+  const std::size_t pitch = (shape_.width + 2 * (patch_ / 2)) * colours;
   for (std::size_t y = 0; y < shape_.height; ++y) {
-    for (std::size_t x = 0; x < shape_.width; ++x) {
-      const std::int16_t* source = patches.data() + y * pitch + x * colours;
-      for (std::size_t r = 0; r < patch_; ++r)
-        std::memcpy(gathered + x * k + r * run, source + r * pitch, run * sizeof *source);
+    scratch.values.assign(shape_.width * features_, 0);
+    for (std::size_t r = 0; r < patch_; ++r) {
+      kernels.gemm_s16(shape_.width, features_, depth, scratch.pixels.data() + (y + r) * pitch, colours,
+                       pairs_.data() + r * depth * features_, scratch.values.data(), features_);
     }
-    std::fill(values.begin(), values.end(), 0);
-    kernels.gemm_s16(shape_.width, features_, k, gathered, k, pairs_.data(), values.data(), features_);
-    if (contrast_ > 0) {
-      for (std::size_t x = 0; x < shape_.width; ++x) {
-        std::int32_t sum = 0;
-        std::int32_t squares = 0;
-        for (std::size_t t = 0; t < k; ++t) {
-          sum += gathered[x * k + t];
-          squares += std::int32_t{gathered[x * k + t]} * gathered[x * k + t];
-        }
-        const float gain = patch_gain(sum, squares, taps(), contrast_);
-        std::int32_t* row = values.data() + x * features_;
-        for (std::size_t f = 0; f < features_; ++f) row[f] = static_cast<std::int32_t>(static_cast<float>(row[f]) * gain);
-      }
-    }
-    kernels.threshold_pack(values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
+    if (contrast_ > 0) normalise(y, scratch);
+    kernels.threshold_pack(scratch.values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
   }
 }
 

@@ -14,6 +14,14 @@
 
 namespace bitloom::layerwise {
 
+// What encode() needs on the way; reused between calls of one thread.
+struct EncodeScratch {
+  std::vector<std::int16_t> pixels;                       // the padded image
+  std::vector<std::int32_t> values;                       // responses in one image row
+  std::vector<std::int32_t> sums, squares;                // per padded pixel, over colours
+  std::vector<std::int32_t> column_sums, column_squares;  // over the rows of a patch
+};
+
 class Encoder {
  public:
   Encoder() = default;
@@ -46,12 +54,15 @@ class Encoder {
   std::size_t bytes() const { return filters_.size() * sizeof(std::int16_t) + thresholds_.size() * sizeof(std::int32_t); }
 
   // image: channels x height x width bytes; bits: output().size() words. Pixels outside the image repeat its edge.
-  // `scratch` is reused between calls of one thread.
-  void encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits, std::vector<std::int16_t>& patches,
-              std::vector<std::int32_t>& values) const;
+  void encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits, EncodeScratch& scratch) const;
 
  private:
+  // Taps of a row of the patch, rounded up to pairs.
+  std::size_t run_depth() const { return (patch_ * shape_.channels + 1) / 2 * 2; }
   void pack();
+  void pad(const std::uint8_t* image, EncodeScratch& scratch) const;
+  void sum_colours(EncodeScratch& scratch) const;
+  void normalise(std::size_t y, EncodeScratch& scratch) const;
 
   data::ImageShape shape_;
   std::size_t patch_ = 0;
@@ -59,7 +70,7 @@ class Encoder {
   std::vector<std::int16_t> filters_;     // (features, taps)
   std::vector<std::int32_t> thresholds_;  // (features, 2)
   float contrast_ = 0;                    // grey levels; 0: contrast does not count
-  Buffer<std::int16_t> pairs_;            // the filters as gemm_s16 reads them
+  Buffer<std::int16_t> pairs_;            // per row of the patch, the filters as gemm_s16 reads them
 };
 
 }  // namespace bitloom::layerwise

@@ -161,7 +161,8 @@ void ExactHead::prepare(const simd::Kernels& kernels, const std::int16_t* counts
     image.hidden_input.assign(zones() * hidden_, 0);
     kernels.gemm_s16(zones(), hidden_, channels_, image.centred.data(), channels_, input_pairs_.data(),
                      image.hidden_input.data(), hidden_);
-    std::vector<std::uint32_t> zone_sums(padded_classes_);
+    thread_local std::vector<std::uint32_t> zone_sums;
+    zone_sums.resize(padded_classes_);
     for (std::size_t z = 0; z < zones(); ++z) {
       hidden_outputs(image.hidden_input.data(), input_.data(), 0, z, zone_sums.data());
       for (std::size_t l = 0; l < padded_classes_; ++l) image.sums[padded_classes_ + l] += zone_sums[l];

@@ -17,7 +17,7 @@ ForwardWorkspace NetForward::make_workspace(const std::vector<bool>& needed) con
 }
 
 void NetForward::encode(const std::uint8_t* image, ForwardWorkspace& work) const {
-  encoder_.encode(kernels_, image, work.owned[0].data(), work.patches, work.values);
+  encoder_.encode(kernels_, image, work.owned[0].data(), work.scratch);
   work.maps[0] = work.owned[0].data();
 }
 

@@ -16,8 +16,7 @@ struct ForwardWorkspace {
   std::vector<Buffer<std::uint64_t>> owned;
   std::vector<Buffer<std::uint64_t>> inputs;  // padded input of each layer; their borders stay 0
   std::vector<const std::uint64_t*> maps;
-  std::vector<std::int16_t> patches;
-  std::vector<std::int32_t> values;
+  EncodeScratch scratch;
 };
 
 class NetForward {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <span>
+#include <utility>
 
 #include "core/random.h"
 
@@ -86,22 +86,32 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
   return magnitude;
 }
 
+std::size_t images_per_part(const BinaryLayer& layer, std::size_t images) {
+  constexpr std::size_t cache_bytes = 512 * 1024;
+  constexpr std::size_t share_of_sums = 16;
+  const std::size_t sums = layer.channels() * layer.patch_bits() * sizeof(std::int32_t);
+  const std::size_t bytes = images * layer.geometry().input.size() * sizeof(std::uint64_t);
+  const std::size_t parts = std::max<std::size_t>(1, bytes / std::max(cache_bytes, sums / share_of_sums));
+  return std::max<std::size_t>(1, (images + parts - 1) / parts);
+}
+
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
                                 const std::vector<ImageEntries>& images, std::int32_t* sums) {
   const simd::ConvShape shape = layer.conv_shape();
   constexpr std::ptrdiff_t channels_per_call = 4;
-  const std::size_t image_bytes = layer.geometry().input.size() * sizeof(std::uint64_t);
-  const std::size_t part = std::max<std::size_t>(1, gradient_part_bytes / image_bytes);
+  const std::size_t part = images_per_part(layer, images.size());
   const auto channels = static_cast<std::ptrdiff_t>(layer.channels());
 #pragma omp parallel
   {
-    std::vector<std::uint32_t> offsets;
-    std::vector<std::uint32_t> begin;
+    thread_local std::vector<std::uint32_t> offsets;
+    thread_local std::vector<std::uint32_t> begin;
     for (std::size_t first_image = 0; first_image < images.size(); first_image += part) {
       const std::span<const ImageEntries> some(images.data() + first_image, std::min(part, images.size() - first_image));
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t first = 0; first < channels; first += channels_per_call) {
         const std::ptrdiff_t last = std::min(first + channels_per_call, channels);
+        std::int32_t* const row_sums = sums + static_cast<std::size_t>(first) * layer.patch_bits();
+        if (first_image == 0) std::fill_n(row_sums, static_cast<std::size_t>(last - first) * layer.patch_bits(), 0);
         offsets.clear();
         begin.assign(1, 0);
         for (std::ptrdiff_t o = first; o < last; ++o) append_lists(some, static_cast<std::size_t>(o), offsets, begin);
@@ -115,97 +125,100 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
         rows.runs = shape.patch_rows;
         rows.run_words = shape.run_words;
         rows.pitch = shape.pitch;
-        kernels.accumulate_rows(rows, sums + static_cast<std::size_t>(first) * layer.patch_bits());
+        kernels.accumulate_rows(rows, row_sums);
       }
     }
   }
 }
+
+namespace {
+
+// The entries of one pixel of outputs by code: offsets of their rows of weights, and where each code's begin. Returns the sum
+// of their values.
+std::int32_t list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, std::size_t patch_words,
+                       BackwardScratch& scratch) {
+  scratch.rows.resize(words * word_bits);
+  scratch.codes.resize(words * word_bits);
+  std::size_t count = 0;
+  for (std::size_t w = 0; w < words; ++w) {
+    for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
+      const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
+      scratch.rows[count] = static_cast<std::uint32_t>(o * patch_words);
+      scratch.codes[count] = codes[o];
+      count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
+    }
+  }
+  scratch.begin.assign(code_count + 1, 0);
+  std::int32_t total = 0;
+  for (std::size_t k = 0; k < count; ++k) {
+    ++scratch.begin[scratch.codes[k]];
+    total += code_values[scratch.codes[k]];
+  }
+  std::uint32_t end = 0;
+  for (std::uint32_t& begin : scratch.begin) begin = std::exchange(end, end + begin);
+  scratch.offsets.resize(count);
+  std::array<std::uint32_t, code_count> next;
+  std::copy_n(scratch.begin.begin(), code_count, next.begin());
+  for (std::size_t k = 0; k < count; ++k) scratch.offsets[next[scratch.codes[k]]++] = scratch.rows[k];
+  return total;
+}
+
+}  // namespace
 
 // For an input bit a (value 1 - 2a) and a weight w in {+1, -1, 0}, d counts a where w = +1 and 1 - a where w = -1, so
 // dd/da = w, and dL/da = sum over entries of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
 // z(k) that of nonzero bits (all of them for binary weights), sum of value * w = z - 2n.
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
                     const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient) {
-  const LayerGeometry& geometry = layer.geometry();
   const LayerSpec& spec = layer.spec();
-  const MapShape& output = geometry.output;
-  const MapShape& input = geometry.input;
+  const MapShape& output = layer.geometry().output;
+  const MapShape& input = layer.geometry().input;
   const std::size_t words = output.words();
-  const std::size_t bits = layer.patch_bits();
   const std::size_t in_channels = input.words() * word_bits;
-  std::memset(gradient, 0, input.height * input.width * in_channels * sizeof *gradient);
-  scratch.sums.resize(output.width * bits);
-  scratch.totals.resize(output.width);
-  if (spec.ternary) scratch.zero_sums.resize(output.width * bits);
-
-  for (std::size_t y = 0; y < output.height; ++y) {
-    scratch.offsets.clear();
-    scratch.begin.assign(1, 0);
-    for (std::size_t x = 0; x < output.width; ++x) {
-      const std::size_t p = y * output.width + x;
-      std::array<std::vector<std::uint32_t>, code_count>& lists = []() -> auto& {
-        thread_local std::array<std::vector<std::uint32_t>, code_count> by_code;
-        return by_code;
-      }
-      ();
-      for (auto& list : lists) list.clear();
-      std::int32_t total = 0;
-      for (std::size_t w = 0; w < words; ++w) {
-        std::uint64_t active = window[p * words + w];
-        const std::uint8_t* code = codes + (p * words + w) * word_bits;
-        while (active != 0) {
-          const auto bit = static_cast<std::size_t>(std::countr_zero(active));
-          active &= active - 1;
-          if (code[bit] == no_code) continue;
-          lists[code[bit]].push_back(static_cast<std::uint32_t>((w * word_bits + bit) * layer.patch_words()));
-          total += code_values[code[bit]];
-        }
-      }
-      scratch.totals[x] = total;
-      for (const auto& list : lists) {
-        scratch.offsets.insert(scratch.offsets.end(), list.begin(), list.end());
-        scratch.begin.push_back(static_cast<std::uint32_t>(scratch.offsets.size()));
-      }
-    }
-    simd::RowLists rows;
-    rows.base = layer.rows().data();
+  // A row of a kernel meets neighbouring pixels, so its counts are added where they belong, border included.
+  const std::size_t width = input.width + 2 * spec.padding;
+  const std::size_t pixels = (input.height + 2 * spec.padding) * width;
+  scratch.sums.assign(pixels * in_channels, 0);
+  if (spec.ternary) {
+    scratch.zero_sums.assign(pixels * in_channels, 0);
+  } else {
+    scratch.totals.assign(pixels, 0);
+  }
+  simd::RowLists rows;
+  rows.lists = 1;
+  rows.scales = code_count;
+  rows.scale = code_values.data();
+  rows.runs = 1;
+  rows.run_words = spec.kernel * input.words();
+  rows.pitch = rows.run_words;
+  for (std::size_t p = 0; p < output.height * output.width; ++p) {
+    const std::int32_t total =
+        list_rows(window + p * words, codes + p * words * word_bits, words, layer.patch_words(), scratch);
+    if (scratch.offsets.empty()) continue;
     rows.offsets = scratch.offsets.data();
     rows.begin = scratch.begin.data();
-    rows.lists = output.width;
-    rows.scales = code_count;
-    rows.scale = code_values.data();
-    rows.runs = 1;
-    rows.run_words = layer.patch_words();
-    rows.pitch = layer.patch_words();
-    std::fill(scratch.sums.begin(), scratch.sums.end(), 0);
-    kernels.accumulate_rows(rows, scratch.sums.data());
-    if (spec.ternary) {
-      rows.base = layer.nonzero_rows().data();
-      std::fill(scratch.zero_sums.begin(), scratch.zero_sums.end(), 0);
-      kernels.accumulate_rows(rows, scratch.zero_sums.data());
+    for (std::size_t ky = 0; ky < spec.kernel; ++ky) {
+      const std::size_t first = (p / output.width * spec.stride + ky) * width + p % output.width * spec.stride;
+      rows.base = layer.rows().data() + ky * rows.run_words;
+      kernels.accumulate_rows(rows, scratch.sums.data() + first * in_channels);
+      if (spec.ternary) {
+        rows.base = layer.nonzero_rows().data() + ky * rows.run_words;
+        kernels.accumulate_rows(rows, scratch.zero_sums.data() + first * in_channels);
+      } else {
+        for (std::size_t kx = 0; kx < spec.kernel; ++kx) scratch.totals[first + kx] += total;
+      }
     }
-    for (std::size_t x = 0; x < output.width; ++x) {
-      const std::int32_t* sums = scratch.sums.data() + x * bits;
-      const std::int32_t* zeros = spec.ternary ? scratch.zero_sums.data() + x * bits : nullptr;
-      for (std::size_t ky = 0; ky < spec.kernel; ++ky) {
-        const auto row = static_cast<std::ptrdiff_t>(y * spec.stride + ky) - static_cast<std::ptrdiff_t>(spec.padding);
-        for (std::size_t kx = 0; kx < spec.kernel; ++kx) {
-          const auto column = static_cast<std::ptrdiff_t>(x * spec.stride + kx) - static_cast<std::ptrdiff_t>(spec.padding);
-          const std::size_t tap = (ky * spec.kernel + kx) * in_channels;
-          if (row < 0 || column < 0 || row >= static_cast<std::ptrdiff_t>(input.height) ||
-              column >= static_cast<std::ptrdiff_t>(input.width)) {
-            continue;
-          }
-          float* out =
-              gradient + (static_cast<std::size_t>(row) * input.width + static_cast<std::size_t>(column)) * in_channels;
-          const std::int32_t total = scratch.totals[x];
-          if (zeros != nullptr) {
-            for (std::size_t c = 0; c < in_channels; ++c)
-              out[c] += unit * static_cast<float>(2 * sums[tap + c] - zeros[tap + c]);
-          } else {
-            for (std::size_t c = 0; c < in_channels; ++c) out[c] += unit * static_cast<float>(2 * sums[tap + c] - total);
-          }
-        }
+  }
+  for (std::size_t y = 0; y < input.height; ++y) {
+    for (std::size_t x = 0; x < input.width; ++x, gradient += in_channels) {
+      const std::size_t pixel = (y + spec.padding) * width + x + spec.padding;
+      const std::int32_t* sums = scratch.sums.data() + pixel * in_channels;
+      if (spec.ternary) {
+        const std::int32_t* zeros = scratch.zero_sums.data() + pixel * in_channels;
+        for (std::size_t c = 0; c < in_channels; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - zeros[c]);
+      } else {
+        const std::int32_t total = scratch.totals[pixel];
+        for (std::size_t c = 0; c < in_channels; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - total);
       }
     }
   }

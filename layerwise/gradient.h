@@ -47,10 +47,11 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
                              std::uint32_t image_offset, std::uint64_t key, ImageEntries& out, std::int64_t* value_sum,
                              std::uint8_t* codes);
 
-// Every channel reads patches all over the batch, so the batch is taken in parts whose maps stay in the second-level cache.
-inline constexpr std::size_t gradient_part_bytes = 512 * 1024;
+// Every channel reads patches all over the batch, so the batch is taken in parts whose maps stay in the second-level cache;
+// but every part passes once more over the sums, so that parts are larger where these are many.
+std::size_t images_per_part(const BinaryLayer& layer, std::size_t images);
 
-// sums (O, patch_bits) += value of each entry x its patch's bits, for all images. Parallel over channels.
+// sums (O, patch_bits) = value of each entry x its patch's bits, over all images. Parallel over channels.
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
                                 const std::vector<ImageEntries>& images, std::int32_t* sums);
 
@@ -58,8 +59,9 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 // * 64) = -sum over entries of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has a
 // bit. Scratch is reused by one thread.
 struct BackwardScratch {
-  std::vector<std::uint32_t> offsets, begin;
-  std::vector<std::int32_t> sums, zero_sums, totals;
+  std::vector<std::uint32_t> rows, offsets, begin;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::int32_t> sums, zero_sums, totals;  // of the padded input map
 };
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
                     const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient);

@@ -86,19 +86,24 @@ struct Head::Workspace {
   }
 };
 
-Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream)
-    : spec_(spec), map_(map), classes_(classes), padded_classes_(round_up(classes, lanes)), channels_(map.words() * word_bits) {
-  binary_ = spec.kind == "class_conv";
-  has_hidden_ = spec.kind == "hidden";
-  if (!binary_ && (spec.grid > map.height || spec.grid > map.width)) {
+void check_head(const HeadSpec& spec, const MapShape& map) {
+  const bool binary = spec.kind == "class_conv";
+  if (!binary && (spec.grid > map.height || spec.grid > map.width)) {
     fail(ErrorKind::usage, "head.grid: {} cells do not fit a map of {}x{} pixels", spec.grid, map.height, map.width);
   }
-  if (has_hidden_ && spec.hidden % lanes != 0)
+  if (spec.kind == "hidden" && spec.hidden % lanes != 0)
     fail(ErrorKind::usage, "head.hidden: {} is not a multiple of {}", spec.hidden, lanes);
-  if (binary_ && (spec.kernel > map.height || spec.kernel > map.width || spec.kernel % 2 == 0)) {
+  if (binary && (spec.kernel > map.height || spec.kernel > map.width || spec.kernel % 2 == 0)) {
     fail(ErrorKind::usage, "head.kernel: {} does not fit a map of {}x{} pixels; expected an odd size", spec.kernel, map.height,
          map.width);
   }
+}
+
+Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream)
+    : spec_(spec), map_(map), classes_(classes), padded_classes_(round_up(classes, lanes)), channels_(map.words() * word_bits) {
+  check_head(spec, map);
+  binary_ = spec.kind == "class_conv";
+  has_hidden_ = spec.kind == "hidden";
   regions_ = binary_ ? spec.kernel * spec.kernel : spec.grid * spec.grid;
   hidden_ = has_hidden_ ? spec.hidden : 0;
   mean_.assign(features(), 0.0);

@@ -6,6 +6,7 @@
 // Letters: N images, G x G cells, C channels (padded to 64), F = features per image, L classes, J hidden units per cell.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ struct AdamParameter {
   void update(std::span<const std::int64_t> sums, double scale, double learning_rate, double weight_decay, std::size_t step);
 };
 
+// Throws a usage error if a head does not fit a map: a grid larger than it, hidden units that are no multiple of 16.
+void check_head(const HeadSpec& spec, const MapShape& map);
+
 class Head {
  public:
   // Fixed-point steps per 1.0 of
@@ -36,7 +40,7 @@ class Head {
   static constexpr float hidden_steps = 64;                                      // a hidden activation
   static constexpr float hidden_error_steps = error_steps * weight_steps / 256;  // a hidden unit's gradient
 
-  // Throws a usage error if the spec does not fit the map (grid larger than it, hidden not a multiple of 16).
+  // Throws what check_head() does.
   Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream);
 
   const HeadSpec& spec() const { return spec_; }
@@ -73,7 +77,7 @@ class Head {
   // Sums over examples that training needs: sized by `make_sums`, reduced over ranks by the caller.
   struct Sums {
     std::vector<std::int64_t> linear, linear_bias, hidden, hidden_bias, output, count, count_squared;
-    std::vector<std::span<std::int64_t>> all();
+    std::array<std::span<std::int64_t>, 7> all();
     void clear();
   };
   Sums make_sums() const;

@@ -37,7 +37,7 @@ void AdamParameter::update(std::span<const std::int64_t> sums, double scale, dou
   }
 }
 
-std::vector<std::span<std::int64_t>> Head::Sums::all() {
+std::array<std::span<std::int64_t>, 7> Head::Sums::all() {
   return {linear, linear_bias, hidden, hidden_bias, output, count, count_squared};
 }
 

@@ -24,17 +24,25 @@ std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::u
 
 void LayerSums::clear() {
   std::fill(exact.begin(), exact.end(), 0);
-  std::fill(weight.begin(), weight.end(), 0);
   std::fill(statistics.begin(), statistics.end(), 0);
+}
+
+void check_rule(const RuleOptions& options, const LayerSpec& layer) {
+  const UpdateRule& rule = find_rule(options.name);
+  if (layer.ternary && !rule.ternary) {
+    fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule.name,
+         layer.name);
+  }
 }
 
 LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream,
                            bool again)
-    : layer_(layer), options_(options), rule_(find_rule(options.rule.name)), again_(again) {
-  if (layer.spec().ternary && !rule_.ternary) {
-    fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule_.name,
-         layer.spec().name);
-  }
+    : layer_(layer),
+      options_(options),
+      rule_(find_rule(options.rule.name)),
+      again_(again),
+      flip_key_(row_key(seed, Stream::flips, stream, 0)) {
+  check_rule(options.rule, layer.spec());
   const std::size_t o = layer.channels();
   const LayerGeometry& geometry = layer.geometry();
   state_.assign(o * layer.patch_bits(), 0);
@@ -241,7 +249,7 @@ std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std
       for (float& g : gradient) g *= inverse;
       std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
       std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + o * layer_.patch_words();
-      rule_.update(options_.rule, rate, row_key(step, Stream::flips, o, 0),
+      rule_.update(options_.rule, rate, row_key(flip_key_, Stream::flips, step, o),
                    {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
     }
   }

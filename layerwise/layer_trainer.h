@@ -34,7 +34,7 @@ struct LayerOptions {
 // Integer sums over examples that one step needs, reduced over ranks by the caller.
 struct LayerSums {
   std::vector<std::int64_t> exact;       // (O, moves, B): exact loss changes (exact_signal.h); empty for the windowed signal
-  std::vector<std::int32_t> weight;      // (O, B): value x input bit
+  std::vector<std::int32_t> weight;      // (O, B): value x input bit; written as a whole, by accumulate_weight_gradient()
   std::vector<std::int64_t> statistics;  // see the accessors
   std::size_t channels = 0, in_channels = 0;
 
@@ -53,8 +53,12 @@ struct LayerSums {
   auto active() const { return part(3 * channels, channels); }
   auto input() const { return part(4 * channels, in_channels); }
   auto magnitude() const { return part(4 * channels + in_channels, 1); }
+  // All that is added to: not `weight`, whose zeros would be megabytes written for nothing.
   void clear();
 };
+
+// Throws a usage error if the rule does not exist or cannot train weights of the layer's kind.
+void check_rule(const RuleOptions& options, const LayerSpec& layer);
 
 class LayerTrainer {
  public:
@@ -98,6 +102,7 @@ class LayerTrainer {
   LayerOptions options_;
   const UpdateRule& rule_;
   bool again_;
+  std::uint64_t flip_key_;           // of what rules draw
   std::vector<std::int16_t> state_;  // (O, B)
   std::vector<double> mean_, variance_, window_;
   std::vector<Offset> offset_;

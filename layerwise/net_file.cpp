@@ -171,8 +171,13 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   if (const Json* child = reader.child("head")) spec.head = read_head(*child, head, where + ".head");
   reader.finish();
   if (spec.train.empty()) fail(ErrorKind::usage, "{}.train: expected at least one layer", where);
-  if (spec.heads.empty()) spec.heads = {spec.train.back()};
   for (const std::string& layer : spec.train) check_name(where + ".train", layer, layers);
+  // In the order of the net, whatever that of the file: a layer comes after those that it reads.
+  std::sort(spec.train.begin(), spec.train.end(), [&](const std::string& a, const std::string& b) {
+    return std::find(layers.begin(), layers.end(), a) < std::find(layers.begin(), layers.end(), b);
+  });
+  // A model whose auxiliary layers are gone may have stages without a head: their lists are there, and empty.
+  if (!json.contains("heads")) spec.heads = {spec.train.back()};
   for (const std::string& layer : spec.heads) check_name(where + ".heads", layer, spec.train);
   for (const std::string& layer : spec.discard) check_name(where + ".discard", layer, spec.train);
   if (spec.name.empty()) spec.name = spec.train.front();
@@ -187,10 +192,10 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
 }
 
 // Throws if `stage` changes a layer below one that is already trained and stays as it is.
-void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<std::string>& trained,
+void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<std::string>& standing,
                    const std::string& source) {
   for (const LayerSpec& above : net.layers) {
-    if (!trained.contains(above.name) || contains(stage.train, above.name)) continue;
+    if (!standing.contains(above.name) || contains(stage.train, above.name)) continue;
     for (const std::string& input : above.inputs) {
       if (!contains(stage.train, input)) continue;
       fail(ErrorKind::usage, "{}: stage '{}' trains '{}' again, but not '{}', which was trained on what it gave before", source,
@@ -202,12 +207,13 @@ void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<st
 // Throws unless the stages train every layer after its inputs. Returns the layers that end with a head: only a head can vote.
 std::vector<std::string> check_stages(const NetSpec& net, const std::string& source) {
   std::set<std::string> trained;
+  std::set<std::string> standing;           // of these, what no stage has discarded
   std::map<std::string, HeadSpec> heads;    // by layer, as some stage describes it
   std::map<std::string, bool> head_stands;  // whether the last stage that trains the layer has one for it
   std::set<std::string> stage_names;
   for (const StageSpec& stage : net.stages) {
     if (!stage_names.insert(stage.name).second) fail(ErrorKind::usage, "{}: there are two stages '{}'", source, stage.name);
-    check_readers(net, stage, trained, source);
+    check_readers(net, stage, standing, source);
     for (const std::string& name : stage.heads) {
       if (!(heads.emplace(name, stage.head).first->second == stage.head)) {
         fail(ErrorKind::usage, "{}: stage '{}' describes another head of layer '{}' than an earlier stage", source, stage.name,
@@ -227,6 +233,8 @@ std::vector<std::string> check_stages(const NetSpec& net, const std::string& sou
         }
       }
     }
+    standing.insert(stage.train.begin(), stage.train.end());
+    for (const std::string& name : stage.discard) standing.erase(name);
   }
   for (const LayerSpec& layer : net.layers) {
     if (!trained.contains(layer.name)) fail(ErrorKind::usage, "{}: no stage trains layer '{}'", source, layer.name);

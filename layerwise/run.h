@@ -32,14 +32,20 @@ class Run {
   RunResult execute();
 
  private:
+  void build_layers();
+  void identify(const Hash128& encoder);
+  void claim_folder();
   void open_folder();
   void open_cache();
+  void store_stage(const Stage& stage);
   void read_checkpoint();
   void write_checkpoint(const Stage* stage);
   bool reuse(std::size_t s);
   void train_stage(std::size_t s);
   void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
   void finish_stage(const Stage& stage);
+  void report_stage(const StageSummary& summary);
+  std::optional<double> validate(const std::vector<std::string>& voters);
   void finish_run();
   void check_frozen_option() const;
   bool plan_inputs(const Stage& stage);
@@ -68,7 +74,8 @@ class Run {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Cache> cache_;
   std::string data_hash_;
-  std::vector<Hash128> keys_;
+  std::vector<Hash128> keys_;  // of the stages
+  std::string run_key_;        // of all that a checkpoint must agree with
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
@@ -76,5 +83,10 @@ class Run {
   double earlier_seconds_ = 0;
   bool inputs_error_told_ = false;
 };
+
+// ", validation 83.00%", or "" without validation images.
+std::string validation_text(const std::optional<double>& accuracy);
+// null in the second case.
+nlohmann::json to_json(const std::optional<double>& accuracy);
 
 }  // namespace bitloom::layerwise

@@ -13,18 +13,20 @@ namespace {
 using Json = nlohmann::json;
 
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
-constexpr std::string_view trainer_version = "bitloom stage 2";
+constexpr std::string_view trainer_version = "bitloom stage 3";
 
-// What one stage's result depends on: the data, the encoder, the options, its own description, and the stages that trained
-// the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong to.
-std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash) {
+// What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
+// trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
+// to.
+std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,
+                                const Hash128& encoder) {
   const Json json = to_json(net);
   std::map<std::string, Hash128> trained_by;
   std::vector<Hash128> keys;
   for (std::size_t s = 0; s < net.stages.size(); ++s) {
     Hasher hasher;
     hasher.update(trainer_version).update(std::string_view(data_hash));
-    hasher.update(std::string_view(json["encoder"].dump())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
+    hasher.update(std::string_view(encoder.hex())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
     Json stage = json["stages"][s];
     stage.erase("options");  // described with the run's, as is
     stage.erase("augment");
@@ -55,19 +57,36 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
   result_.model.net = options.net;
   result_.model.class_names = data.train.class_names;
   check_frozen_option();
-  data_hash_ = data::content_hash(data.train);
-  keys_ = stage_keys(options.net, options.train, data_hash_);
 }
 
-void Run::open_folder() {
+// Collective: what stages and checkpoints are known by. Throws a data error if the ranks do not hold the same images.
+void Run::identify(const Hash128& encoder) {
+  data_hash_ = data::content_hash(data_.train);
+  keys_ = stage_keys(options_.net, options_.train, data_hash_, encoder);
+  Hasher hasher;
+  for (const Hash128& key : keys_) hasher.update(std::string_view(key.hex()));
+  for (const std::string& voter : options_.net.classifier) hasher.update(std::string_view(voter));
+  run_key_ = hasher.update(options_.net.mirror ? 1 : 0).finish().hex();
+  const std::string mine = data_hash_ + run_key_;
+  const auto bytes = std::as_bytes(std::span(mine));
+  const std::vector<std::byte> shared = comm_.broadcast_bytes({bytes.begin(), bytes.end()});
+  const std::string_view roots(reinterpret_cast<const char*>(shared.data()), shared.size());
+  comm_.together([&] {
+    if (!roots.starts_with(data_hash_)) {
+      fail(ErrorKind::data, "--data: the training images in {} differ from those that rank 0 has", options_.data_name);
+    }
+    if (roots != mine) fail(ErrorKind::usage, "this process has other options or another net than rank 0");
+  });
+}
+
+// Locks a folder that is there, and sees that it may be used: before any work is done.
+void Run::claim_folder() {
   on_root([&] {
     const auto& folder = options_.folder;
-    if (options_.resume && !std::filesystem::exists(folder)) {
-      fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+    if (!std::filesystem::exists(folder)) {
+      if (options_.resume) fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+      return;
     }
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
     lock_ = std::make_unique<FileLock>(folder / ".lock");
     const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
                          std::filesystem::exists(folder / "metrics.jsonl");
@@ -78,18 +97,38 @@ void Run::open_folder() {
     if (options_.resume && std::filesystem::exists(folder / model_name)) {
       fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
     }
+  });
+}
+
+void Run::open_folder() {
+  on_root([&] {
+    const auto& folder = options_.folder;
+    if (lock_ == nullptr) {
+      std::error_code error;
+      std::filesystem::create_directories(folder, error);
+      if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
+      lock_ = std::make_unique<FileLock>(folder / ".lock");
+    }
+    try {
+      open_cache();
+    } catch (const std::exception& refused) {
+      if (options_.needs_cache) throw;
+      progress_.line(fmt::format("cache: not used: {}", refused.what()));
+    }
     const Json config = {{"net", to_json(options_.net)},
                          {"data", options_.data_name},
                          {"options", describe(options_.train)},
                          {"command", options_.command}};
-    // A run that is continued keeps its own.
-    if (!options_.resume) write_atomically(folder / "config.json", config.dump(2) + "\n");
+    // A run that is continued keeps its own. Paths need not be UTF-8, JSON must.
+    if (!options_.resume) {
+      write_atomically(folder / "config.json", config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+      for (const auto& [name, text] : options_.files) write_atomically(folder / name, text);
+    }
     metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
-    open_cache();
   });
   try {
     if (!comm_.is_root()) open_cache();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The others do without: they use it for what can be computed again.
   }
 }
@@ -147,10 +186,10 @@ void Run::write_checkpoint(const Stage* stage) {
       notes["stages"].push_back({{"name", summary.name},
                                  {"seconds", summary.seconds},
                                  {"reused", summary.reused},
-                                 {"validation_accuracy", summary.validation_accuracy}});
+                                 {"validation_accuracy", layerwise::to_json(summary.validation_accuracy)}});
     }
     file.metadata["bitloom.checkpoint"] = notes.dump();
-    file.metadata["bitloom.run"] = keys_.back().hex();
+    file.metadata["bitloom.run"] = run_key_;
     result_.model.encoder.save(file);
     save_trained(file);
     if (stage != nullptr) stage->save(file);
@@ -171,24 +210,24 @@ void Run::read_checkpoint() {
     for (const char* name : {checkpoint_name, previous_name}) {
       const auto path = options_.folder / name;
       if (!std::filesystem::exists(path)) continue;
+      bytes = read_bytes(path);  // a device that fails now may not fail later: that is no reason to start anew
       try {
-        bytes = read_bytes(path);
         const TensorFile file = TensorFile::parse(bytes, path.string(), Checksum::required);
-        if (file.get_metadata("bitloom.run") != keys_.back().hex()) {
-          fail(ErrorKind::usage, "--resume: the checkpoint in {} belongs to a run with other data, net or options",
-               options_.folder.string());
-        }
-        return;
+        if (file.get_metadata("bitloom.run") == run_key_) return;
       } catch (const Error& error) {
-        if (error.kind() != ErrorKind::data) throw;
         progress_.line(fmt::format("{}; trying the one before", error.what()));
         bytes.clear();
+        std::filesystem::rename(path, path.string() + ".damaged");
+        continue;
       }
+      fail(ErrorKind::usage, "--resume: the checkpoint in {} belongs to a run with other data, net or options",
+           options_.folder.string());
     }
   });
   bytes = comm_.broadcast_bytes(std::move(bytes));
   if (bytes.empty()) {
     progress_.line("no usable checkpoint: training starts from the beginning");
+    if (comm_.is_root()) metrics_->truncate_to(0);
     return;
   }
   TensorFile file = TensorFile::parse(bytes, checkpoint_name, Checksum::required);
@@ -197,7 +236,9 @@ void Run::read_checkpoint() {
   earlier_seconds_ = notes["seconds"];
   result_.images = notes["images"];
   for (const Json& each : notes.value("stages", Json::array())) {
-    result_.stages.push_back({each["name"], each["seconds"], each["reused"], each["validation_accuracy"]});
+    const Json& accuracy = each["validation_accuracy"];
+    result_.stages.push_back({each["name"], each["seconds"], each["reused"],
+                              accuracy.is_null() ? std::nullopt : std::optional<double>(accuracy.get<double>())});
   }
   for (std::size_t s = 0; s < stage_; ++s) load_stage(file, s);
   if (notes["in_stage"].get<bool>()) resume_from_ = std::move(file);
@@ -217,16 +258,10 @@ bool Run::reuse(std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
   load_stage(file, s);
   drop_outdated_heads(s);
-  StageSummary summary{spec.name, 0, true, std::stod(file.get_metadata("validation_accuracy"))};
-  progress_.line(fmt::format("{}: taken from the cache (validation {:.2f}%)", spec.name, 100 * summary.validation_accuracy));
-  if (comm_.is_root()) {
-    metrics_->write({{"event", "stage"},
-                     {"stage", spec.name},
-                     {"seconds", 0.0},
-                     {"reused", true},
-                     {"validation_accuracy", summary.validation_accuracy}});
-  }
-  result_.stages.push_back(summary);
+  // Measured anew: the validation set has no part in the stage's key.
+  const StageSummary summary{spec.name, 0, true, validate(spec.heads)};
+  progress_.line(fmt::format("{}: taken from the cache{}", spec.name, validation_text(summary.validation_accuracy)));
+  comm_.together([&] { report_stage(summary); });
   return true;
 }
 

@@ -1,9 +1,9 @@
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -13,16 +13,6 @@ constexpr std::uint64_t probe_records = 16;
 constexpr std::uint64_t filled_samples = 256;
 
 double microseconds(double seconds) { return 1e6 * seconds; }
-
-// Bytes of memory that the system could give to its page cache; 0 where it does not say.
-std::uint64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  std::string line;
-  while (std::getline(info, line)) {
-    if (line.starts_with("MemAvailable:")) return std::stoull(line.substr(13)) * 1024;
-  }
-  return 0;
-}
 
 std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
   return fmt::format(
@@ -43,9 +33,14 @@ void Run::check_frozen_option() const {
     fail(ErrorKind::usage, "--frozen: '{}' is unknown; expected auto, cache or recompute", frozen);
   }
   if (frozen != "cache") return;
-  if (!options_.train.augment.none() && options_.train.augment_copies == 0) {
-    fail(ErrorKind::usage,
-         "--frozen: 'cache' needs images that come again; expected --augment-copies of 1 or more, or --augment none");
+  for (const StageSpec& stage : options_.net.stages) {
+    const TrainOptions train = for_stage(options_.train, stage);
+    if (train.augment.none() || train.augment_copies != 0) continue;
+    fail(
+        ErrorKind::usage,
+        "--frozen: 'cache' needs images that come again; expected --augment-copies of 1 or more, or no augmentation, but stage "
+        "'{}' has {}",
+        stage.name, data::to_string(train.augment));
   }
   if (options_.cache.empty() || options_.cache_limit == 0) {
     fail(ErrorKind::usage, "--frozen: 'cache' needs a cache; expected another --cache than none and a --cache-limit above 0");

@@ -73,34 +73,54 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
 }
 
+std::string validation_text(const std::optional<double>& accuracy) {
+  return accuracy ? fmt::format(", validation {:.2f}%", 100 * *accuracy) : "";
+}
+
+Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*accuracy) : Json(); }
+
+// Collective: the accuracy of the vote on the validation images, if there are any.
+std::optional<double> Run::validate(const std::vector<std::string>& voters) {
+  if (data_.validation.size() == 0) return std::nullopt;
+  return classifier(voters, options_.net.mirror, nullptr).evaluate(comm_, data_.validation).accuracy();
+}
+
+void Run::report_stage(const StageSummary& summary) {
+  result_.stages.push_back(summary);
+  if (!comm_.is_root()) return;
+  metrics_->write({{"event", "stage"},
+                   {"stage", summary.name},
+                   {"seconds", summary.seconds},
+                   {"reused", summary.reused},
+                   {"validation_accuracy", to_json(summary.validation_accuracy)}});
+}
+
+// Leaves what a stage gave in the cache. Trouble there must not cost the run: the same can be trained again.
+void Run::store_stage(const Stage& stage) {
+  if (cache_ == nullptr || !comm_.is_root()) return;
+  TensorFile file;
+  for (const auto& trainer : stage.trainers()) trainer->layer().save(file);
+  for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(file, stage.head_layer(h) + ".head", false);
+  try {
+    cache_->put(keys_[stage_].hex(), file.serialize());
+  } catch (const std::exception& error) {
+    progress_.line(fmt::format("cache: stage '{}' is not kept: {}", stage.spec().name, error.what()));
+  }
+}
+
 void Run::finish_stage(const Stage& stage) {
   const StageSpec& spec = stage.spec();
   drop_outdated_heads(stage_);
   for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
-  StageSummary summary;
-  summary.name = spec.name;
-  if (data_.validation.size() != 0) {
-    summary.validation_accuracy =
-        classifier(spec.heads, options_.net.mirror, nullptr).evaluate(comm_, data_.validation).accuracy();
-  }
+  StageSummary summary{spec.name, 0, false, validate(spec.heads)};
   summary.seconds = elapsed();
   for (const StageSummary& earlier : result_.stages) summary.seconds -= earlier.seconds;
-  result_.stages.push_back(summary);
-  on_root([&] {
-    metrics_->write({{"event", "stage"},
-                     {"stage", spec.name},
-                     {"seconds", summary.seconds},
-                     {"reused", false},
-                     {"validation_accuracy", summary.validation_accuracy}});
-    if (cache_ == nullptr) return;
-    TensorFile file;
-    for (const auto& trainer : stage.trainers()) trainer->layer().save(file);
-    for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(file, stage.head_layer(h) + ".head", false);
-    file.metadata["validation_accuracy"] = fmt::format("{:.17g}", summary.validation_accuracy);
-    cache_->put(keys_[stage_].hex(), file.serialize());
+  comm_.together([&] {
+    report_stage(summary);
+    store_stage(stage);
   });
-  progress_.line(fmt::format("{}: done in {}, validation {:.2f}%", spec.name, format_duration(summary.seconds),
-                             100 * summary.validation_accuracy));
+  progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds),
+                             validation_text(summary.validation_accuracy)));
 }
 
 // Evaluates the net and writes the model, which replaces the checkpoints.
@@ -114,9 +134,12 @@ void Run::finish_run() {
   model.notes = {{"data", options_.data_name},
                  {"seed", fmt::format("{}", options_.train.seed)},
                  {"options", describe(options_.train)},
-                 {"validation_accuracy", fmt::format("{:.4f}", result_.validation.accuracy())},
-                 {"test_accuracy", fmt::format("{:.4f}", result_.test.accuracy())},
                  {"training_seconds", fmt::format("{:.1f}", result_.seconds)}};
+  const auto note = [&](const char* name, const Evaluation& evaluation) {
+    if (evaluation.images != 0) model.notes[name] = fmt::format("{:.4f}", evaluation.accuracy());
+  };
+  note("validation_accuracy", result_.validation);
+  note("test_accuracy", result_.test);
   // Auxiliary layers that only their stage used are not part of the result.
   model.net = without_discarded(model.net);
   TensorFile trained;
@@ -130,25 +153,30 @@ void Run::finish_run() {
   std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
   on_root([&] {
     const auto path = options_.folder / model_name;
-    model.save(path);
+    const auto next = options_.folder / "model.next.safetensors";
+    model.save(next);
     const std::size_t classes = model.class_names.size();
     Json confusion = Json::array();
     for (std::size_t l = 0; l < classes && !result_.test.confusion.empty(); ++l) {
       const auto row = result_.test.confusion.begin() + static_cast<std::ptrdiff_t>(l * classes);
       confusion.push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(classes)));
     }
+    const auto accuracy = [](const Evaluation& evaluation) {
+      return evaluation.images == 0 ? Json() : Json(evaluation.accuracy());
+    };
     metrics_->write({{"event", "result"},
-                     {"validation_accuracy", result_.validation.accuracy()},
-                     {"test_accuracy", result_.test.accuracy()},
+                     {"validation_accuracy", accuracy(result_.validation)},
+                     {"test_accuracy", accuracy(result_.test)},
                      {"images", result_.test.images},
                      {"confusion", confusion},
                      {"classes", model.class_names},
                      {"seconds", result_.seconds},
                      {"peak_memory_bytes", peak_memory()},
-                     {"model_bytes", std::filesystem::file_size(path)},
+                     {"model_bytes", std::filesystem::file_size(next)},
                      {"weight_bits", model.weight_bits()},
                      {"bit_macs", model.bit_macs()}});
-    // The model says it all now.
+    // With the model in its place the run is finished, and the model says it all.
+    std::filesystem::rename(next, path);
     std::error_code ignored;
     std::filesystem::remove(options_.folder / checkpoint_name, ignored);
     std::filesystem::remove(options_.folder / previous_name, ignored);

@@ -16,14 +16,73 @@ namespace bitloom::layerwise {
 namespace {
 
 TrainOptions with_signal(TrainOptions options) {
-  if (options.signal != "window" && options.signal != "exact") {
-    fail(ErrorKind::usage, "--signal: '{}' is not a learning signal; expected window or exact", options.signal);
-  }
   options.layer.exact = options.signal == "exact";
   return options;
 }
 
+const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std::string& name) {
+  return *std::find_if(layers.begin(), layers.end(), [&](const BinaryLayer& layer) { return layer.spec().name == name; });
+}
+
+constexpr std::size_t largest_sum = 0x7FFFFFFF;  // in LayerSums::weight
+constexpr std::size_t largest_code = 128;
+
+// The largest share of a batch that a rank gets.
+std::size_t images_per_rank(std::size_t batch, std::size_t ranks) { return (batch + ranks - 1) / ranks; }
+
 }  // namespace
+
+void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
+                 const TrainOptions& options, std::size_t ranks) {
+  const std::size_t batch = std::min(options.batch, train.size());
+  if (batch < ranks) {
+    fail(ErrorKind::usage, "--batch: {} images cannot be shared among {} ranks; expected at least one each", batch, ranks);
+  }
+  if (spec.heads.empty()) {
+    fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
+         spec.name);
+  }
+  try {
+    data::check_augment(options.augment, train.shape);
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, "stage '{}': {}", spec.name, error.what());
+  }
+  if (options.signal != "window" && options.signal != "exact") {
+    fail(ErrorKind::usage, "--signal: '{}' is not a learning signal; expected window or exact", options.signal);
+  }
+  if (options.signal == "exact") {
+    if (spec.train.size() != 1 || spec.heads.size() != 1) {
+      fail(ErrorKind::usage, "--signal: stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
+           spec.train.size(), spec.heads.size());
+    }
+    // It is the loss of what the net says.
+    if (options.label_smoothing > 0 || options.head_dropout > 0) {
+      fail(ErrorKind::usage, "--signal: 'exact' takes no label smoothing ({:g}) and no head dropout ({:g}) in stage '{}'",
+           options.label_smoothing, options.head_dropout, spec.name);
+    }
+  }
+  for (const std::string& name : spec.train) {
+    const BinaryLayer& layer = layer_named(layers, name);
+    if (images_per_rank(batch, ranks) * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
+      fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
+           images_per_rank(batch, ranks), name);
+    }
+    const MapShape& map = layer.geometry().output;
+    const std::size_t most = largest_sum / (map.height * map.width * largest_code);
+    if (batch > most) {
+      fail(ErrorKind::usage, "--batch: {} images of layer '{}' could overflow sums of 32 bits; expected at most {}", batch,
+           name, most);
+    }
+    check_rule(options.layer.rule, layer.spec());
+  }
+  for (const std::string& name : spec.heads) {
+    try {
+      check_head(spec.head, layer_named(layers, name).geometry().output);
+    } catch (const Error& error) {
+      fail(ErrorKind::usage, "stage '{}', layer '{}': {}", spec.name, name, error.what());
+    }
+  }
+}
 
 Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
              std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id,
@@ -37,9 +96,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
       id_(id),
       batch_(std::min(options.batch, train.size())) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  if (batch_ < ranks) {
-    fail(ErrorKind::usage, "--batch: {} images cannot be shared among {} ranks; expected at least one each", batch_, ranks);
-  }
+  check_stage(spec, layers, train, options, ranks);
   const auto rank = static_cast<std::size_t>(comm.rank());
   local_begin_ = rank * batch_ / ranks;
   local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
@@ -47,17 +104,13 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
   std::vector<std::size_t> wanted;
   for (const std::string& name : spec.train) {
     LayerState state;
-    for (state.index = 0; layers[state.index].spec().name != name;) ++state.index;
+    state.index = static_cast<std::size_t>(&layer_named(layers, name) - layers.data());
     wanted.push_back(state.index);
     BinaryLayer& layer = layers[state.index];
     const LayerGeometry& geometry = layer.geometry();
     state.inputs = Buffer<std::uint64_t>(local_images_ * geometry.input.size());
     state.outputs = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
     state.windows = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
-    if (state.inputs.size() >= (std::size_t{1} << entry_offset_bits)) {
-      fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
-           local_images_, name);
-    }
     const simd::ConvShape shape = layer.conv_shape();
     for (std::size_t y = 0; y < shape.out_height; ++y) {
       for (std::size_t x = 0; x < shape.out_width; ++x) {
@@ -104,10 +157,6 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     heads_.push_back(std::move(state));
   }
   if (options.signal == "exact") {
-    if (states_.size() != 1 || heads_.size() != 1) {
-      fail(ErrorKind::usage, "--signal: stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
-           states_.size(), heads_.size());
-    }
     LayerState& state = states_[0];
     state.exact = std::make_unique<ExactSignal>(layers[state.index]);
     state.exact_head = std::make_unique<ExactHead>(*heads_[0].head, layers[state.index].geometry().output);
@@ -138,6 +187,16 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
 }
 
 Stage::~Stage() = default;
+
+void StepResult::clear() {
+  images = 0;
+  loss.clear();
+  correct.clear();
+  flips.clear();
+  active_share.clear();
+  modes.clear();
+  times = {};
+}
 
 std::size_t Stage::position(const std::string& layer) const {
   const auto found = std::find(spec_.train.begin(), spec_.train.end(), layer);
@@ -189,9 +248,9 @@ void Stage::find_cells(std::size_t t) {
   }
 }
 
-void Stage::reduce() {
+void Stage::reduce(bool weights) {
   for (LayerState& state : states_) {
-    comm_.sum(std::span(state.sums.weight));
+    if (weights) comm_.sum(std::span(state.sums.weight));
     comm_.sum(std::span(state.sums.exact));
     comm_.sum(std::span(state.sums.statistics));
   }
@@ -200,42 +259,43 @@ void Stage::reduce() {
   }
 }
 
-StepResult Stage::step() {
+const StepResult& Stage::step() {
   if (!initialised_) initialise();
-  StepResult result;
-  result.images = batch_;
+  result_.clear();
+  result_.images = batch_;
   choose_images();
   for (LayerState& state : states_) state.sums.clear();
   const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
   const bool learn = step_ >= warmup;
   const bool weights = learn && options_.layer.learn_weights;
-  run_forward(result);
+  run_forward();
   Clock::time_point clock = Clock::now();
-  run_heads(result);
-  lap(clock, result.times.head);
-  run_backward(weights && !options_.layer.exact);
+  run_heads();
+  lap(clock, result_.times.head);
+  const bool windowed = weights && !options_.layer.exact;
+  run_backward(windowed);
   if (weights && options_.layer.exact) run_exact();
-  lap(clock, result.times.gradient);
-  reduce();
-  lap(clock, result.times.reduce);
+  lap(clock, result_.times.gradient);
+  reduce(windowed);
+  lap(clock, result_.times.reduce);
   const double now = rate();
   for (std::size_t t = 0; t < states_.size(); ++t) {
     const MapShape& map = layers_[states_[t].index].geometry().output;
     const LayerSums& sums = states_[t].sums;
     std::int64_t active = 0;
     for (const std::int64_t channel : sums.active()) active += channel;
-    result.active_share.push_back(static_cast<double>(active) /
-                                  static_cast<double>(batch_ * map.height * map.width * map.channels));
-    result.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
+    result_.active_share.push_back(static_cast<double>(active) /
+                                   static_cast<double>(batch_ * map.height * map.width * map.channels));
+    result_.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
   }
   const std::size_t rise = std::clamp<std::size_t>(options_.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
   const double risen = std::min(1.0, static_cast<double>(step_ + 1) / static_cast<double>(rise));
   for (HeadState& head : heads_) {
     head.head->update(head.sums, batch_, options_.head_rate * risen * now, options_.head_decay);
   }
-  lap(clock, result.times.update);
+  lap(clock, result_.times.update);
   ++step_;
-  return result;
+  return result_;
 }
 
 void Stage::save(TensorFile& file) const {

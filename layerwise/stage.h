@@ -30,6 +30,9 @@ struct StepResult {
   std::vector<double> active_share;  // per trained layer
   std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
+
+  // Keeps the memory.
+  void clear();
 };
 
 // What earlier stages left of the layers that a stage trains again: they keep their weights, and their heads start
@@ -39,10 +42,15 @@ struct Earlier {
   const std::map<std::string, Head>* heads = nullptr;
 };
 
+// Throws the usage errors of a stage of `layers` (those of the whole net) that follow from its description and the options
+// alone: so that no run finds them when the stages before have been trained.
+void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
+                 const TrainOptions& options, std::size_t ranks);
+
 class Stage {
  public:
   // `layers` are the layers of the whole net; those before the stage's are trained already. Everything passed by reference
-  // outlives the stage. `id` separates the random streams of stages.
+  // outlives the stage. `id` separates the random streams of stages. Throws what check_stage() does.
   Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, const Encoder& encoder,
         std::vector<BinaryLayer>& layers, const data::Dataset& train, const TrainOptions& options, std::uint64_t id,
         const Earlier& earlier = {});
@@ -55,7 +63,8 @@ class Stage {
   bool finished() const { return step_ >= total_steps(); }
   double rate() const;  // the schedule's share of the learning rates now
 
-  StepResult step();
+  // Valid until the next step. Steps after the first few allocate no memory.
+  const StepResult& step();
 
   StageInputs& inputs() { return *inputs_; }
   const StageInputs& inputs() const { return *inputs_; }
@@ -103,15 +112,15 @@ class Stage {
   void initialise();
   void choose_images();
   void gather_statistics();
-  void run_forward(StepResult& result);
-  void run_heads(StepResult& result);
+  void run_forward();
+  void run_heads();
   void run_backward(bool weights);
   void find_cells(std::size_t t);
   std::vector<float>& pixel_gradient(std::size_t t, ThreadState& thread) const;
   void backward_image(std::size_t local, ThreadState& thread);
   void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
   void run_exact();
-  void reduce();
+  void reduce(bool weights);
 
   const simd::Kernels& kernels_;
   mpi::Comm& comm_;
@@ -129,6 +138,8 @@ class Stage {
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
+  StepResult result_;                      // of the last step
+  std::vector<std::int64_t> head_totals_;  // per head: loss in millionths of nats, correct images
 
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   std::size_t order_epoch_ = ~std::size_t{0};

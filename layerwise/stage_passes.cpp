@@ -85,12 +85,12 @@ void Stage::gather_statistics() {
   }
 }
 
-void Stage::run_forward(StepResult& result) {
+void Stage::run_forward() {
   const std::size_t minibatch = step_ / options_.repeat;
   const bool same = loaded_ == minibatch;
   const bool again = (step_ + 1) / options_.repeat == minibatch;
   for (LayerState& state : states_) {
-    result.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
+    result_.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
   }
   const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
@@ -118,7 +118,7 @@ void Stage::run_forward(StepResult& result) {
     if (state.counts && state.counts->mode() != CountMode::none) state.counts->complete(state.sums);
   }
   loaded_ = minibatch;
-  PhaseTimes& times = result.times;
+  PhaseTimes& times = result_.times;
   const double share = 1.0 / static_cast<double>(threads_.size());
   times.data += sum.data * share;
   times.encode += sum.encode * share;
@@ -127,36 +127,34 @@ void Stage::run_forward(StepResult& result) {
   times.head += sum.head * share;
 }
 
-void Stage::run_heads(StepResult& result) {
-  std::vector<std::int64_t> totals(2 * heads_.size(), 0);
+void Stage::run_heads() {
   const std::size_t chunks = (local_images_ + head_chunk - 1) / head_chunk;
   const auto tasks = static_cast<std::ptrdiff_t>(chunks * heads_.size());
   for (const auto& thread : threads_) {
     for (Head::Sums& sums : thread->head_sums) sums.clear();
+    thread->head_totals.assign(2 * heads_.size(), 0);
   }
-#pragma omp parallel
-  {
-    std::vector<std::int64_t> mine(totals.size(), 0);
-#pragma omp for schedule(dynamic, 1)
-    for (std::ptrdiff_t task = 0; task < tasks; ++task) {
-      const std::size_t h = static_cast<std::size_t>(task) / chunks;
-      const std::size_t begin = static_cast<std::size_t>(task) % chunks * head_chunk;
-      const std::size_t count = std::min(head_chunk, local_images_ - begin);
-      HeadState& head = heads_[h];
-      const std::size_t f = head.head->features();
-      std::array<std::uint64_t, head_chunk> keys{};
-      for (std::size_t i = 0; i < count && options_.head_dropout > 0; ++i) {
-        keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (local_begin_ + begin + i) * 64 + h).next();
-      }
-      const Head::Objective objective = {options_.label_smoothing, options_.head_dropout, keys.data()};
-      const Head::Loss loss =
-          head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count, objective,
-                              threads_[thread_index()]->head_sums[h], head.gradient.data() + begin * f);
-      mine[2 * h] += loss.micro_nats;
-      mine[2 * h + 1] += static_cast<std::int64_t>(loss.correct);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::ptrdiff_t task = 0; task < tasks; ++task) {
+    ThreadState& thread = *threads_[thread_index()];
+    const std::size_t h = static_cast<std::size_t>(task) / chunks;
+    const std::size_t begin = static_cast<std::size_t>(task) % chunks * head_chunk;
+    const std::size_t count = std::min(head_chunk, local_images_ - begin);
+    HeadState& head = heads_[h];
+    const std::size_t f = head.head->features();
+    std::array<std::uint64_t, head_chunk> keys{};
+    for (std::size_t i = 0; i < count && options_.head_dropout > 0; ++i) {
+      keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (local_begin_ + begin + i) * 64 + h).next();
     }
-#pragma omp critical
-    for (std::size_t k = 0; k < totals.size(); ++k) totals[k] += mine[k];
+    const Head::Objective objective = {options_.label_smoothing, options_.head_dropout, keys.data()};
+    const Head::Loss loss = head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count,
+                                                objective, thread.head_sums[h], head.gradient.data() + begin * f);
+    thread.head_totals[2 * h] += loss.micro_nats;
+    thread.head_totals[2 * h + 1] += static_cast<std::int64_t>(loss.correct);
+  }
+  head_totals_.assign(2 * heads_.size(), 0);
+  for (const auto& thread : threads_) {
+    for (std::size_t k = 0; k < head_totals_.size(); ++k) head_totals_[k] += thread->head_totals[k];
   }
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     heads_[h].sums.clear();
@@ -168,10 +166,10 @@ void Stage::run_heads(StepResult& result) {
       }
     }
   }
-  comm_.sum(std::span(totals));
+  comm_.sum(std::span(head_totals_));
   for (std::size_t h = 0; h < heads_.size(); ++h) {
-    result.loss.push_back(1e-6 * static_cast<double>(totals[2 * h]));
-    result.correct.push_back(static_cast<std::size_t>(totals[2 * h + 1]));
+    result_.loss.push_back(1e-6 * static_cast<double>(head_totals_[2 * h]));
+    result_.correct.push_back(static_cast<std::size_t>(head_totals_[2 * h + 1]));
   }
 }
 

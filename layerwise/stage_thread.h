@@ -26,6 +26,7 @@ struct Stage::ThreadState {
   BackwardScratch backward;
   std::vector<LayerSums> sums;  // per trained layer; statistics only
   std::vector<Head::Sums> head_sums;
+  std::vector<std::int64_t> head_totals;
   PhaseTimes times;
 };
 

@@ -40,7 +40,7 @@ void Run::train_stage(std::size_t s) {
   Clock::time_point last_checkpoint = Clock::now();
   while (!stage->finished()) {
     const Clock::time_point before = Clock::now();
-    const StepResult step = stage->step();
+    const StepResult& step = stage->step();
     epoch_seconds += seconds_since(before);
     ++epoch_steps;
     ++result_.steps;
@@ -86,8 +86,8 @@ void Run::train_stage(std::size_t s) {
   finish_stage(*stage);
 }
 
-RunResult Run::execute() {
-  open_folder();
+// Encoder and layers as they are before training.
+void Run::build_layers() {
   Model& model = result_.model;
   // Fitted by rank 0 alone, so that no float of the fit can differ between machines.
   TensorFile encoder;
@@ -95,9 +95,21 @@ RunResult Run::execute() {
   const std::vector<std::byte> encoder_bytes =
       comm_.broadcast_bytes(comm_.is_root() ? encoder.serialize() : std::vector<std::byte>{});
   model.encoder = Encoder::load(TensorFile::parse(encoder_bytes, "encoder"));
+  identify(hash_bytes(encoder_bytes));
   const MapShape input = model.encoder.output();
   const auto geometry = derive_geometry(options_.net, input.height, input.width, input.channels);
   for (std::size_t i = 0; i < geometry.size(); ++i) model.layers.emplace_back(options_.net.layers[i], geometry[i]);
+}
+
+RunResult Run::execute() {
+  claim_folder();
+  build_layers();
+  // All of them now, and before a folder is made: what is wrong with the last stage would otherwise show after hours.
+  for (const StageSpec& stage : options_.net.stages) {
+    check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
+                static_cast<std::size_t>(comm_.size()));
+  }
+  open_folder();
   if (options_.resume) read_checkpoint();
   while (stage_ < options_.net.stages.size()) {
     if (resume_from_.has_value() || !reuse(stage_)) train_stage(stage_);

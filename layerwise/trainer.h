@@ -2,7 +2,8 @@
 // Prints nothing: progress goes to a sink, everything else into the run folder.
 //
 // Files of a run folder (all written by rank 0):
-//   config.json      net, options, data: what --resume reads
+//   config.json      net, options, data: what the report reads
+//   RunOptions::files   what the caller leaves there to resume by
 //   metrics.jsonl    one JSON object per line; see src/report
 //   checkpoint.safetensors, checkpoint.previous.safetensors   while training
 //   model.safetensors   the result
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,11 +30,14 @@ struct RunOptions {
   std::filesystem::path folder;
   NetSpec net;
   TrainOptions train;
-  std::string data_name;             // what the user asked for, for messages and the report
-  std::string command;               // the command line, for the report
+  std::string data_name;  // what the user asked for, for messages and the report
+  std::string command;    // the command line, for the report
+  // Left in the folder of a new run, by name, once it is locked and known to hold no other.
+  std::map<std::string, std::string> files;
   bool resume = false;               // continue from the folder's checkpoint
   double checkpoint_seconds = 30;    // between checkpoints; also written at every stop
   std::filesystem::path cache;       // trained stages and outputs of frozen layers; empty: none
+  bool needs_cache = false;          // an error if the cache cannot be opened; otherwise the run goes on without
   std::uint64_t cache_limit = 0;     // bytes
   std::string frozen = "auto";       // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
   std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
@@ -43,7 +48,7 @@ struct StageSummary {
   std::string name;
   double seconds = 0;
   bool reused = false;
-  double validation_accuracy = 0;
+  std::optional<double> validation_accuracy;  // nothing without validation images
 };
 
 struct RunResult {

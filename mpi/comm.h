@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -157,6 +158,9 @@ class Comm {
     } catch (const Error& error) {
       message = described(error);
       kind = error.kind();
+    } catch (const std::system_error& error) {  // of std::filesystem, say
+      message = described(error);
+      kind = ErrorKind::io;
     } catch (const std::exception& error) {
       message = described(error);
     }

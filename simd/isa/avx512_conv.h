@@ -12,6 +12,7 @@ namespace {
 // weights of one block after the other pass by.
 inline constexpr std::size_t strip_bytes = 16 * 1024;
 inline constexpr std::size_t max_strip_pixels = 256;
+inline constexpr std::size_t stack_words = 8 * 1024;  // strips up to this need no allocation: patches of 65,536 bits
 
 // Up to this many halves the sums of e * e over one strip fit 32 bits and e fits 16: |e| <= 16 * halves, and a strip has at
 // most max(max_strip_pixels, strip_bytes / (4 * halves)) pixels.
@@ -255,7 +256,9 @@ void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWe
 
   // A patch of a single run is contiguous where it lies.
   const bool gather = shape.patch_rows != 1;
-  std::uint64_t* const scratch = gather ? new_words(strip * patch_words) : nullptr;
+  alignas(64) std::uint64_t on_stack[stack_words];
+  const bool fits = strip * patch_words <= stack_words;
+  std::uint64_t* const scratch = !gather ? nullptr : fits ? on_stack : new_words(strip * patch_words);
   const std::uint32_t* patches[max_strip_pixels];
   std::size_t i = 0, j = 0;
   for (std::size_t first = 0; first < pixels; first += strip) {
@@ -279,7 +282,7 @@ void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWe
       conv_group<Counter, Counter::blocks, kTernary>(patches, count, weights, block, halves, sink);
     for (; block < blocks; ++block) conv_group<Counter, 1, kTernary>(patches, count, weights, block, halves, sink);
   }
-  delete_words(scratch);
+  if (!fits) delete_words(scratch);
 }
 
 template <class Counter, bool kWindow, bool kStatistics>

@@ -117,6 +117,7 @@ int eval(Session& session, std::span<const std::string> args) {
     }
   });
   choose_threads(session.comm);
+  session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   const layerwise::Model model =
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
   const data::DataSplits splits = session.comm.together([&] { return load_data(settings.data); });

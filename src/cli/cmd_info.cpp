@@ -7,6 +7,7 @@
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/memory.h"
 #include "core/version.h"
 #include "simd/kernels.h"
 

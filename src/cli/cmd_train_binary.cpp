@@ -2,6 +2,7 @@
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -41,7 +42,8 @@ std::string text_of_root(Session& session, F&& f) {
 // Reads the options; with --resume those of the run fill in what was not given.
 bool read_options(Session& session, std::span<const std::string> args, Options& options, TrainSettings& settings) {
   settings.declare(options);
-  if (!options.parse(args)) return false;
+  // Files that it reads may be missing on one host.
+  if (!session.comm.together([&] { return options.parse(args); })) return false;
   if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
     const std::string out = options.raw("out");
     if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
@@ -61,31 +63,32 @@ layerwise::NetSpec choose_net(Session& session, const Options& options, const Tr
   const auto described = [&](const char* name) {
     return options.source(name) == Options::Source::command_line || options.source(name) == Options::Source::config_file;
   };
-  if (!settings.resume || described("net") || described("set") || described("epochs")) return settings.make_net();
+  if (!settings.resume || described("net") || described("set") || described("epochs")) {
+    return session.comm.together([&] { return settings.make_net(); });
+  }
   const fs::path file = settings.run.folder / net_file;
   return layerwise::parse_net(text_of_root(session, [&] { return read_text(file); }), file.string());
 }
 
-// Leaves options.ini and net.json in a folder that holds no run yet.
-void prepare_folder(Session& session, const Options& options, TrainSettings& settings) {
-  session.on_root([&] {
-    const fs::path& folder = settings.run.folder;
-    if (settings.resume) return;
-    std::error_code error;
-    if (fs::exists(folder / metrics_file) || fs::exists(folder / model_file) || fs::exists(folder / checkpoint_file)) {
-      fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
-           folder.string());
-    }
-    if (fs::exists(folder) && !fs::exists(folder / options_file) && !fs::is_empty(folder, error)) {
-      fail(ErrorKind::usage, "--out: {} is {}; expected a folder that is new or empty", folder.string(),
-           fs::is_directory(folder) ? "not empty" : "not a folder");
-    }
-    const std::string ini = options.to_ini();
-    fs::create_directories(folder, error);
-    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
-    write_atomically(folder / net_file, layerwise::to_json(settings.run.net).dump(2) + "\n");
-    write_atomically(folder / options_file, ini);
-  });
+constexpr const char* search_file = "search.json";
+
+// Throws unless a new run may go to its folder, which need not exist. The trainer looks again for a run when it has locked it.
+void check_folder(const fs::path& folder) {
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) {
+    fail(ErrorKind::usage, "--out: {} is not a folder; expected one that is new or empty", folder.string());
+  }
+  const auto has = [&](const char* name) { return fs::exists(folder / name); };
+  // The variants of a search lie in sub-folders; what it began with names their values.
+  const bool searched = has(options_file) && read_text(folder / options_file).find("\nsearch") != std::string::npos;
+  if (searched || has(search_file) || has(metrics_file) || has(model_file) || has(checkpoint_file)) {
+    fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
+         folder.string());
+  }
+  std::error_code error;
+  if (!has(options_file) && !has(lock_file) && !fs::is_empty(folder, error)) {
+    fail(ErrorKind::usage, "--out: {} is not empty; expected a folder that is new or empty", folder.string());
+  }
 }
 
 // Opens the log at the trainer's first message: from then on this process holds the run folder.
@@ -140,7 +143,10 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
 
 double train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
                  const Threads& threads) {
-  prepare_folder(session, options, settings);
+  session.on_root([&] {
+    if (!settings.resume) check_folder(settings.run.folder);
+  });
+  settings.run.files = {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
   const layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
@@ -152,7 +158,18 @@ double train_one(Session& session, const Options& options, TrainSettings& settin
 void train_variants(Session& session, const Options& options, TrainSettings& settings, const std::vector<Variant>& variants,
                     const data::DataSplits& data, const Threads& threads) {
   if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
-  prepare_folder(session, options, settings);
+  const fs::path folder = settings.run.folder;
+  std::unique_ptr<FileLock> lock;
+  session.on_root([&] {
+    if (!settings.resume) check_folder(folder);
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
+    lock = std::make_unique<FileLock>(folder / lock_file);
+    if (settings.resume) return;
+    write_atomically(folder / net_file, layerwise::to_json(settings.run.net).dump(2) + "\n");
+    write_atomically(folder / options_file, options.to_ini());
+  });
   std::vector<double> accuracies;
   for (const Variant& variant : variants) {
     TrainSettings& single = settings;  // `options` writes options.ini from these variables
@@ -171,7 +188,7 @@ void train_variants(Session& session, const Options& options, TrainSettings& set
   }
   session.on_root([&] {
     const nlohmann::json ranking = rank_variants(variants, accuracies);
-    write_atomically(fs::path(settings.out) / "search.json", ranking.dump(2) + "\n");
+    write_atomically(folder / search_file, ranking.dump(2) + "\n");
     session.terminal.print("\nvalidation accuracy");
     for (const auto& row : ranking) {
       session.terminal.print("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>());
@@ -196,6 +213,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   communication.watchdog_seconds = settings.watchdog_seconds;
   session.comm.configure(communication);
   catch_stop_signals();
+  session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   settings.run.stop = [] { return stop_requested(); };
   settings.run.command = session.command_line;
   settings.run.folder =

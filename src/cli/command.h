@@ -9,7 +9,7 @@
 
 namespace bitloom::cli {
 
-// What the program ends with; documented in --help and README.md.
+// What the program ends with; documented in `bitloom --help`.
 enum ExitCode {
   exit_done = 0,
   exit_usage = 2,

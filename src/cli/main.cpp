@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <string>
@@ -153,11 +154,14 @@ int guarded(Session& session, const std::vector<std::string>& args) {
     return exit_code(error.kind());
   } catch (const Error& error) {
     const int code = exit_code(error.kind());
-    // Usage errors come from the command line, which all ranks share; stopping is agreed upon by all.
+    // Usage errors come from the command line, which all ranks share (what they read from files goes through together());
+    // stopping is agreed upon by all.
     if (error.kind() != ErrorKind::usage && error.kind() != ErrorKind::interrupted)
       return lonely_error(session, error.what(), code);
     session.terminal.error(error.what());
     return code;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return lonely_error(session, fmt::format("{}: {}", error.path1().string(), error.code().message()), exit_io);
   } catch (const std::bad_alloc&) {
     return lonely_error(session, "out of memory", exit_io);
   } catch (const std::exception& error) {

@@ -1,9 +1,8 @@
 #include "cli/model_source.h"
 
-#include <algorithm>
-#include <array>
 #include <limits>
 #include <sstream>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -17,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t default_validation = 5000;
 constexpr std::size_t small_set = 20000;  // of which a tenth validates
-constexpr std::array<const char*, 5> data_option_names{"data", "validation", "split-seed", "max-train", "max-test"};
+const std::vector<std::string> data_option_names{"data", "validation", "split-seed", "max-train", "max-test", "image-size"};
 
 }  // namespace
 
@@ -47,8 +46,10 @@ void DataOptions::declare(Options& options) {
   options.text("validation", validation, "N",
                "images of the training set to hold back for validation; auto: 5000, or a tenth of a set below 20000");
   options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(), "which images are held back");
-  options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(), "use the first N training images; 0: all");
-  options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "use the first N test images; 0: all");
+  options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(),
+                "use at most N training images, the first or, of a folder, some; 0: all");
+  options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "use at most N test images; 0: all");
+  options.count("image-size", image_size, 8, 181, "images in folders are resized to N x N pixels, at most 181");
 }
 
 std::size_t DataOptions::validation_images(std::size_t images) const {
@@ -70,7 +71,7 @@ std::string data_options_of_run(const fs::path& run) {
   std::string line;
   while (std::getline(ini, line)) {
     const std::string name(trim(std::string_view(line).substr(0, line.find('='))));
-    if (std::find(data_option_names.begin(), data_option_names.end(), name) != data_option_names.end()) kept += line + "\n";
+    if (contains(data_option_names, name)) kept += line + "\n";
   }
   return kept;
 }
@@ -80,6 +81,8 @@ data::DataSplits load_data(const DataOptions& options) {
   load.seed = options.split_seed;
   load.max_train = options.max_train;
   load.max_test = options.max_test;
+  load.height = options.image_size;
+  load.width = options.image_size;
   data::DataSplits splits = data::load(options.spec, load);
   const std::size_t held_back = options.validation_images(splits.train.size());
   if (held_back != 0) splits.validation = data::split_validation(splits.train, held_back, options.split_seed);

@@ -18,6 +18,7 @@ inline constexpr const char* metrics_file = "metrics.jsonl";
 inline constexpr const char* options_file = "options.ini";  // all options of the run, resolved: what --resume reads
 inline constexpr const char* net_file = "net.json";         // the net with all settings: what --resume reads
 inline constexpr const char* log_file = "log.txt";
+inline constexpr const char* lock_file = ".lock";
 
 // A file, or the model in a run folder. Throws a data error that says what is missing.
 std::filesystem::path find_model(const std::string& argument);
@@ -32,6 +33,7 @@ struct DataOptions {
   std::size_t split_seed = 1;
   std::size_t max_train = 0;
   std::size_t max_test = 0;
+  std::size_t image_size = 32;  // of images in folders
 
   void declare(Options& options);
   // What --validation means for a training set of `images`. Throws a usage error.

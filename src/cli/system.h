@@ -22,8 +22,6 @@ Threads choose_threads(mpi::Comm& comm);
 // "" or a warning that the threads are more than the cores.
 std::string oversubscription(const Threads& threads);
 
-std::string cpu_model();       // "unknown" where /proc/cpuinfo does not say
-std::uint64_t total_memory();  // bytes; 0 where /proc/meminfo is missing
-std::uint64_t available_memory();
+std::string cpu_model();  // "unknown" where /proc/cpuinfo does not say
 
 }  // namespace bitloom::cli

@@ -137,17 +137,21 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   if (options.source("batch") == options.source("batch-per-rank") && options.source("batch") != Options::Source::none) {
     fail(ErrorKind::usage, "--batch and --batch-per-rank exclude each other");
   }
-  if (batch_per_rank != 0) run.train.batch = batch_per_rank * ranks;
+  // The nearer to the command line, the stronger.
+  if (batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch")) {
+    run.train.batch = batch_per_rank * ranks;
+  }
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
   run.resume = resume;
+  run.needs_cache = cache != "auto" && cache != "none";
   if (cache == "auto") {
     try {
       run.cache = user_cache_folder() / "layers";
     } catch (const Error&) {
       run.cache.clear();  // a user without a home has no cache
     }
-  } else if (cache != "none") {
+  } else if (run.needs_cache) {
     cache = fs::absolute(cache).lexically_normal().string();
     run.cache = cache;
   }

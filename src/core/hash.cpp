@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <bit>
-#include <charconv>
 #include <new>
 
 namespace bitloom {
@@ -15,18 +14,6 @@ Hash128 from_xxh(XXH128_hash_t hash) { return {hash.low64, hash.high64}; }
 }  // namespace
 
 std::string Hash128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
-
-std::optional<Hash128> Hash128::parse(std::string_view text) {
-  constexpr std::size_t digits = 16;  // per half
-  if (text.size() != 2 * digits) return std::nullopt;
-  Hash128 hash;
-  const char* begin = text.data();
-  const auto high = std::from_chars(begin, begin + digits, hash.high, 16);
-  const auto low = std::from_chars(begin + digits, begin + 2 * digits, hash.low, 16);
-  if (high.ec != std::errc() || high.ptr != begin + digits) return std::nullopt;
-  if (low.ec != std::errc() || low.ptr != begin + 2 * digits) return std::nullopt;
-  return hash;
-}
 
 Hash128 hash_bytes(std::span<const std::byte> bytes) { return from_xxh(XXH3_128bits(bytes.data(), bytes.size())); }
 

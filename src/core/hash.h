@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +19,6 @@ struct Hash128 {
 
   // 32 lower-case hexadecimal digits, high half first, as `xxhsum -H2` prints them.
   std::string hex() const;
-  // The inverse of hex(): nothing unless `text` is exactly 32 hexadecimal digits.
-  static std::optional<Hash128> parse(std::string_view text);
 
   friend bool operator==(const Hash128&, const Hash128&) = default;
   friend auto operator<=>(const Hash128&, const Hash128&) = default;

@@ -16,6 +16,9 @@ std::string_view trim(std::string_view text);
 // The parts between separators, trimmed; "" has one empty part.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
+bool is_utf8(std::string_view text);
+
 bool contains(std::span<const std::string> names, std::string_view name);
 
 // The number that the whole string spells in decimal (no spaces, no leading plus sign), or nothing: also when it is out of

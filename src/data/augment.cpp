@@ -132,14 +132,18 @@ std::string to_string(const Augment& augment) {
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ","));
 }
 
+void check_augment(const Augment& options, const ImageShape& shape) {
+  if (static_cast<std::size_t>(options.crop_padding) >= std::min(shape.height, shape.width))
+    fail(ErrorKind::usage, "augmentation 'crop{}' needs images of more than {} x {} pixels, these have {} x {}",
+         options.crop_padding, options.crop_padding, options.crop_padding, shape.height, shape.width);
+}
+
 void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
              std::uint8_t* out) {
   if (image.size() != shape.size() || image.empty())
     fail(ErrorKind::usage, "augment: an image of {} bytes, expected {} x {} x {}", image.size(), shape.channels, shape.height,
          shape.width);
-  if (static_cast<std::size_t>(options.crop_padding) >= std::min(shape.height, shape.width))
-    fail(ErrorKind::usage, "augmentation 'crop{}' needs images of more than {} x {} pixels, these have {} x {}",
-         options.crop_padding, options.crop_padding, options.crop_padding, shape.height, shape.width);
+  check_augment(options, shape);
   const int down = draw_around_zero(random, options.crop_padding);
   const int across = draw_around_zero(random, options.crop_padding);
   const bool flip = random.below(2) == 1 && options.flip;

@@ -31,9 +31,12 @@ Augment parse_augment(const std::string& text);
 // The text that parse_augment reads as the same value.
 std::string to_string(const Augment& augment);
 
+// Throws a usage error if images of this shape cannot be changed so: crop_padding must be below height and width.
+void check_augment(const Augment& options, const ImageShape& shape);
+
 // Writes one changed copy of `image` (channels x height x width) to `out` (as many bytes, not overlapping). The result is a
 // function of the arguments alone: key `random` by (seed, Stream::augment, epoch, index) for a fresh one per epoch.
-// crop_padding must be below height and width.
+// Throws what check_augment() does.
 void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
              std::uint8_t* out);
 

@@ -51,6 +51,9 @@ std::vector<std::string> read_class_names(const fs::path& folder, const Format& 
   for (const std::string& line : split(read_text(path), '\n')) {
     if (!line.empty()) names.push_back(line);
   }
+  for (const std::string& name : names) {
+    if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", path.string(), name);
+  }
   if (names.empty() || names.size() > 256)
     fail(ErrorKind::data, "{}: {} class names, expected 1 to 256, one per line", path.string(), names.size());
   return names;
@@ -82,6 +85,8 @@ Dataset read_files(const fs::path& folder, const Format& format, const std::vect
   if (!fs::is_directory(folder))
     fail(ErrorKind::data, "{}: no such folder (looked for {} there)", folder.string(), files.front());
   std::size_t records = 0;
+  std::size_t least = ~std::size_t{0};
+  std::size_t most = 0;
   for (const std::string& file : files) {
     std::error_code error;
     const std::uintmax_t size = fs::file_size(folder / file, error);
@@ -89,12 +94,19 @@ Dataset read_files(const fs::path& folder, const Format& format, const std::vect
       fail(ErrorKind::data, "{}: {} is missing or not a file: {} data set needs {}", folder.string(), file, format.name,
            fmt::join(files, ", "));
     }
-    records += size / format.record_bytes();
+    const std::size_t here = size / format.record_bytes();
+    records += here;
+    least = std::min(least, here);
+    most = std::max(most, here);
   }
   Dataset dataset{format.name, cifar_shape, read_class_names(folder, format), {}, {}};
   dataset.pixels.reserve(records * cifar_shape.size());
   dataset.labels.reserve(records);
   for (const std::string& file : files) append_records(folder / file, format, dataset);
+  if (most - least > 1) {
+    fail(ErrorKind::data, "{}: {} hold {} to {} records, expected the same number each: one is cut off or too long",
+         folder.string(), fmt::join(files, ", "), least, most);
+  }
   return dataset;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "data/readers.h"
 
 namespace bitloom::data {
@@ -35,6 +36,7 @@ Dataset read_image_folder(const fs::path& folder, std::size_t height, std::size_
   if (dataset.classes() > 65536)
     fail(ErrorKind::data, "{}: {} classes, at most 65536 work", folder.string(), dataset.classes());
   for (const std::string& name : found) {
+    if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", folder.string(), name);
     const auto known = std::find(dataset.class_names.begin(), dataset.class_names.end(), name);
     if (known == dataset.class_names.end())
       fail(ErrorKind::data, "{}: class '{}' is not one of the {} expected classes", folder.string(), name, dataset.classes());

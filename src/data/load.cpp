@@ -54,8 +54,20 @@ DataSplits load_image_folder(const fs::path& folder, const LoadOptions& options)
     return splits;
   }
   const auto count = static_cast<std::size_t>(static_cast<double>(splits.train.size()) * options.folder_test_share);
-  // Another key than the validation split's, which would choose by the same permutation.
+  // Other keys than the validation split's, which would choose by the same permutation.
   splits.test = split_validation(splits.train, count, mix64(options.seed));
+  return splits;
+}
+
+// The images of a folder come class by class: the first ones would all be of one class.
+void choose(Dataset& dataset, std::size_t count, std::uint64_t seed) {
+  if (count != 0 && count < dataset.size()) dataset = split_validation(dataset, count, seed);
+}
+
+DataSplits load_some_of_folder(const fs::path& folder, const LoadOptions& options) {
+  DataSplits splits = load_image_folder(folder, options);
+  choose(splits.train, options.max_train, mix64(options.seed + 1));
+  choose(splits.test, options.max_test, mix64(options.seed + 2));
   return splits;
 }
 
@@ -77,7 +89,7 @@ constexpr std::array<Kind, 4> kinds{{
     {"cifar10", &is_cifar10, &load_pair<&read_cifar10>, {"cifar-10-batches-bin", ""}, "data_batch_1.bin (CIFAR-10)"},
     {"cifar100", &is_cifar100, &load_pair<&read_cifar100>, {"cifar-100-binary", ""}, "train.bin (CIFAR-100)"},
     {"idx", &is_idx, &load_pair<&read_idx>, {"MNIST/raw", "FashionMNIST/raw"}, "train-images-idx3-ubyte or .gz (MNIST)"},
-    {"folder", &is_image_folder, &load_image_folder, {"", ""}, "sub-folders of images"},
+    {"folder", &is_image_folder, &load_some_of_folder, {"", ""}, "sub-folders of images"},
 }};
 
 // The folder itself or one of its usual sub-folders, whichever this kind recognises; "" if none.

@@ -14,9 +14,9 @@
 namespace bitloom::data {
 
 // CIFAR-10 "binary version": data_batch_1.bin .. data_batch_5.bin (train; all five) or test_batch.bin, each any
-// whole number of records of 1 label byte and 3 x 32 x 32 pixel bytes. Class names and their number come from
-// batches.meta.txt, one per line; without it there are ten classes named "0" .. "9".
-// Source: https://www.cs.toronto.edu/~kriz/cifar.html
+// whole number of records of 1 label byte and 3 x 32 x 32 pixel bytes; the five of equal length but for one record, since a
+// file cut at the end of a record looks whole. Class names and their number come from batches.meta.txt, one per line; without
+// it there are ten classes named "0" .. "9". Source: https://www.cs.toronto.edu/~kriz/cifar.html
 Dataset read_cifar10(const std::filesystem::path& folder, bool train);
 
 // CIFAR-100: train.bin or test.bin, records of 1 coarse label, 1 fine label and 3 x 32 x 32 bytes. The fine label is used;
@@ -40,10 +40,12 @@ Dataset read_image_folder(const std::filesystem::path& folder, std::size_t heigh
 void write_cifar10(const Dataset& train, const Dataset& test, const std::filesystem::path& folder);
 
 struct LoadOptions {
-  std::size_t validation = 0;           // images taken out of the training set for validation
-  std::uint64_t seed = 1;               // of the choice of validation images
-  std::size_t max_train = 0;            // use at most so many training images (the first ones, before the split); 0: all
-  std::size_t max_test = 0;             // use at most so many test images; 0: all
+  std::size_t validation = 0;  // images taken out of the training set for validation
+  std::uint64_t seed = 1;      // of the choice of validation images
+  // Use at most so many training images, before the split; 0: all. The first ones; of a folder, which is in order of classes,
+  // some that the seed chooses. The same for test images.
+  std::size_t max_train = 0;
+  std::size_t max_test = 0;
   std::size_t synthetic_train = 10000;  // images that `synth` makes
   std::size_t synthetic_test = 2000;
   std::size_t height = 32;  // of images in folders

@@ -14,8 +14,10 @@ struct Outcome {
   std::string out, err;
 };
 
-// Runs `bitloom args...` in `folder` to its end, with a cache folder of its own in it.
-Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args);
+// Runs `bitloom args...` in `folder` to its end, with a cache folder of its own in it and one thread, unless `settings`
+// ("NAME=value") say otherwise.
+Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args,
+                    const std::vector<std::string>& settings = {});
 
 // The same under mpirun with `ranks` ranks on this machine.
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);

@@ -96,8 +96,11 @@ Outcome run(const std::filesystem::path& folder, const std::vector<std::string>&
 
 }  // namespace
 
-Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args) {
-  return run(folder, command_of(args));
+Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args,
+                    const std::vector<std::string>& settings) {
+  std::vector<std::string> command = command_of(args);
+  command.insert(command.begin(), settings.begin(), settings.end());  // for env, which goes before
+  return run(folder, command);
 }
 
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args) {

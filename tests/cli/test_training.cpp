@@ -123,6 +123,32 @@ TEST_CASE("options come from the command line before the file, and from the file
   CHECK(has(wrong.err, "wrong.ini: bacth; did you mean 'batch'?"));
 }
 
+TEST_CASE("of two options that exclude each other the one nearer to the command line counts", "[train]") {
+  const TempDir folder;
+  write_file(folder / "rank.ini", "batch-per-rank = 8\n");
+  REQUIRE(run_program(folder.path(), with(quick_training("run"), {"--config", "rank.ini"})).code == 0);
+  CHECK(has(read_file(folder / "run/options.ini"), "batch = 32\n"));  // which --batch says
+  const Outcome both = run_program(folder.path(), with(quick_training("both"), {"--batch-per-rank", "8"}));
+  CHECK(both.code == 2);
+  CHECK(has(both.err, "--batch and --batch-per-rank exclude each other"));
+}
+
+TEST_CASE("instruction sets and threads do not change what the program trains", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("best")).code == 0);
+  const Outcome ref = run_program(folder.path(), quick_training("ref"), {"BITLOOM_ISA=ref"});
+  const Outcome threads = run_program(folder.path(), quick_training("threads"), {"OMP_NUM_THREADS=3"});
+  REQUIRE(ref.code == 0);
+  REQUIRE(threads.code == 0);
+  CHECK(has(ref.out, "kernels ref"));
+  CHECK(has(threads.out, "3 threads"));
+  CHECK(same_tensors(folder / "best/model.safetensors", folder / "ref/model.safetensors"));
+  CHECK(same_tensors(folder / "best/model.safetensors", folder / "threads/model.safetensors"));
+  const Outcome wrong = run_program(folder.path(), quick_training("wrong"), {"BITLOOM_ISA=avx1024"});
+  CHECK(wrong.code == 2);
+  CHECK(has(wrong.err, "avx1024"));
+}
+
 TEST_CASE("a stopped run is resumed to the same bits, and not with other options", "[train]") {
   const TempDir folder;
   REQUIRE(run_program(folder.path(), quick_training("straight")).code == 0);
@@ -143,7 +169,7 @@ TEST_CASE("a stopped run is resumed to the same bits, and not with other options
   CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
 }
 
-TEST_CASE("SIGTERM leaves a run that resumes to the same bits, and a second process is kept out", "[train]") {
+TEST_CASE("a signal to stop leaves a run that resumes to the same bits, and a second process is kept out", "[train]") {
   const TempDir folder;
   const Args longer = {"--max-train", "2500", "--epochs", "1"};
   const auto training = [&](const std::string& out) {
@@ -155,21 +181,24 @@ TEST_CASE("SIGTERM leaves a run that resumes to the same bits, and a second proc
     }
     return args;
   };
-  Outcome killed;
-  {
-    Background run(folder.path(), training("killed"));
-    REQUIRE(run.wait_for("steps of"));  // the stage's announcement: the run folder is locked
-    const Outcome second = run_program(folder.path(), {"train", "binary", "--resume", "--out", "killed"});
-    CHECK(second.code == 6);
-    CHECK(has(second.err, ".lock"));
-    run.signal(SIGTERM);
-    killed = run.wait();
-  }
-  INFO(killed.out << killed.err);
-  REQUIRE(killed.code == 4);
-  REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "killed"}).code == 0);
   REQUIRE(run_program(folder.path(), training("straight")).code == 0);
-  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "killed/model.safetensors"));
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    const std::string name = fmt::format("killed{}", signal);
+    Outcome killed;
+    {
+      Background run(folder.path(), training(name));
+      REQUIRE(run.wait_for("steps of"));  // the stage's announcement: the run folder is locked
+      const Outcome second = run_program(folder.path(), {"train", "binary", "--resume", "--out", name});
+      CHECK(second.code == 6);
+      CHECK(has(second.err, ".lock"));
+      run.signal(signal);
+      killed = run.wait();
+    }
+    INFO(killed.out << killed.err);
+    REQUIRE(killed.code == 4);
+    REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", name}).code == 0);
+    CHECK(same_tensors(folder / "straight/model.safetensors", folder / name / "model.safetensors"));
+  }
 }
 
 TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]") {
@@ -281,6 +310,21 @@ TEST_CASE("a rank that is lost ends the run with code 7, and its checkpoint stay
   CHECK_FALSE(has(resumed.out, "from the beginning"));
 }
 
+// Two steps of every stage with the batch that it trains with; CIFAR-10 itself would add 180 MB of images.
+TEST_CASE("cifar-base trains in less than 3 GiB", "[train]") {
+  const TempDir folder;
+  const Outcome train =
+      run_program(folder.path(), {"train", "binary", "--net", "cifar-base", "--data", "synth", "--max-train", "300",
+                                  "--max-test", "20", "--validation", "0", "--epochs", "1", "--cache", "none", "--out", "run"});
+  INFO(train.out << train.err);
+  REQUIRE(train.code == 0);
+  const std::string metrics = read_file(folder / "run/metrics.jsonl");
+  const auto result = nlohmann::json::parse(metrics.substr(metrics.rfind("{\"", metrics.rfind("\"event\":\"result\""))));
+  const auto peak = result["peak_memory_bytes"].get<std::uint64_t>();
+  CHECK(peak > (std::uint64_t{50} << 20U));
+  CHECK(peak < (std::uint64_t{3} << 30U) - 180'000'000);
+}
+
 TEST_CASE("a search trains every combination and ranks them", "[train]") {
   const TempDir folder;
   Args args = quick_training("found");
@@ -300,4 +344,13 @@ TEST_CASE("a search trains every combination and ranks them", "[train]") {
   const Outcome again = run_program(folder.path(), {"train", "binary", "--resume", "--out", "found"});
   CHECK(again.code == 0);
   CHECK_FALSE(has(again.out, "steps of"));
+
+  // Its folder is taken, by a search as by a single run.
+  const std::string options = read_file(folder / "found/options.ini");
+  for (const Args& more : {Args{}, Args{"--search", "layer2.width=32"}}) {
+    const Outcome over = run_program(folder.path(), with(args, more));
+    CHECK(over.code == 2);
+    CHECK(has(over.err, "--out: found holds a run already"));
+  }
+  CHECK(read_file(folder / "found/options.ini") == options);
 }

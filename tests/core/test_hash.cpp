@@ -20,15 +20,9 @@ TEST_CASE("XXH3-128 of known inputs", "[hash]") {
   CHECK(hash_bytes(bytes_of("abc")).hex() == "06b05ab6733a618578af5f94892f3950");
 }
 
-TEST_CASE("a hash and its digits", "[hash]") {
+TEST_CASE("a hash's digits, the high half first", "[hash]") {
   const Hash128 hash{0x0123456789abcdefU, 0x1U};
   CHECK(hash.hex() == "00000000000000010123456789abcdef");
-  CHECK(Hash128::parse(hash.hex()) == hash);
-  for (const char* bad :
-       {"", "0", "00000000000000010123456789abcde", "00000000000000010123456789abcdef0", "-0000000000000010123456789abcdef",
-        "00000000000000010123456789abcdeg", "0000000000000 010123456789abcdef"}) {
-    CHECK_FALSE(Hash128::parse(bad));
-  }
 }
 
 TEST_CASE("bytes may be hashed in pieces", "[hash]") {

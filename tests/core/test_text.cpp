@@ -24,6 +24,15 @@ TEST_CASE("a list contains a name as a whole", "[text]") {
   CHECK_FALSE(contains({}, ""));
 }
 
+TEST_CASE("UTF-8 is told from other bytes", "[text]") {
+  for (const char* good : {"", "abc", "\u00e9", "\u20ac", "\U0001F600", "\u07ff\u0800\uffff"}) CHECK(is_utf8(good));
+  // A Latin-1 letter, a lone continuation, a cut-off one, too long a form, a surrogate, beyond the last code point.
+  for (const char* bad :
+       {"\xe9", "a\x80", "\xe2\x82", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    CHECK_FALSE(is_utf8(bad));
+  }
+}
+
 TEST_CASE("numbers must fill the whole string", "[text]") {
   CHECK(parse_int("-42") == -42);
   CHECK(parse_int("9223372036854775807") == 9223372036854775807);

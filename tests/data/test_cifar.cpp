@@ -82,6 +82,16 @@ TEST_CASE("damaged CIFAR-10 files are refused with the file, the value and what 
     fs::resize_file(batch, 3000001);
     CHECK(message() == batch.string() + ": 3,000,001 bytes is not a whole number of 3,073-byte records");
   }
+  SECTION("cut at the end of a record, or one file twice in a row") {
+    fs::resize_file(batch, 3073);
+    CHECK(has(message(), "hold 1 to 3 records, expected the same number each: one is cut off or too long"));
+    write_file(batch, whole + whole);
+    CHECK(has(message(), "hold 2 to 6 records"));
+  }
+  SECTION("class names of another encoding") {
+    write_file(folder / "batches.meta.txt", "cat\nb\xe4r\n");
+    CHECK(has(message(), "' is not UTF-8 text"));
+  }
   SECTION("empty") {
     fs::resize_file(batch, 0);
     CHECK(message() == batch.string() + ": the file is empty, expected 3,073-byte records");

@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "data/readers.h"
@@ -73,4 +76,22 @@ TEST_CASE("load says what is wrong with a specification") {
             "unknown kind of data set 'cifer10' in 'cifer10:" + here + "'; did you mean 'cifar10'?"));
   CHECK(has(message_of(ErrorKind::usage, [&] { load(""); }), "no data set is named"));
   CHECK(has(message_of(ErrorKind::usage, [&] { load("synth", {.folder_test_share = 1.0}); }), "test share of a folder: 1"));
+}
+
+// The first images of a folder are all of its first class.
+TEST_CASE("a few images of a folder are of all its classes") {
+  const TempDir folder;
+  const Dataset images = make_synthetic(4, 60);
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const fs::path place = folder / (i % 2 == 0 ? "train" : "test") / fmt::format("class{}", i / 20);
+    fs::create_directories(place);
+    write_png(images.image(i), images.shape, place / fmt::format("{}.png", i));
+  }
+  const DataSplits some = load(folder.path().string(), {.max_train = 12, .max_test = 9, .height = 16, .width = 16});
+  CHECK(some.train.size() == 12);
+  CHECK(some.test.size() == 9);
+  CHECK(some.train.shape == ImageShape{16, 16, 3});
+  for (const Dataset* set : {&some.train, &some.test}) {
+    for (int label = 0; label < 3; ++label) CHECK(std::count(set->labels.begin(), set->labels.end(), label) > 0);
+  }
 }

@@ -43,6 +43,7 @@ inline std::vector<StageCase> stage_cases() {
   const layerwise::HeadSpec hidden = {"hidden", 2, 16, 3};
   layerwise::TrainOptions exact = options;
   exact.signal = "exact";
+  exact.label_smoothing = 0;
   exact.layer.rule.name = "topk";
   exact.layer.rule.flip_share = 0.01;
   return {{"one layer", begin + "]}", stage({"a"}, {"a"}, hidden), options},
@@ -50,6 +51,25 @@ inline std::vector<StageCase> stage_cases() {
           {"two joint layers under one head", two + "]}", stage({"a", "b"}, {"b"}, hidden), options},
           {"three joint layers", three + "]}", stage({"a", "b", "c"}, {"c"}, {"class_conv", 1, 0, 3}), options},
           {"exact signal", begin + "]}", stage({"a"}, {"a"}, {"class_conv", 1, 0, 3}), exact}};
+}
+
+// The same and what draws random numbers or moves bits in further ways: dropped features, space to depth, the other rules.
+inline std::vector<StageCase> all_stage_cases() {
+  std::vector<StageCase> cases = stage_cases();
+  StageCase dropping = cases[2];
+  dropping.name = "dropped features, space to depth, momentum";
+  dropping.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40},
+      {"name": "b", "inputs": ["a"], "pool": "space_to_depth", "width": 24}]})";
+  dropping.options.head_dropout = 0.3;
+  dropping.options.layer.rule.name = "momentum";
+  cases.push_back(dropping);
+  for (const char* rule : {"stochastic", "bop", "topk"}) {
+    StageCase other = cases[1];
+    other.name = std::string("two joint layers by ") + rule;
+    other.options.layer.rule.name = rule;
+    cases.push_back(other);
+  }
+  return cases;
 }
 
 class SmallStage {

@@ -232,6 +232,57 @@ TEST_CASE("the control learns thresholds and no weights", "[layer_trainer]") {
   CHECK(std::fabs(trainer.mean_offset() - (offset - 0.1)) < 1e-6);  // Adam's first step
 }
 
+TEST_CASE("greedy flips the weight that lowers the loss most, and none if no flip lowers it", "[layer_trainer]") {
+  Random random(9, Stream::test);
+  BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 6, 6, 64);
+  LayerOptions options = with_rule("greedy");
+  options.exact = true;
+  LayerTrainer trainer(layer, options, 1, 2);
+  LayerSums sums = trainer.make_sums();
+  run(trainer, random_input(layer, 64, random), sums);
+  trainer.set_statistics(sums, 1);
+  const std::size_t bits = layer.patch_bits();
+  sums.exact.assign(20 * bits, 0);
+  for (std::int64_t& change : sums.exact) change = 1000 + random.below(5000);
+  std::vector<std::uint64_t> before(layer.rows().begin(), layer.rows().end());
+  for (std::uint64_t step = 0; step < 5; ++step) CHECK(trainer.update(sums, 1, 1.0, true, step) == 0);
+  CHECK(std::equal(before.begin(), before.end(), layer.rows().begin()));
+  sums.exact[3 * bits + 100] = -2000;
+  sums.exact[3 * bits + 101] = -4000;
+  sums.exact[17 * bits + 5] = -3000;
+  CHECK(trainer.update(sums, 1, 1.0, true, 5) == 1);
+  std::uint64_t* const row = before.data() + 3 * layer.patch_words();
+  set_bit(row, 101, !get_bit(row, 101));
+  CHECK(std::equal(before.begin(), before.end(), layer.rows().begin()));
+}
+
+// Layers, stages and seeds drew the same numbers.
+TEST_CASE("what rules draw depends on the seed and the stream", "[layer_trainer]") {
+  const auto rows_after = [](std::uint64_t seed, std::uint64_t stream) {
+    BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 6, 6, 64);
+    LayerOptions options = with_rule("stochastic");
+    options.rule.flip_rate = 0.1;
+    LayerTrainer trainer(layer, options, seed, stream);
+    const std::vector<std::uint64_t> before(layer.rows().begin(), layer.rows().end());
+    Random random(10, Stream::test);
+    LayerSums sums = trainer.make_sums();
+    run(trainer, random_input(layer, 64, random), sums);
+    trainer.set_statistics(sums, 1);
+    // Every weight is pushed in the direction that it has, so that every one may flip.
+    for (std::size_t k = 0; k < sums.weight.size(); ++k) {
+      const std::size_t row = k / layer.patch_bits();
+      sums.weight[k] = get_bit(before.data() + row * layer.patch_words(), k % layer.patch_bits()) ? 100 : -100;
+    }
+    CHECK(trainer.update(sums, 1, 1.0, true, 0) > 0);
+    std::vector<std::uint64_t> flipped(layer.rows().begin(), layer.rows().end());
+    for (std::size_t w = 0; w < flipped.size(); ++w) flipped[w] ^= before[w];
+    return flipped;
+  };
+  CHECK(rows_after(1, 2) == rows_after(1, 2));
+  CHECK(rows_after(1, 2) != rows_after(2, 2));
+  CHECK(rows_after(1, 2) != rows_after(1, 3));
+}
+
 TEST_CASE("thresholds stay between their bounds", "[layer_trainer]") {
   Random random(8, Stream::test);
   BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 6, 6, 64);
@@ -279,24 +330,25 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
       BinaryLayer one = make_layer(layer_spec(20, 3, 1, ternary), 6, 6, 70);
       BinaryLayer two = one;
       LayerTrainer trainer(one, options, 1, 2);
-      LayerTrainer loaded(two, options, 5, 6);
+      LayerTrainer loaded(two, options, 1, 2);
       TensorFile file, first, second;
+      const auto advance = [](LayerTrainer& each, std::uint64_t step) {
+        Random random(7, Stream::test, step);
+        LayerSums sums = each.make_sums();
+        run(each, random_input(each.layer(), 70, random), sums);
+        if (step == 0) each.set_statistics(sums, 1);
+        draw_gradient(sums, 20, random);
+        each.update(sums, 1, 1.0, true, step);
+      };
+      for (std::uint64_t step = 9; step < 12; ++step) advance(loaded, step);  // what it was before does not matter
       for (std::uint64_t step = 0; step < 6; ++step) {
         if (step == 3) {
           one.save(file);
           trainer.save(file);
           loaded.load(file);
         }
-        const auto advance = [&](LayerTrainer& each) {
-          Random random(7, Stream::test, step);
-          LayerSums sums = each.make_sums();
-          run(each, random_input(each.layer(), 70, random), sums);
-          if (step == 0) each.set_statistics(sums, 1);
-          draw_gradient(sums, 20, random);
-          each.update(sums, 1, 1.0, true, step);
-        };
-        advance(trainer);
-        if (step >= 3) advance(loaded);
+        advance(trainer, step);
+        if (step >= 3) advance(loaded, step);
       }
       one.save(first);
       trainer.save(first);

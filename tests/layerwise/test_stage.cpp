@@ -1,34 +1,17 @@
 // A step's result must not depend on how it is computed.
 #include "layerwise/stage.h"
 
-#include <omp.h>
-
 #include "tests/layerwise/cases.h"
 #include "tests/layerwise/small_stage.h"
 #include "tests/support/catch.h"
+#include "tests/support/threads.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
 using namespace bitloom::test;
 
-namespace {
-
-// So many threads until the end of the scope.
-class Threads {
- public:
-  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-  ~Threads() { omp_set_num_threads(before_); }
-
- private:
-  int before_;
-};
-
-}  // namespace
-
 TEST_CASE("threads do not change a stage", "[stage]") {
-  for (const StageCase& c : stage_cases()) {
+  for (const StageCase& c : all_stage_cases()) {
     INFO(c.name);
     std::vector<TensorFile> results;
     for (const int threads : {1, 2, 3}) {
@@ -43,7 +26,7 @@ TEST_CASE("threads do not change a stage", "[stage]") {
 }
 
 TEST_CASE("instruction sets do not change a stage", "[stage]") {
-  for (const StageCase& c : stage_cases()) {
+  for (const StageCase& c : all_stage_cases()) {
     mpi::Comm comm;
     SmallStage reference(c, simd::kernels("ref"), comm);
     const TensorFile expected = reference.run(6);
@@ -56,7 +39,7 @@ TEST_CASE("instruction sets do not change a stage", "[stage]") {
 }
 
 TEST_CASE("a stage saved and loaded continues as if nothing had happened", "[stage]") {
-  for (const StageCase& c : stage_cases()) {
+  for (const StageCase& c : all_stage_cases()) {
     INFO(c.name);
     mpi::Comm comm;
     SmallStage straight(c, simd::kernels(), comm);

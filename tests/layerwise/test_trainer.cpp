@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
@@ -141,6 +142,11 @@ TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
     CHECK(result.steps == (both ? 10 : 8));
     CHECK(result.images == 400);
     CHECK(difference(expected, result_of(options.folder)) == "");
+    CHECK(fs::exists(options.folder / "checkpoint.safetensors.damaged"));
+    // No epoch is told of twice, also when everything begins again.
+    std::size_t epochs = 0;
+    for (const auto& line : read_metrics(options.folder / "metrics.jsonl")) epochs += line["event"] == "epoch" ? 1 : 0;
+    CHECK(epochs == 5);
   }
 }
 
@@ -191,6 +197,130 @@ TEST_CASE("a run does not overwrite another, and resumes only its own", "[traine
   run(resumed(options));
   CHECK(has(complaint(ErrorKind::usage, resumed(options)), "is finished"));
   CHECK(has(complaint(ErrorKind::usage, options), "already holds a run"));
+}
+
+// A run was known by its last stage alone, on which other branches of the net have no part: parts of two runs became one net.
+TEST_CASE("every branch of a net and the way it votes are part of what a checkpoint must agree with", "[trainer]") {
+  const auto branches = [](std::size_t epochs, const std::string& end) {
+    return parse_net(fmt::format(R"({{"name": "branches", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+        {{"name": "x", "inputs": ["input"], "width": 16}}, {{"name": "a", "inputs": ["input"], "width": 24}}],
+        "stages": [{{"train": ["x"], "epochs": {}}}, {{"train": ["a"], "epochs": 2}}], {}}})",
+                                 thermometer, epochs, end),
+                     "net.json");
+  };
+  const std::string both = R"("classifier": ["x", "a"])";
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run", branches(1, both));
+  options.stop_after_steps = 3;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  for (const NetSpec& other :
+       {branches(2, both), branches(1, R"("classifier": ["a"])"), branches(1, both + R"(, "mirror": false)")}) {
+    RunOptions changed = resumed(options);
+    changed.net = other;
+    CHECK(has(complaint(ErrorKind::usage, changed), "belongs to a run with other data, net or options"));
+  }
+  CHECK(run(resumed(options)).stages.size() == 2);
+}
+
+TEST_CASE("what is wrong with any stage is found before the first, and leaves no folder", "[trainer]") {
+  const TempDir folder;
+  const auto message = [&](const std::function<void(RunOptions&)>& change) {
+    RunOptions options = options_for(folder / "run");
+    change(options);
+    const std::string text = complaint(ErrorKind::usage, options);
+    CHECK_FALSE(fs::exists(folder / "run"));
+    return text;
+  };
+  CHECK(has(message([](RunOptions& o) { o.net.stages[1].head.grid = 9; }),
+            "stage 'b', layer 'b': head.grid: 9 cells do not fit"));
+  CHECK(has(message([](RunOptions& o) { o.net.stages[1].augment = "crop12"; }),
+            "stage 'b': augmentation 'crop12' needs images of"));
+  CHECK(has(message([](RunOptions& o) { o.net.stages[1].heads.clear(); }), "stage 'b': heads: expected at least one"));
+  CHECK(has(message([](RunOptions& o) {
+              o.net.stages[1].train = {"a", "b"}, o.train.signal = "exact";
+            }),
+            "--signal: stage 'b' trains 2 layers under 1 heads; 'exact' needs one of each"));
+  CHECK(has(message([](RunOptions& o) { o.train.signal = "exact", o.train.label_smoothing = 0.1; }),
+            "takes no label smoothing (0.1)"));
+  CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "--signal: 'magic' is not a learning signal"));
+  CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "bop"; }),
+            "--rule: 'bop' cannot train the ternary weights of layer 'b'"));
+  CHECK(has(message([](RunOptions& o) { o.frozen = "cache", o.cache = "/tmp", o.cache_limit = 1; }),
+            "but stage 'a' has crop1,flip"));
+}
+
+TEST_CASE("a cache that cannot be opened is done without, unless it was asked for", "[trainer]") {
+  const TempDir folder;
+  write_file(folder / "file", "not a folder");
+  RunOptions options = options_for(folder / "run");
+  options.cache = folder / "file" / "cache";
+  options.cache_limit = std::uint64_t{1} << 28U;
+  Lines lines;
+  mpi::Comm comm;
+  train(simd::kernels(), comm, options, splits(), lines);
+  CHECK(has(lines.text(), "cache: not used: "));
+  CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
+  options.folder = folder / "other";
+  options.needs_cache = true;
+  CHECK(has(complaint(ErrorKind::io, options), "cache"));
+  CHECK_FALSE(fs::exists(folder / "other" / "metrics.jsonl"));  // which would make it a run
+}
+
+TEST_CASE("without validation images nothing is said of them", "[trainer]") {
+  const TempDir folder;
+  data::DataSplits data = splits();
+  data.validation = {};
+  Lines lines;
+  mpi::Comm comm;
+  const RunResult result = train(simd::kernels(), comm, options_for(folder / "run"), data, lines);
+  CHECK_FALSE(has(lines.text(), "validation"));
+  CHECK_FALSE(result.stages[0].validation_accuracy.has_value());
+  for (const auto& line : read_metrics(folder / "run" / "metrics.jsonl")) {
+    if (line["event"] == "result" || line["event"] == "stage") CHECK(line["validation_accuracy"].is_null());
+  }
+  CHECK_FALSE(Model::load(folder / "run" / "model.safetensors").notes.contains("validation_accuracy"));
+}
+
+TEST_CASE("a layer under auxiliary layers that are dropped afterwards (k = 2, 3) is trained, resumed and stored", "[trainer]") {
+  const NetSpec net = parse_net(fmt::format(R"({{"name": "deep heads", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+      {{"name": "a", "width": 24}}, {{"name": "x", "inputs": ["a"], "width": 16}}, {{"name": "y", "inputs": ["x"], "width": 16}},
+      {{"name": "b", "inputs": ["a"], "pool": "or", "width": 16}}],
+      "stages": [{{"train": ["a", "x", "y"], "heads": ["y"], "discard": ["x", "y"], "epochs": 3}}, {{"train": ["b"], "epochs": 2}}]}})",
+                                            thermometer),
+                                "net.json");
+  const TensorFile expected = undisturbed(net);
+  CHECK(expected.contains("a.sign"));
+  CHECK_FALSE(expected.contains("x.sign"));
+  CHECK_FALSE(expected.contains("y.head.linear"));
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run", net);
+  options.cache = folder / "cache";
+  options.cache_limit = std::uint64_t{1} << 28U;
+  options.stop_after_steps = 3;
+  while (has(complaint(ErrorKind::interrupted, options), "interrupted at step")) options.resume = true;
+  CHECK(difference(expected, result_of(folder / "run")) == "");
+  CHECK(Model::load(folder / "run" / "model.safetensors").layers.size() == 2);
+  options.folder = folder / "again";
+  options.resume = false;
+  options.stop_after_steps = 0;
+  for (const StageSummary& stage : run(options).stages) CHECK(stage.reused);
+  CHECK(difference(expected, result_of(folder / "again")) == "");
+}
+
+TEST_CASE("frozen random weights stay as they were drawn, also where layers train again", "[trainer]") {
+  const TempDir folder;
+  const auto control = [&](const char* name, const NetSpec& net) {
+    RunOptions options = options_for(folder / name, net);
+    options.train.layer.learn_weights = false;
+    run(options);
+    return result_of(folder / name);
+  };
+  // Stages draw by their description: the first two are the same.
+  const TensorFile before = control("before", two_layers());
+  const TensorFile after = control("after", two_layers_again());
+  CHECK(std::ranges::equal(before.get("a.sign").bytes, after.get("a.sign").bytes));
+  CHECK(std::ranges::equal(before.get("b.sign").bytes, after.get("b.sign").bytes));
+  CHECK_FALSE(std::ranges::equal(before.get("b.head.linear").bytes, after.get("b.head.linear").bytes));
 }
 
 TEST_CASE("stages that were trained before are reused", "[trainer]") {

@@ -12,7 +12,7 @@
 namespace bitloom::test {
 
 TEST_CASE("ranks do not change a stage", "[stage]") {
-  for (const StageCase& c : stage_cases()) {
+  for (const StageCase& c : all_stage_cases()) {
     INFO(c.name);
     SmallStage shared(c, simd::kernels(), world());
     const TensorFile result = shared.run(5);
