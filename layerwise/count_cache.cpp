@@ -68,6 +68,7 @@ CountMode CountCache::begin_step(bool same, bool again, double limit) {
         std::copy_n(source.data() + changed_[i] * words, words, chosen_.data() + i * words);
       }
       const std::size_t size = simd::packed_conv_weights_size(changed_.size(), words);
+      if (size == 0) return;
       if (target.size() < size) target = Buffer<std::uint32_t>(size);
       simd::pack_conv_weights(chosen_.data(), changed_.size(), words, target.data());
     };
