@@ -23,9 +23,7 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
 }
-bool has_avx512_vpopcntdq() {
-  return has_avx512() && __builtin_cpu_supports("avx512vpopcntdq") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
-}
+bool has_avx512_vpopcntdq() { return has_avx512() && __builtin_cpu_supports("avx512vpopcntdq") != 0; }
 #endif
 
 const Candidate candidates[] = {
