@@ -10,8 +10,8 @@ namespace {
 // for all rows of A.
 inline constexpr std::size_t gemm_depth = 256;
 
-// sum += a0 b0 + a1 b1 in every lane of pairs of 16-bit integers, modulo 2^32. Not vpdpwssd, which does it in one instruction: as
-// GCC 12 arranges it, the product as a whole reached 0.57 of this speed on a Zen 5.
+// sum += a0 b0 + a1 b1 in every lane of pairs of 16-bit integers, modulo 2^32. Not vpdpwssd, which does it in one instruction:
+// as GCC 12 arranges it, the product as a whole reached 0.57 of this speed on a Zen 5.
 BITLOOM_INLINE __m512i add_products(__m512i sum, __m512i a, __m512i b) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 }
