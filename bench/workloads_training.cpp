@@ -1,6 +1,8 @@
 // The smaller kernels of a training step.
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <utility>
 
 #include "bench/workloads.h"
 #include "layerwise/gradient.h"
@@ -54,91 +56,74 @@ class BackwardWorkload : public TypedWorkload<float> {
   std::vector<layerwise::BackwardScratch> scratch_;
 };
 
-class RoundingWorkload : public TypedWorkload<std::uint32_t> {
+// A kernel that is one call on the thread's output.
+template <typename T>
+class CallWorkload : public TypedWorkload<T> {
  public:
-  explicit RoundingWorkload(std::size_t threads) : gradient_(normal_numbers(n, 7)), slope_(channels, 0.25F) {
-    outputs_ = per_thread<std::uint32_t>(threads, n);
-    name = "rounding prepared, 16 cells x 256 channels";
-    items = 1;
-    unit = "gradients/s";
-    operations = static_cast<double>(n);
+  using Call = std::function<void(const simd::Kernels& kernels, T* output)>;
+  // `per_call` operations, counted in `counted`, fill `size` outputs.
+  CallWorkload(const char* title, const char* counted, std::size_t per_call, std::size_t size, std::size_t threads, Call call)
+      : call_(std::move(call)) {
+    this->name = title;
+    this->items = 1;
+    this->unit = counted;
+    this->operations = static_cast<double>(per_call);
+    this->outputs_ = per_thread<T>(threads, size);
   }
   void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    kernels.prepare_rounding(gradient_.data(), slope_.data(), n, channels, 8.0F, outputs_[thread].data());
+    call_(kernels, this->outputs_[thread].data());
   }
 
  private:
-  static constexpr std::size_t channels = 256, n = 16 * channels;
-  std::vector<float> gradient_, slope_;
+  Call call_;
 };
 
-class CentringWorkload : public TypedWorkload<float> {
- public:
-  explicit CentringWorkload(std::size_t threads) : sums_(n), density_(n) {
-    Random random = random_for(8);
-    for (std::int32_t& v : sums_) v = static_cast<std::int32_t>(random.below(4001)) - 2000;
-    for (float& v : density_) v = static_cast<float>(random.uniform());
-    outputs_ = per_thread<float>(threads, n);
-    name = "weight gradient centred, a row of 2,304";
-    items = 1;
-    unit = "weights/s";
-    operations = static_cast<double>(n);
-  }
-  void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    kernels.centre_gradient(sums_.data(), density_.data(), n, 1234.0F, outputs_[thread].data());
-  }
-
- private:
-  static constexpr std::size_t n = 2304;
-  std::vector<std::int32_t> sums_;
-  std::vector<float> density_;
-};
-
-class DescentWorkload : public TypedWorkload<std::int16_t> {
- public:
-  explicit DescentWorkload(std::size_t threads) : gradient_(normal_numbers(n, 9)) {
-    outputs_ = per_thread<std::int16_t>(threads, n);
-    name = "accumulators moved, a row of 2,304";
-    items = 1;
-    unit = "weights/s";
-    operations = static_cast<double>(n);
-  }
-  void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    kernels.descend(outputs_[thread].data(), gradient_.data(), n, 327.67F, 32767.0F);
-  }
-
- private:
-  static constexpr std::size_t n = 2304;
-  std::vector<float> gradient_;
-};
-
-class AdamWorkload : public TypedWorkload<float> {
- public:
-  explicit AdamWorkload(std::size_t threads) : sums_(n) {
-    Random random = random_for(10);
-    for (std::int64_t& v : sums_) v = static_cast<std::int64_t>(random.below(200001)) - 100000;
-    outputs_ = per_thread<float>(threads, 3 * n);  // values and both moments
-    name = "Adam, 4,096 parameters";
-    items = 1;
-    unit = "parameters/s";
-    operations = static_cast<double>(n);
-  }
-  void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    float* const value = outputs_[thread].data();
-    kernels.adam(sums_.data(), n, 1e-6F, 0.002F, 1.0F, 0.9999F, value, value + n, value + 2 * n);
-  }
-
- private:
-  static constexpr std::size_t n = 4096;
-  std::vector<std::int64_t> sums_;
-};
+constexpr std::size_t row = 2304;  // weights
 
 }  // namespace
 
 std::unique_ptr<Workload> make_backward(std::size_t threads) { return std::make_unique<BackwardWorkload>(threads); }
-std::unique_ptr<Workload> make_rounding(std::size_t threads) { return std::make_unique<RoundingWorkload>(threads); }
-std::unique_ptr<Workload> make_centring(std::size_t threads) { return std::make_unique<CentringWorkload>(threads); }
-std::unique_ptr<Workload> make_descent(std::size_t threads) { return std::make_unique<DescentWorkload>(threads); }
-std::unique_ptr<Workload> make_adam(std::size_t threads) { return std::make_unique<AdamWorkload>(threads); }
+
+std::unique_ptr<Workload> make_rounding(std::size_t threads) {
+  constexpr std::size_t channels = 256;
+  constexpr std::size_t n = 16 * channels;
+  return std::make_unique<CallWorkload<std::uint32_t>>(
+      "rounding prepared, 16 cells x 256 channels", "gradients/s", n, n, threads,
+      [gradient = normal_numbers(n, 7), slope = std::vector<float>(channels, 0.25F)](const simd::Kernels& kernels,
+                                                                                     std::uint32_t* output) {
+        kernels.prepare_rounding(gradient.data(), slope.data(), n, channels, 8.0F, output);
+      });
+}
+
+std::unique_ptr<Workload> make_centring(std::size_t threads) {
+  Random random = random_for(8);
+  std::vector<std::int32_t> sums(row);
+  std::vector<float> density(row);
+  for (std::int32_t& v : sums) v = static_cast<std::int32_t>(random.below(4001)) - 2000;
+  for (float& v : density) v = static_cast<float>(random.uniform());
+  return std::make_unique<CallWorkload<float>>("weight gradient centred, a row of 2,304", "weights/s", row, row, threads,
+                                               [sums, density](const simd::Kernels& kernels, float* output) {
+                                                 kernels.centre_gradient(sums.data(), density.data(), row, 1234.0F, output);
+                                               });
+}
+
+std::unique_ptr<Workload> make_descent(std::size_t threads) {
+  return std::make_unique<CallWorkload<std::int16_t>>(
+      "accumulators moved, a row of 2,304", "weights/s", row, row, threads,
+      [gradient = normal_numbers(row, 9)](const simd::Kernels& kernels, std::int16_t* state) {
+        kernels.descend(state, gradient.data(), row, 327.67F, 32767.0F);
+      });
+}
+
+std::unique_ptr<Workload> make_adam(std::size_t threads) {
+  constexpr std::size_t n = 4096;
+  Random random = random_for(10);
+  std::vector<std::int64_t> sums(n);
+  for (std::int64_t& v : sums) v = static_cast<std::int64_t>(random.below(200001)) - 100000;
+  return std::make_unique<CallWorkload<float>>(
+      "Adam, 4,096 parameters", "parameters/s", n, 3 * n, threads, [sums](const simd::Kernels& kernels, float* value) {
+        kernels.adam(sums.data(), n, 1e-6F, 0.002F, 1.0F, 0.9999F, value, value + n, value + 2 * n);  // and both moments
+      });
+}
 
 }  // namespace bitloom::bench

@@ -196,17 +196,17 @@ void Encoder::pack() {
 void Encoder::pad(const std::uint8_t* image, EncodeScratch& scratch) const {
   const std::size_t half = patch_ / 2;
   const std::size_t colours = shape_.channels;
-  const std::size_t pitch = (shape_.width + 2 * half) * colours;
-  scratch.pixels.resize((shape_.height + 2 * half) * pitch + 1);
+  const std::size_t pitch = padded_width() * colours;
+  scratch.pixels.resize(padded_height() * pitch + 1);
   scratch.pixels.back() = 0;  // met by the last tap of 0
-  for (std::size_t y = 0; y < shape_.height + 2 * half; ++y) {
+  for (std::size_t y = 0; y < padded_height(); ++y) {
     const std::size_t row = clamp_index(static_cast<std::ptrdiff_t>(y) - static_cast<std::ptrdiff_t>(half), shape_.height);
     for (std::size_t c = 0; c < colours; ++c) {
       const std::uint8_t* source = image + (c * shape_.height + row) * shape_.width;
       std::int16_t* out = scratch.pixels.data() + y * pitch + c;
       for (std::size_t x = 0; x < half; ++x) out[x * colours] = source[0];
       for (std::size_t x = 0; x < shape_.width; ++x) out[(half + x) * colours] = source[x];
-      for (std::size_t x = half + shape_.width; x < shape_.width + 2 * half; ++x) out[x * colours] = source[shape_.width - 1];
+      for (std::size_t x = half + shape_.width; x < padded_width(); ++x) out[x * colours] = source[shape_.width - 1];
     }
   }
 }
@@ -214,7 +214,7 @@ void Encoder::pad(const std::uint8_t* image, EncodeScratch& scratch) const {
 // Sums over colours, and of squares, per pixel of the padded image: patches share them.
 void Encoder::sum_colours(EncodeScratch& scratch) const {
   const std::size_t colours = shape_.channels;
-  const std::size_t pixels = (shape_.height + 2 * (patch_ / 2)) * (shape_.width + 2 * (patch_ / 2));
+  const std::size_t pixels = padded_height() * padded_width();
   scratch.sums.assign(pixels, 0);
   scratch.squares.assign(pixels, 0);
   for (std::size_t p = 0; p < pixels; ++p) {
@@ -228,7 +228,7 @@ void Encoder::sum_colours(EncodeScratch& scratch) const {
 
 // Multiplies the responses in image row y by the gains of their patches.
 void Encoder::normalise(std::size_t y, EncodeScratch& scratch) const {
-  const std::size_t columns = shape_.width + 2 * (patch_ / 2);
+  const std::size_t columns = padded_width();
   scratch.column_sums.assign(columns, 0);
   scratch.column_squares.assign(columns, 0);
   for (std::size_t r = 0; r < patch_; ++r) {
@@ -257,7 +257,7 @@ void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, st
   // One image row at a time, so that its responses stay in the first-level cache.
   const std::size_t depth = run_depth();
   const std::size_t colours = shape_.channels;
-  const std::size_t pitch = (shape_.width + 2 * (patch_ / 2)) * colours;
+  const std::size_t pitch = padded_width() * colours;
   for (std::size_t y = 0; y < shape_.height; ++y) {
     scratch.values.assign(shape_.width * features_, 0);
     for (std::size_t r = 0; r < patch_; ++r) {

@@ -59,6 +59,9 @@ class Encoder {
  private:
   // Taps of a row of the patch, rounded up to pairs.
   std::size_t run_depth() const { return (patch_ * shape_.channels + 1) / 2 * 2; }
+  // Of the image with its edge repeated.
+  std::size_t padded_height() const { return shape_.height + patch_ - 1; }
+  std::size_t padded_width() const { return shape_.width + patch_ - 1; }
   void pack();
   void pad(const std::uint8_t* image, EncodeScratch& scratch) const;
   void sum_colours(EncodeScratch& scratch) const;

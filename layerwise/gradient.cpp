@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <span>
-#include <utility>
 
 #include "core/random.h"
 
@@ -133,34 +132,23 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 
 namespace {
 
-// The entries of one pixel of outputs by code: offsets of their rows of weights, and where each code's begin. Returns the sum
-// of their values.
-std::int32_t list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, std::size_t patch_words,
-                       BackwardScratch& scratch) {
-  scratch.rows.resize(words * word_bits);
-  scratch.codes.resize(words * word_bits);
-  std::size_t count = 0;
+// The entries of one pixel of outputs as lists of offsets of their rows of weights, one per code.
+void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, std::size_t patch_words,
+               BackwardScratch& scratch) {
+  std::vector<std::uint32_t>& entries = scratch.pixel.entries;
+  entries.resize(words * word_bits);
+  std::uint32_t count = 0;
   for (std::size_t w = 0; w < words; ++w) {
     for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
       const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-      scratch.rows[count] = static_cast<std::uint32_t>(o * patch_words);
-      scratch.codes[count] = codes[o];
+      entries[count] = std::uint32_t{codes[o]} << entry_offset_bits | static_cast<std::uint32_t>(o * patch_words);
       count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
     }
   }
-  scratch.begin.assign(code_count + 1, 0);
-  std::int32_t total = 0;
-  for (std::size_t k = 0; k < count; ++k) {
-    ++scratch.begin[scratch.codes[k]];
-    total += code_values[scratch.codes[k]];
-  }
-  std::uint32_t end = 0;
-  for (std::uint32_t& begin : scratch.begin) begin = std::exchange(end, end + begin);
-  scratch.offsets.resize(count);
-  std::array<std::uint32_t, code_count> next;
-  std::copy_n(scratch.begin.begin(), code_count, next.begin());
-  for (std::size_t k = 0; k < count; ++k) scratch.offsets[next[scratch.codes[k]]++] = scratch.rows[k];
-  return total;
+  scratch.pixel.begin = {0, count};
+  scratch.offsets.clear();
+  scratch.begin.assign(1, 0);
+  append_lists({&scratch.pixel, 1}, 0, scratch.offsets, scratch.begin);
 }
 
 }  // namespace
@@ -192,9 +180,12 @@ void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, cons
   rows.run_words = spec.kernel * input.words();
   rows.pitch = rows.run_words;
   for (std::size_t p = 0; p < output.height * output.width; ++p) {
-    const std::int32_t total =
-        list_rows(window + p * words, codes + p * words * word_bits, words, layer.patch_words(), scratch);
+    list_rows(window + p * words, codes + p * words * word_bits, words, layer.patch_words(), scratch);
     if (scratch.offsets.empty()) continue;
+    std::int32_t total = 0;
+    for (std::size_t code = 0; code < code_count; ++code) {
+      total += code_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
+    }
     rows.offsets = scratch.offsets.data();
     rows.begin = scratch.begin.data();
     for (std::size_t ky = 0; ky < spec.kernel; ++ky) {

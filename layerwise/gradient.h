@@ -59,8 +59,8 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 // * 64) = -sum over entries of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has a
 // bit. Scratch is reused by one thread.
 struct BackwardScratch {
-  std::vector<std::uint32_t> rows, offsets, begin;
-  std::vector<std::uint8_t> codes;
+  ImageEntries pixel;  // of one pixel: code << entry_offset_bits | word offset of the channel's row of weights
+  std::vector<std::uint32_t> offsets, begin;
   std::vector<std::int32_t> sums, zero_sums, totals;  // of the padded input map
 };
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,

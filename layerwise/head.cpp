@@ -12,10 +12,6 @@ namespace {
 
 // Products stay within 32 bits for `chunk_images` images: |error| <= 2^12, hidden < 2^11, |hidden error| < 2^13, counts <= 2^10
 // and at most 64 cells.
-constexpr float weight_steps = Head::weight_steps;
-constexpr float error_steps = Head::error_steps;
-constexpr float hidden_steps = Head::hidden_steps;
-constexpr float hidden_error_steps = Head::hidden_error_steps;
 constexpr int hidden_limit = 2047;
 constexpr int hidden_error_limit = 8191;
 constexpr std::size_t chunk_images = 16;

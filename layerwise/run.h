@@ -34,6 +34,7 @@ class Run {
  private:
   void build_layers();
   void identify(const Hash128& encoder);
+  void lock_folder();
   void claim_folder();
   void open_folder();
   void open_cache();

@@ -68,9 +68,7 @@ void Run::identify(const Hash128& encoder) {
   for (const std::string& voter : options_.net.classifier) hasher.update(std::string_view(voter));
   run_key_ = hasher.update(options_.net.mirror ? 1 : 0).finish().hex();
   const std::string mine = data_hash_ + run_key_;
-  const auto bytes = std::as_bytes(std::span(mine));
-  const std::vector<std::byte> shared = comm_.broadcast_bytes({bytes.begin(), bytes.end()});
-  const std::string_view roots(reinterpret_cast<const char*>(shared.data()), shared.size());
+  const std::string roots = comm_.broadcast_text(mine);
   comm_.together([&] {
     if (!roots.starts_with(data_hash_)) {
       fail(ErrorKind::data, "--data: the training images in {} differ from those that rank 0 has", options_.data_name);
@@ -79,24 +77,27 @@ void Run::identify(const Hash128& encoder) {
   });
 }
 
-// Locks a folder that is there, and sees that it may be used: before any work is done.
+// Locks the folder, which is there, and sees that it may be used.
+void Run::lock_folder() {
+  const auto& folder = options_.folder;
+  lock_ = std::make_unique<FileLock>(folder / ".lock");
+  const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
+                       std::filesystem::exists(folder / "metrics.jsonl");
+  if (has_run && !options_.resume) {
+    fail(ErrorKind::usage, "--out: {} already holds a run; continue it with --resume or choose another folder",
+         folder.string());
+  }
+  if (options_.resume && std::filesystem::exists(folder / model_name)) {
+    fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
+  }
+}
+
+// Before any work is done, where there is a folder already.
 void Run::claim_folder() {
   on_root([&] {
-    const auto& folder = options_.folder;
-    if (!std::filesystem::exists(folder)) {
-      if (options_.resume) fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
-      return;
-    }
-    lock_ = std::make_unique<FileLock>(folder / ".lock");
-    const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
-                         std::filesystem::exists(folder / "metrics.jsonl");
-    if (has_run && !options_.resume) {
-      fail(ErrorKind::usage, "--out: {} already holds a run; continue it with --resume or choose another folder",
-           folder.string());
-    }
-    if (options_.resume && std::filesystem::exists(folder / model_name)) {
-      fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
-    }
+    const bool is_there = std::filesystem::exists(options_.folder);
+    if (is_there) lock_folder();
+    if (!is_there && options_.resume) fail(ErrorKind::usage, "--resume: there is no run in {}", options_.folder.string());
   });
 }
 
@@ -107,7 +108,7 @@ void Run::open_folder() {
       std::error_code error;
       std::filesystem::create_directories(folder, error);
       if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
-      lock_ = std::make_unique<FileLock>(folder / ".lock");
+      lock_folder();
     }
     try {
       open_cache();

@@ -135,8 +135,11 @@ void Run::finish_run() {
                  {"seed", fmt::format("{}", options_.train.seed)},
                  {"options", describe(options_.train)},
                  {"training_seconds", fmt::format("{:.1f}", result_.seconds)}};
+  const auto accuracy = [](const Evaluation& evaluation) {
+    return evaluation.images == 0 ? std::nullopt : std::optional<double>(evaluation.accuracy());
+  };
   const auto note = [&](const char* name, const Evaluation& evaluation) {
-    if (evaluation.images != 0) model.notes[name] = fmt::format("{:.4f}", evaluation.accuracy());
+    if (const auto reached = accuracy(evaluation)) model.notes[name] = fmt::format("{:.4f}", *reached);
   };
   note("validation_accuracy", result_.validation);
   note("test_accuracy", result_.test);
@@ -161,12 +164,9 @@ void Run::finish_run() {
       const auto row = result_.test.confusion.begin() + static_cast<std::ptrdiff_t>(l * classes);
       confusion.push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(classes)));
     }
-    const auto accuracy = [](const Evaluation& evaluation) {
-      return evaluation.images == 0 ? Json() : Json(evaluation.accuracy());
-    };
     metrics_->write({{"event", "result"},
-                     {"validation_accuracy", accuracy(result_.validation)},
-                     {"test_accuracy", accuracy(result_.test)},
+                     {"validation_accuracy", to_json(accuracy(result_.validation))},
+                     {"test_accuracy", to_json(accuracy(result_.test))},
                      {"images", result_.test.images},
                      {"confusion", confusion},
                      {"classes", model.class_names},

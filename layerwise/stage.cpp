@@ -67,6 +67,10 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
       fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
            images_per_rank(batch, ranks), name);
     }
+    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << entry_offset_bits)) {
+      fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
+           layer.channels() * layer.patch_bits());
+    }
     const MapShape& map = layer.geometry().output;
     const std::size_t most = largest_sum / (map.height * map.width * largest_code);
     if (batch > most) {

@@ -316,6 +316,12 @@ std::vector<std::byte> Comm::broadcast_bytes(std::vector<std::byte> bytes, int r
   return state_->broadcast_bytes(std::move(bytes), root, "broadcast");
 }
 
+std::string Comm::broadcast_text(const std::string& text, int root) {
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> shared = broadcast_bytes({bytes.begin(), bytes.end()}, root);
+  return {reinterpret_cast<const char*>(shared.data()), shared.size()};
+}
+
 std::vector<std::vector<std::byte>> Comm::gather_bytes(std::span<const std::byte> bytes, int root) {
   const Meter meter = state_->meter(Collective::gather, root == rank() ? 0 : bytes.size());
   return state_->gather_bytes(bytes, root, "gather");

@@ -123,6 +123,7 @@ class Comm {
   }
   // Collective: returns the root's bytes on every rank; what the others pass is ignored.
   [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0);
+  [[nodiscard]] std::string broadcast_text(const std::string& text, int root = 0);
 
   // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ.
   [[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root = 0);

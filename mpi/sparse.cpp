@@ -99,11 +99,6 @@ std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
   fail(ErrorKind::data, "sparse message: its {} is cut off or too large", what);
 }
 
-std::uint64_t magnitude(std::int64_t value) {
-  const auto bits = static_cast<std::uint64_t>(value);
-  return value < 0 ? ~bits + 1 : bits;
-}
-
 // How the dense form numbers a value of `steps` steps: 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
 std::uint64_t zigzag(bool negative, std::uint64_t steps) { return 2 * steps - (negative ? 1 : 0); }
 

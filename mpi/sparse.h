@@ -34,6 +34,12 @@ struct SparseVector {
   bool operator==(const SparseVector&) const = default;
 };
 
+// |value|, that of -2^63 included.
+inline std::uint64_t magnitude(std::int64_t value) {
+  const auto bits = static_cast<std::uint64_t>(value);
+  return value < 0 ? ~bits + 1 : bits;
+}
+
 // The elements of `dense` that are not 0.
 SparseVector to_sparse(std::span<const std::int64_t> dense);
 

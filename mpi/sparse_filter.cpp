@@ -13,12 +13,6 @@ namespace {
 
 constexpr std::uint64_t largest_step = std::uint64_t{1} << 30U;
 
-template <typename T>
-std::uint64_t magnitude(T value) {
-  const auto bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
-  return value < 0 ? ~bits + 1 : bits;
-}
-
 // Buckets of magnitudes, in their order: one each up to 255, above that 128 per power of two.
 constexpr unsigned exact_bits = 8;
 constexpr std::size_t buckets = (64 - exact_bits) * 128 + 256;

@@ -2,6 +2,7 @@
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -34,9 +35,7 @@ template <typename F>
 std::string text_of_root(Session& session, F&& f) {
   std::string text;
   session.on_root([&] { text = f(); });
-  const auto bytes = std::as_bytes(std::span(text));
-  const std::vector<std::byte> shared = session.comm.broadcast_bytes({bytes.begin(), bytes.end()});
-  return {reinterpret_cast<const char*>(shared.data()), shared.size()};
+  return session.comm.broadcast_text(text);
 }
 
 // Reads the options; with --resume those of the run fill in what was not given.
@@ -89,6 +88,11 @@ void check_folder(const fs::path& folder) {
   if (!has(options_file) && !has(lock_file) && !fs::is_empty(folder, error)) {
     fail(ErrorKind::usage, "--out: {} is not empty; expected a folder that is new or empty", folder.string());
   }
+}
+
+// What --resume reads.
+std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
+  return {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
 }
 
 // Opens the log at the trainer's first message: from then on this process holds the run folder.
@@ -146,7 +150,7 @@ double train_one(Session& session, const Options& options, TrainSettings& settin
   session.on_root([&] {
     if (!settings.resume) check_folder(settings.run.folder);
   });
-  settings.run.files = {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
+  settings.run.files = files_of_run(options, settings);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
   const layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
@@ -167,8 +171,7 @@ void train_variants(Session& session, const Options& options, TrainSettings& set
     if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
     lock = std::make_unique<FileLock>(folder / lock_file);
     if (settings.resume) return;
-    write_atomically(folder / net_file, layerwise::to_json(settings.run.net).dump(2) + "\n");
-    write_atomically(folder / options_file, options.to_ini());
+    for (const auto& [name, text] : files_of_run(options, settings)) write_atomically(folder / name, text);
   });
   std::vector<double> accuracies;
   for (const Variant& variant : variants) {

@@ -1,8 +1,6 @@
 // The exact learning signal against brute force: flip the weight, run the layer and the head again, subtract the losses.
 #include "layerwise/exact_signal.h"
 
-#include <omp.h>
-
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -13,9 +11,11 @@
 #include "core/random.h"
 #include "core/softmax.h"
 #include "tests/support/catch.h"
+#include "tests/support/threads.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
+using bitloom::test::Threads;
 
 namespace {
 
@@ -246,18 +246,18 @@ TEST_CASE("exact deltas of a wide layer, sampled") {
 
 TEST_CASE("exact deltas add up and do not depend on the number of threads") {
   Setup setup({8, 8, 20, 9, 3, 1, 70, 10, true, class_conv(3)}, 70);
-  const int threads = omp_get_max_threads();
   std::vector<std::int64_t> once;
-  omp_set_num_threads(1);
-  const ExactStatistics statistics = setup.exact(once);
+  const ExactStatistics statistics = [&] {
+    const Threads limit(1);
+    return setup.exact(once);
+  }();
   for (const int count : {2, 3}) {
-    omp_set_num_threads(count);
+    const Threads limit(count);
     std::vector<std::int64_t> again;
     const ExactStatistics other = setup.exact(again);
     CHECK(again == once);
     CHECK(other.distinct == statistics.distinct);
   }
-  omp_set_num_threads(threads);
   std::vector<std::int64_t> twice = once;
   setup.exact(twice);
   for (std::int64_t& delta : once) delta *= 2;

@@ -131,6 +131,7 @@ TEST_CASE("broadcast reaches every rank from every root") {
         // The others' bytes, of whatever length, are replaced.
         std::vector<std::byte> mine(comm.rank() == root ? size : 5);
         for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<std::byte>(contribution(comm.rank(), i));
+        REQUIRE(comm.broadcast_text(fmt::format("rank {}", comm.rank()), root) == fmt::format("rank {}", root));
         const std::vector<std::byte> received = comm.broadcast_bytes(std::move(mine), root);
         std::vector<std::byte> roots(size);
         for (std::size_t i = 0; i < size; ++i) roots[i] = static_cast<std::byte>(contribution(root, i));
@@ -283,6 +284,7 @@ TEST_CASE("a communicator of one rank needs no MPI") {
   alone.broadcast(std::span(values));
   REQUIRE(values == std::vector<std::int64_t>{-1, 2});
   REQUIRE(alone.broadcast_bytes(bytes_of("abc")) == bytes_of("abc"));
+  REQUIRE(alone.broadcast_text("abc") == "abc");
   REQUIRE(alone.gather_bytes(bytes_of("abc")) == std::vector<std::vector<std::byte>>{bytes_of("abc")});
   REQUIRE_NOTHROW(alone.barrier());
   REQUIRE(alone.traffic().bytes_sent == 0);

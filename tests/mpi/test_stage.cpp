@@ -33,10 +33,7 @@ TEST_CASE("ranks that share a file of frozen outputs give what one rank computes
 
   std::optional<TempDir> folder;
   if (world().is_root()) folder.emplace();
-  const std::string name = folder ? folder->path().string() : "";
-  const auto bytes = std::as_bytes(std::span(name));
-  const std::vector<std::byte> shared = world().broadcast_bytes({bytes.begin(), bytes.end()});
-  layerwise::Cache cache(std::string(reinterpret_cast<const char*>(shared.data()), shared.size()), std::uint64_t{1} << 30U);
+  layerwise::Cache cache(world().broadcast_text(folder ? folder->path().string() : ""), std::uint64_t{1} << 30U);
   for (const bool filled : {false, true}) {
     SmallStage small(c, simd::kernels(), world());
     layerwise::StageInputs& inputs = small.stage().inputs();
