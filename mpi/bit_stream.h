@@ -19,6 +19,27 @@ inline std::uint64_t rice_bits(std::uint64_t u, unsigned parameter) {
   return quotient < rice_escape ? quotient + 1 + parameter : rice_escape + 64;
 }
 
+// A varint holds 7 bits a byte, the lowest first, bit 7 set in all but the last.
+inline void put_varint(std::vector<std::byte>& out, std::uint64_t number) {
+  for (; number >= 0x80U; number >>= 7U) out.push_back(static_cast<std::byte>(number | 0x80U));
+  out.push_back(static_cast<std::byte>(number));
+}
+
+// Of the front of `bytes`, which moves on. Throws Error(data).
+inline std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
+  std::uint64_t number = 0;
+  for (unsigned shift = 0; shift < 64; shift += 7) {
+    if (bytes.empty()) break;
+    const auto byte = std::to_integer<std::uint64_t>(bytes.front());
+    bytes = bytes.subspan(1);
+    const std::uint64_t part = byte & 0x7FU;
+    if (part << shift >> shift != part) break;
+    number |= part << shift;
+    if (byte < 0x80U) return number;
+  }
+  fail(ErrorKind::data, "sparse message: its {} is cut off or too large", what);
+}
+
 class BitWriter {
  public:
   explicit BitWriter(std::vector<std::byte>& out) : out_(out) {}

@@ -12,6 +12,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdlib>
+#include <list>
 #include <thread>
 
 #include "mpi/meter.h"
@@ -26,8 +27,9 @@ constexpr double yield_seconds = 5e-3;
 constexpr double yield_seconds_per_byte = 5e-9;  // while a long message is likely on its way: naps would halve its speed
 constexpr auto nap = std::chrono::microseconds(50);
 
-// Messages of gather_bytes; collectives have a context of their own and need no tag.
+// Messages of gather_bytes and of send(); collectives have a context of their own and need no tag.
 constexpr int gather_tag = 1;
+constexpr int message_tag = 2;
 
 // The one place where a size becomes one of MPI's int counts.
 int count_of(std::size_t elements) {
@@ -51,6 +53,12 @@ struct Comm::State {
   bool broken = false;
   Settings settings;
   std::array<Traffic, collective_count> traffic{};
+  // Messages under way; in a list, because MPI knows their addresses.
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::list<Outgoing> outgoing;
 
   std::size_t elements_per_message() const {
     return settings.elements_per_message == 0 ? static_cast<std::size_t>(INT_MAX) : settings.elements_per_message;
@@ -95,11 +103,18 @@ struct Comm::State {
   // Waits until all requests are finished or the watchdog runs out. In the second case the requests stay pending, which is safe
   // after their buffers are gone because a broken communicator never lets MPI progress again.
   void wait(std::span<MPI_Request> requests, const char* operation, std::size_t bytes) {
+    wait_until([&] { return test(requests, operation); }, operation, bytes);
+  }
+  void wait(MPI_Request& request, const char* operation, std::size_t bytes) { wait({&request, 1}, operation, bytes); }
+
+  // The same for anything that `done` tests.
+  template <typename F>
+  void wait_until(F&& done, const char* operation, std::size_t bytes) {
     const Clock::time_point start = Clock::now();
     const double nap_after = yield_seconds + yield_seconds_per_byte * static_cast<double>(bytes);
     while (true) {
       const double elapsed = seconds_since(start);  // taken before the test: a rank that was itself suspended gets one more try
-      if (test(requests, operation)) return;
+      if (done()) return;
       if (settings.watchdog_seconds > 0 && elapsed > settings.watchdog_seconds) {
         lose(
             fmt::format("{} of {} bytes: rank {} of {} waited {:.1f} s for its peers, the watchdog allows {:g} s; a peer has "
@@ -114,7 +129,38 @@ struct Comm::State {
       }
     }
   }
-  void wait(MPI_Request& request, const char* operation, std::size_t bytes) { wait({&request, 1}, operation, bytes); }
+
+  // Forgets messages that are gone; returns whether all are.
+  bool sent(const char* operation) {
+    outgoing.remove_if([&](Outgoing& message) { return test({&message.request, 1}, operation); });
+    return outgoing.empty();
+  }
+
+  // Throws Error(usage) unless there is another rank of this number.
+  void require_peer(const char* operation, int peer) const {
+    if (peer < 0 || peer >= size || peer == rank) {
+      fail(ErrorKind::usage, "{}: rank {}; expected another one than {} in [0, {})", operation, peer, rank, size);
+    }
+  }
+
+  std::vector<std::byte> receive(int from, const char* operation) {
+    MPI_Message handle = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    const auto arrived = [&] {
+      int there = 0;
+      sent(operation);
+      verify(MPI_Improbe(from, message_tag, MPI_COMM_WORLD, &there, &handle, &status), operation);
+      return there != 0;
+    };
+    wait_until(arrived, operation, 0);
+    int length = 0;
+    verify(MPI_Get_count(&status, MPI_BYTE, &length), operation);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(length));
+    MPI_Request request = MPI_REQUEST_NULL;
+    verify(MPI_Imrecv(bytes.data(), length, MPI_BYTE, &handle, &request), operation);
+    wait(request, operation, bytes.size());
+    return bytes;
+  }
 
   // Calls start(offset, count, request) for each message of a transfer of `elements` elements.
   template <typename F>
@@ -300,6 +346,30 @@ PendingSum Comm::begin(std::span<T> values) {
 
 PendingSum Comm::sum_begin(std::span<std::int32_t> values) { return begin(values); }
 PendingSum Comm::sum_begin(std::span<std::int64_t> values) { return begin(values); }
+
+void Comm::send(int to, std::vector<std::byte> bytes) {
+  State& state = *state_;
+  const Meter meter = state.meter(Collective::message, bytes.size());
+  state.require_usable("send");
+  state.require_peer("send", to);
+  const int count = count_of(bytes.size());
+  State::Outgoing& message = state.outgoing.emplace_back(State::Outgoing{std::move(bytes)});
+  state.verify(MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, message_tag, MPI_COMM_WORLD, &message.request), "send");
+  state.sent("send");
+}
+
+std::vector<std::byte> Comm::receive(int from) {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("receive");
+  state_->require_peer("receive", from);
+  return state_->receive(from, "receive");
+}
+
+void Comm::finish_sends() {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("send");
+  state_->wait_until([&] { return state_->sent("send"); }, "send", 0);
+}
 
 void Comm::max(std::span<std::int64_t> values) {
   const Meter meter = state_->meter(Collective::max, values.size_bytes());

@@ -40,8 +40,8 @@ class PeerLost : public Error {
   explicit PeerLost(const std::string& message) : Error(ErrorKind::io, message) {}
 };
 
-enum class Collective { sum, max, broadcast, gather, barrier, check };
-inline constexpr std::size_t collective_count = 6;
+enum class Collective { sum, max, broadcast, gather, barrier, check, message };
+inline constexpr std::size_t collective_count = 7;
 const char* name_of(Collective kind) noexcept;
 
 // What one rank has handed to a kind of collective so far.
@@ -110,6 +110,15 @@ class Comm {
   // The same in two halves, so that the caller can compute in between.
   [[nodiscard]] PendingSum sum_begin(std::span<std::int32_t> values);
   [[nodiscard]] PendingSum sum_begin(std::span<std::int64_t> values);
+
+  // Messages from rank to rank, not collective; those of one rank to another arrive in their order. send() returns at once and
+  // keeps the bytes until they are gone, of which every call of these functions makes sure. Throws Error(usage) if `to` is
+  // this rank or none.
+  void send(int to, std::vector<std::byte> bytes);
+  // Waits for the next message of another rank.
+  [[nodiscard]] std::vector<std::byte> receive(int from);
+  // Waits until everything that was sent is gone.
+  void finish_sends();
 
   // Collective, in place: values[i] becomes the largest over ranks.
   void max(std::span<std::int64_t> values);

@@ -79,26 +79,6 @@ std::uint64_t get(BitReader& bits, const NumberCode& code) {
   return code.rice ? bits.get_rice(code.parameter) : bits.get(code.parameter);
 }
 
-void put_varint(std::vector<std::byte>& out, std::uint64_t number) {
-  for (; number >= 0x80U; number >>= 7U) out.push_back(static_cast<std::byte>(number | 0x80U));
-  out.push_back(static_cast<std::byte>(number));
-}
-
-// Of the front of `bytes`, which moves on.
-std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
-  std::uint64_t number = 0;
-  for (unsigned shift = 0; shift < 64; shift += 7) {
-    if (bytes.empty()) break;
-    const auto byte = std::to_integer<std::uint64_t>(bytes.front());
-    bytes = bytes.subspan(1);
-    const std::uint64_t part = byte & 0x7FU;
-    if (part << shift >> shift != part) break;
-    number |= part << shift;
-    if (byte < 0x80U) return number;
-  }
-  fail(ErrorKind::data, "sparse message: its {} is cut off or too large", what);
-}
-
 // How the dense form numbers a value of `steps` steps: 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
 std::uint64_t zigzag(bool negative, std::uint64_t steps) { return 2 * steps - (negative ? 1 : 0); }
 

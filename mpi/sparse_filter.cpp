@@ -1,83 +1,50 @@
 #include "mpi/sparse_filter.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "core/error.h"
 
 namespace bitloom::mpi {
 namespace {
 
-constexpr std::uint64_t largest_step = std::uint64_t{1} << 30U;
+constexpr std::size_t block = 64;     // elements that are looked at only if one of them passes
+constexpr std::size_t chunk = 16384;  // per task
 
-// Buckets of magnitudes, in their order: one each up to 255, above that 128 per power of two.
-constexpr unsigned exact_bits = 8;
-constexpr std::size_t buckets = (64 - exact_bits) * 128 + 256;
-
-std::size_t bucket_of(std::uint64_t m) {
-  const auto width = static_cast<unsigned>(std::bit_width(m));
-  const unsigned shift = width > exact_bits ? width - exact_bits : 0;
-  return std::size_t{shift} * 128 + static_cast<std::size_t>(m >> shift);
-}
-
-// The entries of a message that fit, if gaps and values cost what they cost on average: about log2(size / entries) + 1.5 bits
-// and the values' bits. Rounded down to what surely fits later.
-std::size_t entries_in(std::size_t bytes, std::size_t size, unsigned value_bits) {
-  constexpr std::size_t header = 12;
-  if (bytes <= header || size == 0) return 0;
-  const double bits = 8.0 * static_cast<double>(bytes - header);
-  double entries = bits / (1.5 + value_bits);
-  for (int round = 0; round < 8; ++round) {
-    const double gap = std::max(std::log2(static_cast<double>(size) / std::max(entries, 1.0)), 0.0);
-    entries = bits / (1.5 + gap + value_bits);
-  }
-  return static_cast<std::size_t>(std::min(entries, static_cast<double>(size)));
-}
-
-// What passes the filter.
+// What is sent of an element must fit it.
 template <typename T>
-SparseVector select(std::span<const T> values, const SparseFilter& filter) {
-  if (filter.step == 0 || filter.step > largest_step) {
-    fail(ErrorKind::usage, "step: {}; expected 1 to {}", filter.step, largest_step);
-  }
-  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  const std::uint64_t levels = std::min(most / filter.step, filter.levels == 0 ? most : filter.levels);
-  SparseVector sent;
-  sent.size = values.size();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t m = magnitude(values[i]);
-    if (m <= filter.threshold) continue;
-    const std::uint64_t steps = std::clamp<std::uint64_t>((m + filter.step / 2) / filter.step, 1, levels);
-    const auto value = static_cast<std::int64_t>(steps * filter.step);
-    sent.index.push_back(static_cast<std::uint32_t>(i));
-    sent.value.push_back(values[i] < 0 ? -value : value);
-  }
-  return sent;
-}
+constexpr std::uint64_t largest_step = std::uint64_t{1} << (8 * sizeof(T) - 2);
 
-template <typename T>
-SparseFilter filter_above(std::span<const T> values, std::uint64_t threshold, std::uint64_t levels) {
-  SparseFilter filter = {threshold, 1, levels};
-  if (levels == 0) return filter;
-  std::uint64_t largest = 0;
-  double sum = 0;
-  std::size_t count = 0;
-  for (const T value : values) {
-    const std::uint64_t m = magnitude(value);
-    if (m <= threshold) continue;
-    largest = std::max(largest, m);
-    sum += static_cast<double>(m);
-    ++count;
+// A filter that was checked, with what follows from it.
+struct Sieve {
+  std::uint64_t threshold, step, levels;
+
+  template <typename T>
+  static Sieve of(const SparseFilter& filter) {
+    if (filter.step == 0 || filter.step > largest_step<T>) {
+      fail(ErrorKind::usage, "step: {}; expected 1 to {}", filter.step, largest_step<T>);
+    }
+    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    return {filter.threshold, filter.step, std::min(most / filter.step, filter.levels == 0 ? most : filter.levels)};
   }
-  if (count == 0) return filter;
-  const auto step =
-      levels == 1 ? static_cast<std::uint64_t>(sum / static_cast<double>(count)) : (largest + levels - 1) / levels;
-  filter.step = std::clamp<std::uint64_t>(step, 1, largest_step);
-  return filter;
-}
+
+  // Takes what passes of elements that begin with number `first` of the vector.
+  template <typename T>
+  void take(std::span<T> pending, std::size_t first, SparseVector& sent) const {
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      const std::uint64_t m = magnitude(pending[i]);
+      if (m <= threshold) continue;
+      // m + step / 2 stays below 2^64.
+      const std::uint64_t steps = std::clamp<std::uint64_t>((m + step / 2) / step, 1, levels);
+      const auto size = static_cast<std::int64_t>(steps * step);
+      const std::int64_t value = pending[i] < 0 ? -size : size;
+      sent.index.push_back(static_cast<std::uint32_t>(first + i));
+      sent.value.push_back(value);
+      pending[i] = static_cast<T>(pending[i] - value);
+    }
+  }
+};
 
 }  // namespace
 
@@ -90,66 +57,50 @@ std::uint64_t levels_of(unsigned value_bits) {
 
 template <typename T>
 SparseVector take(std::span<T> pending, const SparseFilter& filter) {
-  SparseVector sent = select(std::span<const T>(pending), filter);
-  for (std::size_t i = 0; i < sent.index.size(); ++i) {
-    T& left = pending[sent.index[i]];
-    left = static_cast<T>(left - sent.value[i]);
-  }
+  SparseVector sent;
+  sent.size = pending.size();
+  Sieve::of<T>(filter).take(pending, 0, sent);
   return sent;
 }
 
 template <typename T>
-std::uint64_t threshold_for(std::span<const T> values, std::size_t count) {
-  std::array<std::size_t, buckets> histogram{};
-  for (const T value : values) ++histogram[bucket_of(magnitude(value))];
-  // The bucket in which the elements that may exceed the threshold end.
-  std::size_t above = 0;
-  std::size_t bucket = buckets;
-  while (bucket > 0 && above + histogram[bucket - 1] <= count) above += histogram[--bucket];
-  if (bucket == 0) return 0;
-  --bucket;
-  std::vector<std::uint64_t> inside;
-  inside.reserve(histogram[bucket]);
-  for (const T value : values) {
-    const std::uint64_t m = magnitude(value);
-    if (bucket_of(m) == bucket) inside.push_back(m);
+SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter) {
+  if (fresh.size() != pending.size()) {
+    fail(ErrorKind::usage, "add_and_take: {} fresh elements; expected {}", fresh.size(), pending.size());
   }
-  const auto rank = static_cast<std::ptrdiff_t>(count - above);  // of the largest that does not
-  std::nth_element(inside.begin(), inside.begin() + rank, inside.end(), std::greater<>());
-  return inside[static_cast<std::size_t>(rank)];
-}
-
-template <typename T>
-SparseFilter filter_for(std::span<const T> values, std::size_t bytes, unsigned value_bits) {
-  const std::uint64_t levels = levels_of(value_bits);
-  SparseFilter best = {std::numeric_limits<std::uint64_t>::max(), 1, levels};
-  std::size_t fits = 0;                      // entries that do
-  std::size_t too_many = values.size() + 1;  // and that do not
-  std::size_t entries = entries_in(bytes, values.size(), value_bits == 0 ? 8 : value_bits);
-  std::vector<std::byte> message;
-  // Gaps and values are rarely as even as the estimate assumes; a few rounds bring the size within a few percent.
-  for (int round = 0; round < 8 && entries > fits && entries < too_many; ++round) {
-    const SparseFilter filter = filter_above(values, threshold_for(values, entries), levels);
-    message.clear();
-    const std::size_t size = encode(select(values, filter), message);
-    if (size <= bytes) {
-      best = filter;
-      fits = entries;
-      if (static_cast<double>(size) > 0.95 * static_cast<double>(bytes)) break;
-    } else {
-      too_many = entries;
+  const Sieve sieve = Sieve::of<T>(filter);
+  constexpr T limit = std::numeric_limits<T>::max() / 4;
+  const auto threshold = static_cast<T>(std::min<std::uint64_t>(filter.threshold, std::numeric_limits<T>::max()));
+  const std::size_t tasks = (fresh.size() + chunk - 1) / chunk;
+  std::vector<SparseVector> parts(tasks);
+#pragma omp parallel for schedule(static) if (tasks > 2)
+  for (std::ptrdiff_t task = 0; task < static_cast<std::ptrdiff_t>(tasks); ++task) {
+    const std::size_t end = std::min((static_cast<std::size_t>(task) + 1) * chunk, fresh.size());
+    for (std::size_t begin = static_cast<std::size_t>(task) * chunk; begin < end; begin += block) {
+      const std::size_t n = std::min(block, end - begin);
+      const T* const add = fresh.data() + begin;
+      T* const to = pending.data() + begin;
+      T largest = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const T sum = static_cast<T>(to[i] + std::clamp<T>(add[i], -limit, limit));
+        to[i] = std::clamp<T>(sum, -limit, limit);
+        largest = std::max<T>(largest, to[i] < 0 ? static_cast<T>(-to[i]) : to[i]);
+      }
+      if (largest > threshold) sieve.take(std::span(to, n), begin, parts[static_cast<std::size_t>(task)]);
     }
-    const double scaled = 0.985 * static_cast<double>(entries) * static_cast<double>(bytes) / static_cast<double>(size);
-    entries = static_cast<std::size_t>(std::clamp(scaled, static_cast<double>(fits + 1), static_cast<double>(too_many - 1)));
   }
-  return best;
+  SparseVector sent;
+  sent.size = fresh.size();
+  for (const SparseVector& part : parts) {
+    sent.index.insert(sent.index.end(), part.index.begin(), part.index.end());
+    sent.value.insert(sent.value.end(), part.value.begin(), part.value.end());
+  }
+  return sent;
 }
 
 template SparseVector take(std::span<std::int32_t>, const SparseFilter&);
 template SparseVector take(std::span<std::int64_t>, const SparseFilter&);
-template std::uint64_t threshold_for(std::span<const std::int32_t>, std::size_t);
-template std::uint64_t threshold_for(std::span<const std::int64_t>, std::size_t);
-template SparseFilter filter_for(std::span<const std::int32_t>, std::size_t, unsigned);
-template SparseFilter filter_for(std::span<const std::int64_t>, std::size_t, unsigned);
+template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&);
+template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&);
 
 }  // namespace bitloom::mpi

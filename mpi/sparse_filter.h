@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "mpi/sparse.h"
 
@@ -14,8 +13,9 @@ namespace bitloom::mpi {
 
 struct SparseFilter {
   std::uint64_t threshold = 0;  // what is not larger than this stays
-  std::uint64_t step = 1;       // values are rounded to multiples of it, not to 0; at most 2^30
-  std::uint64_t levels = 0;     // at most so many steps are sent at once: 1 for the sign alone; 0: any number
+  // Values are rounded to multiples of it, not to 0; at most 2^30 for elements of 32 bits, 2^62 for 64.
+  std::uint64_t step = 1;
+  std::uint64_t levels = 0;  // at most so many steps are sent at once: 1 for the sign alone; 0: any number
 };
 
 // Levels of values of 1, 4, 8 or 16 bits, sign included; of 0 bits, which stands for exact values, 0. Throws Error(usage) for
@@ -26,20 +26,14 @@ std::uint64_t levels_of(unsigned value_bits);
 template <typename T>
 SparseVector take(std::span<T> pending, const SparseFilter& filter);
 
-// The smallest threshold that at most `count` elements exceed.
+// Adds `fresh` to `pending`, whose elements stay within a quarter of T's range (beyond that they stay at its end), and takes
+// what then passes the filter. With OpenMP.
 template <typename T>
-std::uint64_t threshold_for(std::span<const T> values, std::size_t count);
-
-// A filter that makes a message of at most `bytes` bytes (or of none: the largest threshold) out of the largest elements; the
-// step is chosen so that the largest of them takes all levels, or, with one level, to their mean.
-template <typename T>
-SparseFilter filter_for(std::span<const T> values, std::size_t bytes, unsigned value_bits);
+SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter);
 
 extern template SparseVector take(std::span<std::int32_t>, const SparseFilter&);
 extern template SparseVector take(std::span<std::int64_t>, const SparseFilter&);
-extern template std::uint64_t threshold_for(std::span<const std::int32_t>, std::size_t);
-extern template std::uint64_t threshold_for(std::span<const std::int64_t>, std::size_t);
-extern template SparseFilter filter_for(std::span<const std::int32_t>, std::size_t, unsigned);
-extern template SparseFilter filter_for(std::span<const std::int64_t>, std::size_t, unsigned);
+extern template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&);
+extern template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&);
 
 }  // namespace bitloom::mpi

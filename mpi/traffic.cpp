@@ -6,7 +6,7 @@
 namespace bitloom::mpi {
 
 const char* name_of(Collective kind) noexcept {
-  constexpr std::array<const char*, collective_count> names{"sum", "max", "broadcast", "gather", "barrier", "check"};
+  constexpr std::array<const char*, collective_count> names{"sum", "max", "broadcast", "gather", "barrier", "check", "message"};
   return names[static_cast<std::size_t>(kind)];
 }
 

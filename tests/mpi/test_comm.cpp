@@ -261,6 +261,34 @@ TEST_CASE("traffic counts calls, payload and time of each kind") {
   REQUIRE(comm.traffic().calls == all.calls + 3);
 }
 
+TEST_CASE("messages arrive whole, in the order of their sender") {
+  Comm& comm = test::world();
+  // Everybody to everybody else, short and long in turn; long ones need the receiver's help to leave.
+  constexpr int messages = 6;
+  const auto text = [](int from, int to, int k) {
+    return bytes_of(std::string(k % 2 == 0 ? 3 : 300000, static_cast<char>('a' + k)) + std::to_string(10 * from + to));
+  };
+  const Traffic before = comm.traffic(Collective::message);
+  std::uint64_t bytes = 0;
+  for (int k = 0; k < messages; ++k) {
+    for (int to = 0; to < comm.size(); ++to) {
+      if (to == comm.rank()) continue;
+      bytes += text(comm.rank(), to, k).size();
+      comm.send(to, text(comm.rank(), to, k));
+    }
+  }
+  for (int k = 0; k < messages; ++k) {
+    for (int from = 0; from < comm.size(); ++from) {
+      if (from != comm.rank()) REQUIRE((comm.receive(from) == text(from, comm.rank(), k)));
+    }
+  }
+  comm.finish_sends();
+  REQUIRE(comm.traffic(Collective::message).bytes_sent == before.bytes_sent + bytes);
+  REQUIRE_THROWS_AS(comm.send(comm.rank(), {}), Error);
+  REQUIRE_THROWS_AS(comm.send(comm.size(), {}), Error);
+  REQUIRE_THROWS_AS(comm.receive(-1), Error);
+}
+
 TEST_CASE("wrong arguments are errors of the caller") {
   Comm& comm = test::world();
   std::vector<std::int32_t> values(3);
@@ -287,6 +315,8 @@ TEST_CASE("a communicator of one rank needs no MPI") {
   REQUIRE(alone.broadcast_text("abc") == "abc");
   REQUIRE(alone.gather_bytes(bytes_of("abc")) == std::vector<std::vector<std::byte>>{bytes_of("abc")});
   REQUIRE_NOTHROW(alone.barrier());
+  REQUIRE_THROWS_AS(alone.receive(0), Error);
+  REQUIRE_NOTHROW(alone.finish_sends());
   REQUIRE(alone.traffic().bytes_sent == 0);
 }
 

@@ -223,40 +223,33 @@ TEST_CASE("exact values without a threshold are all sent, and nothing is kept", 
   CHECK(std::count(pending.begin(), pending.end(), 0) == 3000);
 }
 
-TEST_CASE("the threshold for a number of elements is the smallest that does", "[sparse]") {
-  for (const std::uint64_t largest : {3U, 200U, 300U, 1000000U}) {
-    const std::vector<std::int64_t> values = to_dense(random_vector(1500, 0.8, largest, largest));
-    std::vector<std::uint64_t> sorted;
-    for (const std::int64_t value : values) sorted.push_back(static_cast<std::uint64_t>(std::abs(value)));
-    std::sort(sorted.begin(), sorted.end(), std::greater<>());
-    for (const std::size_t count : {0U, 1U, 2U, 77U, 1000U, 1499U, 1500U, 9000U}) {
-      const std::uint64_t expected = count < sorted.size() ? sorted[count] : 0;
-      CHECK(threshold_for(std::span<const std::int64_t>(values), count) == expected);
+TEST_CASE("adding and taking in one pass gives what one after the other gives", "[sparse]") {
+  for (const std::uint64_t size : {1U, 63U, 64U, 65U, 16384U, 16385U, 100000U}) {
+    for (const SparseFilter& filter :
+         {SparseFilter{0, 1, 0}, SparseFilter{900, 100, 8}, SparseFilter{~std::uint64_t{0}, 1, 0}}) {
+      const std::vector<std::int64_t> fresh = to_dense(random_vector(size, 0.5, 1000, size));
+      std::vector<std::int64_t> expected = to_dense(random_vector(size, 0.9, 1000, size + 1));
+      std::vector<std::int64_t> wide = expected;
+      std::vector<std::int32_t> narrow(expected.begin(), expected.end());
+      for (std::size_t i = 0; i < size; ++i) expected[i] += fresh[i];
+      const SparseVector sent = take(std::span(expected), filter);
+      REQUIRE(add_and_take(std::span<const std::int64_t>(fresh), std::span(wide), filter) == sent);
+      REQUIRE(wide == expected);
+      const std::vector<std::int32_t> few(fresh.begin(), fresh.end());
+      REQUIRE(add_and_take(std::span<const std::int32_t>(few), std::span(narrow), filter) == sent);
+      REQUIRE(std::vector<std::int64_t>(narrow.begin(), narrow.end()) == expected);
     }
   }
-  CHECK(threshold_for(std::span<const std::int32_t>(), 3) == 0);
-}
-
-TEST_CASE("messages keep to their bytes, and use them", "[sparse]") {
-  // Gradients have long tails, and the large ones sit together.
-  Random random(31, Stream::test);
-  std::vector<std::int32_t> values(100000);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double scale = i % 1000 < 100 ? 3000.0 : 300.0;
-    values[i] = static_cast<std::int32_t>(scale * random.normal() * std::abs(random.normal()));
-  }
-  for (const unsigned bits : {0U, 1U, 4U, 8U, 16U}) {
-    for (const std::size_t budget : {64U, 500U, 2048U, 20000U}) {
-      CAPTURE(bits, budget);
-      std::vector<std::int32_t> pending = values;
-      const SparseFilter filter = filter_for(std::span<const std::int32_t>(pending), budget, bits);
-      const std::vector<std::byte> message = message_for(take(std::span(pending), filter));
-      CHECK(message.size() <= budget);
-      CHECK(static_cast<double>(message.size()) >= 0.75 * static_cast<double>(budget));
-    }
-    const SparseFilter none = filter_for(std::span<const std::int32_t>(values), 3, bits);
-    std::vector<std::int32_t> pending = values;
-    CHECK(take(std::span(pending), none).index.empty());
-  }
+  // At the ends of the range it stops.
+  constexpr std::int32_t limit = std::numeric_limits<std::int32_t>::max() / 4;
+  std::vector<std::int32_t> full = {limit, -limit, 5};
+  const std::vector<std::int32_t> more = {std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(),
+                                          1};
+  CHECK(add_and_take(std::span<const std::int32_t>(more), std::span(full), {~std::uint64_t{0}, 1, 0}).index.empty());
+  CHECK(full == std::vector<std::int32_t>{limit, -limit, 6});
+  CHECK(message_of(ErrorKind::usage, [&] {
+          add_and_take(std::span<const std::int32_t>(more).first(1), std::span(full), {});
+        }) == "add_and_take: 1 fresh elements; expected 3");
+  CHECK(message_of(ErrorKind::usage, [&] { take(std::span(full), {0, 0, 0}); }) == "step: 0; expected 1 to 1073741824");
   CHECK(message_of(ErrorKind::usage, [] { levels_of(5); }) == "value bits: 5; expected 1, 4, 8 or 16, or 0 for exact values");
 }

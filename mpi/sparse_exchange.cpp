@@ -1,0 +1,447 @@
+#include "mpi/sparse_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/softmax.h"
+#include "mpi/bit_stream.h"
+#include "mpi/meter.h"
+
+namespace bitloom::mpi {
+namespace {
+
+constexpr std::uint64_t nothing_passes = std::numeric_limits<std::uint64_t>::max();
+constexpr double largest_threshold = 1e4;
+constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
+constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
+// A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
+// everything is sent; above, nothing for hundreds of updates.
+constexpr double first_multiple = 3;
+constexpr double least_multiple = 0.5;
+constexpr double largest_multiple = 16;
+constexpr double steering = 0.05;  // how fast it moves, in its logarithm, per byte too many of the bytes wanted
+constexpr double rms_keep = 0.7;   // of the old value, per observation
+constexpr double rms_parts = 16;   // of an integer, that a root mean square is rounded to
+
+// The nearest that 32 bits can hold.
+std::int32_t narrowed(std::int64_t value) {
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
+}
+
+template <typename T>
+double root_mean_square(std::span<const T> values) {
+  double squares = 0;
+  for (const T value : values) squares += static_cast<double>(value) * static_cast<double>(value);
+  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
+}
+
+// What worker `worker` kept.
+std::string residual_name(const std::string& prefix, std::uint64_t worker) {
+  return fmt::format("{}.residual.{}", prefix, worker);
+}
+
+std::vector<std::int64_t> widened(std::span<const std::int32_t> values) { return {values.begin(), values.end()}; }
+
+}  // namespace
+
+void check(const ExchangeOptions& options) {
+  if (!(options.threshold >= 0) || options.threshold > largest_threshold) {
+    fail(ErrorKind::usage, "--threshold: {}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
+  }
+  if (options.bytes_per_update != 0 && options.bytes_per_update < 64) {
+    fail(ErrorKind::usage, "--bytes-per-update: {} bytes; expected 0 (no limit) or at least 64", options.bytes_per_update);
+  }
+  if (options.statistics_every == 0) fail(ErrorKind::usage, "--statistics-every: 0; expected at least 1");
+  if (options.fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", options.fan_in);
+  levels_of(options.value_bits);
+}
+
+ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
+  updates += other.updates;
+  worker_bytes += other.worker_bytes;
+  answer_bytes += other.answer_bytes;
+  sent_up += other.sent_up;
+  sent_down += other.sent_down;
+  worker_updates += other.worker_updates;
+  entries += other.entries;
+  elements += other.elements;
+  encode += other.encode;
+  wait += other.wait;
+  return *this;
+}
+
+void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
+  if (!(rms_now > 0)) return;
+  rms[v] = rms[v] > 0 ? rms_keep * rms[v] + (1 - rms_keep) * rms_now : rms_now;
+}
+
+// What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
+// with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew.
+void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors) {
+  if (vectors != vectors_steered) {
+    vectors_steered = vectors;
+    multiple = first;
+    owed = 0;
+  }
+  owed += (bytes - wanted) / wanted;
+  const double now = std::clamp(owed, -1.0, 1.0);
+  owed -= now;
+  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least_multiple,
+                        largest_multiple);
+}
+
+SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
+                               std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics)
+    : comm_(comm),
+      options_(options),
+      tree_(comm.rank(), comm.size(), options.fan_in),
+      workers_(workers),
+      first_(first),
+      feedback_(std::move(feedback)),
+      statistics_(std::move(statistics)) {
+  check(options);
+  if (count == 0) {
+    fail(ErrorKind::usage, "--workers: rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
+         comm.size(), workers);
+  }
+  residuals_.resize(count);
+  for (std::vector<Residual>& worker : residuals_) {
+    worker.resize(feedback_.size());
+    for (std::size_t v = 0; v < feedback_.size() && !options.exact(); ++v) {
+      if (feedback_[v].narrow) {
+        worker[v].narrow.assign(feedback_[v].size, 0);
+      } else {
+        worker[v].wide.assign(feedback_[v].size, 0);
+      }
+    }
+  }
+  up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
+  for (Direction* direction : {&up_, &down_}) {
+    direction->first = direction->multiple = options.threshold > 0 ? options.threshold : first_multiple;
+  }
+  up_.rms.assign(feedback_.size(), 0);
+  down_.rms.assign(feedback_.size(), 0);
+  answer_residuals_.resize(feedback_.size());
+}
+
+SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
+  if (options_.exact() || options_.value_bits == 0 || threshold == nothing_passes) return {threshold, 1, 0};
+  const std::uint64_t levels = levels_of(options_.value_bits);
+  // What is kept grows until it passes the threshold, so most of what passes is little above it; the levels reach to four
+  // times as far, and what is beyond goes in several updates.
+  const std::uint64_t step = levels == 1 ? threshold + threshold / 4 : 4 * (threshold / levels);
+  return {threshold, std::clamp<std::uint64_t>(step, 1, narrow ? largest_narrow_step : largest_wide_step), levels};
+}
+
+std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
+  if (options_.exact()) return 0;
+  if (!(direction.rms[v] > 0)) return nothing_passes;
+  return static_cast<std::uint64_t>(std::llround(std::min(direction.multiple * direction.rms[v], 0x1p60)));
+}
+
+void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint64_t expected) const {
+  if (size != expected) fail(ErrorKind::internal, "exchange: {} of {} elements; expected {}", what, size, expected);
+}
+
+void SparseExchange::begin(std::uint64_t update, bool statistics) {
+  update_ = update;
+  with_statistics_ = statistics;
+  finished_.clear();
+}
+
+void SparseExchange::begin_worker(std::size_t worker) {
+  worker_ = worker - first_;
+  current_ = {};
+  current_.update = update_;
+  current_.workers = 1;
+  current_.vectors.resize(feedback_.size() + statistics_.size());
+  current_rms_.assign(feedback_.size(), 0);
+  user_totals_ = 0;
+}
+
+template <typename T>
+void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept) {
+  check_size("a feedback vector", fresh.size(), feedback_[v].size);
+  if (with_statistics_) current_rms_[v] = std::llround(std::min(rms_parts * root_mean_square(fresh), 0x1p60));
+  SparseVector sent;
+  if (options_.exact()) {
+    sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
+  } else {
+    sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow));
+    if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
+  }
+  counts_.entries += sent.index.size();
+  counts_.elements += sent.size;
+  current_.vectors[v] = std::move(sent);
+}
+
+void SparseExchange::add(std::size_t v, std::span<const std::int32_t> fresh) {
+  const Clock::time_point start = Clock::now();
+  add_fresh(v, fresh, residuals_[worker_][v].narrow);
+  counts_.encode += seconds_since(start);
+}
+
+void SparseExchange::add(std::size_t v, std::span<const std::int64_t> fresh) {
+  const Clock::time_point start = Clock::now();
+  add_fresh(v, fresh, residuals_[worker_][v].wide);
+  counts_.encode += seconds_since(start);
+}
+
+void SparseExchange::add_statistics(std::size_t s, std::span<const std::int64_t> values) {
+  check_size("statistics", values.size(), statistics_[s]);
+  current_.vectors[statistic(s)] = to_sparse(values);
+}
+
+void SparseExchange::add_totals(std::span<const std::int64_t> totals) {
+  current_.totals.assign(totals.begin(), totals.end());
+  user_totals_ = totals.size();
+}
+
+void SparseExchange::end_worker() {
+  const Clock::time_point start = Clock::now();
+  if (with_statistics_) current_.totals.insert(current_.totals.end(), current_rms_.begin(), current_rms_.end());
+  current_.worker_bytes = encode(current_).size();  // what a worker sends that is alone on its rank
+  finished_.push_back(std::move(current_));
+  ++counts_.worker_updates;
+  counts_.encode += seconds_since(start);
+}
+
+Bundle SparseExchange::gather() {
+  Clock::time_point start = Clock::now();
+  std::vector<Bundle> parts;
+  parts.push_back(merge(std::move(finished_)));
+  finished_.clear();
+  counts_.encode += seconds_since(start);
+  for (const int child : tree_.children()) {
+    start = Clock::now();
+    const std::vector<std::byte> message = comm_.receive(child);
+    counts_.wait += seconds_since(start);
+    start = Clock::now();
+    parts.push_back(decode_bundle(message));
+    if (parts.back().workers == 1) parts.back().worker_bytes = message.size();
+    if (parts.back().update != update_) {
+      fail(ErrorKind::data, "exchange: rank {} sent update {} during update {}", child, parts.back().update, update_);
+    }
+    counts_.encode += seconds_since(start);
+  }
+  start = Clock::now();
+  Bundle merged = merge(std::move(parts));
+  if (!tree_.is_root()) {
+    if (merged.workers == 1) merged.worker_bytes = 0;
+    std::vector<std::byte> bytes = encode(merged);
+    counts_.sent_up += bytes.size();
+    comm_.send(tree_.parent(), std::move(bytes));
+    counts_.encode += seconds_since(start);
+    return {};
+  }
+  if (merged.workers != workers_) {
+    fail(ErrorKind::internal, "exchange: {} workers in update {}; expected {}", merged.workers, update_, workers_);
+  }
+  const auto each = static_cast<double>(workers_);
+  counts_.worker_bytes += merged.worker_bytes;
+  if (with_statistics_) {
+    for (std::size_t v = 0; v < feedback_.size(); ++v) {
+      up_.observe(v, static_cast<double>(merged.totals[user_totals_ + v]) / each / rms_parts);
+    }
+  }
+  if (options_.bytes_per_update != 0) {
+    up_.steer(static_cast<double>(merged.worker_bytes) / each, static_cast<double>(options_.bytes_per_update),
+              vectors_in(merged));
+  }
+  counts_.encode += seconds_since(start);
+  return merged;
+}
+
+std::span<const std::int64_t> SparseExchange::totals(const Bundle& bundle) const {
+  return std::span(bundle.totals).first(user_totals_);
+}
+
+SparseVector SparseExchange::limit(std::size_t v, const SparseVector& merged) {
+  if (options_.exact() || merged.size == 0) return merged;
+  const Clock::time_point start = Clock::now();
+  std::vector<std::int64_t>& kept = answer_residuals_[v];
+  kept.resize(feedback_[v].size, 0);
+  double squares = 0;
+  for (const std::int64_t value : merged.value) squares += static_cast<double>(value) * static_cast<double>(value);
+  down_.observe(v, std::sqrt(squares / static_cast<double>(merged.size)));
+  add_to(kept, merged);
+  SparseVector answer = take(std::span(kept), filter(threshold_of(down_, v), false));
+  if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), 0);
+  counts_.encode += seconds_since(start);
+  return answer;
+}
+
+Bundle SparseExchange::spread(Bundle answer) {
+  Clock::time_point start = Clock::now();
+  std::vector<std::byte> bytes;
+  if (tree_.is_root()) {
+    answer.update = update_;
+    answer.worker_bytes = 0;
+    answer.totals.resize(user_totals_);
+    for (std::size_t v = 0; v < feedback_.size(); ++v) {
+      const std::uint64_t threshold = threshold_of(up_, v);
+      answer.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
+    }
+    bytes = encode(answer);
+    counts_.answer_bytes += bytes.size();
+    if (options_.bytes_per_update != 0) {
+      down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer));
+    }
+  } else {
+    bytes = comm_.receive(tree_.parent());
+    counts_.wait += seconds_since(start);
+    start = Clock::now();
+    answer = decode_bundle(bytes);
+  }
+  const std::size_t totals = user_totals_ + feedback_.size();
+  const std::size_t vectors = feedback_.size() + statistics_.size();
+  if (answer.update != update_ || answer.totals.size() != totals || answer.vectors.size() != vectors) {
+    fail(ErrorKind::data, "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, {} and {}",
+         answer.update, answer.totals.size(), answer.vectors.size(), update_, totals, vectors);
+  }
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    const std::int64_t threshold = answer.totals[user_totals_ + v];
+    up_thresholds_[v] = threshold < 0 ? nothing_passes : static_cast<std::uint64_t>(threshold);
+  }
+  counts_.encode += seconds_since(start);
+  for (const int child : tree_.children()) {
+    counts_.sent_down += bytes.size();
+    comm_.send(child, bytes);
+  }
+  comm_.finish_sends();  // nothing moves while this rank computes
+  ++counts_.updates;
+  return answer;
+}
+
+// How many feedback vectors there are in a bundle.
+std::size_t SparseExchange::vectors_in(const Bundle& bundle) const {
+  const auto end = bundle.vectors.begin() + static_cast<std::ptrdiff_t>(feedback_.size());
+  return static_cast<std::size_t>(std::count_if(bundle.vectors.begin(), end, [](const auto& v) { return v.size != 0; }));
+}
+
+double SparseExchange::rms_of_sum(std::size_t v) const { return up_.rms[v] * std::sqrt(static_cast<double>(workers_)); }
+
+ExchangeCounts SparseExchange::take_counts() { return std::exchange(counts_, {}); }
+
+std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
+  std::vector<SparseVector> vectors;
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    const Residual& kept = residuals_[worker][v];
+    vectors.push_back(to_sparse(feedback_[v].narrow ? widened(kept.narrow) : kept.wide));
+  }
+  return vectors;
+}
+
+namespace {
+
+// Messages with their lengths in front, one after the other.
+void append(std::vector<std::byte>& all, std::span<const std::byte> message) {
+  put_varint(all, message.size());
+  all.insert(all.end(), message.begin(), message.end());
+}
+
+}  // namespace
+
+void SparseExchange::save(TensorFile& file, const std::string& prefix) {
+  if (options_.exact()) return;  // nothing is kept
+  const bool sum = options_.residuals == Residuals::sum;
+  std::vector<std::byte> mine;
+  Bundle total;
+  for (std::size_t w = 0; w < residuals_.size(); ++w) {
+    Bundle bundle;
+    bundle.vectors = kept_by(w);
+    if (sum) {
+      total = w == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
+    } else {
+      append(mine, encode(bundle));
+    }
+  }
+  if (sum) append(mine, encode(total));
+  const std::vector<std::vector<std::byte>> all = comm_.gather_bytes(mine);
+  if (!comm_.is_root()) return;
+  const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
+    const std::span<const std::uint8_t> numbers(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
+    file.put(residual_name(prefix, worker), {message.size()}, numbers);
+  };
+  std::size_t worker = 0;  // ranks carry them in their order
+  for (const std::vector<std::byte>& rank : all) {
+    for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
+      const std::uint64_t length = get_varint(rest, "length");
+      if (length > rest.size())
+        fail(ErrorKind::data, "exchange: what a rank kept ends after {} of {} bytes", rest.size(), length);
+      if (!sum) {
+        put(worker, rest.first(length));
+      } else {
+        Bundle bundle = decode_bundle(rest.first(length));
+        total = worker == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
+      }
+      rest = rest.subspan(length);
+    }
+  }
+  if (sum) put(0, encode(total));
+  std::vector<double> state;
+  for (const Direction* direction : {&up_, &down_}) {
+    state.insert(state.end(), {direction->multiple, direction->owed, static_cast<double>(direction->vectors_steered)});
+  }
+  state.insert(state.end(), up_.rms.begin(), up_.rms.end());
+  state.insert(state.end(), down_.rms.begin(), down_.rms.end());
+  file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
+  file.put(prefix + ".state", {state.size()}, state);
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    file.put(fmt::format("{}.answer_residual.{}", prefix, v), {answer_residuals_[v].size()}, answer_residuals_[v]);
+  }
+}
+
+void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
+  if (options_.exact()) return;
+  const std::size_t n = feedback_.size();
+  for (std::size_t w = 0; w < residuals_.size(); ++w) {
+    for (Residual& kept : residuals_[w]) {
+      std::fill(kept.narrow.begin(), kept.narrow.end(), 0);
+      std::fill(kept.wide.begin(), kept.wide.end(), 0);
+    }
+    const std::string name = residual_name(prefix, first_ + w);
+    if (options_.residuals == Residuals::sum && first_ + w != 0) continue;
+    const auto numbers = file.get(name).as<std::uint8_t>();
+    const Bundle bundle = decode_bundle(std::as_bytes(numbers));
+    if (bundle.vectors.size() != n) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), n);
+    for (std::size_t v = 0; v < n; ++v) {
+      const SparseVector& vector = bundle.vectors[v];
+      if (vector.size != feedback_[v].size) {
+        fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, vector.size, feedback_[v].size);
+      }
+      Residual& kept = residuals_[w][v];
+      for (std::size_t i = 0; i < vector.index.size(); ++i) {
+        if (feedback_[v].narrow) {
+          kept.narrow[vector.index[i]] = narrowed(vector.value[i]);
+        } else {
+          kept.wide[vector.index[i]] = vector.value[i];
+        }
+      }
+    }
+  }
+  const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
+  up_thresholds_.assign(thresholds.begin(), thresholds.end());
+  const auto state = file.get(prefix + ".state", DType::f64, {2 * (3 + n)}).as<double>();
+  for (Direction* direction : {&up_, &down_}) {
+    const auto numbers = state.subspan(direction == &up_ ? 0 : 3, 3);
+    direction->multiple = numbers[0];
+    direction->owed = numbers[1];
+    direction->vectors_steered = static_cast<std::size_t>(numbers[2]);
+    const auto rms = state.subspan(direction == &up_ ? 6 : 6 + n, n);
+    direction->rms.assign(rms.begin(), rms.end());
+  }
+  for (std::size_t v = 0; v < n; ++v) {
+    const auto kept = file.get(fmt::format("{}.answer_residual.{}", prefix, v)).as<std::int64_t>();
+    if (!kept.empty() && kept.size() != feedback_[v].size) {
+      fail(ErrorKind::data, "{}.answer_residual.{}: {} elements; expected {}", prefix, v, kept.size(), feedback_[v].size);
+    }
+    answer_residuals_[v].assign(kept.begin(), kept.end());
+  }
+}
+
+}  // namespace bitloom::mpi

@@ -1,0 +1,155 @@
+// The exchange of an update between logical workers: what each of them computed goes, filtered, up a tree of ranks that merge
+// it, and the root's answer comes down to all (seed 004, "thresholded gradients"; error feedback: Stich et al. 2018;
+// compression in both directions: Tang et al. 2019, DoubleSqueeze).
+//
+// An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
+// which are sent as they are but only in some updates, and a few totals. Everything is an integer, and every threshold is
+// decided by the root from sums: results depend on the number of workers, not on who carries them.
+//
+//   begin(); for each worker of this rank: begin_worker(), add..., end_worker(); gather(); the root answers; spread()
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "mpi/bundle.h"
+#include "mpi/comm.h"
+#include "mpi/sparse_filter.h"
+#include "mpi/tree.h"
+
+namespace bitloom::mpi {
+
+// What a worker does with what it did not send: forget it; keep it, in checkpoints too; keep it, but in checkpoints only the
+// sum over workers, which is small however many these are: after a restart the first worker has all of it.
+enum class Residuals { none, exact, sum };
+
+struct ExchangeOptions {
+  // A worker sends elements above so many root mean squares of what it computes in an update. 0: all of them.
+  double threshold = 0;
+  // If not 0, that threshold is only the first one and then follows from this: the bytes that a worker's messages have on
+  // average, and the root's answers.
+  std::uint64_t bytes_per_update = 0;
+  unsigned value_bits = 4;  // of a value that is sent: 1 (sign), 4, 8, 16; 0: all of it
+  Residuals residuals = Residuals::exact;
+  std::size_t statistics_every = 8;  // updates between those that carry statistics
+  int fan_in = 8;                    // of the tree of ranks
+
+  // Everything is sent in every update: the sums of a dense run.
+  bool exact() const { return threshold == 0 && bytes_per_update == 0; }
+};
+
+// Throws Error(usage).
+void check(const ExchangeOptions& options);
+
+// What the messages of an update, or of several, had.
+struct ExchangeCounts {
+  std::uint64_t updates = 0;
+  std::uint64_t worker_bytes = 0;    // at the root: of all workers' bundles, before any were merged
+  std::uint64_t answer_bytes = 0;    // at the root: of its bundles
+  std::uint64_t sent_up = 0;         // by this rank to the one above
+  std::uint64_t sent_down = 0;       // by this rank to those below, together
+  std::uint64_t worker_updates = 0;  // bundles of this rank's workers,
+  std::uint64_t entries = 0;         // elements of feedback vectors that they hold
+  std::uint64_t elements = 0;        // and that these vectors have
+  double encode = 0, wait = 0;       // seconds of this rank
+  ExchangeCounts& operator+=(const ExchangeCounts& other);
+};
+
+struct FeedbackVector {
+  std::uint64_t size = 0;
+  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; beyond them what is kept stays at the limit
+};
+
+class SparseExchange {
+ public:
+  // Workers first .. first + count of `workers` are this rank's; comm outlives this.
+  SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
+                 std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics);
+
+  const ExchangeOptions& options() const { return options_; }
+  std::size_t first_worker() const { return first_; }
+  std::size_t local_workers() const { return residuals_.size(); }
+
+  // Starts an update. statistics: whether it carries them.
+  void begin(std::uint64_t update, bool statistics);
+  void begin_worker(std::size_t worker);
+  // What the worker computed: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
+  void add(std::size_t v, std::span<const std::int32_t> fresh);
+  void add(std::size_t v, std::span<const std::int64_t> fresh);
+  void add_statistics(std::size_t s, std::span<const std::int64_t> values);
+  void add_totals(std::span<const std::int64_t> totals);
+  void end_worker();
+
+  // What all workers sent, at the root; empty on other ranks. Waits for the ranks below.
+  Bundle gather();
+  // Root only: of what feedback vector `v` got, what its answer may hold; the rest is kept for later answers.
+  SparseVector limit(std::size_t v, const SparseVector& merged);
+  // The root's answer, on every rank. Only the root's argument counts. Moves the thresholds.
+  Bundle spread(Bundle answer);
+
+  std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
+  std::span<const std::int64_t> totals(const Bundle& bundle) const;            // those that workers added
+
+  // At the root: what the root mean square of a dense sum over workers would be, were they independent of one another.
+  double rms_of_sum(std::size_t v) const;
+
+  // Since the last call.
+  ExchangeCounts take_counts();
+
+  // Collective. The root's file gets all state, what all workers kept included.
+  void save(TensorFile& file, const std::string& prefix);
+  // On every rank; any number of ranks may have written it. Throws Error(data).
+  void load(const TensorFile& file, const std::string& prefix);
+
+ private:
+  struct Residual {  // of one feedback vector; the one that it takes
+    std::vector<std::int32_t> narrow;
+    std::vector<std::int64_t> wide;
+  };
+  // Thresholds of one direction.
+  struct Direction {
+    double multiple = 0, first = 0;   // of the root mean square; where it begins
+    double owed = 0;                  // messages too long, in lengths wanted, that have not moved it yet
+    std::size_t vectors_steered = 0;  // how many feedback vectors messages had
+    std::vector<double> rms;          // of what comes in at an update; 0: not known yet
+    void observe(std::size_t v, double rms_now);
+    void steer(double bytes, double wanted, std::size_t vectors);
+  };
+  SparseFilter filter(std::uint64_t threshold, bool narrow) const;
+  std::size_t vectors_in(const Bundle& bundle) const;
+  template <typename T>
+  void add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept);
+  std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
+  std::vector<SparseVector> kept_by(std::size_t worker) const;
+  void check_size(const char* what, std::uint64_t size, std::uint64_t expected) const;
+
+  Comm& comm_;
+  ExchangeOptions options_;
+  Tree tree_;
+  std::size_t workers_, first_;
+  std::vector<FeedbackVector> feedback_;
+  std::vector<std::uint64_t> statistics_;
+
+  // On every rank, equal: what workers filter by.
+  std::vector<std::uint64_t> up_thresholds_;
+  std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
+  // The root's.
+  Direction up_, down_;
+  std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
+
+  // Of the update under way.
+  std::uint64_t update_ = 0;
+  bool with_statistics_ = false;
+  std::size_t worker_ = 0;  // counted from first_
+  Bundle current_;
+  std::vector<std::int64_t> current_rms_;  // by feedback vector, in sixteenths
+  std::vector<Bundle> finished_;           // of this rank's workers
+  std::size_t user_totals_ = 0;
+  ExchangeCounts counts_;
+};
+
+}  // namespace bitloom::mpi

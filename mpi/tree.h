@@ -1,0 +1,25 @@
+// The tree of ranks along which messages go up to the root and updates come down.
+#pragma once
+
+#include <vector>
+
+namespace bitloom::mpi {
+
+// Rank 0 is the root, and rank r > 0 hangs below rank (r - 1) / fan_in: every rank has at most fan_in ranks below it.
+class Tree {
+ public:
+  // Throws Error(usage) for a fan-in below 1.
+  Tree(int rank, int size, int fan_in);
+
+  int rank() const { return rank_; }
+  bool is_root() const { return rank_ == 0; }
+  int parent() const { return (rank_ - 1) / fan_in_; }  // not of the root
+  const std::vector<int>& children() const { return children_; }
+  int level() const { return level_; }  // steps to the root
+
+ private:
+  int rank_, fan_in_, level_ = 0;
+  std::vector<int> children_;
+};
+
+}  // namespace bitloom::mpi

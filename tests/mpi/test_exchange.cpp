@@ -1,0 +1,259 @@
+// What logical workers exchange does not depend on the ranks that carry them, and nothing is lost on the way.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "mpi/sparse_exchange.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+
+using namespace bitloom;
+using namespace bitloom::mpi;
+using bitloom::test::message_of;
+
+namespace {
+
+constexpr std::size_t workers = 7;
+constexpr std::size_t narrow_size = 5000, wide_size = 300, statistics_size = 40;
+
+std::vector<std::int64_t> drawn(std::uint64_t update, std::uint64_t worker, std::uint64_t what, std::size_t size,
+                                double scale) {
+  Random random(update, Stream::test, worker, what);
+  std::vector<std::int64_t> values(size);
+  for (std::int64_t& value : values) value = std::llround(scale * random.normal());
+  return values;
+}
+
+// A few workers' updates; what the root answers is what it got.
+class Trial {
+ public:
+  Trial(Comm& comm, const ExchangeOptions& options)
+      : comm_(comm),
+        first_(static_cast<std::size_t>(comm.rank()) * workers / static_cast<std::size_t>(comm.size())),
+        last_((static_cast<std::size_t>(comm.rank()) + 1) * workers / static_cast<std::size_t>(comm.size())),
+        exchange_(comm, options, workers, first_, last_ - first_, {{narrow_size, true}, {wide_size, false}},
+                  {statistics_size}) {}
+
+  Bundle update(std::uint64_t n) {
+    const bool statistics = n % 3 == 0;
+    exchange_.begin(n, statistics);
+    for (std::size_t w = first_; w < last_; ++w) {
+      exchange_.begin_worker(w);
+      const std::vector<std::int64_t> a = drawn(n, w, 0, narrow_size, 100);
+      exchange_.add(0, std::vector<std::int32_t>(a.begin(), a.end()));
+      exchange_.add(1, drawn(n, w, 1, wide_size, 1e12));
+      if (statistics) exchange_.add_statistics(0, drawn(n, w, 2, statistics_size, 50));
+      exchange_.add_totals(std::vector<std::int64_t>{static_cast<std::int64_t>(w), 1});
+      exchange_.end_worker();
+    }
+    Bundle merged = exchange_.gather();
+    Bundle answer;
+    if (comm_.is_root()) {
+      answer = merged;
+      for (std::size_t v = 0; v < 2; ++v) answer.vectors[v] = exchange_.limit(v, merged.vectors[v]);
+    }
+    merged_ = merged;
+    return exchange_.spread(answer);
+  }
+  const Bundle& merged() const { return merged_; }  // at the root
+  SparseExchange& exchange() { return exchange_; }
+
+ private:
+  Comm& comm_;
+  std::size_t first_, last_;
+  SparseExchange exchange_;
+  Bundle merged_;
+};
+
+std::vector<ExchangeOptions> option_cases() {
+  ExchangeOptions exact;
+  ExchangeOptions fixed;
+  fixed.threshold = 2;
+  ExchangeOptions budget = fixed;
+  budget.bytes_per_update = 400;
+  budget.value_bits = 1;
+  budget.fan_in = 1;
+  ExchangeOptions forgetful = fixed;
+  forgetful.residuals = Residuals::none;
+  forgetful.value_bits = 8;
+  forgetful.fan_in = 2;
+  return {exact, fixed, budget, forgetful};
+}
+
+std::vector<std::int64_t> dense(const SparseVector& vector) {
+  std::vector<std::int64_t> values(vector.size);
+  add_to(values, vector);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("ranks do not change what workers exchange", "[exchange]") {
+  for (const ExchangeOptions& options : option_cases()) {
+    CAPTURE(options.threshold, options.bytes_per_update);
+    Comm alone;
+    Trial single(alone, options);
+    Trial shared(test::world(), options);
+    for (std::uint64_t n = 0; n < 12; ++n) {
+      const Bundle expected = single.update(n);
+      REQUIRE((shared.update(n) == expected));
+      if (test::world().is_root()) REQUIRE((shared.merged() == single.merged()));
+      CHECK(single.exchange().totals(expected)[0] == 21);
+      CHECK(single.exchange().totals(expected)[1] == 7);
+    }
+    const ExchangeCounts one = single.exchange().take_counts();
+    const ExchangeCounts all = shared.exchange().take_counts();
+    CHECK(one.updates == 12);
+    CHECK(all.updates == 12);
+    if (test::world().is_root()) {
+      CHECK(all.worker_bytes == one.worker_bytes);
+      CHECK(all.answer_bytes == one.answer_bytes);
+    }
+    CHECK(one.sent_up == 0);
+    // Every rank but the root sends up, and every rank but the root is sent to.
+    std::vector<std::int64_t> sent = {static_cast<std::int64_t>(all.sent_up), static_cast<std::int64_t>(all.sent_down)};
+    CHECK((all.sent_up > 0) == !test::world().is_root());
+    test::world().sum(std::span(sent));
+    CHECK(sent[1] == static_cast<std::int64_t>(one.answer_bytes) * (test::world().size() - 1));
+  }
+}
+
+TEST_CASE("without a threshold everything arrives in the update it belongs to", "[exchange]") {
+  Trial trial(test::world(), {});
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    const Bundle answer = trial.update(n);
+    std::vector<std::int64_t> narrow(narrow_size);
+    std::vector<std::int64_t> statistics(statistics_size);
+    for (std::size_t w = 0; w < workers; ++w) {
+      const auto a = drawn(n, w, 0, narrow_size, 100);
+      const auto s = drawn(n, w, 2, statistics_size, 50);
+      for (std::size_t i = 0; i < narrow_size; ++i) narrow[i] += a[i];
+      for (std::size_t i = 0; i < statistics_size; ++i) statistics[i] += s[i];
+    }
+    CHECK(dense(answer.vectors[0]) == narrow);
+    if (n % 3 == 0) {
+      CHECK(dense(answer.vectors[2]) == statistics);
+    } else {
+      CHECK(answer.vectors[2].size == 0);
+    }
+  }
+}
+
+TEST_CASE("what is not sent is sent later: sums over updates stay near the truth", "[exchange]") {
+  // The same gradients in every update: their sum grows with the updates, what is kept does not.
+  Comm alone;
+  ExchangeOptions options;
+  options.threshold = 3;
+  for (const bool residual : {true, false}) {
+    options.residuals = residual ? Residuals::exact : Residuals::none;
+    SparseExchange exchange(alone, options, 2, 0, 2, {{1000, true}}, {});
+    const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 1000, 100);
+    const std::vector<std::int32_t> fresh(gradient.begin(), gradient.end());
+    std::vector<std::int64_t> sum(1000);
+    constexpr std::int64_t updates = 200;
+    for (std::uint64_t n = 0; n < updates; ++n) {
+      exchange.begin(n, n < 2);
+      for (std::size_t w = 0; w < 2; ++w) {
+        exchange.begin_worker(w);
+        exchange.add(0, fresh);
+        exchange.end_worker();
+      }
+      Bundle merged = exchange.gather();
+      merged.vectors[0] = exchange.limit(0, merged.vectors[0]);
+      add_to(sum, exchange.spread(std::move(merged)).vectors[0]);
+    }
+    double worst = 0;
+    double largest = 0;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      worst = std::max(worst, std::abs(static_cast<double>(sum[i] - 2 * updates * fresh[i])));
+      largest = std::max(largest, std::abs(2.0 * updates * fresh[i]));
+    }
+    CAPTURE(residual, worst, largest);
+    CHECK((worst < 0.1 * largest) == residual);
+  }
+}
+
+TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[exchange]") {
+  ExchangeOptions options;
+  options.threshold = 3;
+  options.bytes_per_update = 300;
+  Trial trial(test::world(), options);
+  for (std::uint64_t n = 0; n < 300; ++n) trial.update(n);
+  trial.exchange().take_counts();
+  constexpr std::uint64_t measured = 150;
+  for (std::uint64_t n = 300; n < 300 + measured; ++n) trial.update(n);
+  const ExchangeCounts counts = trial.exchange().take_counts();
+  if (!test::world().is_root()) {
+    CHECK(counts.worker_bytes == 0);
+    return;
+  }
+  CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(300).epsilon(0.05));
+  CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(300).epsilon(0.05));
+}
+
+TEST_CASE("an exchange that was saved goes on as if it had not been", "[exchange]") {
+  for (const ExchangeOptions& options : option_cases()) {
+    Trial trial(test::world(), options);
+    for (std::uint64_t n = 0; n < 5; ++n) trial.update(n);
+    TensorFile file;
+    trial.exchange().save(file, "x");
+    const std::vector<std::byte> bytes =
+        test::world().broadcast_bytes(test::world().is_root() ? file.serialize() : std::vector<std::byte>{});
+    const TensorFile shared = TensorFile::parse(bytes, "test");
+    Trial again(test::world(), options);
+    again.exchange().load(shared, "x");
+    Comm alone;
+    Trial single(alone, options);
+    single.exchange().load(shared, "x");
+    for (std::uint64_t n = 5; n < 10; ++n) {
+      const Bundle expected = trial.update(n);
+      REQUIRE((again.update(n) == expected));
+      REQUIRE((single.update(n) == expected));
+    }
+  }
+}
+
+TEST_CASE("a sum of what workers kept is one worker's after a restart, and nothing of it is lost", "[exchange]") {
+  ExchangeOptions options;
+  options.threshold = 2;
+  options.residuals = Residuals::sum;
+  Trial trial(test::world(), options);
+  for (std::uint64_t n = 0; n < 5; ++n) trial.update(n);
+  TensorFile file;
+  trial.exchange().save(file, "x");
+  const TensorFile shared = TensorFile::parse(
+      test::world().broadcast_bytes(test::world().is_root() ? file.serialize() : std::vector<std::byte>{}), "test");
+  CHECK(shared.contains("x.residual.0"));
+  CHECK(!shared.contains("x.residual.1"));
+  Trial again(test::world(), options);
+  again.exchange().load(shared, "x");
+  TensorFile second;
+  again.exchange().save(second, "x");
+  if (test::world().is_root()) {
+    const auto before = shared.get("x.residual.0").as<std::uint8_t>();
+    const auto after = second.get("x.residual.0").as<std::uint8_t>();
+    CHECK(std::vector(before.begin(), before.end()) == std::vector(after.begin(), after.end()));
+    CHECK(before.size() > narrow_size / 2);
+  }
+}
+
+TEST_CASE("options that cannot be are refused", "[exchange]") {
+  ExchangeOptions options;
+  options.threshold = -1;
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--threshold: -1; expected 0 to 10000 root mean squares");
+  options.threshold = std::nan("");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("--threshold: nan"));
+  options = {};
+  options.bytes_per_update = 10;
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) ==
+        "--bytes-per-update: 10 bytes; expected 0 (no limit) or at least 64");
+  options = {};
+  options.statistics_every = 0;
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--statistics-every: 0; expected at least 1");
+  options = {};
+  options.value_bits = 3;
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("value bits: 3"));
+}
