@@ -95,7 +95,7 @@ std::size_t images_per_part(const BinaryLayer& layer, std::size_t images) {
 }
 
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
-                                const std::vector<ImageEntries>& images, std::int32_t* sums) {
+                                std::span<const ImageEntries> images, std::int32_t* sums) {
   const simd::ConvShape shape = layer.conv_shape();
   constexpr std::ptrdiff_t channels_per_call = 4;
   const std::size_t part = images_per_part(layer, images.size());
@@ -105,7 +105,7 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
     thread_local std::vector<std::uint32_t> offsets;
     thread_local std::vector<std::uint32_t> begin;
     for (std::size_t first_image = 0; first_image < images.size(); first_image += part) {
-      const std::span<const ImageEntries> some(images.data() + first_image, std::min(part, images.size() - first_image));
+      const std::span<const ImageEntries> some = images.subspan(first_image, std::min(part, images.size() - first_image));
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t first = 0; first < channels; first += channels_per_call) {
         const std::ptrdiff_t last = std::min(first + channels_per_call, channels);

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "layerwise/layer.h"
@@ -20,6 +21,7 @@ namespace bitloom::layerwise {
 // The values of the codes 0..15; `no_code` is a gradient that was rounded to 0.
 inline constexpr std::array<std::int32_t, 16> code_values = {1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -8, -16, -32, -64, -128};
 inline constexpr std::uint8_t no_code = 0xFF;
+inline constexpr std::size_t largest_code = 128;  // magnitude
 
 // What a gradient will be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.
 //   bits 0..3   l: between level l and level l + 1, where level 0 is 0 and level j is 2^(j - 1)
@@ -53,7 +55,7 @@ std::size_t images_per_part(const BinaryLayer& layer, std::size_t images);
 
 // sums (O, patch_bits) = value of each entry x its patch's bits, over all images. Parallel over channels.
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
-                                const std::vector<ImageEntries>& images, std::int32_t* sums);
+                                std::span<const ImageEntries> images, std::int32_t* sums);
 
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over entries of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has a

@@ -101,6 +101,16 @@ class Head {
   // feed them: the linear weights of more than 2,048 features take the rate by 2048 / features.
   void update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay);
 
+  // The two halves of update(), for those who sum statistics less often than gradients.
+  // Moves centre and scale of the features by what `steps` steps with such counts would.
+  void observe(const Sums& sums, std::size_t examples, std::size_t steps);
+  // Calls so far: gradients mean something from the third on.
+  std::size_t observations() const { return observations_; }
+  static constexpr std::size_t unsettled_observations = 2;
+  // `scale`: that of the features when the gradients were taken.
+  void learn(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay, float scale);
+  float feature_scale() const { return scale_; }
+
   // Takes what inference uses of another head of the same description: the start of its further training.
   void start_from(const Head& trained);
 
@@ -128,7 +138,7 @@ class Head {
 
   AdamParameter linear_, linear_bias_, input_, input_bias_, output_;  // (L,F) (L) (J,C) (J) (L,G*G*J)
   AdamParameter gain_;                                                // (1): the size of class_conv's weights
-  std::size_t step_ = 0;
+  std::size_t observations_ = 0, steps_ = 0;
 
   // int16 copies, as gemm_s16 reads them.
   std::vector<std::int16_t> linear_q_, input_q_, output_q_;

@@ -53,7 +53,7 @@ void Head::save(TensorFile& file, const std::string& prefix, bool training) cons
   if (!training) return;
   file.put(prefix + ".train.mean", {mean_.size()}, mean_);
   file.put(prefix + ".train.mean_square", {1}, std::vector<double>{mean_square_});
-  file.put(prefix + ".train.step", {1}, std::vector<std::uint64_t>{step_});
+  file.put(prefix + ".train.steps", {2}, std::vector<std::uint64_t>{observations_, steps_});
   save_parameter(file, prefix + ".train.linear", linear_);
   save_parameter(file, prefix + ".train.linear_bias", linear_bias_);
   save_parameter(file, prefix + ".train.gain", gain_);
@@ -94,12 +94,13 @@ void Head::load(const TensorFile& file, const std::string& prefix, bool training
   }
   if (training) {
     std::vector<double> mean_square(1);
-    std::vector<std::uint64_t> step(1);
+    std::vector<std::uint64_t> steps(2);
     read(file, prefix + ".train.mean", mean_);
     read(file, prefix + ".train.mean_square", mean_square);
-    read(file, prefix + ".train.step", step);
+    read(file, prefix + ".train.steps", steps);
     mean_square_ = mean_square[0];
-    step_ = step[0];
+    observations_ = steps[0];
+    steps_ = steps[1];
     load_parameter(file, prefix + ".train.linear", linear_);
     load_parameter(file, prefix + ".train.linear_bias", linear_bias_);
     load_parameter(file, prefix + ".train.gain", gain_);

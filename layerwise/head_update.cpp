@@ -58,22 +58,31 @@ Head::Sums Head::make_sums() const {
 }
 
 void Head::update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay) {
+  const float before = scale_;
+  observe(sums, examples, 1);
+  if (observations_ > unsettled_observations) learn(sums, examples, learning_rate, weight_decay, before);
+}
+
+void Head::observe(const Sums& sums, std::size_t examples, std::size_t steps) {
   const double inverse = 1.0 / static_cast<double>(examples);
   const double squares = static_cast<double>(sums.count_squared[0]) * inverse / static_cast<double>(regions_ * map_.channels);
-  const bool first = step_ == 0;
-  ++step_;
+  const double keep = power(mean_decay, steps);
+  ++observations_;
   for (std::size_t k = 0; k < mean_.size(); ++k) {
     const double now = static_cast<double>(sums.count[k]) * inverse;
-    mean_[k] = first ? now : mean_decay * mean_[k] + (1 - mean_decay) * now;
+    mean_[k] = observations_ == 1 ? now : keep * mean_[k] + (1 - keep) * now;
     centre_[k] = static_cast<std::int16_t>(std::lround(mean_[k]));
   }
-  // The first call saw features that were not yet centred: its mean is used, its gradient (scale 0) is not.
-  if (first) return;
-  mean_square_ = step_ == 2 ? squares : mean_decay * mean_square_ + (1 - mean_decay) * squares;
-  const double feature = scale_;
+  // The first call saw features that were not yet centred: its mean is used, its squares are not.
+  if (observations_ == 1) return;
+  mean_square_ = observations_ == 2 ? squares : keep * mean_square_ + (1 - keep) * squares;
   scale_ = static_cast<float>(1.0 / std::sqrt(std::max(mean_square_, 1e-6)));
-  if (step_ == 2) return;
-  const std::size_t t = step_ - 2;
+}
+
+void Head::learn(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay, float scale) {
+  const double inverse = 1.0 / static_cast<double>(examples);
+  const double feature = scale;
+  const std::size_t t = ++steps_;
   if (binary_) {
     // d loss / d gain = sum over weights of sign(w) * gradient(w).
     std::int64_t along = 0;

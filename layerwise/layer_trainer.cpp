@@ -6,13 +6,14 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/softmax.h"
-#include "layerwise/exact_signal.h"
 #include "optim/schedule.h"
 
 namespace bitloom::layerwise {
 namespace {
 
 constexpr double statistics_decay = 0.95;
+constexpr double window_speed = 0.05;          // how far a step moves the logarithm of a window at most
+constexpr std::size_t most_window_steps = 16;  // that are made good for at once
 constexpr double smallest_window = 0.02;
 constexpr float smallest_unit = 1e-20F;  // without gradient it shrinks, but must be able to grow again
 
@@ -140,198 +141,80 @@ void LayerTrainer::set_statistics(const LayerSums& sums, std::size_t images) {
   const MapShape& input = layer_.geometry().input;
   const auto inputs = static_cast<double>(images * input.height * input.width);
   for (std::size_t c = 0; c < density_.size(); ++c) density_[c] = static_cast<double>(sums.input()[c]) / inputs;
+  spread_density();
   place_thresholds();
 }
 
-double LayerTrainer::expected_count(bool sign, bool nonzero, float density) const {
-  return !nonzero ? 0.0 : sign ? 1.0 - density : density;
+void LayerTrainer::spread_density() {
+  const std::size_t bits_per_tap = layer_.patch_bits() / inside_.size();
+  for (std::size_t k = 0; k < density_of_bit_.size(); ++k) {
+    density_of_bit_[k] = static_cast<float>(density_[k % density_.size()]) * inside_[k / bits_per_tap];
+  }
 }
 
 std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, double rate, bool learn, std::uint64_t step) {
+  observe(sums, images, 1);
+  std::size_t flips = 0;
+  if (learn) {
+    if (options_.learn_weights) {
+      choose(sums, rate, step);
+      flips = apply();
+    }
+    adapt(sums.value(), rate);
+  }
+  fit_unit(sums);
+  place_thresholds();
+  return flips;
+}
+
+void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_t steps) {
   const MapShape& map = layer_.geometry().output;
   const MapShape& input = layer_.geometry().input;
   const auto n = static_cast<double>(images * map.height * map.width);
   const auto inputs = static_cast<double>(images * input.height * input.width);
   const double half = 0.5 * static_cast<double>(layer_.patch_bits());
-  std::int64_t active_total = 0;
+  const double keep = power(statistics_decay, steps);
+  const double speed = window_speed * static_cast<double>(std::min(steps, most_window_steps));
   for (std::size_t o = 0; o < layer_.channels(); ++o) {
     const double mean = static_cast<double>(sums.count()[o]) / n;
     const double variance = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
-    mean_[o] = statistics_decay * mean_[o] + (1 - statistics_decay) * (mean + half);
-    variance_[o] = statistics_decay * variance_[o] + (1 - statistics_decay) * variance;
-    active_total += sums.active()[o];
+    mean_[o] = keep * mean_[o] + (1 - keep) * (mean + half);
+    variance_[o] = keep * variance_[o] + (1 - keep) * variance;
     // Steer the window towards holding the wanted share of pixels.
     const double active = static_cast<double>(sums.active()[o]) / n;
     const double error = std::clamp((options_.active_share - active) / options_.active_share, -1.0, 1.0);
-    const double factor = static_cast<double>(exp_fixed(static_cast<float>(0.05 * error)));
+    const double factor = static_cast<double>(exp_fixed(static_cast<float>(speed * error)));
     window_[o] = std::clamp(window_[o] * factor, smallest_window, std::max(options_.largest_window, smallest_window));
   }
   for (std::size_t c = 0; c < density_.size(); ++c) {
-    density_[c] = statistics_decay * density_[c] + (1 - statistics_decay) * static_cast<double>(sums.input()[c]) / inputs;
+    density_[c] = keep * density_[c] + (1 - keep) * static_cast<double>(sums.input()[c]) / inputs;
   }
-  std::size_t flips = 0;
-  if (learn) {
-    if (options_.learn_weights) flips = update_weights(sums, rate, step);
-    // dL/db is proportional to the sum of values: a higher threshold sets more bits.
-    ++offset_step_;
-    const double correction1 = 1.0 - power(0.9, offset_step_);
-    const double correction2 = 1.0 - power(0.999, offset_step_);
-    for (std::size_t o = 0; o < layer_.channels(); ++o) {
-      Offset& b = offset_[o];
-      const double gradient = static_cast<double>(sums.value()[o]);
-      b.first = 0.9 * b.first + 0.1 * gradient;
-      b.second = 0.999 * b.second + 0.001 * gradient * gradient;
-      b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
-      b.value = std::min(std::max(b.value, options_.smallest_offset), options_.largest_offset);
-    }
+  spread_density();
+}
+
+// dL/db is proportional to the sum of values: a higher threshold sets more bits.
+void LayerTrainer::adapt(std::span<const std::int64_t> value, double rate) {
+  ++offset_step_;
+  const double correction1 = 1.0 - power(0.9, offset_step_);
+  const double correction2 = 1.0 - power(0.999, offset_step_);
+  for (std::size_t o = 0; o < layer_.channels(); ++o) {
+    Offset& b = offset_[o];
+    const double gradient = static_cast<double>(value[o]);
+    b.first = 0.9 * b.first + 0.1 * gradient;
+    b.second = 0.999 * b.second + 0.001 * gradient * gradient;
+    b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
+    b.value = std::min(std::max(b.value, options_.smallest_offset), options_.largest_offset);
   }
-  if (active_total > 0 && sums.magnitude()[0] > 0) {
-    const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active_total) / options_.code_target;
+}
+
+void LayerTrainer::fit_unit(const LayerSums& sums) {
+  std::int64_t active = 0;
+  for (std::size_t o = 0; o < layer_.channels(); ++o) active += sums.active()[o];
+  if (active > 0 && sums.magnitude()[0] > 0) {
+    const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active) / options_.code_target;
     unit_ = static_cast<float>(static_cast<double>(unit_) * std::clamp(ratio, 0.5, 2.0));
   } else {
     unit_ = std::max(0.5F * unit_, smallest_unit);
-  }
-  place_thresholds();
-  return flips;
-}
-
-// With the value-weighted count n_k of set input bits and G0 the sum of values, dL/dw_k of value(w_k) is proportional to
-// sum value * value(x_k) = G0 - 2 n_k. The threshold follows the mean, which moves with w_k as -value(mean x_k) does, so the
-// input is centred: G0 - 2 n_k - G0 (1 - 2 density_k) = 2 (G0 density_k - n_k), as in batch normalisation.
-std::size_t LayerTrainer::update_weights(const LayerSums& sums, double rate, std::uint64_t step) {
-  const std::size_t bits = layer_.patch_bits();
-  const std::size_t taps = inside_.size();
-  const std::size_t channels = layer_.channels();
-  std::vector<float>& density = density_of_bit_;
-  for (std::size_t k = 0; k < bits; ++k) {
-    density[k] = static_cast<float>(density_[k % density_.size()]) * inside_[k / (bits / taps)];
-  }
-  // Returns the sum of squares.
-  const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
-    if (!options_.exact) {
-      const auto total = static_cast<float>(sums.value()[o]);
-      return simd::kernels().centre_gradient(sums.weight.data() + o * bits, density.data(), bits, total, gradient.data());
-    }
-    exact_gradient(sums, o, gradient.data());
-    double sum = 0;
-    for (const float g : gradient) sum += static_cast<double>(g) * static_cast<double>(g);
-    return sum;
-  };
-  // Root mean square over the layer: per row, then over rows.
-  const auto rows = static_cast<std::ptrdiff_t>(channels);
-  std::vector<double>& row_squares = row_squares_;
-#pragma omp parallel
-  {
-    thread_local std::vector<float> gradient;
-    gradient.resize(bits);
-#pragma omp for schedule(static)
-    for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      row_squares[static_cast<std::size_t>(i)] = gradient_of(static_cast<std::size_t>(i), gradient);
-    }
-  }
-  double squares = 0;
-  for (const double row : row_squares) squares += row;
-  if (!(squares > 0)) return 0;
-  const double weights = static_cast<double>(channels) * static_cast<double>(layer_.geometry().valid_bits);
-  const auto inverse = static_cast<float>(std::sqrt(weights / squares));
-
-  std::vector<std::uint64_t>& new_sign = new_sign_;
-  std::vector<std::uint64_t>& new_nonzero = new_nonzero_;
-  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign.begin());
-#pragma omp parallel
-  {
-    thread_local std::vector<float> gradient;
-    gradient.resize(bits);
-#pragma omp for schedule(static)
-    for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      const auto o = static_cast<std::size_t>(i);
-      gradient_of(o, gradient);
-      for (float& g : gradient) g *= inverse;
-      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
-      std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + o * layer_.patch_words();
-      rule_.update(options_.rule, rate, row_key(flip_key_, Stream::flips, step, o),
-                   {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
-    }
-  }
-  if (rule_.score != nullptr) {
-    // The k-th largest score by counting: scores are 15-bit integers.
-    std::vector<std::size_t>& histogram = histogram_;
-    histogram.assign(1U << 15U, 0);
-    for (std::size_t o = 0; o < channels; ++o) {
-      const std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
-      for (std::size_t k = 0; k < bits; ++k) {
-        const std::int32_t score =
-            get_bit(layer_.valid_bits().data(), k) ? rule_.score(state_[o * bits + k], get_bit(sign, k)) : 0;
-        if (score > 0) ++histogram[static_cast<std::size_t>(score)];
-      }
-    }
-    std::size_t left = rule_.flips(options_.rule, rate, weights);
-    std::size_t cut = histogram.size();  // flip scores above cut, and the first `left` of those at it
-    while (cut > 1 && histogram[cut - 1] <= left) left -= histogram[--cut];
-    for (std::size_t o = 0; o < channels; ++o) {
-      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
-      for (std::size_t k = 0; k < bits; ++k) {
-        if (!get_bit(layer_.valid_bits().data(), k)) continue;
-        const auto score = static_cast<std::ptrdiff_t>(rule_.score(state_[o * bits + k], get_bit(sign, k)));
-        const auto edge = static_cast<std::ptrdiff_t>(cut);
-        if (score <= 0 || score < edge - 1 || (score == edge - 1 && left == 0)) continue;
-        if (score == edge - 1) --left;
-        set_bit(sign, k, !get_bit(sign, k));
-        state_[o * bits + k] = 0;
-      }
-    }
-  }
-
-  std::size_t flips = 0;
-#pragma omp parallel for schedule(static) reduction(+ : flips)
-  for (std::ptrdiff_t i = 0; i < rows; ++i) {
-    const auto o = static_cast<std::size_t>(i);
-    const std::size_t first = o * layer_.patch_words();
-    const std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + first;
-    double moved = 0;
-    std::size_t row_flips = 0;
-    for (std::size_t w = 0; w < layer_.patch_words(); ++w) {
-      const std::uint64_t old_sign = layer_.rows()[first + w];
-      const std::uint64_t old_nonzero = nonzero != nullptr ? layer_.nonzero_rows()[first + w] : layer_.valid_bits()[w];
-      const std::uint64_t now_nonzero = nonzero != nullptr ? nonzero[w] : old_nonzero;
-      std::uint64_t changed = (old_sign ^ new_sign[first + w]) | (old_nonzero ^ now_nonzero);
-      row_flips += static_cast<std::size_t>(std::popcount(changed));
-      // The mean count moves at once with every flip; the moving average alone would lag.
-      for (; changed != 0; changed &= changed - 1) {
-        const auto b = static_cast<std::size_t>(std::countr_zero(changed));
-        const float p = density[w * word_bits + b];
-        moved += expected_count((new_sign[first + w] >> b) & 1U, (now_nonzero >> b) & 1U, p) -
-                 expected_count((old_sign >> b) & 1U, (old_nonzero >> b) & 1U, p);
-      }
-    }
-    if (row_flips != 0) {
-      mean_[o] += moved;
-      layer_.set_row(o, new_sign.data() + first, nonzero);
-      flips += row_flips;
-    }
-  }
-  return flips;
-}
-
-// The slopes that the exact loss changes of a weight's moves amount to: change / (new value - old value), the mean of both
-// moves for a trit.
-void LayerTrainer::exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const {
-  const std::size_t bits = layer_.patch_bits();
-  const std::uint64_t* sign = layer_.rows().data() + o * layer_.patch_words();
-  if (!layer_.spec().ternary) {
-    const std::int64_t* change = sums.exact.data() + o * bits;
-    for (std::size_t k = 0; k < bits; ++k) gradient[k] = static_cast<float>(get_bit(sign, k) ? change[k] : -change[k]);
-    return;
-  }
-  const std::uint64_t* nonzero = layer_.nonzero_rows().data() + o * layer_.patch_words();
-  const std::int64_t* change = sums.exact.data() + 2 * o * bits;
-  for (std::size_t k = 0; k < bits; ++k) {
-    const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
-    const auto moves = trit_moves(value);
-    gradient[k] = 0;
-    for (std::size_t m = 0; m < moves.size(); ++m) {
-      gradient[k] += static_cast<float>(change[m * bits + k]) / static_cast<float>(moves[m] - value);
-    }
   }
 }
 
@@ -386,6 +269,7 @@ void LayerTrainer::load(const TensorFile& file) {
   for (std::size_t i = 0; i < o; ++i) offset_[i] = {offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2]};
   unit_ = unit[0];
   offset_step_ = step[0];
+  spread_density();
   layer_.load(file);
   place_thresholds();
 }

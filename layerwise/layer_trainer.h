@@ -12,6 +12,7 @@
 #include "core/safetensors.h"
 #include "layerwise/layer.h"
 #include "layerwise/rules.h"
+#include "mpi/sparse.h"
 
 namespace bitloom::layerwise {
 
@@ -29,6 +30,7 @@ struct LayerOptions {
   double code_target = 2.0;      // mean magnitude of the gradient codes in the window: how finely gradients are rounded
   bool exact = false;            // the exact loss change of every flip instead of the windowed first-order signal
   bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
+  std::size_t flip_limit = 0;    // of the flips that a rule wants, only so many of the surest, the others later; 0: all
 };
 
 // Integer sums over examples that one step needs, reduced over ranks by the caller.
@@ -81,6 +83,30 @@ class LayerTrainer {
   // share of the learning rates (schedule). Returns the number of weights flipped.
   std::size_t update(const LayerSums& sums, std::size_t images, double rate, bool learn, std::uint64_t step);
 
+  // The parts of update(), in their order, for those who exchange less than all sums in every step. Whoever holds the
+  // accumulators chooses; all apply.
+  // Moves statistics and windows by what `steps` steps with such sums would.
+  void observe(const LayerSums& sums, std::size_t images, std::size_t steps);
+  // Moves the accumulators and notes the weights' new values; sums.weight or sums.exact hold the gradient, of which one root
+  // mean square counts 1. centred_rms: if not 0, sums.weight is what centre() makes, and this is that root mean square:
+  // where gradients wait until they are large, that of what arrives tells little.
+  void choose(const LayerSums& sums, double rate, std::uint64_t step, double centred_rms = 0);
+  // What choose() noted: (O, B), the new minus the old value of the weights that change.
+  mpi::SparseVector changes() const;
+  // Notes changes that others chose. Throws Error(data) if they do not fit the weights.
+  void take_changes(const mpi::SparseVector& changes);
+  // Makes the noted values those of the layer. Returns the number of weights that changed.
+  std::size_t apply();
+  // Moves the offsets; value: sums over examples of codes' values, per channel.
+  void adapt(std::span<const std::int64_t> value, double rate);
+  // Fits the unit to the magnitudes of the gradient.
+  void fit_unit(const LayerSums& sums);
+  void place_thresholds();
+
+  // What a logical worker sends of a channel instead of its counts (B) in sums.weight, `shift` bits finer: the gradient for a
+  // centred input, without its factor of -2 (see choose()). total: the channel's sum of values.
+  void centre(const std::int32_t* counts, std::int64_t total, unsigned shift, std::int32_t* centred) const;
+
   double mean_offset() const;
   double mean_window() const;
   std::size_t state_bits_per_weight() const;
@@ -93,8 +119,8 @@ class LayerTrainer {
   struct Offset {  // b with Adam moments
     double value = 0, first = 0, second = 0;
   };
-  void place_thresholds();
-  std::size_t update_weights(const LayerSums& sums, double rate, std::uint64_t step);
+  void spread_density();
+  void limit_flips();
   void exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const;
   double expected_count(bool sign, bool nonzero, float density) const;
 
@@ -113,8 +139,9 @@ class LayerTrainer {
   float unit_ = 1e-3F;
   std::uint64_t offset_step_ = 0;
 
-  // Scratch of update_weights.
-  std::vector<float> density_of_bit_;
+  std::vector<float> density_of_bit_;  // (B): share of set bits of an output pixel's patch, from density_ and inside_
+
+  // Scratch of choose() and apply().
   std::vector<double> row_squares_;
   std::vector<std::uint64_t> new_sign_, new_nonzero_;
   std::vector<std::size_t> histogram_;

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -112,7 +113,7 @@ std::size_t Model::head_bytes() const {
 }
 
 Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
-                       std::vector<const Head*> heads, std::vector<std::size_t> head_layers, bool mirror)
+                       std::vector<const Head*> heads, std::vector<std::size_t> head_layers, const Views& views)
     : kernels_(kernels),
       encoder_(encoder),
       layers_(layers),
@@ -120,14 +121,20 @@ Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, con
       heads_(std::move(heads)),
       head_layers_(std::move(head_layers)),
       needed_(needed_layers(layers, head_layers_)),
-      mirror_(mirror) {}
+      views_(views) {
+  const data::ImageShape& shape = encoder.image_shape();
+  if (views.shift >= std::min(shape.height, shape.width)) {
+    fail(ErrorKind::usage, "shift: {} pixels; expected less than the images have, {} x {}", views.shift, shape.height,
+         shape.width);
+  }
+}
 
 Classifier Classifier::of(const simd::Kernels& kernels, const Model& model) {
-  return of(kernels, model, model.net.classifier, model.net.mirror);
+  return of(kernels, model, model.net.classifier, model.net.views);
 }
 
 Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
-                          bool mirror) {
+                          const Views& views) {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
   for (const std::string& name : voters) {
@@ -139,7 +146,7 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, cons
       if (model.net.layers[i].name == name) head_layers.push_back(i);
     }
   }
-  return Classifier(kernels, model.encoder, model.layers, std::move(heads), std::move(head_layers), mirror);
+  return Classifier(kernels, model.encoder, model.layers, std::move(heads), std::move(head_layers), views);
 }
 
 void Classifier::run_view(const std::uint8_t* image, ForwardWorkspace& work) const {
@@ -159,19 +166,26 @@ void Classifier::head_logits(std::size_t h, const ForwardWorkspace& work, std::v
 void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const {
   const std::size_t classes = heads_.front()->classes();
   out.assign(classes, 0.0F);
-  std::vector<std::uint8_t> mirrored(mirror_ ? encoder_.image_shape().size() : 0);
+  std::vector<std::uint8_t> moved(encoder_.image_shape().size());
   std::vector<float> logits(classes);
   std::vector<std::int16_t> counts;
-  if (mirror_) data::mirror({image, mirrored.size()}, encoder_.image_shape(), mirrored.data());
-  const std::size_t views = mirror_ ? 2 : 1;
-  for (std::size_t view = 0; view < views; ++view) {
-    run_view(view == 0 ? image : mirrored.data(), work);
+  const auto far = static_cast<int>(views_.shift);
+  const std::array<std::array<int, 2>, 5> shifts = {{{0, 0}, {far, 0}, {-far, 0}, {0, far}, {0, -far}}};
+  for (std::size_t view = 0; view < views_.count(); ++view) {
+    const bool flip = views_.mirror && view % 2 == 1;
+    const auto [down, across] = shifts[views_.mirror ? view / 2 : view];
+    const std::uint8_t* seen = image;
+    if (flip || down != 0 || across != 0) {
+      data::shift({image, moved.size()}, encoder_.image_shape(), down, across, flip, moved.data());
+      seen = moved.data();
+    }
+    run_view(seen, work);
     for (std::size_t h = 0; h < heads_.size(); ++h) {
       head_logits(h, work, counts, logits);
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
     }
   }
-  const auto votes = static_cast<float>(views * heads_.size());
+  const auto votes = static_cast<float>(views_.count() * heads_.size());
   for (float& score : out) score /= votes;
 }
 

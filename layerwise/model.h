@@ -49,20 +49,20 @@ struct Evaluation {
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
 };
 
-// Classifies images with the heads of `voters` (layer names): the log-probabilities of all heads, and with `mirror` of the
-// mirrored image, are summed.
+// Classifies images with the heads of `voters` (layer names): the log-probabilities of all heads in all views are summed.
 class Classifier {
  public:
   Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
-             std::vector<const Head*> heads, std::vector<std::size_t> head_layers, bool mirror);
+             std::vector<const Head*> heads, std::vector<std::size_t> head_layers, const Views& views);
   static Classifier of(const simd::Kernels& kernels, const Model& model);
-  static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters, bool mirror);
+  static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
+                       const Views& views);
 
   // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace.
   void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const;
   ForwardWorkspace make_workspace() const { return forward_.make_workspace(needed_); }
 
-  // The accuracy of each head by itself, without mirror images, in one pass; collective like evaluate().
+  // The accuracy of each head by itself, of the image as it is, in one pass; collective like evaluate().
   std::vector<double> head_accuracies(mpi::Comm& comm, const data::Dataset& dataset) const;
 
   // All ranks take a share of the images; every rank gets the result.
@@ -80,7 +80,7 @@ class Classifier {
   std::vector<const Head*> heads_;
   std::vector<std::size_t> head_layers_;
   std::vector<bool> needed_;
-  bool mirror_;
+  Views views_;
 };
 
 }  // namespace bitloom::layerwise

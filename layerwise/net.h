@@ -66,13 +66,21 @@ struct StageSpec {
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 
+// The forms of an image whose votes are summed.
+struct Views {
+  bool mirror = true;     // its mirror image
+  std::size_t shift = 0;  // it (and its mirror image) moved up, down, left and right by so many pixels; 0: not
+
+  std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
+};
+
 struct NetSpec {
   std::string name;
   EncoderSpec encoder;
   std::vector<LayerSpec> layers;
   std::vector<StageSpec> stages;
   std::vector<std::string> classifier;  // layers whose heads vote; default: the last stage's heads
-  bool mirror = true;                   // the image and its mirror image both vote
+  Views views;                          // of an image, that vote
 
   const LayerSpec* find(const std::string& wanted) const;
   const LayerSpec& layer(const std::string& wanted) const;  // throws usage error with a suggestion

@@ -254,7 +254,8 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   Reader reader(json, source);
   reader.read("name", net.name);
   reader.read("classifier", net.classifier);
-  reader.read("mirror", net.mirror);
+  reader.read("mirror", net.views.mirror);
+  reader.read("shift", net.views.shift);
   if (const Json* child = reader.child("encoder")) net.encoder = read_encoder(*child, source + ": encoder");
   if (const Json* child = reader.child("head")) head = read_head(*child, head, source + ": head");
   const Json* layers = reader.child("layers");
@@ -303,7 +304,8 @@ NetSpec parse_net(const std::string& text, const std::string& source) {
 }
 
 Json to_json(const NetSpec& net) {
-  Json json = {{"name", net.name}, {"classifier", net.classifier}, {"mirror", net.mirror}};
+  Json json = {{"name", net.name}, {"classifier", net.classifier}, {"mirror", net.views.mirror}};
+  if (net.views.shift != 0) json["shift"] = net.views.shift;
   const EncoderSpec& encoder = net.encoder;
   json["encoder"] = {{"kind", encoder.kind},     {"patch", encoder.patch},     {"filters", encoder.filters},
                      {"levels", encoder.levels}, {"epsilon", encoder.epsilon}, {"contrast", encoder.contrast}};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -40,7 +41,10 @@ class Run {
   void open_cache();
   void store_stage(const Stage& stage);
   void read_checkpoint();
-  void write_checkpoint(const Stage* stage);
+  void write_checkpoint(Stage* stage, bool wait);
+  void finish_writing();
+  bool is_writing() const;
+  void mark_progress(std::size_t step, bool now);
   bool reuse(std::size_t s);
   void train_stage(std::size_t s);
   void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
@@ -57,7 +61,7 @@ class Run {
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
   void drop_outdated_heads(std::size_t s);
-  Classifier classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const;
+  Classifier classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const;
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>
   void on_root(F&& f) {
@@ -82,6 +86,9 @@ class Run {
   std::optional<TensorFile> resume_from_;  // state of the stage under way
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
+  Clock::time_point marked_;
+  std::size_t beats_ = 0;
+  std::future<void> writing_;  // of a checkpoint
   bool inputs_error_told_ = false;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -14,6 +15,9 @@ using Json = nlohmann::json;
 
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
 constexpr std::string_view trainer_version = "bitloom stage 3";
+
+// To be raised when checkpoints hold other tensors: older ones are not read.
+constexpr std::string_view checkpoint_version = "checkpoint 2";
 
 // What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
@@ -33,7 +37,7 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
     hasher.update(std::string_view(stage.dump()));
     for (const std::string& name : net.stages[s].train) {
       for (const Json& layer : json["layers"]) {
-        if (layer["name"] == name) hasher.update(std::string_view(layer.dump()));
+        if (layer["name"].get_ref<const std::string&>() == name) hasher.update(std::string_view(layer.dump()));
       }
       if (const auto before = trained_by.find(name); before != trained_by.end()) {
         hasher.update(std::string_view(before->second.hex()));
@@ -66,7 +70,8 @@ void Run::identify(const Hash128& encoder) {
   Hasher hasher;
   for (const Hash128& key : keys_) hasher.update(std::string_view(key.hex()));
   for (const std::string& voter : options_.net.classifier) hasher.update(std::string_view(voter));
-  run_key_ = hasher.update(options_.net.mirror ? 1 : 0).finish().hex();
+  hasher.update(options_.net.views.mirror ? 1 : 0).update(options_.net.views.shift);
+  run_key_ = hasher.update(checkpoint_version).finish().hex();
   const std::string mine = data_hash_ + run_key_;
   const std::string roots = comm_.broadcast_text(mine);
   comm_.together([&] {
@@ -174,10 +179,23 @@ void Run::drop_outdated_heads(std::size_t s) {
   }
 }
 
-void Run::write_checkpoint(const Stage* stage) {
+// Throws what writing the last checkpoint threw.
+void Run::finish_writing() {
+  if (writing_.valid()) writing_.get();
+}
+
+bool Run::is_writing() const {
+  return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+// `wait`: until it is on the disk; otherwise training goes on meanwhile.
+void Run::write_checkpoint(Stage* stage, bool wait) {
+  TensorFile of_stage;
+  if (stage != nullptr) stage->save(of_stage);
   on_root([&] {
-    TensorFile file;
+    finish_writing();
     metrics_->sync();
+    TensorFile file;
     Json notes = {{"stage", stage_},
                   {"seconds", elapsed()},
                   {"images", result_.images},
@@ -193,16 +211,32 @@ void Run::write_checkpoint(const Stage* stage) {
     file.metadata["bitloom.run"] = run_key_;
     result_.model.encoder.save(file);
     save_trained(file);
-    if (stage != nullptr) stage->save(file);
+    // Layers and heads that learn again are there as they are now.
+    for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
     // The last good checkpoint stays until the new one is complete, and one more is kept.
-    const auto path = options_.folder / checkpoint_name;
-    const std::vector<std::byte> bytes = file.serialize();
-    const auto next = options_.folder / "checkpoint.next.safetensors";
-    write_atomically(next, bytes);
-    std::error_code ignored;
-    if (std::filesystem::exists(path)) std::filesystem::rename(path, options_.folder / previous_name, ignored);
-    std::filesystem::rename(next, path);
+    writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
+      const auto path = folder / checkpoint_name;
+      const auto next = folder / "checkpoint.next.safetensors";
+      write_atomically(next, file.serialize());
+      std::error_code ignored;
+      if (std::filesystem::exists(path)) std::filesystem::rename(path, folder / previous_name, ignored);
+      std::filesystem::rename(next, path);
+    });
+    if (wait) finish_writing();
   });
+}
+
+// Tells who watches the run how far it is. Nothing depends on it, so nothing is said of failures.
+void Run::mark_progress(std::size_t step, bool now) {
+  if (!comm_.is_root() || (!now && seconds_since(marked_) < 0.2)) return;
+  marked_ = Clock::now();
+  const auto next = options_.folder / "progress.next.json";
+  std::ofstream file(next);
+  file << Json{{"stage", stage_}, {"step", step}, {"start", options_.start}, {"beat", ++beats_}}.dump() << "\n";
+  file.close();
+  if (!file) return;
+  std::error_code ignored;
+  std::filesystem::rename(next, options_.folder / progress_name, ignored);
 }
 
 void Run::read_checkpoint() {

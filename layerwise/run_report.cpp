@@ -10,7 +10,7 @@ namespace bitloom::layerwise {
 using Json = nlohmann::json;
 
 // The heads of `voters`, those of the stage under way as they are now.
-Classifier Run::classifier(const std::vector<std::string>& voters, bool mirror, const Stage* stage) const {
+Classifier Run::classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
   for (const std::string& name : voters) {
@@ -23,7 +23,7 @@ Classifier Run::classifier(const std::vector<std::string>& voters, bool mirror, 
     }
     heads.push_back(head);
   }
-  return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, mirror);
+  return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, views);
 }
 
 void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {
@@ -41,7 +41,7 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   std::string text = fmt::format("{} epoch {}/{}:", stage.spec().name, number, stage.spec().epochs);
   std::vector<double> validation;
   if (data_.validation.size() != 0) {
-    validation = classifier(stage.spec().heads, false, &stage).head_accuracies(comm_, data_.validation);
+    validation = classifier(stage.spec().heads, {false, 0}, &stage).head_accuracies(comm_, data_.validation);
   }
   for (std::size_t h = 0; h < stage.heads(); ++h) {
     const double loss = epoch.loss[h] / images;
@@ -68,6 +68,21 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   const PhaseTimes& times = epoch.times;
   line["times"] = {{"data", times.data}, {"encode", times.encode},     {"prefix", times.prefix}, {"forward", times.forward},
                    {"head", times.head}, {"gradient", times.gradient}, {"reduce", times.reduce}, {"update", times.update}};
+  if (const mpi::ExchangeCounts& counts = epoch.exchange; counts.updates != 0 && comm_.is_root()) {
+    const auto updates = static_cast<double>(counts.updates);
+    const double up = static_cast<double>(counts.worker_bytes) / updates / static_cast<double>(options_.train.workers);
+    const double down = static_cast<double>(counts.answer_bytes) / updates;
+    const auto elements = static_cast<double>(counts.elements);
+    line["exchange"] = {{"workers", options_.train.workers},
+                        {"bytes_per_worker_update", up},
+                        {"bytes_per_answer", down},
+                        {"dense_f32_bytes", 4 * elements / static_cast<double>(counts.worker_updates)},
+                        {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
+                        {"root_sent_down", counts.sent_down},
+                        {"encode_seconds", counts.encode},
+                        {"wait_seconds", counts.wait}};
+    text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
+  }
   line["frozen"] = report_inputs(stage);
   if (comm_.is_root()) metrics_->write(line);
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
@@ -79,10 +94,10 @@ std::string validation_text(const std::optional<double>& accuracy) {
 
 Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*accuracy) : Json(); }
 
-// Collective: the accuracy of the vote on the validation images, if there are any.
+// Collective: the accuracy of the vote on the validation images, if there are any. Shifted views are for the end.
 std::optional<double> Run::validate(const std::vector<std::string>& voters) {
   if (data_.validation.size() == 0) return std::nullopt;
-  return classifier(voters, options_.net.mirror, nullptr).evaluate(comm_, data_.validation).accuracy();
+  return classifier(voters, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation).accuracy();
 }
 
 void Run::report_stage(const StageSummary& summary) {
@@ -127,7 +142,7 @@ void Run::finish_stage(const Stage& stage) {
 void Run::finish_run() {
   Model& model = result_.model;
   const MapShape input = model.encoder.output();
-  const Classifier voters = classifier(model.net.classifier, model.net.mirror, nullptr);
+  const Classifier voters = classifier(model.net.classifier, model.net.views, nullptr);
   if (data_.validation.size() != 0) result_.validation = voters.evaluate(comm_, data_.validation);
   if (data_.test.size() != 0) result_.test = voters.evaluate(comm_, data_.test);
   result_.seconds = elapsed();
@@ -154,7 +169,9 @@ void Run::finish_run() {
     model.layers.back().load(trained);
   }
   std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
+  mark_progress(0, true);
   on_root([&] {
+    finish_writing();
     const auto path = options_.folder / model_name;
     const auto next = options_.folder / "model.next.safetensors";
     model.save(next);

@@ -25,7 +25,6 @@ const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std
 }
 
 constexpr std::size_t largest_sum = 0x7FFFFFFF;  // in LayerSums::weight
-constexpr std::size_t largest_code = 128;
 
 // The largest share of a batch that a rank gets.
 std::size_t images_per_rank(std::size_t batch, std::size_t ranks) { return (batch + ranks - 1) / ranks; }
@@ -37,6 +36,17 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   const std::size_t batch = std::min(options.batch, train.size());
   if (batch < ranks) {
     fail(ErrorKind::usage, "--batch: {} images cannot be shared among {} ranks; expected at least one each", batch, ranks);
+  }
+  check_workers(options.workers, batch);
+  if (options.sparse) {
+    mpi::check(options.exchange);
+    if (options.workers < ranks) {
+      fail(ErrorKind::usage, "--workers: {} logical workers on {} ranks; expected at least one each", options.workers, ranks);
+    }
+    if (options.signal == "exact")
+      fail(ErrorKind::usage, "--signal: 'exact' needs dense sums; expected window with --exchange sparse");
+    if (options.repeat != 1)
+      fail(ErrorKind::usage, "--repeat: {} needs dense sums; expected 1 with --exchange sparse", options.repeat);
   }
   if (spec.heads.empty()) {
     fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
@@ -78,6 +88,12 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
            name, most);
     }
     check_rule(options.layer.rule, layer.spec());
+    if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
+      fail(ErrorKind::usage,
+           "--flips-per-update: {} for layer '{}' of {} weights under --rule {}; expected 0, or binary weights "
+           "under accumulate",
+           options.layer.flip_limit, name, layer.spec().ternary ? "ternary" : "binary", options.layer.rule.name);
+    }
   }
   for (const std::string& name : spec.heads) {
     try {
@@ -98,12 +114,19 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
       train_(train),
       options_(with_signal(options)),
       id_(id),
-      batch_(std::min(options.batch, train.size())) {
+      batch_(std::min(options.batch, train.size())),
+      workers_(options.workers, train.size(), batch_, options.seed) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   check_stage(spec, layers, train, options, ranks);
   const auto rank = static_cast<std::size_t>(comm.rank());
-  local_begin_ = rank * batch_ / ranks;
-  local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
+  if (options.sparse) {
+    const auto [first, last] = workers_.on_rank(rank, ranks);
+    local_begin_ = workers_.first_place(first);
+    local_images_ = workers_.first_place(last) - local_begin_;
+  } else {
+    local_begin_ = rank * batch_ / ranks;
+    local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
+  }
 
   std::vector<std::size_t> wanted;
   for (const std::string& name : spec.train) {
@@ -188,6 +211,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     thread->cell_gradient.resize(states_.size());
     threads_.push_back(std::move(thread));
   }
+  if (options.sparse) make_exchange();
 }
 
 Stage::~Stage() = default;
@@ -200,6 +224,8 @@ void StepResult::clear() {
   active_share.clear();
   modes.clear();
   times = {};
+  exchange = {};
+  stop = checkpoint = false;
 }
 
 std::size_t Stage::position(const std::string& layer) const {
@@ -215,9 +241,7 @@ double Stage::rate() const {
 void Stage::choose_images() {
   const std::size_t epoch = step_ / steps_per_epoch();
   if (epoch != order_epoch_) {
-    order_.resize(train_.size());
-    std::iota(order_.begin(), order_.end(), 0U);
-    shuffle(order_.data(), order_.size(), Random(options_.seed, Stream::shuffle, id_, epoch));
+    workers_.order(id_, epoch, order_);
     order_epoch_ = epoch;
   }
   const std::size_t first = step_ % steps_per_epoch() / options_.repeat * batch_ + local_begin_;
@@ -261,17 +285,64 @@ void Stage::reduce(bool weights) {
   for (HeadState& head : heads_) {
     for (const std::span<std::int64_t> part : head.sums.all()) comm_.sum(part);
   }
+  comm_.sum(std::span(totals_));
 }
 
-const StepResult& Stage::step() {
+// The heads' learning rate rises at the start of a stage.
+double Stage::head_rate() const {
+  const std::size_t rise = std::clamp<std::size_t>(options_.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
+  return options_.head_rate * std::min(1.0, static_cast<double>(step_ + 1) / static_cast<double>(rise)) * rate();
+}
+
+void Stage::update_from_sums(bool learn) {
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    result_.flips.push_back(trainers_[t]->update(states_[t].sums, batch_, rate(), learn, step_));
+  }
+  for (HeadState& head : heads_) head.head->update(head.sums, batch_, head_rate(), options_.head_decay);
+}
+
+// What all images of the step gave, now that the sums are those of all ranks.
+void Stage::report_sums() {
+  for (LayerState& state : states_) {
+    if (exchange_ == nullptr || with_statistics_) {
+      const MapShape& map = layers_[state.index].geometry().output;
+      std::int64_t active = 0;
+      for (const std::int64_t channel : state.sums.active()) active += channel;
+      state.active_share = static_cast<double>(active) / static_cast<double>(batch_ * map.height * map.width * map.channels);
+    }
+    result_.active_share.push_back(state.active_share);
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    result_.loss.push_back(1e-6 * static_cast<double>(totals_[2 * h]));
+    result_.correct.push_back(static_cast<std::size_t>(totals_[2 * h + 1]));
+  }
+  result_.stop = totals_[2 * heads_.size()] != 0;
+  result_.checkpoint = totals_[2 * heads_.size() + 1] != 0;
+}
+
+const StepResult& Stage::step(const StepRequest& request) {
   if (!initialised_) initialise();
+  request_ = request;
   result_.clear();
   result_.images = batch_;
-  choose_images();
-  for (LayerState& state : states_) state.sums.clear();
   const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
   const bool learn = step_ >= warmup;
   const bool weights = learn && options_.layer.learn_weights;
+  if (exchange_ != nullptr) {
+    with_statistics_ = statistics_due(warmup);
+    run_workers(weights, learn);
+    Clock::time_point clock = Clock::now();
+    mpi::Bundle merged = exchange_->gather();
+    merged = exchange_->spread(comm_.is_root() ? answer_to(std::move(merged)) : mpi::Bundle{});
+    lap(clock, result_.times.reduce);
+    update_from_answer(merged, learn);
+    lap(clock, result_.times.update);
+    result_.exchange = exchange_->take_counts();
+    ++step_;
+    return result_;
+  }
+  choose_images();
+  for (LayerState& state : states_) state.sums.clear();
   run_forward();
   Clock::time_point clock = Clock::now();
   run_heads();
@@ -282,42 +353,37 @@ const StepResult& Stage::step() {
   lap(clock, result_.times.gradient);
   reduce(windowed);
   lap(clock, result_.times.reduce);
-  const double now = rate();
-  for (std::size_t t = 0; t < states_.size(); ++t) {
-    const MapShape& map = layers_[states_[t].index].geometry().output;
-    const LayerSums& sums = states_[t].sums;
-    std::int64_t active = 0;
-    for (const std::int64_t channel : sums.active()) active += channel;
-    result_.active_share.push_back(static_cast<double>(active) /
-                                   static_cast<double>(batch_ * map.height * map.width * map.channels));
-    result_.flips.push_back(trainers_[t]->update(sums, batch_, now, learn, step_));
-  }
-  const std::size_t rise = std::clamp<std::size_t>(options_.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
-  const double risen = std::min(1.0, static_cast<double>(step_ + 1) / static_cast<double>(rise));
-  for (HeadState& head : heads_) {
-    head.head->update(head.sums, batch_, options_.head_rate * risen * now, options_.head_decay);
-  }
+  report_sums();
+  update_from_sums(learn);
   lap(clock, result_.times.update);
   ++step_;
   return result_;
 }
 
-void Stage::save(TensorFile& file) const {
+void Stage::save(TensorFile& file) {
   for (const auto& trainer : trainers_) {
     trainer->layer().save(file);
     trainer->save(file);
   }
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->save(file, spec_.heads[h] + ".head", true);
-  file.put("stage.progress", {2}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U});
+  std::vector<double> shares;
+  for (const LayerState& state : states_) shares.push_back(state.active_share);
+  file.put("stage.active_share", {shares.size()}, shares);
+  file.put("stage.progress", {3}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U, observed_});
+  if (exchange_ != nullptr) exchange_->save(file, "stage.exchange");
 }
 
 void Stage::load(const TensorFile& file) {
-  const auto progress = file.get("stage.progress", DType::u64, {2}).as<std::uint64_t>();
+  const auto progress = file.get("stage.progress", DType::u64, {3}).as<std::uint64_t>();
+  const auto shares = file.get("stage.active_share", DType::f64, {states_.size()}).as<double>();
+  for (std::size_t t = 0; t < states_.size(); ++t) states_[t].active_share = shares[t];
   for (const auto& trainer : trainers_) trainer->load(file);
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->load(file, spec_.heads[h] + ".head", true);
   step_ = progress[0];
   loaded_ = ~std::size_t{0};
   initialised_ = progress[1] != 0;
+  observed_ = options_.sparse && options_.exchange.exact() ? step_ : progress[2];
+  if (exchange_ != nullptr) exchange_->load(file, "stage.exchange");
 }
 
 }  // namespace bitloom::layerwise

@@ -18,9 +18,17 @@
 #include "layerwise/phase_times.h"
 #include "layerwise/stage_inputs.h"
 #include "layerwise/train_options.h"
+#include "layerwise/workers.h"
 #include "mpi/comm.h"
+#include "mpi/sparse_exchange.h"
 
 namespace bitloom::layerwise {
+
+// What ranks tell one another along with a step's sums, so that no message is spent on it.
+struct StepRequest {
+  bool stop = false;        // the run is to end after this step
+  bool checkpoint = false;  // it is time for one
+};
 
 struct StepResult {
   std::size_t images = 0;
@@ -30,6 +38,9 @@ struct StepResult {
   std::vector<double> active_share;  // per trained layer
   std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
+  mpi::ExchangeCounts exchange;      // of this rank, with sparse messages
+  // Whether any rank asked for it in its StepRequest.
+  bool stop = false, checkpoint = false;
 
   // Keeps the memory.
   void clear();
@@ -63,8 +74,8 @@ class Stage {
   bool finished() const { return step_ >= total_steps(); }
   double rate() const;  // the schedule's share of the learning rates now
 
-  // Valid until the next step. Steps after the first few allocate no memory.
-  const StepResult& step();
+  // Valid until the next step. Steps after the first few allocate no memory (but for sparse messages).
+  const StepResult& step(const StepRequest& request = {});
 
   StageInputs& inputs() { return *inputs_; }
   const StageInputs& inputs() const { return *inputs_; }
@@ -74,8 +85,8 @@ class Stage {
   const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
   const std::vector<std::unique_ptr<LayerTrainer>>& trainers() const { return trainers_; }
 
-  // Everything that a bit-exact resume needs, the trained layers included.
-  void save(TensorFile& file) const;
+  // Everything that a bit-exact resume needs, the trained layers included. Collective: what other ranks hold is in rank 0's.
+  void save(TensorFile& file);
   void load(const TensorFile& file);
 
  private:
@@ -101,6 +112,7 @@ class Stage {
     std::size_t cell_factor = 1;
     std::vector<ImageEntries> entries;  // per local image
     LayerSums sums;
+    double active_share = 0;             // when it was last summed
     std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
     std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
@@ -121,6 +133,17 @@ class Stage {
   void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
   void run_exact();
   void reduce(bool weights);
+  void update_from_sums(bool learn);
+  void report_sums();
+  double head_rate() const;
+
+  // With sparse messages: stage_exchange.cpp.
+  void make_exchange();
+  bool statistics_due(std::size_t warmup) const;
+  void run_workers(bool weights, bool learn);
+  void send_worker(bool weights, bool learn);
+  mpi::Bundle answer_to(mpi::Bundle merged);
+  void update_from_answer(const mpi::Bundle& answer, bool learn);
 
   const simd::Kernels& kernels_;
   mpi::Comm& comm_;
@@ -138,10 +161,18 @@ class Stage {
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
-  StepResult result_;                      // of the last step
-  std::vector<std::int64_t> head_totals_;  // per head: loss in millionths of nats, correct images
+  StepResult result_;  // of the last step
+  StepRequest request_;
+  std::vector<std::int64_t> totals_;  // per head: loss in millionths of nats, correct images; then requests: stop, checkpoint
+
+  std::unique_ptr<mpi::SparseExchange> exchange_;  // null: dense sums
+  std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
+  bool with_statistics_ = false;                   // this update
+  std::size_t observed_ = 0;                       // steps done when the last update with statistics was made
+  std::vector<std::int64_t> kept_statistics_;      // scratch
 
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
+  Workers workers_;
   std::size_t order_epoch_ = ~std::size_t{0};
   std::vector<std::uint32_t> order_;  // of this epoch
   std::size_t local_begin_ = 0;       // this rank's part of the batch

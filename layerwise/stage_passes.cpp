@@ -89,6 +89,7 @@ void Stage::run_forward() {
   const std::size_t minibatch = step_ / options_.repeat;
   const bool same = loaded_ == minibatch;
   const bool again = (step_ + 1) / options_.repeat == minibatch;
+  result_.modes.clear();
   for (LayerState& state : states_) {
     result_.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
   }
@@ -152,10 +153,12 @@ void Stage::run_heads() {
     thread.head_totals[2 * h] += loss.micro_nats;
     thread.head_totals[2 * h + 1] += static_cast<std::int64_t>(loss.correct);
   }
-  head_totals_.assign(2 * heads_.size(), 0);
+  totals_.assign(2 * heads_.size(), 0);
   for (const auto& thread : threads_) {
-    for (std::size_t k = 0; k < head_totals_.size(); ++k) head_totals_[k] += thread->head_totals[k];
+    for (std::size_t k = 0; k < totals_.size(); ++k) totals_[k] += thread->head_totals[k];
   }
+  totals_.push_back(request_.stop ? 1 : 0);
+  totals_.push_back(request_.checkpoint ? 1 : 0);
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     heads_[h].sums.clear();
     const auto total = heads_[h].sums.all();
@@ -165,11 +168,6 @@ void Stage::run_heads() {
         for (std::size_t j = 0; j < total[k].size(); ++j) total[k][j] += part[k][j];
       }
     }
-  }
-  comm_.sum(std::span(head_totals_));
-  for (std::size_t h = 0; h < heads_.size(); ++h) {
-    result_.loss.push_back(1e-6 * static_cast<double>(head_totals_[2 * h]));
-    result_.correct.push_back(static_cast<std::size_t>(head_totals_[2 * h + 1]));
   }
 }
 
@@ -269,7 +267,8 @@ void Stage::run_backward(bool weights) {
   gather_statistics();
   if (!weights) return;
   for (LayerState& state : states_) {
-    accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(), state.entries, state.sums.weight.data());
+    accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(),
+                               std::span<const ImageEntries>(state.entries).first(local_images_), state.sums.weight.data());
   }
 }
 

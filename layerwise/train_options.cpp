@@ -146,6 +146,17 @@ std::string describe(const TrainOptions& options) {
   // Without augmentation all copies are the image itself.
   if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
   if (options.repeat != 1) json["repeat"] = options.repeat;
+  if (options.workers != 1) json["workers"] = options.workers;
+  if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
+  // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
+  if (options.sparse && !options.exchange.exact()) {
+    const mpi::ExchangeOptions& exchange = options.exchange;
+    json["exchange"] = {{"threshold", exchange.threshold},
+                        {"bytes_per_update", exchange.bytes_per_update},
+                        {"value_bits", exchange.value_bits},
+                        {"residuals", static_cast<int>(exchange.residuals)},
+                        {"statistics_every", exchange.statistics_every}};
+  }
   return json.dump();
 }
 

@@ -10,6 +10,7 @@
 #include "layerwise/layer_trainer.h"
 #include "layerwise/net.h"
 #include "layerwise/stage_inputs.h"
+#include "mpi/sparse_exchange.h"
 
 namespace bitloom::layerwise {
 
@@ -30,6 +31,9 @@ struct TrainOptions {
   // With `repeat`: layers of which at most this share of channels changed are convolved in part (count_cache.h); below 0: none.
   // bench/repeat.cpp: with two updates in a row it pays up to about a fifth, with many up to a half.
   double counts_limit = 0.2;
+  std::size_t workers = 1;        // logical workers, who share the images (workers.h)
+  bool sparse = false;            // they exchange sparse messages instead of whole sums
+  mpi::ExchangeOptions exchange;  // with `sparse`
   LayerOptions layer;
 
   InputOptions input() const { return {seed, augment, augment_copies}; }

@@ -33,6 +33,7 @@ void Run::train_stage(std::size_t s) {
   for (const auto& [name, value] : stage->spec().options) {
     progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
   }
+  mark_progress(stage->step_number(), true);
   place_inputs(*stage);
   StepResult epoch;
   std::size_t epoch_steps = 0;
@@ -40,7 +41,11 @@ void Run::train_stage(std::size_t s) {
   Clock::time_point last_checkpoint = Clock::now();
   while (!stage->finished()) {
     const Clock::time_point before = Clock::now();
-    const StepResult& step = stage->step();
+    const StepRequest request = {
+        (options_.stop && options_.stop()) ||
+            (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
+        comm_.is_root() && seconds_since(last_checkpoint) >= options_.checkpoint_seconds && !is_writing()};
+    const StepResult& step = stage->step(request);
     epoch_seconds += seconds_since(before);
     ++epoch_steps;
     ++result_.steps;
@@ -51,12 +56,14 @@ void Run::train_stage(std::size_t s) {
     };
     epoch.images += step.images;
     epoch.times += step.times;
+    epoch.exchange += step.exchange;
     add(epoch.loss, step.loss);
     add(epoch.correct, step.correct);
     add(epoch.flips, step.flips);
     add(epoch.active_share, step.active_share);
 
     const std::size_t done = stage->step_number();
+    mark_progress(done, false);
     const double rate = static_cast<double>(epoch.images) / std::max(epoch_seconds, 1e-9);
     const double left = static_cast<double>((stage->total_steps() - done) * step.images) / rate;
     progress_.update(fmt::format(
@@ -65,21 +72,19 @@ void Run::train_stage(std::size_t s) {
         100.0 * static_cast<double>(epoch.correct.back()) / static_cast<double>(epoch.images), rate, format_duration(left)));
     if (done % stage->steps_per_epoch() == 0) {
       peak_memory();
+      mark_progress(done, true);
       report_epoch(*stage, epoch, epoch_steps, epoch_seconds);
       epoch = {};
       epoch_steps = 0;
       epoch_seconds = 0;
     }
-    const bool asked =
-        (options_.stop && options_.stop()) || (options_.stop_after_steps != 0 && result_.steps >= options_.stop_after_steps);
-    if (comm_.flag_any(asked) && !stage->finished()) {
-      write_checkpoint(stage.get());
+    if (step.stop && !stage->finished()) {
+      write_checkpoint(stage.get(), true);
       fail(ErrorKind::interrupted, "interrupted at step {} of stage '{}'; everything is in {}", done, stage->spec().name,
            options_.folder.string());
     }
-    const bool due = comm_.is_root() && seconds_since(last_checkpoint) >= options_.checkpoint_seconds;
-    if (comm_.flag_any(due) && !stage->finished()) {
-      write_checkpoint(stage.get());
+    if (step.checkpoint && !stage->finished()) {
+      write_checkpoint(stage.get(), false);
       last_checkpoint = Clock::now();
     }
   }
@@ -114,7 +119,7 @@ RunResult Run::execute() {
   while (stage_ < options_.net.stages.size()) {
     if (resume_from_.has_value() || !reuse(stage_)) train_stage(stage_);
     ++stage_;
-    if (stage_ < options_.net.stages.size()) write_checkpoint(nullptr);
+    if (stage_ < options_.net.stages.size()) write_checkpoint(nullptr, true);
   }
   finish_run();
   return std::move(result_);

@@ -19,6 +19,7 @@ struct EvalSettings {
   std::string split = "test";
   std::string layers;
   std::string mirror = "model";
+  std::size_t shift = 0;
   bool json = false;
 
   void declare(Options& options) {
@@ -27,6 +28,9 @@ struct EvalSettings {
     options.choice("split", split, {"test", "validation", "train"}, "which images");
     options.text("layers", layers, "L1,L2,...", "layers whose heads vote, instead of those that the model names");
     options.choice("mirror", mirror, {"on", "off", "model"}, "whether mirror images vote too; model: as the model says");
+    options.count(
+        "shift", shift, 0, 1000,
+        "images moved by so many pixels up, down, left and right vote too, or 0: none; without it: as the model says");
     options.flag("json", json, "print one JSON object instead of tables");
     options.group("Data (a run's own where not given)");
     data.declare(options);
@@ -127,8 +131,10 @@ int eval(Session& session, std::span<const std::string> args) {
     return chosen;
   });
   const std::vector<std::string> voters = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
-  const bool mirror = settings.mirror == "model" ? model.net.mirror : settings.mirror == "on";
-  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, voters, mirror);
+  layerwise::Views views = model.net.views;
+  if (settings.mirror != "model") views.mirror = settings.mirror == "on";
+  if (options.source("shift") != Options::Source::none) views.shift = settings.shift;
+  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, voters, views);
   const layerwise::Evaluation result = classifier.evaluate(session.comm, *set);
   if (settings.json) {
     print_json(session.terminal, settings, result, voters);

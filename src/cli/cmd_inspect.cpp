@@ -46,7 +46,11 @@ Json layers_json(const std::vector<LayerSummary>& layers) {
 
 // What is known of a net alone.
 Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& encoder) {
-  Json json = {{"net", net.name}, {"classifier", net.classifier}, {"mirror", net.mirror}};
+  Json json = {{"net", net.name},
+               {"classifier", net.classifier},
+               {"mirror", net.views.mirror},
+               {"shift", net.views.shift},
+               {"views", net.views.count()}};
   json["encoder"] = {
       {"kind", net.encoder.kind}, {"height", encoder.height}, {"width", encoder.width}, {"bits", encoder.channels}};
   json["layers"] = layers_json(summarise_layers(net, encoder));
@@ -91,7 +95,9 @@ std::string number(const Json& value) { return format_count(value.get<std::uint6
 
 void print(Terminal& terminal, const Json& json) {
   terminal.print("net '{}'{}", json["net"].get<std::string>(),
-                 json["mirror"].get<bool>() ? ", the mirror image votes too" : "");
+                 !json["mirror"].get<bool>()       ? ""
+                 : json["shift"] == std::size_t{0} ? ", the mirror image votes too"
+                                                   : ", mirrored and shifted images vote too");
   const Json& encoder = json["encoder"];
   std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
                                  encoder["height"].get<std::size_t>(), encoder["width"].get<std::size_t>(),
@@ -116,7 +122,7 @@ void print(Terminal& terminal, const Json& json) {
                       head["votes"].get<bool>() ? "yes" : "no"});
     }
     terminal.line(table(rows));
-    const std::size_t views = json["mirror"].get<bool>() ? 2 : 1;
+    const auto views = json["views"].get<std::size_t>();
     terminal.print("per image, {} view{}: {} bit-MACs, {} multiply-adds of encoder and heads", views, views == 1 ? "" : "s",
                    format_count(views * json["bit_macs"].get<std::uint64_t>()),
                    format_count(views * (json["head_macs"].get<std::uint64_t>() + encoder["macs"].get<std::uint64_t>())));

@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t default_workers = 64;  // with sparse messages
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::string> rule_names() {
@@ -57,6 +58,10 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
                  "how long a process waits for the others before it takes them for lost and ends the run (exit code 7); 0: for "
                  "ever");
+  options.text(
+      "notice-command", settings.notice_command, "COMMAND",
+      "a shell command that every process runs again and again: when it ends with 0, this machine is about to be taken "
+      "away, and the run stops at a checkpoint");
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
                "where trained stages and the outputs of frozen layers are kept between runs; none: nowhere; auto: the "
@@ -118,9 +123,43 @@ void declare_layers(Options& options, TrainSettings& settings) {
   declare_reals(options, settings.run.train, "Thresholds");
 }
 
+void declare_exchange(Options& options, TrainSettings& settings) {
+  mpi::ExchangeOptions& exchange = settings.run.train.exchange;
+  options.group("Exchange between workers");
+  options.choice("exchange", settings.exchange, {"dense", "sparse"},
+                 "what crosses the network: dense (whole sums, the same net on any number of processes) or sparse (only large "
+                 "gradients, in small messages)");
+  options.count("workers", settings.workers, 0, 1000000,
+                "logical workers that share the images, however many processes carry them; 0: 64 with sparse messages (but no "
+                "more than --batch), otherwise 1");
+  options.number("threshold", exchange.threshold, 0, 10000,
+                 "sparse: a worker sends gradients above so many root mean squares of its own; 0: all, which gives the dense "
+                 "result");
+  options.bytes(
+      "bytes-per-update", exchange.bytes_per_update,
+      "sparse: the threshold follows from this: what a worker sends and what it gets in an update, on average; 0: not");
+  options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
+                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
+  options.choice(
+      "residuals", settings.residuals, {"exact", "sum", "none"},
+      "sparse: what is not sent is sent later; in checkpoints it is exact, so that a restart changes nothing, or a sum "
+      "over workers, which is small; none: it is forgotten");
+  options.count("statistics-every", exchange.statistics_every, 1, 1000000,
+                "sparse: updates between those that carry what thresholds and windows follow from");
+  options.count(
+      "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
+      "binary layers, rule accumulate: at most so many flips of a layer in an update, the surest first; 0: any number");
+  options.transient(true);
+  options.count("tree", settings.fan_in, 1, 1000000, "sparse: processes below one in the tree that merges messages");
+  options.transient(false);
+}
+
 }  // namespace
 
-TrainSettings::TrainSettings() { run.cache_limit = std::uint64_t{8} << 30; }
+TrainSettings::TrainSettings() {
+  run.cache_limit = std::uint64_t{8} << 30;
+  run.train.exchange.threshold = 3;
+}
 
 void TrainSettings::declare(Options& options) {
   declare_run(options, *this);
@@ -128,6 +167,7 @@ void TrainSettings::declare(Options& options) {
   data.declare(options);
   declare_training(options, *this);
   declare_layers(options, *this);
+  declare_exchange(options, *this);
   options.hidden();
   options.transient(true);
   options.count("stop-after-steps", run.stop_after_steps, 0, any_count, "for tests: stop, resumable, after so many steps");
@@ -141,6 +181,14 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   if (batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch")) {
     run.train.batch = batch_per_rank * ranks;
   }
+  layerwise::TrainOptions& train = run.train;
+  train.sparse = exchange == "sparse";
+  train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
+  train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
+  train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
+                             : residuals == "sum" ? mpi::Residuals::sum
+                                                  : mpi::Residuals::none;
+  train.exchange.fan_in = static_cast<int>(fan_in);
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
   run.resume = resume;

@@ -28,8 +28,14 @@ struct TrainSettings {
   std::vector<std::string> searches;  // --search
   std::size_t epochs = 0;             // 0: as the net says
   std::size_t batch_per_rank = 0;     // 0: `batch` counts
+  std::string notice_command;
   double watchdog_seconds = mpi::Settings{}.watchdog_seconds;
   bool freeze_weights = false;
+  std::string exchange = "dense";
+  std::size_t workers = 0;  // 0: 64 with sparse messages, otherwise 1
+  std::size_t fan_in = 8;
+  std::string value_bits = "4";
+  std::string residuals = "exact";
   std::string augment = "crop4,flip";
   std::string cache = "auto";
   DataOptions data;

@@ -30,6 +30,7 @@ enum class Stream : std::uint64_t {
   test = 10,
   augment_copy = 11,
   dropout = 12,
+  workers = 13,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

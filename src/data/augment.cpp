@@ -70,8 +70,7 @@ int mean_of(const std::uint8_t* values, std::size_t count) {
   return static_cast<int>(sum / count);
 }
 
-// out(y, x) = in(y + down, x + across), both channels x height x width.
-void shift(const std::uint8_t* in, const ImageShape& shape, int down, int across, bool flip, std::uint8_t* out) {
+void shift_planes(const std::uint8_t* in, const ImageShape& shape, int down, int across, bool flip, std::uint8_t* out) {
   const auto height = static_cast<std::ptrdiff_t>(shape.height);
   const auto width = static_cast<std::ptrdiff_t>(shape.width);
   const std::ptrdiff_t begin = std::max<std::ptrdiff_t>(0, -across);  // columns begin .. end - 1 come from within the row
@@ -152,7 +151,7 @@ void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const
   const auto cut_y = static_cast<int>(random.below(static_cast<std::uint32_t>(shape.height)));
   const auto cut_x = static_cast<int>(random.below(static_cast<std::uint32_t>(shape.width)));
 
-  shift(image.data(), shape, down, across, flip, out);
+  shift_planes(image.data(), shape, down, across, flip, out);
   if (options.contrast != 0 || options.brightness != 0 || options.colour != 0) {
     const int centre = mean_of(out, shape.size());
     const std::size_t plane = shape.height * shape.width;
@@ -162,13 +161,13 @@ void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const
   if (options.cutout != 0) cut_out(out, shape, options.cutout, cut_y, cut_x);
 }
 
-void mirror(std::span<const std::uint8_t> image, const ImageShape& shape, std::uint8_t* out) {
-  if (image.size() != shape.size())
-    fail(ErrorKind::usage, "mirror: an image of {} bytes, expected {} x {} x {}", image.size(), shape.channels, shape.height,
-         shape.width);
-  for (std::size_t row = 0; row < shape.channels * shape.height; ++row)
-    std::reverse_copy(image.begin() + static_cast<std::ptrdiff_t>(row * shape.width),
-                      image.begin() + static_cast<std::ptrdiff_t>((row + 1) * shape.width), out + row * shape.width);
+void shift(std::span<const std::uint8_t> image, const ImageShape& shape, int down, int across, bool flip, std::uint8_t* out) {
+  const auto least = static_cast<int>(std::min(shape.height, shape.width));
+  if (image.size() != shape.size() || std::abs(down) >= least || std::abs(across) >= least) {
+    fail(ErrorKind::usage, "shift: an image of {} bytes by {} and {}, expected {} x {} x {} and less than {}", image.size(),
+         down, across, shape.channels, shape.height, shape.width, least);
+  }
+  shift_planes(image.data(), shape, down, across, flip, out);
 }
 
 }  // namespace bitloom::data

@@ -40,7 +40,8 @@ void check_augment(const Augment& options, const ImageShape& shape);
 void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
              std::uint8_t* out);
 
-// Left-right mirror image of `image` (channels x height x width) into `out` (as many bytes, not overlapping).
-void mirror(std::span<const std::uint8_t> image, const ImageShape& shape, std::uint8_t* out);
+// out(y, x) = image(y + down, x + across), what comes in from beyond the border being the reflection there; then, with `flip`,
+// mirrored. Throws a usage error unless both are smaller than the image.
+void shift(std::span<const std::uint8_t> image, const ImageShape& shape, int down, int across, bool flip, std::uint8_t* out);
 
 }  // namespace bitloom::data

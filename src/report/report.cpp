@@ -25,6 +25,7 @@ std::string render_report(const ReportInput& input) {
   page += confusion(log);
   page += time_split(log);
   page += weight_activity(log);
+  page += messages(log);
   page += filters(input);
   page += layer_table(input, log);
   page += configuration(input);

@@ -85,6 +85,12 @@ EpochEvent read_epoch(const json& line) {
     entry.train_accuracy = number(head, "train_accuracy");
     entry.validation_accuracy = number(head, "validation_accuracy");
   }
+  const auto exchange = line.find("exchange");
+  if (exchange != line.end() && exchange->is_object()) {
+    event.bytes_up = number(*exchange, "bytes_per_worker_update");
+    event.bytes_down = number(*exchange, "bytes_per_answer");
+    event.sent_share = number(*exchange, "sent_share");
+  }
   const auto times = line.find("times");
   if (times != line.end() && times->is_object()) {
     for (const std::string_view part : parts) {

@@ -31,6 +31,8 @@ struct EpochEvent {
   double epoch = missing, epochs = missing;
   double seconds = missing;  // since the run began
   double images_per_second = missing;
+  // With sparse messages: payload of a logical worker's messages and of the answers, per update; share of gradients sent.
+  double bytes_up = missing, bytes_down = missing, sent_share = missing;
   std::vector<LayerEpoch> layers;
   std::vector<std::pair<std::string, double>> times;  // seconds of this epoch by part, in the order of the parts table
 };

@@ -162,6 +162,41 @@ std::string weight_activity(const RunLog& log) {
                      plot("Pixels in the window", "share of pixels (%)", false, &LayerEpoch::active_share, 100) + "</div>\n");
 }
 
+std::string messages(const RunLog& log) {
+  const bool any =
+      std::any_of(log.epochs.begin(), log.epochs.end(), [](const EpochEvent& epoch) { return std::isfinite(epoch.bytes_up); });
+  if (!any) return "";
+  const TimeUnit unit = time_unit(log);
+  using EpochField = double EpochEvent::*;
+  const auto curve = [&](const char* name, EpochField field, double scale, int colour) {
+    Series series;
+    series.name = name;
+    series.colour = colour;
+    for (const EpochEvent& epoch : log.epochs) {
+      series.x.push_back(epoch.seconds / unit.seconds);
+      series.y.push_back(epoch.*field * scale);
+    }
+    return series;
+  };
+  const auto plot = [&](const char* title, const char* y, std::vector<Series> series) {
+    LineChart half;
+    half.title = title;
+    half.x.title = unit.title;
+    half.y = {y, true};
+    half.width = 530;
+    half.bands = stage_bands(log, unit);
+    half.series = std::move(series);
+    return chart(to_svg(half), false);
+  };
+  return section("messages", "What crosses the network",
+                 "The mean size of what a logical worker sends in an update and of the answer that it gets, everything "
+                 "counted, and the share of gradients that its messages hold.",
+                 "<div class=\"pair\">" +
+                     plot("Message size", "bytes per update",
+                          {curve("sent", &EpochEvent::bytes_up, 1, 0), curve("received", &EpochEvent::bytes_down, 1, 1)}) +
+                     plot("Gradients sent", "share (%)", {curve("", &EpochEvent::sent_share, 100, 0)}) + "</div>\n");
+}
+
 std::string time_split(const RunLog& log) {
   BarChart bars;
   bars.title = "Time per stage";

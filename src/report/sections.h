@@ -27,6 +27,7 @@ std::string repeat_command(const RunLog& log);
 // section_training.cpp
 std::string learning_curves(const RunLog& log);
 std::string weight_activity(const RunLog& log);
+std::string messages(const RunLog& log);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
 // section_model.cpp

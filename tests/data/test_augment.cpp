@@ -161,14 +161,20 @@ TEST_CASE("contrast, brightness and colour stay within their ranges and the byte
   }
 }
 
-TEST_CASE("mirror reverses rows and undoes itself") {
-  const auto image = noise(small);
-  std::vector<std::uint8_t> out(small.size(), guard), back(small.size(), guard);
-  mirror(image, small, out.data());
-  CHECK(out == shifted(image, small, 0, 0, true));
-  mirror(out, small, back.data());
-  CHECK(back == image);
-  CHECK(has(message_of(ErrorKind::usage, [&] { mirror(image, {1, 2, 3}, out.data()); }), "expected 3 x 1 x 2"));
+TEST_CASE("shifting and mirroring are what the definition says, and are refused beyond the image") {
+  const std::vector<std::uint8_t> image = noise(small);
+  std::vector<std::uint8_t> out(image.size());
+  const int least = static_cast<int>(std::min(small.height, small.width));
+  for (int down = 1 - least; down < least; ++down) {
+    for (int across = 1 - least; across < least; ++across) {
+      for (const bool flip : {false, true}) {
+        shift(image, small, down, across, flip, out.data());
+        REQUIRE(out == shifted(image, small, down, across, flip));
+      }
+    }
+  }
+  CHECK(has(message_of(ErrorKind::usage, [&] { shift(image, {1, 2, 3}, 0, 0, true, out.data()); }), "expected 3 x 1 x 2"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { shift(image, small, least, 0, false, out.data()); }), "and less than"));
 }
 
 TEST_CASE("augmentations are written and read as text") {

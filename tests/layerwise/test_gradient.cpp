@@ -336,7 +336,7 @@ TEST_CASE("the weight gradient of a large batch is the sum over its images", "[g
   std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
   for (std::size_t image = 0; image < Setup::images; ++image) {
     std::vector<std::int32_t> alone(expected.size(), 0);
-    accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {entries[image]}, alone.data());
+    accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {&entries[image], 1}, alone.data());
     const auto times = static_cast<std::int32_t>((batch - image + Setup::images - 1) / Setup::images);
     for (std::size_t k = 0; k < expected.size(); ++k) expected[k] += times * alone[k];
   }

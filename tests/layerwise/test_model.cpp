@@ -154,11 +154,11 @@ TEST_CASE("the vote is the mean of heads and views", "[model]") {
   for (std::size_t i = 0; i < data.size(); ++i) {
     const std::uint8_t* image = data.image(i).data();
     std::vector<std::uint8_t> mirrored(data.shape.size());
-    data::mirror(data.image(i), data.shape, mirrored.data());
+    data::shift(data.image(i), data.shape, 0, 0, true, mirrored.data());
     std::vector<double> mean(data.classes(), 0);
     for (const std::string& voter : {std::string("a"), std::string("b")}) {
       for (const std::uint8_t* view : {image, static_cast<const std::uint8_t*>(mirrored.data())}) {
-        const auto one = scores(Classifier::of(kernels, model, {voter}, false), view);
+        const auto one = scores(Classifier::of(kernels, model, {voter}, {false, 0}), view);
         double total = 0;
         for (const float score : one) total += std::exp(static_cast<double>(score));
         CHECK(std::fabs(total - 1) < 1e-4);  // log-probabilities
@@ -170,11 +170,30 @@ TEST_CASE("the vote is the mean of heads and views", "[model]") {
     // Both views vote, so the mirror image gets the same scores (but for the order of the sum).
     const auto mirror_vote = scores(Classifier::of(kernels, model), mirrored.data());
     for (std::size_t l = 0; l < mean.size(); ++l) REQUIRE(std::fabs(vote[l] - mirror_vote[l]) < 1e-4F);
+
+    // Shifted views vote with the image and its mirror image.
+    const Views moved = {true, 2};
+    std::vector<double> all(data.classes(), 0);
+    std::vector<std::uint8_t> view(data.shape.size());
+    for (const auto& [down, across] : {std::pair(0, 0), std::pair(2, 0), std::pair(-2, 0), std::pair(0, 2), std::pair(0, -2)}) {
+      for (const bool flip : {false, true}) {
+        data::shift(data.image(i), data.shape, down, across, flip, view.data());
+        const auto one = scores(Classifier::of(kernels, model, {"a"}, {false, 0}), view.data());
+        for (std::size_t l = 0; l < all.size(); ++l) all[l] += static_cast<double>(one[l]) / static_cast<double>(moved.count());
+      }
+    }
+    const auto moved_vote = scores(Classifier::of(kernels, model, {"a"}, moved), image);
+    for (std::size_t l = 0; l < all.size(); ++l) REQUIRE(std::fabs(static_cast<double>(moved_vote[l]) - all[l]) < 1e-4);
   }
-  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"c"}, false); }), "no layer 'c'"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"a"}, {true, 12}); }), "shift: 12 pixels"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"c"}, {false, 0}); }), "no layer 'c'"));
   Model partial = model;
   partial.heads.erase("a");
-  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, partial, {"a"}, false); }), "layer 'a' has no head"));
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         Classifier::of(kernels, partial, {"a"}, {false, 0});
+                       }),
+            "layer 'a' has no head"));
 }
 
 TEST_CASE("an evaluation counts what the scores say, in every instruction set", "[model]") {

@@ -25,7 +25,8 @@ const char* const joint = R"({
     {"name": "second", "train": ["c"], "head": {"grid": 1}}
   ],
   "classifier": ["b", "c"],
-  "mirror": false
+  "mirror": false,
+  "shift": 2
 })";
 
 // The complaint about a net of these layers and, if given, stages.
@@ -73,7 +74,8 @@ TEST_CASE("a net file says everything about the net", "[net]") {
   CHECK(net.stages[1].head.grid == 1);
   CHECK(net.stages[1].epochs == 4);
   CHECK(net.classifier == std::vector<std::string>{"b", "c"});
-  CHECK_FALSE(net.mirror);
+  CHECK_FALSE(net.views.mirror);
+  CHECK(net.views.shift == 2);
   CHECK(net.find("b") == &net.layers[1]);
   CHECK(net.find("d") == nullptr);
   CHECK(has(message_of(ErrorKind::usage, [&] { net.layer("d"); }), "net 'joint' has no layer 'd'"));

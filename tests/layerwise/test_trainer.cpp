@@ -139,7 +139,8 @@ TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
     const RunResult result = train(simd::kernels(), comm, resumed(options), splits(), lines);
     CHECK(has(lines.text(), "trying the one before"));
     CHECK(has(lines.text(), "training starts from the beginning") == both);
-    CHECK(result.steps == (both ? 10 : 8));
+    // The one before is of whatever step had passed when the disk was ready for it.
+    CHECK((result.steps == 10) == both);
     CHECK(result.images == 400);
     CHECK(difference(expected, result_of(options.folder)) == "");
     CHECK(fs::exists(options.folder / "checkpoint.safetensors.damaged"));

@@ -81,6 +81,82 @@ TEST_CASE("losses and flips are those of the whole batch", "[stage]") {
   }
 }
 
+TEST_CASE("sparse messages without a threshold give what dense sums give", "[stage]") {
+  for (StageCase c : all_stage_cases()) {
+    if (c.options.signal == "exact") continue;
+    INFO(c.name);
+    c.options.workers = 5;
+    mpi::Comm alone;
+    SmallStage dense(c, simd::kernels(), alone);
+    const TensorFile expected = dense.run(6);
+    c.options.sparse = true;
+    SmallStage sparse(c, simd::kernels(), world());
+    TensorFile result = sparse.run(6);
+    std::erase_if(result.tensors, [](const auto& tensor) { return tensor.first.starts_with("stage."); });
+    for (const auto& [name, tensor] : expected.tensors) {
+      if (name.starts_with("stage.")) result.tensors[name] = tensor;
+    }
+    // Accumulators are at rank 0 alone.
+    if (world().is_root()) CHECK(difference(expected, result) == "");
+  }
+}
+
+TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
+  for (StageCase c : all_stage_cases()) {
+    if (c.options.signal == "exact") continue;
+    INFO(c.name);
+    c.options.workers = 6;
+    c.options.sparse = true;
+    c.options.exchange.threshold = 1.5;
+    c.options.exchange.statistics_every = 3;
+    if (c.options.layer.rule.name == "accumulate" && c.name != "three joint layers") c.options.layer.flip_limit = 30;
+    mpi::Comm alone;
+    SmallStage single(c, simd::kernels(), alone);
+    single.run(9);
+    const TensorFile middle = single.run(0);
+    const TensorFile expected = single.run(9);
+    SmallStage shared(c, simd::kernels(), world());
+    const TensorFile result = shared.run(18);
+    SmallStage restarted(c, simd::kernels(), world());
+    restarted.stage().load(middle);
+    const TensorFile continued = restarted.run(9);
+    if (world().is_root()) {
+      CHECK(difference(expected, result) == "");
+      CHECK(difference(expected, continued) == "");
+    }
+  }
+}
+
+TEST_CASE("with sparse messages, all ranks hold the same weights, thresholds and heads", "[stage]") {
+  StageCase c = stage_cases()[3];
+  c.options.workers = 6;
+  c.options.sparse = true;
+  c.options.exchange.threshold = 1;
+  c.options.exchange.bytes_per_update = 2000;
+  SmallStage shared(c, simd::kernels(), world());
+  for (int step = 0; step < 12; ++step) shared.stage().step();
+  TensorFile mine;
+  for (const auto& trainer : shared.stage().trainers()) trainer->layer().save(mine);
+  for (std::size_t h = 0; h < shared.stage().heads(); ++h) shared.stage().head(h).save(mine, "head", false);
+  const TensorFile roots = TensorFile::parse(world().broadcast_bytes(mine.serialize()), "rank 0");
+  TensorFile unsigned_mine = TensorFile::parse(mine.serialize(), "this rank");
+  CHECK(difference(roots, unsigned_mine) == "");
+}
+
+TEST_CASE("sparse messages need at least a worker per rank, the windowed signal and fresh minibatches", "[stage]") {
+  StageCase c = stage_cases()[0];
+  c.options.sparse = true;
+  c.options.workers = static_cast<std::size_t>(world().size()) - 1;
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "--workers: "));
+  c.options.workers = 8;
+  c.options.repeat = 2;
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "--repeat: 2"));
+  StageCase exact = stage_cases()[4];
+  exact.options.sparse = true;
+  exact.options.workers = 8;
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(exact, simd::kernels(), world()); }), "--signal: "));
+}
+
 TEST_CASE("a batch smaller than the ranks is refused", "[stage]") {
   if (world().size() == 1) {
     CHECK(world().is_root());

@@ -99,7 +99,13 @@ class NumpyNet:
 
     def probabilities(self, image):
         """The mean of log-probabilities over voting heads and views, as probabilities."""
-        views = [image, image[:, :, ::-1]] if self.net["mirror"] else [image]
+        far = self.net.get("shift", 0)
+        shifts = [(0, 0), (far, 0), (-far, 0), (0, far), (0, -far)] if far else [(0, 0)]
+        padded = np.pad(image, ((0, 0), (far, far), (far, far)), mode="reflect") if far else image
+        height, width = image.shape[1:]
+        views = [padded[:, far + down:far + down + height, far + across:far + across + width] for down, across in shifts]
+        if self.net["mirror"]:
+            views += [view[:, :, ::-1] for view in views]
         votes = []
         for view in views:
             maps = self.maps(view)

@@ -104,6 +104,23 @@ TEST_CASE("the report of a full run has every part") {
   CHECK(render_report(full_run()) == page);
 }
 
+TEST_CASE("the report of a run with sparse messages shows their size") {
+  ReportInput input = full_run();
+  CHECK(!has(render_report(input), "id=\"messages\""));
+  for (json& line : input.metrics) {
+    if (line["event"] == "epoch") {
+      line["exchange"] = {{"bytes_per_worker_update", 2048.0}, {"bytes_per_answer", 1500.0}, {"sent_share", 0.003}};
+    }
+  }
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(count_of(page, "id=\"messages\"") == 1);
+  for (const char* text : {">Message size<", ">Gradients sent<", ">sent<", ">received<"}) {
+    INFO(text);
+    CHECK(has(page, text));
+  }
+}
+
 TEST_CASE("the report of an unfinished run says so") {
   ReportInput input = full_run();
   input.metrics = {start_event(), epoch_event("layer1", 1, 61)};

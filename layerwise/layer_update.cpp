@@ -1,0 +1,249 @@
+// How a layer's summed gradients become changes of its weights, and how these are made.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "layerwise/exact_signal.h"
+#include "layerwise/layer_trainer.h"
+
+namespace bitloom::layerwise {
+
+// With the value-weighted count n_k of set input bits and G0 the sum of values, dL/dw_k of value(w_k) is proportional to
+// sum value * value(x_k) = G0 - 2 n_k. The threshold follows the mean, which moves with w_k as -value(mean x_k) does, so the
+// input is centred: G0 - 2 n_k - G0 (1 - 2 density_k) = 2 (G0 density_k - n_k), as in batch normalisation.
+void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step, double centred_rms) {
+  const bool centred = centred_rms > 0;
+  const std::size_t bits = layer_.patch_bits();
+  const std::size_t channels = layer_.channels();
+  std::vector<std::uint64_t>& new_sign = new_sign_;
+  std::vector<std::uint64_t>& new_nonzero = new_nonzero_;
+  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign.begin());
+  if (!new_nonzero.empty()) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero.begin());
+  // Returns the sum of squares.
+  const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
+    if (!options_.exact && !centred) {
+      const auto total = static_cast<float>(sums.value()[o]);
+      return simd::kernels().centre_gradient(sums.weight.data() + o * bits, density_of_bit_.data(), bits, total,
+                                             gradient.data());
+    }
+    if (centred) {
+      const std::int32_t* row = sums.weight.data() + o * bits;
+      for (std::size_t k = 0; k < bits; ++k) gradient[k] = -static_cast<float>(row[k]);
+    } else {
+      exact_gradient(sums, o, gradient.data());
+    }
+    double sum = 0;
+    for (const float g : gradient) sum += static_cast<double>(g) * static_cast<double>(g);
+    return sum;
+  };
+  // Root mean square over the layer: per row, then over rows.
+  const auto rows = static_cast<std::ptrdiff_t>(channels);
+  std::vector<double>& row_squares = row_squares_;
+#pragma omp parallel
+  {
+    thread_local std::vector<float> gradient;
+    gradient.resize(bits);
+#pragma omp for schedule(static)
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      row_squares[static_cast<std::size_t>(i)] = gradient_of(static_cast<std::size_t>(i), gradient);
+    }
+  }
+  double squares = 0;
+  for (const double row : row_squares) squares += row;
+  if (!(squares > 0)) return;
+  const double weights = static_cast<double>(channels) * static_cast<double>(layer_.geometry().valid_bits);
+  const auto inverse = static_cast<float>(centred ? 1.0 / centred_rms : std::sqrt(weights / squares));
+
+#pragma omp parallel
+  {
+    thread_local std::vector<float> gradient;
+    gradient.resize(bits);
+#pragma omp for schedule(static)
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      const auto o = static_cast<std::size_t>(i);
+      gradient_of(o, gradient);
+      for (float& g : gradient) g *= inverse;
+      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + o * layer_.patch_words();
+      rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),
+                   {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
+    }
+  }
+  if (rule_.score != nullptr) {
+    // The k-th largest score by counting: scores are 15-bit integers.
+    std::vector<std::size_t>& histogram = histogram_;
+    histogram.assign(1U << 15U, 0);
+    for (std::size_t o = 0; o < channels; ++o) {
+      const std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      for (std::size_t k = 0; k < bits; ++k) {
+        const std::int32_t score =
+            get_bit(layer_.valid_bits().data(), k) ? rule_.score(state_[o * bits + k], get_bit(sign, k)) : 0;
+        if (score > 0) ++histogram[static_cast<std::size_t>(score)];
+      }
+    }
+    std::size_t left = rule_.flips(options_.rule, rate, weights);
+    std::size_t cut = histogram.size();  // flip scores above cut, and the first `left` of those at it
+    while (cut > 1 && histogram[cut - 1] <= left) left -= histogram[--cut];
+    for (std::size_t o = 0; o < channels; ++o) {
+      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+      for (std::size_t k = 0; k < bits; ++k) {
+        if (!get_bit(layer_.valid_bits().data(), k)) continue;
+        const auto score = static_cast<std::ptrdiff_t>(rule_.score(state_[o * bits + k], get_bit(sign, k)));
+        const auto edge = static_cast<std::ptrdiff_t>(cut);
+        if (score <= 0 || score < edge - 1 || (score == edge - 1 && left == 0)) continue;
+        if (score == edge - 1) --left;
+        set_bit(sign, k, !get_bit(sign, k));
+        state_[o * bits + k] = 0;
+      }
+    }
+  }
+  if (options_.flip_limit != 0 && rule_.score == nullptr && new_nonzero.empty()) limit_flips();
+}
+
+// Undoes the flips whose accumulators are nearest to 0, but for the surest `flip_limit`; they stay wanted. Equals are taken in
+// the order of the weights.
+void LayerTrainer::limit_flips() {
+  const std::size_t words = layer_.patch_words();
+  const std::size_t bits = layer_.patch_bits();
+  const auto for_each_flip = [&](auto&& visit) {
+    for (std::size_t i = 0; i < new_sign_.size(); ++i) {
+      for (std::uint64_t changed = layer_.rows()[i] ^ new_sign_[i]; changed != 0; changed &= changed - 1) {
+        const auto bit = static_cast<std::size_t>(std::countr_zero(changed));
+        visit(i, bit, static_cast<std::size_t>(std::abs(std::int32_t{state_[i / words * bits + i % words * word_bits + bit]})));
+      }
+    }
+  };
+  std::vector<std::size_t>& histogram = histogram_;
+  histogram.assign((1U << 15U) + 1, 0);
+  for_each_flip([&](std::size_t, std::size_t, std::size_t sureness) { ++histogram[sureness]; });
+  std::size_t left = options_.flip_limit;
+  std::size_t cut = histogram.size();  // those surer than cut - 1 flip, and the first `left` of those as sure
+  while (cut > 0 && histogram[cut - 1] <= left) left -= histogram[--cut];
+  if (cut == 0) return;
+  for_each_flip([&](std::size_t word, std::size_t bit, std::size_t sureness) {
+    if (sureness >= cut) return;
+    if (sureness + 1 == cut && left > 0) {
+      --left;
+      return;
+    }
+    new_sign_[word] ^= std::uint64_t{1} << bit;
+  });
+}
+
+mpi::SparseVector LayerTrainer::changes() const {
+  mpi::SparseVector changes;
+  changes.size = state_.size();
+  const bool ternary = !new_nonzero_.empty();
+  for (std::size_t i = 0; i < new_sign_.size(); ++i) {
+    std::uint64_t changed = layer_.rows()[i] ^ new_sign_[i];
+    if (ternary) changed |= layer_.nonzero_rows()[i] ^ new_nonzero_[i];
+    for (; changed != 0; changed &= changed - 1) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(changed));
+      const auto value = [&](std::uint64_t sign, std::uint64_t nonzero) {
+        return ((nonzero >> bit) & 1U) == 0 ? 0 : bit_value((sign >> bit) & 1U);
+      };
+      const int before = value(layer_.rows()[i], ternary ? layer_.nonzero_rows()[i] : ~std::uint64_t{0});
+      const int after = value(new_sign_[i], ternary ? new_nonzero_[i] : ~std::uint64_t{0});
+      changes.index.push_back(static_cast<std::uint32_t>(i / layer_.patch_words() * layer_.patch_bits() +
+                                                         i % layer_.patch_words() * word_bits + bit));
+      changes.value.push_back(after - before);
+    }
+  }
+  return changes;
+}
+
+void LayerTrainer::take_changes(const mpi::SparseVector& changes) {
+  if (changes.size != state_.size()) {
+    fail(ErrorKind::data, "layer '{}': changes of {} weights; expected {}", layer_.spec().name, changes.size, state_.size());
+  }
+  const bool ternary = !new_nonzero_.empty();
+  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign_.begin());
+  if (ternary) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero_.begin());
+  for (std::size_t i = 0; i < changes.index.size(); ++i) {
+    const std::size_t row = changes.index[i] / layer_.patch_bits();
+    const std::size_t k = changes.index[i] % layer_.patch_bits();
+    std::uint64_t* sign = new_sign_.data() + row * layer_.patch_words();
+    std::uint64_t* nonzero = ternary ? new_nonzero_.data() + row * layer_.patch_words() : nullptr;
+    const std::int64_t before = ternary && !get_bit(nonzero, k) ? 0 : bit_value(get_bit(sign, k));
+    const std::int64_t after =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(before) + static_cast<std::uint64_t>(changes.value[i]));
+    if (!get_bit(layer_.valid_bits().data(), k) || after < -1 || after > 1 || (after == 0 && !ternary)) {
+      fail(ErrorKind::data, "layer '{}': a change of weight {} by {} does not fit its value, {}", layer_.spec().name,
+           changes.index[i], changes.value[i], before);
+    }
+    set_bit(sign, k, after < 0);
+    if (ternary) set_bit(nonzero, k, after != 0);
+  }
+}
+
+std::size_t LayerTrainer::apply() {
+  const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
+  std::size_t flips = 0;
+#pragma omp parallel for schedule(static) reduction(+ : flips)
+  for (std::ptrdiff_t i = 0; i < rows; ++i) {
+    const auto o = static_cast<std::size_t>(i);
+    const std::size_t first = o * layer_.patch_words();
+    const std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + first;
+    double moved = 0;
+    std::size_t row_flips = 0;
+    for (std::size_t w = 0; w < layer_.patch_words(); ++w) {
+      const std::uint64_t old_sign = layer_.rows()[first + w];
+      const std::uint64_t old_nonzero = nonzero != nullptr ? layer_.nonzero_rows()[first + w] : layer_.valid_bits()[w];
+      const std::uint64_t now_nonzero = nonzero != nullptr ? nonzero[w] : old_nonzero;
+      std::uint64_t changed = (old_sign ^ new_sign_[first + w]) | (old_nonzero ^ now_nonzero);
+      row_flips += static_cast<std::size_t>(std::popcount(changed));
+      // The mean count moves at once with every flip; the moving average alone would lag.
+      for (; changed != 0; changed &= changed - 1) {
+        const auto b = static_cast<std::size_t>(std::countr_zero(changed));
+        const float p = density_of_bit_[w * word_bits + b];
+        moved += expected_count((new_sign_[first + w] >> b) & 1U, (now_nonzero >> b) & 1U, p) -
+                 expected_count((old_sign >> b) & 1U, (old_nonzero >> b) & 1U, p);
+      }
+    }
+    if (row_flips != 0) {
+      mean_[o] += moved;
+      layer_.set_row(o, new_sign_.data() + first, nonzero);
+      flips += row_flips;
+    }
+  }
+  return flips;
+}
+
+// The product of two floats is rounded once, so that any machine gets the same integer.
+void LayerTrainer::centre(const std::int32_t* counts, std::int64_t total, unsigned shift, std::int32_t* centred) const {
+  const float scaled = static_cast<float>(total) * static_cast<float>(1U << shift);
+  for (std::size_t k = 0; k < density_of_bit_.size(); ++k) {
+    const float mean = scaled * density_of_bit_[k];
+    centred[k] = (counts[k] << shift) - static_cast<std::int32_t>(mean + (mean < 0 ? -0.5F : 0.5F));
+  }
+}
+
+// The slopes that the exact loss changes of a weight's moves amount to: change / (new value - old value), the mean of both
+// moves for a trit.
+void LayerTrainer::exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const {
+  const std::size_t bits = layer_.patch_bits();
+  const std::uint64_t* sign = layer_.rows().data() + o * layer_.patch_words();
+  if (!layer_.spec().ternary) {
+    const std::int64_t* change = sums.exact.data() + o * bits;
+    for (std::size_t k = 0; k < bits; ++k) gradient[k] = static_cast<float>(get_bit(sign, k) ? change[k] : -change[k]);
+    return;
+  }
+  const std::uint64_t* nonzero = layer_.nonzero_rows().data() + o * layer_.patch_words();
+  const std::int64_t* change = sums.exact.data() + 2 * o * bits;
+  for (std::size_t k = 0; k < bits; ++k) {
+    const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
+    const auto moves = trit_moves(value);
+    gradient[k] = 0;
+    for (std::size_t m = 0; m < moves.size(); ++m) {
+      gradient[k] += static_cast<float>(change[m * bits + k]) / static_cast<float>(moves[m] - value);
+    }
+  }
+}
+
+double LayerTrainer::expected_count(bool sign, bool nonzero, float density) const {
+  return !nonzero ? 0.0 : sign ? 1.0 - density : density;
+}
+
+}  // namespace bitloom::layerwise
