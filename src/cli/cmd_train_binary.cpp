@@ -1,5 +1,6 @@
 // bitloom train binary: options and run folder in, layerwise::train, a summary out.
 #include <array>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <map>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/notice.h"
 #include "cli/search.h"
 #include "cli/signals.h"
 #include "cli/system.h"
@@ -216,9 +218,11 @@ int train_binary(Session& session, std::span<const std::string> args) {
   communication.watchdog_seconds = settings.watchdog_seconds;
   session.comm.configure(communication);
   catch_stop_signals();
+  const NoticeWatch notice(settings.notice_command);
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   settings.run.stop = [] { return stop_requested(); };
   settings.run.command = session.command_line;
+  if (const char* start = std::getenv(supervised_variable); start != nullptr) settings.run.start = start;
   settings.run.folder =
       text_of_root(session, [&] { return settings.out.empty() ? default_folder(settings.net) : settings.out; });
   settings.run.net = choose_net(session, options, settings);

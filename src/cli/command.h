@@ -18,6 +18,7 @@ enum ExitCode {
   exit_io = 5,
   exit_busy = 6,
   exit_peer_lost = 7,
+  exit_gave_up = 8,
   exit_internal = 70,
 };
 
@@ -52,6 +53,7 @@ int predict(Session& session, std::span<const std::string> args);
 int inspect(Session& session, std::span<const std::string> args);
 int report(Session& session, std::span<const std::string> args);
 int info(Session& session, std::span<const std::string> args);
+int launch(Session& session, std::span<const std::string> args);
 int data_synth(Session& session, std::span<const std::string> args);
 int data_info(Session& session, std::span<const std::string> args);
 int data_sheet(Session& session, std::span<const std::string> args);

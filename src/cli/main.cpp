@@ -17,13 +17,14 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 9> commands{{
+constexpr std::array<Command, 10> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"eval", "", "measure a model's accuracy on a data set", &eval},
     {"predict", "", "classify images", &predict},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
+    {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
     {"data", "info", "show what a data set holds", &data_info},
     {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},
@@ -49,6 +50,7 @@ std::string general_help() {
          "  5   the operating system refused: disk full, no permission, ...\n"
          "  6   busy: another process holds the run folder or the cache\n"
          "  7   another process of an MPI run was lost\n"
+         "  8   launch: the run could not be kept going\n"
          "  70  internal error: a bug in Bitloom\n\n"
          "Environment: OMP_NUM_THREADS (threads per process), BITLOOM_ISA (which kernels run; see `bitloom info`),\n"
          "XDG_CACHE_HOME (where the cache goes)\n";

@@ -1,10 +1,14 @@
 #include "cli/signals.h"
 
-#include <csignal>
-#include <ctime>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <ctime>
+
+#include "cli/command.h"
 
 namespace bitloom::cli {
 namespace {
@@ -31,6 +35,10 @@ void handle(int signal) {
   std::raise(signal);
 }
 
+// mpirun sends SIGCONT to the survivors at once when a process has died, and SIGTERM later. Where the run will be started
+// again, there is nothing to wait for.
+void end_at_once(int) { _exit(exit_peer_lost); }
+
 }  // namespace
 
 void catch_stop_signals() {
@@ -38,6 +46,14 @@ void catch_stop_signals() {
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  if (std::getenv(supervised_variable) == nullptr) return;
+  action.sa_handler = end_at_once;
+  sigaction(SIGCONT, &action, nullptr);
+}
+
+void request_stop() noexcept {
+  std::int64_t first = 0;
+  requested_at.compare_exchange_strong(first, now_ms());
 }
 
 bool stop_requested() noexcept { return requested_at.load() != 0; }

@@ -9,10 +9,20 @@
 
 namespace bitloom::test {
 
+using Args = std::vector<std::string>;
+
+Args with(Args args, const Args& more);
+
+// Whether two model files hold the same tensors, bit for bit.
+bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b);
+
 struct Outcome {
   int code = -1;  // exit code; 128 + n after signal n
   std::string out, err;
 };
+
+// "NAME=value" that mpirun needs in tests: more ranks than cores, nothing but this machine.
+std::vector<std::string> mpi_settings();
 
 // Runs `bitloom args...` in `folder` to its end, with a cache folder of its own in it and one thread, unless `settings`
 // ("NAME=value") say otherwise.
@@ -26,7 +36,8 @@ Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vec
 class Background {
  public:
   // `ranks` above 0: under mpirun.
-  Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks = 0);
+  Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks = 0,
+             const std::vector<std::string>& settings = {});
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
   ~Background();  // kills it if it still runs
@@ -36,9 +47,14 @@ class Background {
   void signal(int number) const;
   // The process of a rank.
   pid_t rank(int number) const;
+  // mpirun, where the program itself starts one.
+  pid_t launcher() const;
   Outcome wait();
 
  private:
+  template <typename F>
+  pid_t descendant(F&& wanted) const;
+
   std::filesystem::path out_, err_;
   pid_t process_ = -1;
 };

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 
@@ -61,20 +62,8 @@ std::vector<std::string> command_of(const std::vector<std::string>& args) {
 }
 
 std::vector<std::string> command_of_ranks(int ranks, const std::vector<std::string>& args) {
-  std::vector<std::string> command{"env"};
-  for (const char* setting : {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
-                              "OMPI_MCA_hwloc_base_binding_policy=none", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_pml=ob1",
-                              "OMPI_MCA_btl=vader,tcp,self", "OMPI_MCA_btl_tcp_if_include=lo", "OMPI_MCA_oob_tcp_if_include=lo",
-                              "OMPI_MCA_btl_vader_single_copy_mechanism=none",
-                              "ASAN_OPTIONS=detect_leaks=0" /* Open MPI keeps what it allocates */}) {
-    command.emplace_back(setting);
-  }
-  if (geteuid() == 0) {  // a container: mpirun wants to be told
-    for (const char* launcher : {"OMPI", "PRTE"}) {
-      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT=1");
-      command.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT_CONFIRM=1");
-    }
-  }
+  std::vector<std::string> command = mpi_settings();
+  command.insert(command.begin(), "env");
   command.insert(command.end(), {"mpirun", "-n", std::to_string(ranks)});
   const std::vector<std::string> program = command_of(args);
   command.insert(command.end(), program.begin(), program.end());
@@ -96,6 +85,41 @@ Outcome run(const std::filesystem::path& folder, const std::vector<std::string>&
 
 }  // namespace
 
+Args with(Args args, const Args& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const TensorFile first = TensorFile::load(a, Checksum::required);
+  const TensorFile second = TensorFile::load(b, Checksum::required);
+  return !first.tensors.empty() && std::equal(first.tensors.begin(), first.tensors.end(), second.tensors.begin(),
+                                              second.tensors.end(), [](const auto& x, const auto& y) {
+                                                return x.first == y.first && x.second.dtype == y.second.dtype &&
+                                                       x.second.shape == y.second.shape &&
+                                                       std::equal(x.second.bytes.begin(), x.second.bytes.end(),
+                                                                  y.second.bytes.begin(), y.second.bytes.end());
+                                              });
+}
+
+std::vector<std::string> mpi_settings() {
+  std::vector<std::string> settings;
+  for (const char* setting : {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+                              "OMPI_MCA_hwloc_base_binding_policy=none", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_pml=ob1",
+                              "OMPI_MCA_btl=vader,tcp,self", "OMPI_MCA_btl_tcp_if_include=lo", "OMPI_MCA_oob_tcp_if_include=lo",
+                              "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                              "ASAN_OPTIONS=detect_leaks=0" /* Open MPI keeps what it allocates */}) {
+    settings.emplace_back(setting);
+  }
+  if (geteuid() == 0) {  // a container: mpirun wants to be told
+    for (const char* launcher : {"OMPI", "PRTE"}) {
+      settings.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT=1");
+      settings.push_back(std::string(launcher) + "_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+    }
+  }
+  return settings;
+}
+
 Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args,
                     const std::vector<std::string>& settings) {
   std::vector<std::string> command = command_of(args);
@@ -107,9 +131,12 @@ Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vec
   return run(folder, command_of_ranks(ranks, args));
 }
 
-Background::Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks)
+Background::Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks,
+                       const std::vector<std::string>& settings)
     : out_(fresh_file(folder, ".out")), err_(fresh_file(folder, ".err")) {
-  process_ = start(folder, ranks == 0 ? command_of(args) : command_of_ranks(ranks, args), out_, err_);
+  std::vector<std::string> command = ranks == 0 ? command_of(args) : command_of_ranks(ranks, args);
+  command.insert(command.begin(), settings.begin(), settings.end());  // for env, which goes before
+  process_ = start(folder, command, out_, err_);
 }
 
 Background::~Background() {
@@ -132,25 +159,70 @@ bool Background::wait_for(const std::string& text) {
 
 void Background::signal(int number) const { REQUIRE(kill(process_, number) == 0); }
 
-pid_t Background::rank(int number) const {
-  const std::string variable = "OMPI_COMM_WORLD_RANK=" + std::to_string(number);
+namespace {
+
+struct Listed {
+  pid_t id = -1, parent = -1;
+  std::string name, variables;  // the environment, each variable between zeros
+};
+
+// Processes that end meanwhile have no files any more.
+std::vector<Listed> processes() {
+  const auto content = [](const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::vector<Listed> all;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    // "PID (name) state PARENT ..."; processes that end meanwhile have no files any more.
-    std::ifstream stat(entry.path() / "stat");
-    const std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
-    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    const std::string number = entry.path().filename().string();
+    if (number.find_first_not_of("0123456789") != std::string::npos) continue;
+    // "PID (name) state PARENT ..."
+    const std::string stat = content(entry.path() / "stat");
+    const std::size_t open = stat.find('(');
+    const std::size_t close = stat.rfind(')');
+    if (open == std::string::npos || close == std::string::npos) continue;
+    Listed process;
+    process.id = std::stoi(number);
+    process.name = stat.substr(open + 1, close - open - 1);
+    std::istringstream fields(stat.substr(close + 1));
     std::string state;
-    pid_t parent = 0;
-    if (!(fields >> state >> parent) || parent != process_) continue;
-    // One string after the other, each with a zero at its end.
-    std::ifstream environ(entry.path() / "environ");
-    const std::string variables((std::istreambuf_iterator<char>(environ)), std::istreambuf_iterator<char>());
-    if (('\0' + variables).find('\0' + variable + '\0') != std::string::npos) return std::stoi(name);
+    fields >> state >> process.parent;
+    process.variables.assign(1, '\0');
+    process.variables += content(entry.path() / "environ");
+    all.push_back(std::move(process));
   }
-  FAIL("mpirun has no process of rank " << number);
+  return all;
+}
+
+}  // namespace
+
+// The first process for which `wanted` holds and that the background program, or one that it started, has started; -1: none.
+template <typename F>
+pid_t Background::descendant(F&& wanted) const {
+  const std::vector<Listed> all = processes();
+  for (const Listed& process : all) {
+    if (!wanted(process)) continue;
+    pid_t above = process.parent;
+    while (above > 1 && above != process_) {
+      const auto found = std::find_if(all.begin(), all.end(), [&](const Listed& each) { return each.id == above; });
+      above = found == all.end() ? 0 : found->parent;
+    }
+    if (above == process_) return process.id;
+  }
   return -1;
+}
+
+pid_t Background::rank(int number) const {
+  const std::string variable = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=" + std::to_string(number) + '\0';
+  const pid_t found = descendant([&](const Listed& process) { return process.variables.find(variable) != std::string::npos; });
+  if (found < 0) FAIL("mpirun has no process of rank " << number);
+  return found;
+}
+
+pid_t Background::launcher() const {
+  const pid_t found = descendant([](const Listed& process) { return process.name == "mpirun"; });
+  if (found < 0) FAIL("the program has not started mpirun");
+  return found;
 }
 
 Outcome Background::wait() {

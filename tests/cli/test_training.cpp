@@ -17,30 +17,6 @@
 using namespace bitloom;
 using namespace bitloom::test;
 
-namespace {
-
-using Args = std::vector<std::string>;
-
-Args with(Args args, const Args& more) {
-  args.insert(args.end(), more.begin(), more.end());
-  return args;
-}
-
-// Whether two model files hold the same tensors, bit for bit.
-bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
-  const TensorFile first = TensorFile::load(a, Checksum::required);
-  const TensorFile second = TensorFile::load(b, Checksum::required);
-  return !first.tensors.empty() && std::equal(first.tensors.begin(), first.tensors.end(), second.tensors.begin(),
-                                              second.tensors.end(), [](const auto& x, const auto& y) {
-                                                return x.first == y.first && x.second.dtype == y.second.dtype &&
-                                                       x.second.shape == y.second.shape &&
-                                                       std::equal(x.second.bytes.begin(), x.second.bytes.end(),
-                                                                  y.second.bytes.begin(), y.second.bytes.end());
-                                              });
-}
-
-}  // namespace
-
 TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported", "[train]") {
   const TempDir folder;
   const Outcome train = run_program(folder.path(), quick_training("run"));
@@ -227,6 +203,34 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   CHECK(stopped.code == 4);
   REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
+}
+
+TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, and no threshold those of dense sums",
+          "[train][mpi]") {
+  const TempDir folder;
+  const Args sparse = {"--exchange", "sparse", "--workers", "6", "--bytes-per-update", "1000B", "--statistics-every", "4"};
+  const Outcome one = run_program(folder.path(), with(quick_training("one"), sparse));
+  INFO(one.out << one.err);
+  REQUIRE(one.code == 0);
+  CHECK(has(one.out, "bytes up and"));
+  CHECK(run_ranks(folder.path(), 3, with(quick_training("three"), with(sparse, {"--tree", "1"}))).code == 0);
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "three/model.safetensors"));
+
+  CHECK(run_ranks(folder.path(), 2, with(quick_training("stopped"), with(sparse, {"--stop-after-steps", "5"}))).code == 4);
+  CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
+
+  CHECK(run_program(folder.path(), with(quick_training("dense"), {"--workers", "6"})).code == 0);
+  CHECK(run_ranks(folder.path(), 2, with(quick_training("all"), {"--exchange", "sparse", "--workers", "6", "--threshold", "0"}))
+            .code == 0);
+  CHECK(same_tensors(folder / "dense/model.safetensors", folder / "all/model.safetensors"));
+  CHECK(!same_tensors(folder / "dense/model.safetensors", folder / "one/model.safetensors"));
+
+  const Outcome few = run_ranks(folder.path(), 2, with(quick_training("few"), {"--exchange", "sparse", "--workers", "1"}));
+  CHECK(few.code == 2);
+  CHECK(has(few.err, "--workers: 1 logical workers on 2 ranks; expected at least one each"));
+  const Outcome page = run_program(folder.path(), {"report", "three"});
+  CHECK(page.code == 0);
 }
 
 TEST_CASE("two ranks cache frozen layers to the bits that one recomputes, also when interrupted", "[train][mpi]") {

@@ -1,0 +1,93 @@
+// bitloom launch: options in, a run that outlives its machines.
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/hosts.h"
+#include "cli/options.h"
+#include "cli/signals.h"
+#include "cli/supervisor.h"
+#include "core/error.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The value of --out in a command line, "" if it is not there.
+std::string out_of(std::span<const std::string> args) {
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--out" && i + 1 < args.size()) return args[i + 1];
+    if (args[i].starts_with("--out=")) return args[i].substr(6);
+  }
+  return "";
+}
+
+std::string this_program() {
+  std::error_code error;
+  const fs::path path = fs::read_symlink("/proc/self/exe", error);
+  if (error) fail(ErrorKind::io, "launch: /proc/self/exe: {}", error.message());
+  return path.string();
+}
+
+}  // namespace
+
+int launch(Session& session, std::span<const std::string> args) {
+  SupervisorOptions supervisor;
+  std::string hostfile, notice;
+  Options options(
+      "bitloom launch [options] -- train binary --out FOLDER [options]",
+      "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
+      "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
+      "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.");
+  options.group("Hosts");
+  options.text(
+      "hostfile", hostfile, "FILE",
+      "hosts, one per line with slots=N behind it, or Slurm's lists of them, node[01-16]; without it all processes run "
+      "on this machine");
+  options.count("local", supervisor.local, 1, 10000, "processes, without --hostfile");
+  options.count("min-workers", supervisor.min_workers, 1, 1000000, "processes below which it waits for hosts");
+  options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
+  options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
+  options.text("interface", supervisor.interface, "NAME", "the network interface that messages take; without it any");
+  options.text("notice-command", notice, "COMMAND", "of `train binary`: how a host learns that it is about to be taken away");
+  options.group("Patience");
+  options.number("deadline", supervisor.deadline_seconds, 0.1, 1e6,
+                 "seconds without a sign of life (at first a minute more) after which the processes count as hanging, and are "
+                 "started again");
+  options.number("probe-seconds", supervisor.probe_seconds, 0.1, 1e6, "seconds between looks for hosts that are missing");
+  options.number("patience", supervisor.patience_seconds, 0, 1e7, "seconds to wait for enough hosts");
+  options.count("attempts", supervisor.attempts, 1, 1000000, "starts in a row without a step before it gives up");
+  const auto separator = std::find(args.begin(), args.end(), "--");
+  if (!options.parse(args.first(static_cast<std::size_t>(separator - args.begin())))) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  if (mpi::launched_by_mpi()) fail(ErrorKind::usage, "launch: it starts mpirun itself; run it without");
+  const std::span<const std::string> program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
+  if (program.size() < 2 || program[0] != "train") {
+    fail(ErrorKind::usage, "launch: expected `-- train binary ...` behind its options, got '{}'", fmt::join(program, " "));
+  }
+  const std::string out = out_of(program);
+  if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER behind `-- train binary`, to find the run again");
+  const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
+  if (std::any_of(program.begin(), program.end(), searches)) {
+    fail(ErrorKind::usage, "launch: --search trains several nets; launch them one by one");
+  }
+  supervisor.folder = fs::absolute(out).lexically_normal();
+  if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
+  supervisor.program = {this_program()};
+  supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
+  if (!notice.empty()) supervisor.program.insert(supervisor.program.end(), {"--notice-command", notice});
+  if (!hostfile.empty()) supervisor.hosts = read_hostfile(hostfile);
+  supervisor.stop = [] { return stop_requested(); };
+  catch_stop_signals();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes does not end the run
+  return supervise(supervisor, session.terminal);
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,44 @@
+#include "cli/notice.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "cli/process.h"
+#include "cli/signals.h"
+#include "core/error.h"
+
+namespace bitloom::cli {
+namespace {
+
+constexpr auto interval = std::chrono::seconds(2);            // notices come half a minute to two minutes ahead
+constexpr auto patience = std::chrono::duration<double>(10);  // with the command
+
+bool noticed(const std::string& command) {
+  try {
+    return run_all({{"sh", "-c", command}}, patience).front().code == 0;
+  } catch (const Error&) {
+    return false;  // no process to spare now: asked again
+  }
+}
+
+void watch(const std::stop_token& stop, const std::string& command) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    if (noticed(command)) {
+      request_stop();
+      return;
+    }
+    wake.wait_for(lock, stop, interval, [] { return false; });
+  }
+}
+
+}  // namespace
+
+NoticeWatch::NoticeWatch(const std::string& command) {
+  if (!command.empty()) thread_ = std::jthread([command](const std::stop_token& stop) { watch(stop, command); });
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,156 @@
+#include "cli/process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+
+extern char** environ;
+
+namespace bitloom::cli {
+namespace {
+
+constexpr auto poll_interval = std::chrono::milliseconds(10);
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& args, const std::vector<std::string>& settings) {
+  std::array<int, 2> output{};
+  std::array<int, 2> failure{};  // closed by a successful exec, or written to with the reason
+  if (pipe2(output.data(), O_CLOEXEC) != 0) fail(ErrorKind::io, "{}: no pipe: {}", args[0], std::strerror(errno));
+  if (pipe2(failure.data(), O_CLOEXEC) != 0) {
+    const int reason = errno;
+    close(output[0]);
+    close(output[1]);
+    fail(ErrorKind::io, "{}: no pipe: {}", args[0], std::strerror(reason));
+  }
+  // All memory is there before the fork: between it and exec only what a signal handler may call.
+  std::vector<std::string> arguments = args;
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    bool replaced = false;
+    for (const std::string& setting : settings)
+      replaced = replaced || text.starts_with(setting.substr(0, setting.find('=') + 1));
+    if (!replaced) environment.push_back(text);
+  }
+  environment.insert(environment.end(), settings.begin(), settings.end());
+  const std::vector<char*> argv = pointers(arguments);
+  const std::vector<char*> envp = pointers(environment);
+  id_ = fork();
+  if (id_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody would be left to end it
+    const int nothing = open("/dev/null", O_RDONLY);
+    dup2(nothing, STDIN_FILENO);
+    dup2(output[1], STDOUT_FILENO);
+    dup2(output[1], STDERR_FILENO);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGCONT}) ::signal(number, SIG_DFL);
+    execvpe(argv[0], argv.data(), envp.data());
+    const int reason = errno;
+    if (write(failure[1], &reason, sizeof reason) < 0) _exit(126);
+    _exit(127);
+  }
+  const int fork_reason = errno;
+  close(output[1]);
+  close(failure[1]);
+  output_ = output[0];
+  int reason = 0;
+  const bool failed = id_ < 0 || ::read(failure[0], &reason, sizeof reason) > 0;
+  close(failure[0]);
+  if (failed) {
+    close(output_);
+    if (id_ > 0) waitpid(id_, nullptr, 0);
+    fail(ErrorKind::io, "{}: cannot be started: {}", args[0], std::strerror(id_ < 0 ? fork_reason : reason));
+  }
+  setpgid(id_, id_);  // whoever comes first
+  fcntl(output_, F_SETFL, O_NONBLOCK);
+}
+
+Process::Process(Process&& other) noexcept
+    : id_(std::exchange(other.id_, -1)), output_(std::exchange(other.output_, -1)), code_(other.code_) {}
+
+Process& Process::operator=(Process&& other) noexcept {
+  std::swap(id_, other.id_);
+  std::swap(output_, other.output_);
+  std::swap(code_, other.code_);
+  return *this;
+}
+
+Process::~Process() {
+  if (id_ > 0 && !code_) {
+    signal_group(SIGKILL);
+    waitpid(id_, nullptr, 0);
+  }
+  if (output_ >= 0) close(output_);
+}
+
+std::string Process::read() {
+  std::string text;
+  std::array<char, 4096> part{};
+  while (true) {
+    const ssize_t count = ::read(output_, part.data(), part.size());
+    if (count > 0) {
+      text.append(part.data(), static_cast<std::size_t>(count));
+    } else if (count == 0 || errno != EINTR) {
+      return text;
+    }
+  }
+}
+
+std::optional<int> Process::poll() {
+  if (code_) return code_;
+  int status = 0;
+  if (waitpid(id_, &status, WNOHANG) == id_) {
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  return code_;
+}
+
+void Process::signal(int number) const {
+  if (!code_ && id_ > 0) kill(id_, number);
+}
+
+void Process::signal_group(int number) const {
+  if (id_ > 0) kill(-id_, number);
+}
+
+std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit) {
+  std::vector<Process> processes;
+  processes.reserve(commands.size());
+  for (const std::vector<std::string>& command : commands) processes.emplace_back(command);
+  std::vector<Ended> results(commands.size());
+  const auto start = std::chrono::steady_clock::now();
+  for (bool waiting = true; waiting;) {
+    waiting = false;
+    const bool late = std::chrono::steady_clock::now() - start > limit;
+    for (std::size_t i = 0; i < processes.size(); ++i) {
+      results[i].output += processes[i].read();
+      const std::optional<int> code = processes[i].poll();
+      results[i].code = code.value_or(-1);
+      waiting = waiting || !code;
+    }
+    if (late) break;
+    if (waiting) std::this_thread::sleep_for(poll_interval);
+  }
+  for (std::size_t i = 0; i < processes.size(); ++i) results[i].output += processes[i].read();
+  return results;
+}
+
+}  // namespace bitloom::cli

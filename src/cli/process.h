@@ -1,0 +1,45 @@
+// Programs that this one starts and watches.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bitloom::cli {
+
+class Process {
+ public:
+  // Starts args[0], found on PATH, in a process group of its own, with "NAME=value" settings added to the environment. Its
+  // standard output and error, mixed, are collected by read(). Throws Error(io) if it cannot be started.
+  Process(const std::vector<std::string>& args, const std::vector<std::string>& settings = {});
+  Process(Process&& other) noexcept;
+  Process& operator=(Process&& other) noexcept;
+  // Kills it and its group if it still runs.
+  ~Process();
+
+  pid_t id() const { return id_; }
+  // What it has written since the last call; does not wait.
+  std::string read();
+  // Its exit code, 128 + n after signal n; nullopt while it runs.
+  std::optional<int> poll();
+  void signal(int number) const;        // to itself
+  void signal_group(int number) const;  // and to all that it started and that is in its group
+
+ private:
+  pid_t id_ = -1;
+  int output_ = -1;
+  std::optional<int> code_;
+};
+
+struct Ended {
+  int code = 0;  // -1: it did not end in time, and was killed
+  std::string output;
+};
+
+// Runs commands side by side, each at most `limit` long; in the order of the commands.
+std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,514 @@
+#include "cli/supervisor.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "cli/process.h"
+#include "cli/signals.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "layerwise/trainer.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::json;
+
+constexpr auto look_interval = std::chrono::milliseconds(20);
+constexpr double probe_limit = 6;       // seconds that a host has to answer at first,
+constexpr double quick_limit = 1;       // and when a run waits for it; the others may join later
+constexpr double startup_seconds = 60;  // that processes have on top of the deadline until they are at work
+constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
+constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
+constexpr std::size_t lines_kept = 20;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// How far the run is, as it says itself.
+struct Mark {
+  std::string text;   // the whole file: whatever changes in it is a sign of life
+  std::string start;  // which start wrote it
+  std::size_t stage = 0, step = 0;
+
+  bool is_beyond(const Mark& other) const { return std::pair(stage, step) > std::pair(other.stage, other.step); }
+};
+
+Mark read_mark(const fs::path& folder) {
+  Mark mark;
+  std::ifstream file(folder / layerwise::progress_name);
+  mark.text.assign(std::istreambuf_iterator<char>(file), {});
+  const Json json = Json::parse(mark.text, nullptr, false);
+  if (!json.is_object()) return mark;
+  mark.start = json.value("start", "");
+  mark.stage = json.value("stage", std::size_t{0});
+  mark.step = json.value("step", std::size_t{0});
+  return mark;
+}
+
+// How a start ended.
+struct End {
+  enum class Kind { done, stopped, grow, failed };
+  Kind kind = Kind::failed;
+  int code = 0;
+  bool progressed = false;  // beyond what any start had reached
+  std::string cause;
+};
+
+// The last lines of what a program wrote.
+class Tail {
+ public:
+  // Returns the lines that are complete now.
+  std::vector<std::string> add(const std::string& text) {
+    std::vector<std::string> lines;
+    partial_ += text;
+    for (std::size_t end = partial_.find('\n'); end != std::string::npos; end = partial_.find('\n')) {
+      lines.push_back(partial_.substr(0, end));
+      partial_.erase(0, end + 1);
+    }
+    for (const std::string& line : lines) {
+      if (line.empty()) continue;
+      all_ += line + "\n";
+      last_.push_back(line);
+      if (last_.size() > lines_kept) last_.erase(last_.begin());
+    }
+    constexpr std::size_t most = 65536;
+    if (all_.size() > most) all_.erase(0, all_.size() - most);
+    return lines;
+  }
+  const std::vector<std::string>& last() const { return last_; }
+  const std::string& all() const { return all_; }
+
+ private:
+  std::string partial_, all_;
+  std::vector<std::string> last_;
+};
+
+// Shared-memory files of ranks that were killed: mpirun leaves them. "vader_segment.NODE.UID.JOB.RANK"
+std::set<fs::path> shared_segments() {
+  std::set<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("vader_segment.") && name.find(fmt::format(".{}.", getuid())) != std::string::npos) {
+      found.insert(entry.path());
+    }
+  }
+  return found;
+}
+
+bool in_use(const fs::path& file) {
+  std::error_code error;
+  for (const auto& process : fs::directory_iterator("/proc", error)) {
+    std::ifstream maps(process.path() / "maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (line.ends_with(file.string())) return true;
+    }
+  }
+  return false;
+}
+
+bool has(const std::vector<Host>& hosts, const Host& host) {
+  return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
+}
+
+// Ends what is left of a start: processes of this machine whose mpirun is gone are this one's children (it is their reaper).
+void end_children() {
+  for (bool any = true; any;) {
+    any = false;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator("/proc", error)) {
+      std::ifstream file(entry.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const std::size_t close = stat.rfind(')');
+      if (close == std::string::npos) continue;
+      std::istringstream fields(stat.substr(close + 1));
+      std::string state;
+      pid_t parent = 0;
+      if (!(fields >> state >> parent) || parent != getpid()) continue;
+      const pid_t child = std::stoi(stat);
+      kill(child, SIGKILL);
+      any = waitpid(child, nullptr, 0) == child || any;
+    }
+  }
+}
+
+class Supervisor {
+ public:
+  Supervisor(const SupervisorOptions& options, Terminal& terminal)
+      : options_(options), terminal_(terminal), segments_(shared_segments()) {}
+  int run();
+
+ private:
+  struct Probe {
+    Host host;
+    Process process;
+    Clock::time_point start = Clock::now();
+  };
+
+  std::vector<std::string> probe_command(const Host& host) const;
+  std::vector<Host> probe(const std::vector<Host>& hosts) const;
+  bool wait_for_hosts();
+  std::vector<std::string> mpirun_command() const;
+  End watch();
+  void look_for_hosts(Clock::time_point& last);
+  std::vector<Host> found_hosts();
+  void note_progress(const Mark& mark, bool first, End& end);
+  void exclude_newcomers();
+  void event(Json line);
+  std::size_t processes() const;
+  bool pause(double seconds) const;
+  int give_up(const End& last);
+
+  const SupervisorOptions& options_;
+  Terminal& terminal_;
+  const std::set<fs::path> segments_;  // that were there before
+  std::vector<Host> members_;          // of this start
+  std::vector<Host> proven_;           // of the last one that came to a step
+  std::vector<Host> excluded_;
+  std::vector<Probe> probes_;  // of hosts that are missing
+  std::size_t starts_ = 0, barren_ = 0, recomputed_ = 0;
+  std::optional<Clock::time_point> broken_;  // when the run stopped making steps
+  std::string first_failure_;
+  Mark furthest_;
+};
+
+std::size_t Supervisor::processes() const {
+  std::size_t count = 0;
+  for (const Host& host : members_) count += host.slots;
+  return count;
+}
+
+void Supervisor::event(Json line) {
+  line["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  // What mpirun says need not be UTF-8.
+  std::ofstream(options_.folder.string() + ".launch.jsonl", std::ios::app)
+      << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+// False if it was asked to end meanwhile.
+bool Supervisor::pause(double seconds) const {
+  const Clock::time_point start = Clock::now();
+  while (seconds_since(start) < seconds) {
+    if (options_.stop()) return false;
+    std::this_thread::sleep_for(look_interval);
+  }
+  return true;
+}
+
+std::vector<std::string> Supervisor::probe_command(const Host& host) const {
+  std::vector<std::string> command = {options_.agent};
+  if (fs::path(options_.agent).filename() == "ssh") {
+    command.insert(command.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"});
+  }
+  command.insert(command.end(), {host.name, "true"});
+  return command;
+}
+
+// The hosts that answer.
+std::vector<Host> Supervisor::probe(const std::vector<Host>& hosts) const {
+  std::vector<std::vector<std::string>> commands;
+  for (const Host& host : hosts) commands.push_back(probe_command(host));
+  const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(starts_ == 0 ? probe_limit : quick_limit));
+  std::vector<Host> live;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (answers[i].code == 0 && !has(excluded_, hosts[i])) live.push_back(hosts[i]);
+  }
+  return live;
+}
+
+// False if too few answer for too long, or it was asked to end.
+bool Supervisor::wait_for_hosts() {
+  const Clock::time_point start = Clock::now();
+  for (bool told = false;; told = true) {
+    members_ = {{"localhost", options_.local}};
+    if (!options_.hosts.empty()) {
+      // Rank 0 holds the accumulators and writes the checkpoints: it runs here, where nobody takes the machine away.
+      const std::vector<Host> live = probe(options_.hosts);
+      members_ = {{"localhost", 1}};
+      members_.insert(members_.end(), live.begin(), live.end());
+    }
+    if (processes() >= options_.min_workers) return true;
+    if (seconds_since(start) > options_.patience_seconds) {
+      first_failure_ = fmt::format("{} of at least {} processes have a host after {:.0f} s; {}", processes(),
+                                   options_.min_workers, options_.patience_seconds, first_failure_);
+      return false;
+    }
+    if (!told) {
+      terminal_.print("launch: {} processes have a host, {} are needed; waiting", processes(), options_.min_workers);
+    }
+    if (!pause(std::min(options_.probe_seconds, 1.0))) return false;
+  }
+}
+
+std::vector<std::string> Supervisor::mpirun_command() const {
+  std::vector<std::string> command = {options_.mpirun};
+  if (geteuid() == 0) command.emplace_back("--allow-run-as-root");  // who is root in a container has no other choice
+  const auto mca = [&](const char* name, const std::string& value) { command.insert(command.end(), {"--mca", name, value}); };
+  if (options_.hosts.empty()) {
+    command.insert(command.end(), {"-n", fmt::format("{}", options_.local)});
+  } else {
+    std::string hosts;
+    for (const Host& host : members_) hosts += fmt::format("{}{}:{}", hosts.empty() ? "" : ",", host.name, host.slots);
+    command.insert(command.end(), {"--host", hosts});
+    mca("plm", "rsh");  // also within a Slurm allocation
+    mca("plm_rsh_agent", options_.agent);
+    mca("plm_rsh_no_tree_spawn", "1");
+    mca("btl", "tcp,self,vader");
+  }
+  mca("pml", "ob1");
+  if (!options_.interface.empty()) {
+    mca("btl_tcp_if_include", options_.interface);
+    mca("oob_tcp_if_include", options_.interface);
+  }
+  // A link that is cut shows within five seconds instead of minutes.
+  mca("oob_tcp_keepalive_time", "2");
+  mca("oob_tcp_keepalive_intvl", "1");
+  mca("oob_tcp_keepalive_probes", "3");
+  mca("odls_base_sigkill_timeout", "0");
+  mca("rmaps_base_oversubscribe", "1");
+  mca("hwloc_base_binding_policy", "none");
+  command.insert(command.end(), {"-x", supervised_variable});
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (text.starts_with("BITLOOM_") || text.starts_with("OMP_")) {
+      command.insert(command.end(), {"-x", text.substr(0, text.find('='))});
+    }
+  }
+  command.insert(command.end(), options_.program.begin(), options_.program.end());
+  const bool asked = std::find(options_.program.begin(), options_.program.end(), "--resume") != options_.program.end();
+  if (!asked && fs::exists(options_.folder / options_file)) command.emplace_back("--resume");
+  return command;
+}
+
+// Starts what asks missing hosts.
+void Supervisor::look_for_hosts(Clock::time_point& last) {
+  if (!probes_.empty() || seconds_since(last) < options_.probe_seconds) return;
+  last = Clock::now();
+  for (const Host& host : options_.hosts) {
+    if (has(members_, host) || has(excluded_, host)) continue;
+    try {
+      probes_.push_back({host, Process(probe_command(host))});
+    } catch (const Error&) {
+      return;  // no process to spare now
+    }
+  }
+}
+
+// Those of them that have answered by now.
+std::vector<Host> Supervisor::found_hosts() {
+  std::vector<Host> found;
+  std::vector<Probe> waiting;
+  for (Probe& probe : probes_) {
+    const std::optional<int> answer = probe.process.poll();
+    if (answer == 0) found.push_back(probe.host);
+    if (!answer && seconds_since(probe.start) < probe_limit) waiting.push_back(std::move(probe));
+  }
+  probes_ = std::move(waiting);
+  return found;
+}
+
+// `first`: of this start.
+void Supervisor::note_progress(const Mark& mark, bool first, End& end) {
+  if (first && furthest_.is_beyond(mark)) {
+    // A stage is counted as far as it had come; those before it were done.
+    const std::size_t lost = furthest_.step - (furthest_.stage == mark.stage ? mark.step : 0);
+    recomputed_ += lost;
+    event({{"event", "recompute"}, {"steps", lost}});
+  }
+  if (first) return;
+  if (broken_) {
+    event({{"event", "recovered"}, {"seconds", seconds_since(*broken_)}});
+    terminal_.print("launch: back at work after {:.1f} s, {} processes", seconds_since(*broken_), processes());
+    broken_.reset();
+  }
+  if (!mark.is_beyond(furthest_)) return;
+  furthest_ = mark;
+  end.progressed = true;
+  proven_ = members_;
+}
+
+End Supervisor::watch() {
+  const std::string name = fmt::format("{}-{}", getpid(), starts_);
+  event({{"event", "start"}, {"processes", processes()}, {"number", starts_}});
+  Process mpirun(mpirun_command(), {fmt::format("{}={}", supervised_variable, name)});
+  ++starts_;
+  Mark mark;
+  Clock::time_point changed = Clock::now();
+  Clock::time_point probed = changed;
+  std::optional<Clock::time_point> asked;  // to leave a checkpoint and end
+  End end;
+  bool hangs = false;
+  Tail tail;
+  while (true) {
+    for (const std::string& line : tail.add(mpirun.read())) terminal_.line(line);
+    const std::optional<int> code = mpirun.poll();
+    if (Mark now = read_mark(options_.folder); now.start == name && now.text != mark.text) {
+      changed = Clock::now();
+      note_progress(now, mark.text.empty(), end);
+      mark = std::move(now);
+    }
+    if (code) {
+      for (const std::string& line : tail.add(mpirun.read() + "\n")) terminal_.line(line);
+      end.code = *code;
+      break;
+    }
+    const double patience = options_.deadline_seconds + (mark.text.empty() ? startup_seconds : 0);
+    if (!hangs && seconds_since(changed) > patience) {
+      hangs = true;
+      end.cause = fmt::format("no sign of life for {:g} s", patience);
+      mpirun.signal_group(SIGKILL);  // ranks on other hosts go with it
+    }
+    if (!asked && options_.stop()) {
+      asked = Clock::now();
+      end.kind = End::Kind::stopped;
+      mpirun.signal(SIGUSR1);
+    }
+    if (asked && seconds_since(*asked) > drain_limit) mpirun.signal_group(SIGKILL);
+    look_for_hosts(probed);
+    for (const Host& host : found_hosts()) {
+      if (asked || mark.text.empty()) continue;
+      event({{"event", "join"}, {"host", host.name}});
+      terminal_.print("launch: {} is there: the run goes on with it", host.name);
+      asked = broken_ = Clock::now();
+      end.kind = End::Kind::grow;
+      mpirun.signal(SIGUSR1);
+    }
+    std::this_thread::sleep_for(look_interval);
+  }
+  probes_.clear();
+  end_children();
+  for (const fs::path& segment : shared_segments()) {
+    std::error_code ignored;
+    if (!segments_.contains(segment) && !in_use(segment)) fs::remove(segment, ignored);
+  }
+  // Only the run itself knows whether it is done.
+  if (fs::exists(options_.folder / model_file)) {
+    end.kind = End::Kind::done;
+  } else if (end.kind != End::Kind::failed && end.code != exit_interrupted) {
+    end.kind = End::Kind::failed;
+  }
+  if (end.kind != End::Kind::failed) return end;
+  if (end.cause.empty() && end.code == exit_interrupted) end.cause = "a process was told to end; all left a checkpoint";
+  if (end.cause.empty()) end.cause = cause_of_end(tail.all());
+  if (end.cause.empty()) end.cause = fmt::format("mpirun ended with {}", end.code);
+  std::string report = end.cause;
+  for (const std::string& line : tail.last()) report += "\n    " + line;
+  if (first_failure_.empty()) first_failure_ = report;
+  event({{"event", "failure"}, {"cause", end.cause}, {"code", end.code}, {"progressed", end.progressed}});
+  if (!broken_) broken_ = changed;
+  return end;
+}
+
+// Hosts that came to a run that worked without them, and with which it does not.
+void Supervisor::exclude_newcomers() {
+  if (proven_.empty()) return;
+  for (const Host& host : members_) {
+    if (has(proven_, host)) continue;
+    terminal_.print("launch: goes on without {}, with which it came to nothing", host.name);
+    excluded_.push_back(host);
+  }
+}
+
+int Supervisor::give_up(const End& last) {
+  terminal_.error(fmt::format("launch: gave up after {} starts; the first failure was: {}", starts_, first_failure_));
+  event({{"event", "gave_up"}, {"starts", starts_}});
+  if (last.code == exit_usage || last.code == exit_data) return last.code;
+  return exit_gave_up;
+}
+
+int Supervisor::run() {
+  if (fs::exists(options_.folder / model_file)) {
+    terminal_.print("launch: the run in {} is done already", options_.folder.string());
+    return exit_done;
+  }
+  End end;
+  while (wait_for_hosts()) {
+    end = watch();
+    if (end.kind == End::Kind::done) {
+      terminal_.print("launch: done after {} start{}, {} steps computed twice", starts_, starts_ == 1 ? "" : "s", recomputed_);
+      event({{"event", "done"}, {"starts", starts_}, {"steps_recomputed", recomputed_}});
+      return exit_done;
+    }
+    if (end.kind == End::Kind::stopped || options_.stop()) break;
+    if (end.kind == End::Kind::grow) continue;
+    terminal_.print("launch: {}", end.cause);
+    if (end.progressed || end.code == exit_interrupted) {
+      barren_ = 0;
+      continue;
+    }
+    // What is wrong with options or data stays wrong.
+    const bool hopeless = proven_.empty() && (end.code == exit_usage || end.code == exit_data);
+    if (hopeless || ++barren_ >= options_.attempts) return give_up(end);
+    exclude_newcomers();
+    if (!pause(std::min(longest_pause, 0.1 * static_cast<double>(1U << std::min<std::size_t>(barren_, 12))))) break;
+  }
+  if (end.kind != End::Kind::stopped && !options_.stop()) return give_up(end);
+  terminal_.error(fmt::format("launch: interrupted; the run in {} can be continued", options_.folder.string()));
+  return exit_interrupted;
+}
+
+}  // namespace
+
+// Open MPI 4's words, and those of 5 where they are the same, broken anywhere into lines.
+std::string cause_of_end(const std::string& output) {
+  std::string text = output;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text = std::regex_replace(text, std::regex(" +"), " ");
+  constexpr std::size_t sentence = 600;
+  // The groups of a pattern in the sentence that begins so; empty if there is none.
+  const auto words = [&](const char* begin, const char* pattern) {
+    const std::size_t start = text.find(begin);
+    const std::string part = start == std::string::npos ? "" : text.substr(start, sentence);
+    std::smatch match;
+    std::vector<std::string> found;
+    if (std::regex_search(part, match, std::regex(pattern))) found.assign(match.begin() + 1, match.end());
+    return found;
+  };
+  if (const auto w =
+          words("process rank", R"(^process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+ ?\([^)]*\)))");
+      !w.empty()) {
+    return fmt::format("rank {} on {}: signal {}", w[0], w[1], w[2]);
+  }
+  if (const auto w = words("MPI_ABORT was invoked",
+                           R"(^MPI_ABORT was invoked on rank (\d+) in communicator .{1,80}? with errorcode (\d+))");
+      !w.empty()) {
+    return fmt::format("rank {}: exit code {}", w[0], w[1]);
+  }
+  if (const auto w = words("Process name:", R"(^Process name: \[\[\d+,\d+\],(\d+)\] Exit code: (\d+))"); !w.empty()) {
+    return fmt::format("rank {}: exit code {}", w[0], w[1]);
+  }
+  if (const auto w = words("lost communication with a remote daemon", R"(Remote daemon: \S+ on node (\S+))"); !w.empty()) {
+    return fmt::format("host {} is gone", w[0]);
+  }
+  return "";
+}
+
+int supervise(const SupervisorOptions& options, Terminal& terminal) {
+  std::error_code ignored;
+  fs::create_directories(options.folder.parent_path(), ignored);
+  const FileLock lock(options.folder.string() + ".launch.lock");
+  terminal.open_log(options.folder.string() + ".launch.log");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  return Supervisor(options, terminal).run();
+}
+
+}  // namespace bitloom::cli

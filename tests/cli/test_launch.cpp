@@ -1,0 +1,174 @@
+// bitloom launch: runs that lose processes, are stopped, or cannot be started at all.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// Some seconds of training by sparse messages, with a checkpoint several times a second.
+Args long_training(const std::string& out) {
+  Args args = quick_training(out);
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "40";
+  return with(args, {"--exchange", "sparse", "--workers", "6", "--checkpoint-seconds", "0.2"});
+}
+
+Args launched(const Args& options, const Args& program) { return with(with(with({"launch"}, options), {"--"}), program); }
+
+std::vector<nlohmann::json> events(const std::filesystem::path& run, const std::string& name) {
+  std::vector<nlohmann::json> found;
+  std::ifstream file(run.string() + ".launch.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    found.push_back(nlohmann::json::parse(line));
+    if (found.back()["event"] != name) found.pop_back();
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a launched run that loses its processes again and again ends with the undisturbed model", "[launch][mpi]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), long_training("calm")).code == 0);
+  Background launch(folder.path(), launched({"--local", "3"}, long_training("run")), 0, mpi_settings());
+  for (int kills = 0; kills < 3; ++kills) {
+    // Progress since the last one: a kill before the first checkpoint would find nothing to count.
+    REQUIRE(launch.wait_for(fmt::format("epoch {}/40", 2 + 8 * kills)));
+    if (kills == 1) {
+      kill(launch.launcher(), SIGKILL);
+    } else {
+      kill(launch.rank(kills == 0 ? 2 : 0), SIGKILL);
+    }
+  }
+  const Outcome outcome = launch.wait();
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "calm/model.safetensors"));
+  CHECK(events(folder / "run", "failure").size() == 3);
+  CHECK(events(folder / "run", "start").size() == 4);
+  CHECK(has(outcome.out, "rank 2 on "));
+  CHECK(has(outcome.out, "signal 9"));
+  REQUIRE(events(folder / "run", "recovered").size() == 3);
+  for (const nlohmann::json& event : events(folder / "run", "recovered")) CHECK(event["seconds"].get<double>() < 20);
+  CHECK(has(outcome.out, "launch: done after 4 starts"));
+  // Once more: there is nothing left to do.
+  CHECK(has(run_program(folder.path(), launched({}, long_training("run")), mpi_settings()).out, "is done already"));
+}
+
+TEST_CASE("a launched run whose process is suspended is started again", "[launch][mpi]") {
+  const TempDir folder;
+  Background launch(folder.path(), launched({"--local", "2", "--deadline", "5"}, long_training("run")), 0, mpi_settings());
+  REQUIRE(launch.wait_for("epoch 2/40"));
+  kill(launch.rank(1), SIGSTOP);
+  const Outcome outcome = launch.wait();
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "no sign of life for 5 s"));
+  REQUIRE(events(folder / "run", "recovered").size() == 1);
+  CHECK(events(folder / "run", "recovered")[0]["seconds"].get<double>() < 20);
+}
+
+TEST_CASE("a launched run that is asked to end can be continued", "[launch][mpi]") {
+  const TempDir folder;
+  {
+    Background launch(folder.path(), launched({"--local", "2"}, long_training("run")), 0, mpi_settings());
+    REQUIRE(launch.wait_for("epoch 2/40"));
+    launch.signal(SIGTERM);
+    const Outcome outcome = launch.wait();
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 4);
+    CHECK(has(outcome.err, "can be continued"));
+  }
+  const Outcome again = run_program(folder.path(), launched({"--local", "1"}, long_training("run")), mpi_settings());
+  INFO(again.out << again.err);
+  CHECK(again.code == 0);
+  CHECK(std::filesystem::exists(folder / "run/model.safetensors"));
+}
+
+TEST_CASE("a notice that a machine goes leaves a checkpoint, and the run goes on without it", "[launch][mpi]") {
+  const TempDir folder;
+  // The second process asks for the file once it is there, and finds it once.
+  const std::string notice = "test \"$OMPI_COMM_WORLD_RANK\" = 1 && rm goes";
+  Background launch(folder.path(), launched({"--local", "2", "--notice-command", notice}, long_training("run")), 0,
+                    mpi_settings());
+  REQUIRE(launch.wait_for("epoch 2/40"));
+  write_file(folder / "goes", "");
+  const Outcome outcome = launch.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "a process was told to end; all left a checkpoint"));
+  for (const nlohmann::json& event : events(folder / "run", "recompute")) CHECK(event["steps"] == 0);
+}
+
+TEST_CASE("a launched run that cannot work is not started again and again", "[launch][mpi]") {
+  const TempDir folder;
+  Args wrong = long_training("run");
+  *(std::find(wrong.begin(), wrong.end(), "--net") + 1) = "tinny";
+  const Outcome usage = run_program(folder.path(), launched({}, wrong), mpi_settings());
+  CHECK(usage.code == 2);
+  CHECK(has(usage.err, "gave up after 1 starts"));
+  CHECK(has(usage.err, "tinny"));
+  const Outcome missing = run_program(folder.path(), launched({"--mpirun", "./no-such-mpirun"}, long_training("run")));
+  CHECK(missing.code == 5);
+  CHECK(has(missing.err, "./no-such-mpirun: cannot be started: No such file or directory"));
+  // A launcher that fails for a reason of its own.
+  write_file(folder / "broken", "#!/bin/sh\necho no network today\nexit 9\n");
+  std::filesystem::permissions(folder / "broken", std::filesystem::perms::owner_all);
+  const Outcome broken =
+      run_program(folder.path(), launched({"--mpirun", "./broken", "--attempts", "2"}, long_training("run")));
+  CHECK(broken.code == 8);
+  CHECK(has(broken.err, "gave up after 2 starts; the first failure was: mpirun ended with 9"));
+  CHECK(has(broken.err, "no network today"));
+}
+
+TEST_CASE("a launch reads host files and lists, asks every host, and waits for enough", "[launch]") {
+  const TempDir folder;
+  write_file(folder / "hosts", "# two racks\nn[08-10] slots=2\n\nlogin,a[1,3]-b slots=1 max_slots=4\n");
+  // Notes whom it was asked about; nobody answers but n09.
+  write_file(folder / "agent", "#!/bin/sh\necho \"$@\" >> asked\ntest \"$1\" = n09\n");
+  std::filesystem::permissions(folder / "agent", std::filesystem::perms::owner_all);
+  const Args options = {"--hostfile", "hosts", "--agent", "./agent", "--min-workers", "4", "--patience", "0"};
+  const Outcome outcome = run_program(folder.path(), launched(options, quick_training("run")));
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 8);
+  CHECK(has(outcome.err, "3 of at least 4 processes have a host"));
+  const std::string asked = read_file(folder / "asked");
+  for (const char* host : {"n08 true\n", "n09 true\n", "n10 true\n", "login true\n", "a1-b true\n", "a3-b true\n"}) {
+    INFO(host);
+    CHECK(has(asked, host));
+  }
+  const auto error_of = [&](const std::string& hosts) {
+    write_file(folder / "hosts", hosts);
+    const Outcome wrong = run_program(folder.path(), launched({"--hostfile", "hosts"}, quick_training("run")));
+    CHECK(wrong.code == 2);
+    return wrong.err;
+  };
+  CHECK(has(error_of("# none\n"), "hosts: no hosts; expected a host per line"));
+  CHECK(has(error_of("a slots=x\n"), "hosts:1: 'x' is not a number"));
+  CHECK(has(error_of("a\nb slots=0\n"), "hosts:2: slots=0; expected at least 1"));
+  CHECK(has(error_of("a cores=2\n"), "hosts:1: 'cores=2' is not known; expected slots=N"));
+  CHECK(has(error_of("n[1-3\n"), "hosts:1: the brackets of 'n[1-3' do not match"));
+  CHECK(has(error_of("n[1,]\n"), "hosts:1: '' is not a number"));
+  CHECK(has(error_of("n[0-999999999]\n"), "hosts:1: more than 100000 hosts"));
+  CHECK(has(error_of("n[5-3]\n"), "hosts:1: the range 5-3 ends before it begins"));
+  CHECK(has(error_of("-oProxyCommand=x\n"), "hosts:1: '-oProxyCommand=x' is not the name of a host"));
+  CHECK(run_program(folder.path(), launched({"--hostfile", "nowhere"}, quick_training("run"))).code == 3);
+
+  CHECK(has(run_program(folder.path(), launched({}, with(quick_training("run"), {"--search", "layer1.width=64,128"}))).err,
+            "--search trains several nets"));
+  CHECK(has(run_program(folder.path(), {"launch", "--local", "2"}).err, "expected `-- train binary ...`"));
+  CHECK(has(run_program(folder.path(), {"launch", "--", "eval", "x"}).err, "expected `-- train binary ...`"));
+  CHECK(has(run_program(folder.path(), {"launch", "--", "train", "binary", "--data", "synth"}).err, "needs --out FOLDER"));
+}

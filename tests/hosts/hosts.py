@@ -1,0 +1,142 @@
+"""Several hosts on one machine: network namespaces whose TAP devices a switch with a rate and a delay connects.
+
+Needs root. `python3 tests/hosts/hosts.py agent HOST COMMAND...` is what stands for ssh.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("BITLOOM_BIN", ROOT / "build/release/bin"))
+STATE = "BITLOOM_TEST_HOSTS"  # in the environment: the folder that says which hosts there are
+
+
+def run(*command):
+    subprocess.run(command, check=True)
+
+
+class Hosts:
+    """`count` hosts 10.77.0.1, 10.77.0.2, ...; the first one is where launchers run."""
+
+    def __init__(self, count=4, megabits=0, milliseconds=0):
+        self.folder = Path(tempfile.mkdtemp(prefix="bitloom-hosts-"))
+        self.names = [f"bl{os.getpid()}h{number + 1}" for number in range(count)]
+        self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        taps = [f"bl{os.getpid() % 100000}t{number + 1}" for number in range(count)]
+        self.switch = subprocess.Popen(
+            [BIN / "bitloom_test_switch", str(megabits), str(milliseconds), *taps], stdout=subprocess.PIPE, text=True)
+        if self.switch.stdout.readline() != "ready\n":
+            raise RuntimeError("the switch did not start")
+        for name, address, tap in zip(self.names, self.addresses, taps):
+            run("ip", "netns", "add", name)
+            run("ip", "link", "set", tap, "netns", name)
+            run("ip", "-n", name, "link", "set", tap, "name", "net0")
+            run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "net0")
+            run("ip", "-n", name, "link", "set", "net0", "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            (self.folder / address).write_text(name)
+
+    def environment(self):
+        environment = dict(os.environ)
+        environment.update({STATE: str(self.folder), "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+                            "XDG_CACHE_HOME": str(self.folder / "cache")})
+        return environment
+
+    def hostfile(self, first=1):
+        path = self.folder / "hosts"
+        path.write_text("".join(address + "\n" for address in self.addresses[first:]))
+        return path
+
+    def agent(self):
+        """A command that reaches a host as ssh would: AGENT HOST COMMAND..."""
+        path = self.folder / "agent"
+        path.write_text(f'#!/bin/sh\nexec python3 {Path(__file__).resolve()} agent "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def start(self, command, host=0, **options):
+        return subprocess.Popen(["ip", "netns", "exec", self.names[host], *map(str, command)], env=self.environment(),
+                                start_new_session=True, **options)
+
+    def processes(self, host):
+        listed = subprocess.run(["ip", "netns", "pids", self.names[host]], capture_output=True, text=True, check=True)
+        return [int(word) for word in listed.stdout.split()]
+
+    def ranks(self, host):
+        """The training processes there."""
+        found = []
+        for process in self.processes(host):
+            try:
+                words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+                variables = Path(f"/proc/{process}/environ").read_bytes()
+            except OSError:
+                continue
+            if b"train" in words and b"launch" not in words and b"OMPI_COMM_WORLD_RANK=" in variables:
+                found.append(process)
+        return found
+
+    def cut(self, host):
+        run("ip", "-n", self.names[host], "link", "set", "net0", "down")
+
+    def mend(self, host):
+        run("ip", "-n", self.names[host], "link", "set", "net0", "up")
+
+    def kill(self, host):
+        """The machine goes: its processes, and whoever wants to reach it."""
+        (self.folder / self.addresses[host]).unlink(missing_ok=True)
+        self.cut(host)
+        for process in self.processes(host):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def revive(self, host):
+        self.mend(host)
+        (self.folder / self.addresses[host]).write_text(self.names[host])
+
+    def close(self):
+        for host in range(len(self.names)):
+            for process in self.processes(host):
+                try:
+                    os.kill(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self.switch.kill()
+        self.switch.wait()
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def agent(address, command):
+    """Runs in the namespace of the host, under its own host name and with its own folder for temporary files."""
+    folder = Path(os.environ[STATE])
+    try:
+        name = (folder / address).read_text()
+    except OSError:
+        time.sleep(0.2)
+        sys.exit(f"agent: no route to {address}")
+    temporary = folder / f"tmp-{address}"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)
+    os.execvp("nsenter", ["nsenter", f"--net=/run/netns/{name}", "unshare", "-u", "sh", "-c",
+                          f'hostname "$0"; exec sh -c "$1"', f"host-{address.replace('.', '-')}", " ".join(command)])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["agent"]:
+        sys.exit("usage: hosts.py agent HOST COMMAND...")
+    agent(sys.argv[2], sys.argv[3:])
