@@ -89,14 +89,14 @@ class Hosts:
         run("ip", "-n", self.names[host], "link", "set", "net0", "up")
 
     def kill(self, host):
-        """The machine goes: its processes, and whoever wants to reach it."""
+        """The machine goes: its processes, and nobody can reach it any more. Their connections are closed, as by a shutdown."""
         (self.folder / self.addresses[host]).unlink(missing_ok=True)
-        self.cut(host)
         for process in self.processes(host):
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        self.cut(host)
 
     def revive(self, host):
         self.mend(host)

@@ -13,7 +13,7 @@ from pathlib import Path
 from hosts import BIN, Hosts
 
 PROGRAM = BIN / "bitloom"
-ALL = os.environ.get("BITLOOM_KILLS", "12")
+KILLS = int(os.environ.get("BITLOOM_KILLS", "12"))
 
 
 def training(out, epochs):
@@ -31,12 +31,11 @@ class Launch(unittest.TestCase):
         self.run_folder = self.folder / "run"
 
     def launch(self, epochs, *options):
-        self.log = open(self.folder / "log", "w")
-        self.addCleanup(self.log.close)
-        return self.hosts.start(
-            [PROGRAM, "launch", "--hostfile", self.hosts.hostfile(), "--agent", self.hosts.agent(), "--interface", "net0",
-             "--deadline", "10", "--probe-seconds", "0.5", *options, "--", *training(self.run_folder, epochs)],
-            stdout=self.log, stderr=subprocess.STDOUT)
+        with open(self.folder / "log", "a") as log:
+            return self.hosts.start(
+                [PROGRAM, "launch", "--hostfile", self.hosts.hostfile(), "--agent", self.hosts.agent(), "--interface", "net0",
+                 "--deadline", "10", "--probe-seconds", "0.5", *options, "--", *training(self.run_folder, epochs)],
+                stdout=log, stderr=subprocess.STDOUT)
 
     def output(self):
         return (self.folder / "log").read_text()
@@ -82,7 +81,7 @@ class Launch(unittest.TestCase):
         random.seed(1)
         kills = 0
         starts = 0
-        while kills < int(ALL) and process.poll() is None:
+        while kills < KILLS and process.poll() is None:
             self.wait_for_steps(starts)
             starts = len(self.events("start"))
             time.sleep(random.uniform(0, 0.7))
@@ -93,7 +92,7 @@ class Launch(unittest.TestCase):
             kills += 1
             self.wait(lambda: len(self.events("start")) > starts or process.poll() is not None)
         self.finish(process, epochs)
-        self.assertGreaterEqual(kills, int(ALL), "the run was done too soon")
+        self.assertGreaterEqual(kills, KILLS, "the run was done too soon")
         print(f"\n{kills} kills: back at work after", sorted(round(s, 2) for s in self.recovered()),
               "s; steps computed twice:", sum(event["steps"] for event in self.events("recompute")))
 
