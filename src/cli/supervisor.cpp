@@ -1,7 +1,6 @@
 #include "cli/supervisor.h"
 
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,13 +11,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "cli/command.h"
+#include "cli/leftovers.h"
 #include "cli/model_source.h"
+#include "cli/mpirun_output.h"
 #include "cli/process.h"
 #include "cli/signals.h"
 #include "core/error.h"
@@ -38,7 +37,6 @@ constexpr double quick_limit = 1;       // and when a run waits for it; the othe
 constexpr double startup_seconds = 60;  // that processes have on top of the deadline until they are at work
 constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
-constexpr std::size_t lines_kept = 20;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -72,83 +70,8 @@ struct End {
   std::string cause;
 };
 
-// The last lines of what a program wrote.
-class Tail {
- public:
-  // Returns the lines that are complete now.
-  std::vector<std::string> add(const std::string& text) {
-    std::vector<std::string> lines;
-    partial_ += text;
-    for (std::size_t end = partial_.find('\n'); end != std::string::npos; end = partial_.find('\n')) {
-      lines.push_back(partial_.substr(0, end));
-      partial_.erase(0, end + 1);
-    }
-    for (const std::string& line : lines) {
-      if (line.empty()) continue;
-      all_ += line + "\n";
-      last_.push_back(line);
-      if (last_.size() > lines_kept) last_.erase(last_.begin());
-    }
-    constexpr std::size_t most = 65536;
-    if (all_.size() > most) all_.erase(0, all_.size() - most);
-    return lines;
-  }
-  const std::vector<std::string>& last() const { return last_; }
-  const std::string& all() const { return all_; }
-
- private:
-  std::string partial_, all_;
-  std::vector<std::string> last_;
-};
-
-// Shared-memory files of ranks that were killed: mpirun leaves them. "vader_segment.NODE.UID.JOB.RANK"
-std::set<fs::path> shared_segments() {
-  std::set<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("vader_segment.") && name.find(fmt::format(".{}.", getuid())) != std::string::npos) {
-      found.insert(entry.path());
-    }
-  }
-  return found;
-}
-
-bool in_use(const fs::path& file) {
-  std::error_code error;
-  for (const auto& process : fs::directory_iterator("/proc", error)) {
-    std::ifstream maps(process.path() / "maps");
-    for (std::string line; std::getline(maps, line);) {
-      if (line.ends_with(file.string())) return true;
-    }
-  }
-  return false;
-}
-
 bool has(const std::vector<Host>& hosts, const Host& host) {
   return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
-}
-
-// Ends what is left of a start: processes of this machine whose mpirun is gone are this one's children (it is their reaper).
-void end_children() {
-  for (bool any = true; any;) {
-    any = false;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator("/proc", error)) {
-      std::ifstream file(entry.path() / "stat");
-      std::string stat;
-      std::getline(file, stat);
-      const std::size_t close = stat.rfind(')');
-      if (close == std::string::npos) continue;
-      std::istringstream fields(stat.substr(close + 1));
-      std::string state;
-      pid_t parent = 0;
-      if (!(fields >> state >> parent) || parent != getpid()) continue;
-      const pid_t child = std::stoi(stat);
-      kill(child, SIGKILL);
-      any = waitpid(child, nullptr, 0) == child || any;
-    }
-  }
 }
 
 class Supervisor {
@@ -357,7 +280,7 @@ End Supervisor::watch() {
   std::optional<Clock::time_point> asked;  // to leave a checkpoint and end
   End end;
   bool hangs = false;
-  Tail tail;
+  OutputTail tail;
   while (true) {
     for (const std::string& line : tail.add(mpirun.read())) terminal_.line(line);
     const std::optional<int> code = mpirun.poll();
@@ -396,10 +319,7 @@ End Supervisor::watch() {
   }
   probes_.clear();
   end_children();
-  for (const fs::path& segment : shared_segments()) {
-    std::error_code ignored;
-    if (!segments_.contains(segment) && !in_use(segment)) fs::remove(segment, ignored);
-  }
+  remove_segments(segments_);
   // Only the run itself knows whether it is done.
   if (fs::exists(options_.folder / model_file)) {
     end.kind = End::Kind::done;
@@ -408,10 +328,10 @@ End Supervisor::watch() {
   }
   if (end.kind != End::Kind::failed) return end;
   if (end.cause.empty() && end.code == exit_interrupted) end.cause = "a process was told to end; all left a checkpoint";
-  if (end.cause.empty()) end.cause = cause_of_end(tail.all());
+  if (end.cause.empty()) end.cause = cause_of_end(tail.text());
   if (end.cause.empty()) end.cause = fmt::format("mpirun ended with {}", end.code);
   std::string report = end.cause;
-  for (const std::string& line : tail.last()) report += "\n    " + line;
+  for (const std::string& line : tail.last_lines()) report += "\n    " + line;
   if (first_failure_.empty()) first_failure_ = report;
   event({{"event", "failure"}, {"cause", end.cause}, {"code", end.code}, {"progressed", end.progressed}});
   if (!broken_) broken_ = changed;
@@ -467,40 +387,6 @@ int Supervisor::run() {
 }
 
 }  // namespace
-
-// Open MPI 4's words, and those of 5 where they are the same, broken anywhere into lines.
-std::string cause_of_end(const std::string& output) {
-  std::string text = output;
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  text = std::regex_replace(text, std::regex(" +"), " ");
-  constexpr std::size_t sentence = 600;
-  // The groups of a pattern in the sentence that begins so; empty if there is none.
-  const auto words = [&](const char* begin, const char* pattern) {
-    const std::size_t start = text.find(begin);
-    const std::string part = start == std::string::npos ? "" : text.substr(start, sentence);
-    std::smatch match;
-    std::vector<std::string> found;
-    if (std::regex_search(part, match, std::regex(pattern))) found.assign(match.begin() + 1, match.end());
-    return found;
-  };
-  if (const auto w =
-          words("process rank", R"(^process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+ ?\([^)]*\)))");
-      !w.empty()) {
-    return fmt::format("rank {} on {}: signal {}", w[0], w[1], w[2]);
-  }
-  if (const auto w = words("MPI_ABORT was invoked",
-                           R"(^MPI_ABORT was invoked on rank (\d+) in communicator .{1,80}? with errorcode (\d+))");
-      !w.empty()) {
-    return fmt::format("rank {}: exit code {}", w[0], w[1]);
-  }
-  if (const auto w = words("Process name:", R"(^Process name: \[\[\d+,\d+\],(\d+)\] Exit code: (\d+))"); !w.empty()) {
-    return fmt::format("rank {}: exit code {}", w[0], w[1]);
-  }
-  if (const auto w = words("lost communication with a remote daemon", R"(Remote daemon: \S+ on node (\S+))"); !w.empty()) {
-    return fmt::format("host {} is gone", w[0]);
-  }
-  return "";
-}
 
 int supervise(const SupervisorOptions& options, Terminal& terminal) {
   std::error_code ignored;

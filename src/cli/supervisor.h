@@ -32,8 +32,4 @@ struct SupervisorOptions {
 // FOLDER.launch.jsonl, beside the run. Throws Error(busy) if the run has a supervisor already.
 int supervise(const SupervisorOptions& options, Terminal& terminal);
 
-// What mpirun's output says of what ended a run, "rank 2 on node7: signal 9 (Killed)", "rank 1: exit code 3" or "host node7 is
-// gone"; "" if it says nothing.
-std::string cause_of_end(const std::string& output);
-
 }  // namespace bitloom::cli

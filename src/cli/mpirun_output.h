@@ -1,0 +1,26 @@
+// What mpirun and the processes that it starts write, and what it says of their end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace bitloom::cli {
+
+// The end of what a program wrote.
+class OutputTail {
+ public:
+  // Returns the lines that are complete now.
+  std::vector<std::string> add(const std::string& text);
+  const std::vector<std::string>& last_lines() const { return last_; }
+  const std::string& text() const { return all_; }
+
+ private:
+  std::string partial_, all_;
+  std::vector<std::string> last_;
+};
+
+// What mpirun's output says of what ended a run, "rank 2 on node7: signal 9 (Killed)", "rank 1: exit code 3" or "host node7 is
+// gone"; "" if it says nothing.
+std::string cause_of_end(const std::string& output);
+
+}  // namespace bitloom::cli
