@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,9 +89,9 @@ class LayerTrainer {
   // Moves statistics and windows by what `steps` steps with such sums would.
   void observe(const LayerSums& sums, std::size_t images, std::size_t steps);
   // Moves the accumulators and notes the weights' new values; sums.weight or sums.exact hold the gradient, of which one root
-  // mean square counts 1. centred_rms: if not 0, sums.weight is what centre() makes, and this is that root mean square:
-  // where gradients wait until they are large, that of what arrives tells little.
-  void choose(const LayerSums& sums, double rate, std::uint64_t step, double centred_rms = 0);
+  // mean square counts 1. centred_rms: sums.weight is what centre() makes, and this is that root mean square: where
+  // gradients wait until they are large, that of what arrives tells little.
+  void choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms = std::nullopt);
   // What choose() noted: (O, B), the new minus the old value of the weights that change.
   mpi::SparseVector changes() const;
   // Notes changes that others chose. Throws Error(data) if they do not fit the weights.
@@ -120,6 +121,9 @@ class LayerTrainer {
     double value = 0, first = 0, second = 0;
   };
   void spread_density();
+  double sum_of_squares(const LayerSums& sums);
+  double gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
+  void flip_highest_scores(std::size_t most);
   void limit_flips();
   void exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const;
   double expected_count(bool sign, bool nonzero, float density) const;

@@ -10,52 +10,81 @@
 
 namespace bitloom::layerwise {
 
+namespace {
+
+// The `most` largest of numbers that were counted in a histogram; of equals, those that are asked about first.
+class Largest {
+ public:
+  Largest(const std::vector<std::size_t>& histogram, std::size_t most) : edge_(histogram.size()), left_(most) {
+    while (edge_ > 0 && histogram[edge_ - 1] <= left_) left_ -= histogram[--edge_];
+  }
+  bool takes(std::size_t number) {
+    if (number >= edge_) return true;
+    if (number + 1 < edge_ || left_ == 0) return false;
+    --left_;
+    return true;
+  }
+
+ private:
+  std::size_t edge_;  // from here on all are taken,
+  std::size_t left_;  // and so many of those just below
+};
+
+}  // namespace
+
 // With the value-weighted count n_k of set input bits and G0 the sum of values, dL/dw_k of value(w_k) is proportional to
 // sum value * value(x_k) = G0 - 2 n_k. The threshold follows the mean, which moves with w_k as -value(mean x_k) does, so the
 // input is centred: G0 - 2 n_k - G0 (1 - 2 density_k) = 2 (G0 density_k - n_k), as in batch normalisation.
-void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step, double centred_rms) {
-  const bool centred = centred_rms > 0;
+// Returns the sum of squares.
+double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const {
   const std::size_t bits = layer_.patch_bits();
-  const std::size_t channels = layer_.channels();
-  std::vector<std::uint64_t>& new_sign = new_sign_;
-  std::vector<std::uint64_t>& new_nonzero = new_nonzero_;
-  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign.begin());
-  if (!new_nonzero.empty()) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero.begin());
-  // Returns the sum of squares.
-  const auto gradient_of = [&](std::size_t o, std::vector<float>& gradient) {
-    if (!options_.exact && !centred) {
-      const auto total = static_cast<float>(sums.value()[o]);
-      return simd::kernels().centre_gradient(sums.weight.data() + o * bits, density_of_bit_.data(), bits, total,
-                                             gradient.data());
-    }
-    if (centred) {
-      const std::int32_t* row = sums.weight.data() + o * bits;
-      for (std::size_t k = 0; k < bits; ++k) gradient[k] = -static_cast<float>(row[k]);
-    } else {
-      exact_gradient(sums, o, gradient.data());
-    }
-    double sum = 0;
-    for (const float g : gradient) sum += static_cast<double>(g) * static_cast<double>(g);
-    return sum;
-  };
-  // Root mean square over the layer: per row, then over rows.
-  const auto rows = static_cast<std::ptrdiff_t>(channels);
-  std::vector<double>& row_squares = row_squares_;
+  const std::int32_t* row = sums.weight.data() + o * bits;
+  if (!options_.exact && !centred) {
+    return simd::kernels().centre_gradient(row, density_of_bit_.data(), bits, static_cast<float>(sums.value()[o]), gradient);
+  }
+  if (centred) {
+    for (std::size_t k = 0; k < bits; ++k) gradient[k] = -static_cast<float>(row[k]);
+  } else {
+    exact_gradient(sums, o, gradient);
+  }
+  double sum = 0;
+  for (std::size_t k = 0; k < bits; ++k) sum += static_cast<double>(gradient[k]) * static_cast<double>(gradient[k]);
+  return sum;
+}
+
+// Of the gradient of all weights: per row, then over rows.
+double LayerTrainer::sum_of_squares(const LayerSums& sums) {
+  const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
 #pragma omp parallel
   {
     thread_local std::vector<float> gradient;
-    gradient.resize(bits);
+    gradient.resize(layer_.patch_bits());
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      row_squares[static_cast<std::size_t>(i)] = gradient_of(static_cast<std::size_t>(i), gradient);
+      row_squares_[static_cast<std::size_t>(i)] = gradient_of(sums, static_cast<std::size_t>(i), false, gradient.data());
     }
   }
   double squares = 0;
-  for (const double row : row_squares) squares += row;
-  if (!(squares > 0)) return;
-  const double weights = static_cast<double>(channels) * static_cast<double>(layer_.geometry().valid_bits);
-  const auto inverse = static_cast<float>(centred ? 1.0 / centred_rms : std::sqrt(weights / squares));
+  for (const double row : row_squares_) squares += row;
+  return squares;
+}
 
+void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms) {
+  const std::size_t bits = layer_.patch_bits();
+  std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign_.begin());
+  if (!new_nonzero_.empty()) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero_.begin());
+  const double weights = static_cast<double>(layer_.channels()) * static_cast<double>(layer_.geometry().valid_bits);
+  float inverse = 0;
+  if (centred_rms) {
+    const bool any = std::any_of(sums.weight.begin(), sums.weight.end(), [](std::int32_t sum) { return sum != 0; });
+    if (!any || !(*centred_rms > 0)) return;
+    inverse = static_cast<float>(1.0 / *centred_rms);
+  } else {
+    const double squares = sum_of_squares(sums);
+    if (!(squares > 0)) return;
+    inverse = static_cast<float>(std::sqrt(weights / squares));
+  }
+  const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
 #pragma omp parallel
   {
     thread_local std::vector<float> gradient;
@@ -63,43 +92,41 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
       const auto o = static_cast<std::size_t>(i);
-      gradient_of(o, gradient);
+      gradient_of(sums, o, centred_rms.has_value(), gradient.data());
       for (float& g : gradient) g *= inverse;
-      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
-      std::uint64_t* nonzero = new_nonzero.empty() ? nullptr : new_nonzero.data() + o * layer_.patch_words();
+      std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
+      std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
       rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),
                    {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
     }
   }
   if (rule_.score != nullptr) {
-    // The k-th largest score by counting: scores are 15-bit integers.
-    std::vector<std::size_t>& histogram = histogram_;
-    histogram.assign(1U << 15U, 0);
-    for (std::size_t o = 0; o < channels; ++o) {
-      const std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
-      for (std::size_t k = 0; k < bits; ++k) {
-        const std::int32_t score =
-            get_bit(layer_.valid_bits().data(), k) ? rule_.score(state_[o * bits + k], get_bit(sign, k)) : 0;
-        if (score > 0) ++histogram[static_cast<std::size_t>(score)];
-      }
-    }
-    std::size_t left = rule_.flips(options_.rule, rate, weights);
-    std::size_t cut = histogram.size();  // flip scores above cut, and the first `left` of those at it
-    while (cut > 1 && histogram[cut - 1] <= left) left -= histogram[--cut];
-    for (std::size_t o = 0; o < channels; ++o) {
-      std::uint64_t* sign = new_sign.data() + o * layer_.patch_words();
+    flip_highest_scores(rule_.flips(options_.rule, rate, weights));
+  } else if (options_.flip_limit != 0 && new_nonzero_.empty()) {
+    limit_flips();
+  }
+}
+
+void LayerTrainer::flip_highest_scores(std::size_t most) {
+  const std::size_t bits = layer_.patch_bits();
+  const auto for_each_candidate = [&](auto&& visit) {
+    for (std::size_t o = 0; o < layer_.channels(); ++o) {
+      std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
       for (std::size_t k = 0; k < bits; ++k) {
         if (!get_bit(layer_.valid_bits().data(), k)) continue;
-        const auto score = static_cast<std::ptrdiff_t>(rule_.score(state_[o * bits + k], get_bit(sign, k)));
-        const auto edge = static_cast<std::ptrdiff_t>(cut);
-        if (score <= 0 || score < edge - 1 || (score == edge - 1 && left == 0)) continue;
-        if (score == edge - 1) --left;
-        set_bit(sign, k, !get_bit(sign, k));
-        state_[o * bits + k] = 0;
+        const std::int32_t score = rule_.score(state_[o * bits + k], get_bit(sign, k));
+        if (score > 0) visit(sign, k, state_[o * bits + k], static_cast<std::size_t>(score));
       }
     }
-  }
-  if (options_.flip_limit != 0 && rule_.score == nullptr && new_nonzero.empty()) limit_flips();
+  };
+  histogram_.assign(1U << 15U, 0);  // scores are 15-bit integers
+  for_each_candidate([&](std::uint64_t*, std::size_t, std::int16_t&, std::size_t score) { ++histogram_[score]; });
+  Largest highest(histogram_, most);
+  for_each_candidate([&](std::uint64_t* sign, std::size_t k, std::int16_t& state, std::size_t score) {
+    if (!highest.takes(score)) return;
+    set_bit(sign, k, !get_bit(sign, k));
+    state = 0;
+  });
 }
 
 // Undoes the flips whose accumulators are nearest to 0, but for the surest `flip_limit`; they stay wanted. Equals are taken in
@@ -115,20 +142,11 @@ void LayerTrainer::limit_flips() {
       }
     }
   };
-  std::vector<std::size_t>& histogram = histogram_;
-  histogram.assign((1U << 15U) + 1, 0);
-  for_each_flip([&](std::size_t, std::size_t, std::size_t sureness) { ++histogram[sureness]; });
-  std::size_t left = options_.flip_limit;
-  std::size_t cut = histogram.size();  // those surer than cut - 1 flip, and the first `left` of those as sure
-  while (cut > 0 && histogram[cut - 1] <= left) left -= histogram[--cut];
-  if (cut == 0) return;
+  histogram_.assign((1U << 15U) + 1, 0);
+  for_each_flip([&](std::size_t, std::size_t, std::size_t sureness) { ++histogram_[sureness]; });
+  Largest surest(histogram_, options_.flip_limit);
   for_each_flip([&](std::size_t word, std::size_t bit, std::size_t sureness) {
-    if (sureness >= cut) return;
-    if (sureness + 1 == cut && left > 0) {
-      --left;
-      return;
-    }
-    new_sign_[word] ^= std::uint64_t{1} << bit;
+    if (!surest.takes(sureness)) new_sign_[word] ^= std::uint64_t{1} << bit;
   });
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/softmax.h"
 #include "data/augment.h"
@@ -218,7 +218,7 @@ std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dat
 }
 
 Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset) const {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   const std::size_t classes = heads_.front()->classes();
   const auto [begin, end] = share_of(comm, dataset.size());
   // Integers only cross images: (classes, classes) counts, then millionths of a nat.
@@ -247,7 +247,7 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset) c
   sums.pop_back();
   for (std::size_t l = 0; l < classes; ++l) result.correct += static_cast<std::size_t>(sums[l * classes + l]);
   result.confusion = std::move(sums);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "core/clock.h"
+
 namespace bitloom::layerwise {
 
 // Wall-clock seconds of one or more steps, by phase; per-image phases are averaged over threads.
@@ -21,8 +23,6 @@ struct PhaseTimes {
   }
   double total() const { return data + encode + prefix + forward + head + gradient + reduce + update; }
 };
-
-using Clock = std::chrono::steady_clock;
 
 // Adds the seconds since `start` to `total` and restarts.
 inline void lap(Clock::time_point& start, double& total) {

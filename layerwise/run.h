@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/metrics.h"
@@ -18,8 +19,6 @@
 #include "layerwise/trainer.h"
 
 namespace bitloom::layerwise {
-
-inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
 inline constexpr const char* previous_name = "checkpoint.previous.safetensors";

@@ -320,6 +320,30 @@ void Stage::report_sums() {
   result_.checkpoint = totals_[2 * heads_.size() + 1] != 0;
 }
 
+// What this rank's images, or those of the worker whose turn it is, give.
+void Stage::compute(bool weights) {
+  choose_images();
+  for (LayerState& state : states_) state.sums.clear();
+  run_forward();
+  Clock::time_point clock = Clock::now();
+  run_heads();
+  lap(clock, result_.times.head);
+  run_backward(weights && !options_.layer.exact);
+  if (weights && options_.layer.exact) run_exact();
+  lap(clock, result_.times.gradient);
+}
+
+// A step by whole sums.
+void Stage::step_dense(bool weights, bool learn) {
+  compute(weights);
+  Clock::time_point clock = Clock::now();
+  reduce(weights && !options_.layer.exact);
+  lap(clock, result_.times.reduce);
+  report_sums();
+  update_from_sums(learn);
+  lap(clock, result_.times.update);
+}
+
 const StepResult& Stage::step(const StepRequest& request) {
   if (!initialised_) initialise();
   request_ = request;
@@ -330,32 +354,10 @@ const StepResult& Stage::step(const StepRequest& request) {
   const bool weights = learn && options_.layer.learn_weights;
   if (exchange_ != nullptr) {
     with_statistics_ = statistics_due(warmup);
-    run_workers(weights, learn);
-    Clock::time_point clock = Clock::now();
-    mpi::Bundle merged = exchange_->gather();
-    merged = exchange_->spread(comm_.is_root() ? answer_to(std::move(merged)) : mpi::Bundle{});
-    lap(clock, result_.times.reduce);
-    update_from_answer(merged, learn);
-    lap(clock, result_.times.update);
-    result_.exchange = exchange_->take_counts();
-    ++step_;
-    return result_;
+    step_sparse(weights, learn);
+  } else {
+    step_dense(weights, learn);
   }
-  choose_images();
-  for (LayerState& state : states_) state.sums.clear();
-  run_forward();
-  Clock::time_point clock = Clock::now();
-  run_heads();
-  lap(clock, result_.times.head);
-  const bool windowed = weights && !options_.layer.exact;
-  run_backward(windowed);
-  if (weights && options_.layer.exact) run_exact();
-  lap(clock, result_.times.gradient);
-  reduce(windowed);
-  lap(clock, result_.times.reduce);
-  report_sums();
-  update_from_sums(learn);
-  lap(clock, result_.times.update);
   ++step_;
   return result_;
 }

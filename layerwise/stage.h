@@ -132,6 +132,8 @@ class Stage {
   void backward_image(std::size_t local, ThreadState& thread);
   void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
   void run_exact();
+  void compute(bool weights);
+  void step_dense(bool weights, bool learn);
   void reduce(bool weights);
   void update_from_sums(bool learn);
   void report_sums();
@@ -140,6 +142,7 @@ class Stage {
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
   bool statistics_due(std::size_t warmup) const;
+  void step_sparse(bool weights, bool learn);
   void run_workers(bool weights, bool learn);
   void send_worker(bool weights, bool learn);
   mpi::Bundle answer_to(mpi::Bundle merged);

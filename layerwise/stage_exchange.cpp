@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -73,6 +74,18 @@ bool Stage::statistics_due(std::size_t warmup) const {
          (step_ + 1) % options_.exchange.statistics_every == 0;
 }
 
+// A step by sparse messages.
+void Stage::step_sparse(bool weights, bool learn) {
+  run_workers(weights, learn);
+  Clock::time_point clock = Clock::now();
+  mpi::Bundle merged = exchange_->gather();
+  const mpi::Bundle answer = exchange_->spread(comm_.is_root() ? answer_to(std::move(merged)) : mpi::Bundle{});
+  lap(clock, result_.times.reduce);
+  update_from_answer(answer, learn);
+  lap(clock, result_.times.update);
+  result_.exchange = exchange_->take_counts();
+}
+
 void Stage::run_workers(bool weights, bool learn) {
   const std::size_t begin = local_begin_;
   const std::size_t images = local_images_;
@@ -81,14 +94,8 @@ void Stage::run_workers(bool weights, bool learn) {
     local_begin_ = workers_.first_place(w);
     local_images_ = workers_.places(w);
     loaded_ = ~std::size_t{0};
-    choose_images();
-    for (LayerState& state : states_) state.sums.clear();
-    run_forward();
+    compute(weights);
     Clock::time_point clock = Clock::now();
-    run_heads();
-    lap(clock, result_.times.head);
-    run_backward(weights);
-    lap(clock, result_.times.gradient);
     exchange_->begin_worker(w);
     send_worker(weights, learn);
     exchange_->end_worker();
@@ -148,7 +155,9 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
     if (const mpi::SparseVector& gradient = merged.vectors[weights_of(t)]; gradient.size != 0) {
       fill(std::span(sums.weight), gradient);
       fill(sums.value(), merged.vectors[values_of(t)]);
-      trainers_[t]->choose(sums, rate(), step_, options_.exchange.exact() ? 0 : exchange_->rms_of_sum(weights_of(t)));
+      std::optional<double> rms;
+      if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights_of(t));
+      trainers_[t]->choose(sums, rate(), step_, rms);
       answer.vectors[weights_of(t)] = trainers_[t]->changes();
     }
     answer.vectors[values_of(t)] = exchange_->limit(values_of(t), merged.vectors[values_of(t)]);

@@ -1,15 +1,10 @@
 // Counting and timing of collectives. Private to mpi/.
 #pragma once
 
-#include <chrono>
-
+#include "core/clock.h"
 #include "mpi/comm.h"
 
 namespace bitloom::mpi {
-
-using Clock = std::chrono::steady_clock;
-
-inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Adds a call, its payload and its duration to a Traffic, whether or not the call succeeds.
 class Meter {

@@ -14,7 +14,6 @@ Tree::Tree(int rank, int size, int fan_in) : rank_(rank), fan_in_(fan_in) {
   for (std::int64_t child = first; child < std::min<std::int64_t>(first + fan_in, size); ++child) {
     children_.push_back(static_cast<int>(child));
   }
-  for (int above = rank; above > 0; above = (above - 1) / fan_in) ++level_;
 }
 
 }  // namespace bitloom::mpi

@@ -11,14 +11,12 @@ class Tree {
   // Throws Error(usage) for a fan-in below 1.
   Tree(int rank, int size, int fan_in);
 
-  int rank() const { return rank_; }
   bool is_root() const { return rank_ == 0; }
   int parent() const { return (rank_ - 1) / fan_in_; }  // not of the root
   const std::vector<int>& children() const { return children_; }
-  int level() const { return level_; }  // steps to the root
 
  private:
-  int rank_, fan_in_, level_ = 0;
+  int rank_, fan_in_;
   std::vector<int> children_;
 };
 

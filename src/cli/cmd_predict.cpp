@@ -1,11 +1,11 @@
 // bitloom predict: the classes of single images.
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/softmax.h"
 #include "data/image.h"
@@ -35,10 +35,10 @@ Prediction classify(const std::string& file, const layerwise::Model& model, cons
     prediction.error = error.what();
     return prediction;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   classifier.scores(image.pixels.data(), work, prediction.scores);
   softmax(prediction.scores, prediction.scores);
-  prediction.milliseconds = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  prediction.milliseconds = 1e3 * seconds_since(start);
   prediction.order.resize(prediction.scores.size());
   std::iota(prediction.order.begin(), prediction.order.end(), std::size_t{0});
   std::stable_sort(prediction.order.begin(), prediction.order.end(),

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 extern char** environ;
@@ -136,10 +137,10 @@ std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands
   processes.reserve(commands.size());
   for (const std::vector<std::string>& command : commands) processes.emplace_back(command);
   std::vector<Ended> results(commands.size());
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   for (bool waiting = true; waiting;) {
     waiting = false;
-    const bool late = std::chrono::steady_clock::now() - start > limit;
+    const bool late = Clock::now() - start > limit;
     for (std::size_t i = 0; i < processes.size(); ++i) {
       results[i].output += processes[i].read();
       const std::optional<int> code = processes[i].poll();

@@ -20,6 +20,7 @@
 #include "cli/mpirun_output.h"
 #include "cli/process.h"
 #include "cli/signals.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "layerwise/trainer.h"
@@ -28,7 +29,6 @@ namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr auto look_interval = std::chrono::milliseconds(20);
@@ -37,8 +37,6 @@ constexpr double quick_limit = 1;       // and when a run waits for it; the othe
 constexpr double startup_seconds = 60;  // that processes have on top of the deadline until they are at work
 constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // How far the run is, as it says itself.
 struct Mark {

@@ -76,6 +76,18 @@ std::string chart(const std::string& svg, bool wide) {
   return fmt::format("<div class=\"chart{}\">{}</div>\n", wide ? " wide" : "", svg);
 }
 
+// One of two charts side by side, over the time of the run.
+std::string half_chart(const RunLog& log, const TimeUnit& unit, const char* title, const Axis& y, std::vector<Series> series) {
+  LineChart half;
+  half.title = title;
+  half.x.title = unit.title;
+  half.y = y;
+  half.width = 530;
+  half.bands = stage_bands(log, unit);
+  half.series = std::move(series);
+  return chart(to_svg(half), false);
+}
+
 // A layer may have trained in several stages, and a stage may train several layers; what a layer has is its last value.
 double last_validation(const RunLog& log, const std::string& stage) {
   double value = missing;
@@ -146,14 +158,7 @@ std::string weight_activity(const RunLog& log) {
   if (log.epochs.empty()) return "";
   const TimeUnit unit = time_unit(log);
   const auto plot = [&](const char* title, const char* y, bool logarithmic, Field field, double scale) {
-    LineChart half;
-    half.title = title;
-    half.x.title = unit.title;
-    half.y = {y, logarithmic};
-    half.width = 530;
-    half.bands = stage_bands(log, unit);
-    half.series = layer_curves(log, field, scale, false, unit);
-    return chart(to_svg(half), false);
+    return half_chart(log, unit, title, {y, logarithmic}, layer_curves(log, field, scale, false, unit));
   };
   return section("activity", "What the weights do",
                  "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
@@ -179,14 +184,7 @@ std::string messages(const RunLog& log) {
     return series;
   };
   const auto plot = [&](const char* title, const char* y, std::vector<Series> series) {
-    LineChart half;
-    half.title = title;
-    half.x.title = unit.title;
-    half.y = {y, true};
-    half.width = 530;
-    half.bands = stage_bands(log, unit);
-    half.series = std::move(series);
-    return chart(to_svg(half), false);
+    return half_chart(log, unit, title, {y, true}, std::move(series));
   };
   return section("messages", "What crosses the network",
                  "The mean size of what a logical worker sends in an update and of the answer that it gets, everything "

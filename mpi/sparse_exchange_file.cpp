@@ -1,0 +1,141 @@
+// The state of an exchange in checkpoints.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "mpi/bit_stream.h"
+#include "mpi/sparse_exchange.h"
+
+namespace bitloom::mpi {
+namespace {
+
+// The nearest that 32 bits can hold.
+std::int32_t narrowed(std::int64_t value) {
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
+}
+
+// What worker `worker` kept.
+std::string residual_name(const std::string& prefix, std::uint64_t worker) {
+  return fmt::format("{}.residual.{}", prefix, worker);
+}
+
+std::vector<std::int64_t> widened(std::span<const std::int32_t> values) { return {values.begin(), values.end()}; }
+
+// Messages with their lengths in front, one after the other.
+void append(std::vector<std::byte>& all, std::span<const std::byte> message) {
+  put_varint(all, message.size());
+  all.insert(all.end(), message.begin(), message.end());
+}
+
+}  // namespace
+
+std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
+  std::vector<SparseVector> vectors;
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    const Residual& kept = residuals_[worker][v];
+    vectors.push_back(to_sparse(feedback_[v].narrow ? widened(kept.narrow) : kept.wide));
+  }
+  return vectors;
+}
+
+void SparseExchange::save(TensorFile& file, const std::string& prefix) {
+  if (options_.exact()) return;  // nothing is kept
+  const bool sum = options_.residuals == Residuals::sum;
+  std::vector<std::byte> mine;
+  Bundle total;
+  for (std::size_t w = 0; w < residuals_.size(); ++w) {
+    Bundle bundle;
+    bundle.vectors = kept_by(w);
+    if (sum) {
+      total = w == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
+    } else {
+      append(mine, encode(bundle));
+    }
+  }
+  if (sum) append(mine, encode(total));
+  const std::vector<std::vector<std::byte>> all = comm_.gather_bytes(mine);
+  if (!comm_.is_root()) return;
+  const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
+    const std::span<const std::uint8_t> numbers(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
+    file.put(residual_name(prefix, worker), {message.size()}, numbers);
+  };
+  std::size_t worker = 0;  // ranks carry them in their order
+  for (const std::vector<std::byte>& rank : all) {
+    for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
+      const std::uint64_t length = get_varint(rest, "length");
+      if (length > rest.size())
+        fail(ErrorKind::data, "exchange: what a rank kept ends after {} of {} bytes", rest.size(), length);
+      if (!sum) {
+        put(worker, rest.first(length));
+      } else {
+        Bundle bundle = decode_bundle(rest.first(length));
+        total = worker == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
+      }
+      rest = rest.subspan(length);
+    }
+  }
+  if (sum) put(0, encode(total));
+  std::vector<double> state;
+  for (const Direction* direction : {&up_, &down_}) {
+    state.insert(state.end(), {direction->multiple, direction->owed, static_cast<double>(direction->vectors_steered)});
+  }
+  state.insert(state.end(), up_.rms.begin(), up_.rms.end());
+  state.insert(state.end(), down_.rms.begin(), down_.rms.end());
+  file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
+  file.put(prefix + ".state", {state.size()}, state);
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    file.put(fmt::format("{}.answer_residual.{}", prefix, v), {answer_residuals_[v].size()}, answer_residuals_[v]);
+  }
+}
+
+void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
+  if (options_.exact()) return;
+  const std::size_t n = feedback_.size();
+  for (std::size_t w = 0; w < residuals_.size(); ++w) {
+    for (Residual& kept : residuals_[w]) {
+      std::fill(kept.narrow.begin(), kept.narrow.end(), 0);
+      std::fill(kept.wide.begin(), kept.wide.end(), 0);
+    }
+    const std::string name = residual_name(prefix, first_ + w);
+    if (options_.residuals == Residuals::sum && first_ + w != 0) continue;
+    const auto numbers = file.get(name).as<std::uint8_t>();
+    const Bundle bundle = decode_bundle(std::as_bytes(numbers));
+    if (bundle.vectors.size() != n) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), n);
+    for (std::size_t v = 0; v < n; ++v) {
+      const SparseVector& vector = bundle.vectors[v];
+      if (vector.size != feedback_[v].size) {
+        fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, vector.size, feedback_[v].size);
+      }
+      Residual& kept = residuals_[w][v];
+      for (std::size_t i = 0; i < vector.index.size(); ++i) {
+        if (feedback_[v].narrow) {
+          kept.narrow[vector.index[i]] = narrowed(vector.value[i]);
+        } else {
+          kept.wide[vector.index[i]] = vector.value[i];
+        }
+      }
+    }
+  }
+  const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
+  up_thresholds_.assign(thresholds.begin(), thresholds.end());
+  const auto state = file.get(prefix + ".state", DType::f64, {2 * (3 + n)}).as<double>();
+  for (Direction* direction : {&up_, &down_}) {
+    const auto numbers = state.subspan(direction == &up_ ? 0 : 3, 3);
+    direction->multiple = numbers[0];
+    direction->owed = numbers[1];
+    direction->vectors_steered = static_cast<std::size_t>(numbers[2]);
+    const auto rms = state.subspan(direction == &up_ ? 6 : 6 + n, n);
+    direction->rms.assign(rms.begin(), rms.end());
+  }
+  for (std::size_t v = 0; v < n; ++v) {
+    const auto kept = file.get(fmt::format("{}.answer_residual.{}", prefix, v)).as<std::int64_t>();
+    if (!kept.empty() && kept.size() != feedback_[v].size) {
+      fail(ErrorKind::data, "{}.answer_residual.{}: {} elements; expected {}", prefix, v, kept.size(), feedback_[v].size);
+    }
+    answer_residuals_[v].assign(kept.begin(), kept.end());
+  }
+}
+
+}  // namespace bitloom::mpi
