@@ -162,7 +162,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
     }
     adapt(sums.value(), rate);
   }
-  fit_unit(sums);
+  fit_unit(sums, unit_);
   place_thresholds();
   return flips;
 }
@@ -207,14 +207,14 @@ void LayerTrainer::adapt(std::span<const std::int64_t> value, double rate) {
   }
 }
 
-void LayerTrainer::fit_unit(const LayerSums& sums) {
+void LayerTrainer::fit_unit(const LayerSums& sums, float used) {
   std::int64_t active = 0;
   for (std::size_t o = 0; o < layer_.channels(); ++o) active += sums.active()[o];
   if (active > 0 && sums.magnitude()[0] > 0) {
     const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active) / options_.code_target;
-    unit_ = static_cast<float>(static_cast<double>(unit_) * std::clamp(ratio, 0.5, 2.0));
+    unit_ = static_cast<float>(static_cast<double>(used) * std::clamp(ratio, 0.5, 2.0));
   } else {
-    unit_ = std::max(0.5F * unit_, smallest_unit);
+    unit_ = std::max(0.5F * used, smallest_unit);
   }
 }
 

@@ -100,8 +100,8 @@ class LayerTrainer {
   std::size_t apply();
   // Moves the offsets; value: sums over examples of codes' values, per channel.
   void adapt(std::span<const std::int64_t> value, double rate);
-  // Fits the unit to the magnitudes of the gradient.
-  void fit_unit(const LayerSums& sums);
+  // Fits the unit to the magnitudes of the gradient, which were measured in unit `used`.
+  void fit_unit(const LayerSums& sums, float used);
   void place_thresholds();
 
   // What a logical worker sends of a channel instead of its counts (B) in sums.weight, `shift` bits finer: the gradient for a

@@ -96,6 +96,9 @@ NetSpec net_from_json(const nlohmann::json& json, const std::string& source);
 // reads one that goes, or the classifier names one.
 NetSpec without_discarded(const NetSpec& net);
 
+// How many of their first stages the nets have in common: with the same training, these give the same layers and heads.
+std::size_t shared_stages(const NetSpec& a, const NetSpec& b);
+
 // Applies "layer3.width=256" to a net: the key is LAYER.KEY, STAGE.epochs, encoder.KEY or head.KEY.
 NetSpec with_setting(const NetSpec& net, const std::string& key, const std::string& value);
 

@@ -369,4 +369,23 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   return net_from_json(json, fmt::format("{}={}", key, value));
 }
 
+std::size_t shared_stages(const NetSpec& a, const NetSpec& b) {
+  const nlohmann::json first = to_json(a);
+  const nlohmann::json second = to_json(b);
+  if (first["encoder"] != second["encoder"]) return 0;
+  const auto layers_of = [](const nlohmann::json& net, const StageSpec& stage) {
+    nlohmann::json layers;
+    for (const auto& layer : net["layers"]) {
+      if (contains(stage.train, layer["name"].get<std::string>())) layers.push_back(layer);
+    }
+    return layers;
+  };
+  std::size_t shared = 0;
+  while (shared < std::min(a.stages.size(), b.stages.size()) && first["stages"][shared] == second["stages"][shared] &&
+         layers_of(first, a.stages[shared]) == layers_of(second, b.stages[shared])) {
+    ++shared;
+  }
+  return shared;
+}
+
 }  // namespace bitloom::layerwise

@@ -21,7 +21,9 @@ struct PhaseTimes {
     update += other.update;
     return *this;
   }
-  double total() const { return data + encode + prefix + forward + head + gradient + reduce + update; }
+  // Of this rank's own images.
+  double computing() const { return data + encode + prefix + forward + head + gradient; }
+  double total() const { return computing() + reduce + update; }
 };
 
 // Adds the seconds since `start` to `total` and restarts.

@@ -23,6 +23,7 @@ namespace bitloom::layerwise {
 inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
 inline constexpr const char* previous_name = "checkpoint.previous.safetensors";
 inline constexpr const char* model_name = "model.safetensors";
+inline constexpr const char* encoder_name = "encoder.safetensors";
 
 // Everything that train() needs between its steps.
 class Run {
@@ -33,12 +34,14 @@ class Run {
 
  private:
   void build_layers();
+  TensorFile fit_encoder() const;
   void identify(const Hash128& encoder);
   void lock_folder();
   void claim_folder();
   void open_folder();
   void open_cache();
-  void store_stage(const Stage& stage);
+  void store_stage();
+  std::vector<std::byte> stage_bytes(std::size_t s) const;
   void read_checkpoint();
   void write_checkpoint(Stage* stage, bool wait);
   void finish_writing();
@@ -47,6 +50,8 @@ class Run {
   bool reuse(std::size_t s);
   void train_stage(std::size_t s);
   void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
+  nlohmann::json report_exchange(const Stage& stage, const StepResult& epoch, std::string& text);
+  void check_plan(const Stage& stage, const nlohmann::json& exchange);
   void finish_stage(const Stage& stage);
   void report_stage(const StageSummary& summary);
   std::optional<double> validate(const std::vector<std::string>& voters);
@@ -61,6 +66,8 @@ class Run {
   void load_stage(const TensorFile& file, std::size_t s);
   void drop_outdated_heads(std::size_t s);
   Classifier classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const;
+  // Whether a second run with the same options may give another net.
+  bool depends_on_time() const { return options_.train.sparse && options_.train.exchange.tree.quorum < 1; }
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>
   void on_root(F&& f) {
@@ -78,8 +85,9 @@ class Run {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Cache> cache_;
   std::string data_hash_;
-  std::vector<Hash128> keys_;  // of the stages
-  std::string run_key_;        // of all that a checkpoint must agree with
+  std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
+  std::vector<Hash128> keys_;            // of the stages
+  std::string run_key_;                  // of all that a checkpoint must agree with
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
@@ -89,7 +97,11 @@ class Run {
   std::size_t beats_ = 0;
   std::future<void> writing_;  // of a checkpoint
   bool inputs_error_told_ = false;
+  std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
 };
+
+// Of a stage with this key, for its random streams.
+std::uint64_t id_of(const Hash128& key);
 
 // ", validation 83.00%", or "" without validation images.
 std::string validation_text(const std::optional<double>& accuracy);

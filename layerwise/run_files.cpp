@@ -17,7 +17,10 @@ using Json = nlohmann::json;
 constexpr std::string_view trainer_version = "bitloom stage 3";
 
 // To be raised when checkpoints hold other tensors: older ones are not read.
-constexpr std::string_view checkpoint_version = "checkpoint 2";
+constexpr std::string_view checkpoint_version = "checkpoint 3";
+
+// In the metadata of the encoder's file: what it was fitted to.
+constexpr const char* encoder_key = "bitloom.encoder_of";
 
 // What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
@@ -55,6 +58,20 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
 
 }  // namespace
 
+// 20 bits are what the keys of random numbers have room for.
+std::uint64_t id_of(const Hash128& key) { return key.low & 0xFFFFF; }
+
+std::vector<std::uint64_t> stage_ids(const NetSpec& net, const TrainOptions& options, const data::Dataset& train,
+                                     const Encoder& encoder) {
+  TensorFile file;
+  encoder.save(file);
+  std::vector<std::uint64_t> ids;
+  for (const Hash128& key : stage_keys(net, options, data::content_hash(train), hash_bytes(file.serialize()))) {
+    ids.push_back(id_of(key));
+  }
+  return ids;
+}
+
 Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
          ProgressSink& progress)
     : kernels_(kernels), comm_(comm), options_(options), data_(data), progress_(progress) {
@@ -65,7 +82,6 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
 
 // Collective: what stages and checkpoints are known by. Throws a data error if the ranks do not hold the same images.
 void Run::identify(const Hash128& encoder) {
-  data_hash_ = data::content_hash(data_.train);
   keys_ = stage_keys(options_.net, options_.train, data_hash_, encoder);
   Hasher hasher;
   for (const Hash128& key : keys_) hasher.update(std::string_view(key.hex()));
@@ -80,6 +96,34 @@ void Run::identify(const Hash128& encoder) {
     }
     if (roots != mine) fail(ErrorKind::usage, "this process has other options or another net than rank 0");
   });
+}
+
+// The encoder for the training images; that of a run that goes on is there already.
+TensorFile Run::fit_encoder() const {
+  const std::string key = Hasher()
+                              .update(std::string_view(data_hash_))
+                              .update(std::string_view(to_json(options_.net)["encoder"].dump()))
+                              .update(options_.train.seed)
+                              .finish()
+                              .hex();
+  if (!options_.encoder.empty()) {
+    TensorFile file = TensorFile::parse(options_.encoder, "encoder", Checksum::required);
+    file.metadata[encoder_key] = key;
+    return file;
+  }
+  const auto path = options_.folder / encoder_name;
+  if (options_.resume && std::filesystem::exists(path)) {
+    try {
+      TensorFile file = TensorFile::parse(read_bytes(path), path.string(), Checksum::required);
+      if (file.get_metadata(encoder_key) == key) return file;
+    } catch (const Error&) {
+      // It can be fitted again.
+    }
+  }
+  TensorFile file;
+  Encoder::fit(options_.net.encoder, data_.train, options_.train.seed).save(file);
+  file.metadata[encoder_key] = key;
+  return file;
 }
 
 // Locks the folder, which is there, and sees that it may be used.
@@ -131,6 +175,8 @@ void Run::open_folder() {
       for (const auto& [name, text] : options_.files) write_atomically(folder / name, text);
     }
     metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
+    write_atomically(folder / encoder_name, encoder_file_);
+    encoder_file_ = {};
   });
   try {
     if (!comm_.is_root()) open_cache();
@@ -280,11 +326,16 @@ void Run::read_checkpoint() {
   if (comm_.is_root()) metrics_->truncate_to(notes["metrics_bytes"]);
 }
 
-// Loads stage s from the cache if an equal one was trained before.
+// Takes stage s from elsewhere, or from the cache, if an equal one was trained before.
 bool Run::reuse(std::size_t s) {
   std::vector<std::byte> bytes;
+  const auto given = options_.trained.find(keys_[s].hex());
   on_root([&] {
-    if (cache_ == nullptr) return;
+    if (given != options_.trained.end()) {
+      bytes = given->second;
+      return;
+    }
+    if (cache_ == nullptr || depends_on_time()) return;
     if (auto found = cache_->get(keys_[s].hex())) bytes = std::move(*found);
   });
   bytes = comm_.broadcast_bytes(std::move(bytes));
@@ -294,8 +345,12 @@ bool Run::reuse(std::size_t s) {
   load_stage(file, s);
   drop_outdated_heads(s);
   // Measured anew: the validation set has no part in the stage's key.
-  const StageSummary summary{spec.name, 0, true, validate(spec.heads)};
-  progress_.line(fmt::format("{}: taken from the cache{}", spec.name, validation_text(summary.validation_accuracy)));
+  const bool has_heads = std::all_of(spec.heads.begin(), spec.heads.end(),
+                                     [&](const std::string& name) { return result_.model.heads.contains(name); });
+  const StageSummary summary{spec.name, 0, true, has_heads ? validate(spec.heads) : std::nullopt};
+  progress_.line(fmt::format("{}: taken from {}{}", spec.name,
+                             given != options_.trained.end() ? "a run that shares it" : "the cache",
+                             validation_text(summary.validation_accuracy)));
   comm_.together([&] { report_stage(summary); });
   return true;
 }

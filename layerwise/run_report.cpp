@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/text.h"
 #include "layerwise/run.h"
+#include "mpi/tree.h"
 
 namespace bitloom::layerwise {
 
@@ -26,9 +29,73 @@ Classifier Run::classifier(const std::vector<std::string>& voters, const Views& 
   return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, views);
 }
 
+// Collective: what sparse messages cost in an epoch. Adds the main figures to `text`.
+Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::string& text) {
+  // One row per rank.
+  enum Column { sent_up, sent_down, missed, compute_us, encode_us, wait_us, columns };
+  const mpi::ExchangeCounts& counts = epoch.exchange;
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  std::vector<std::int64_t> table(ranks * columns);
+  const auto mine = std::span(table).subspan(static_cast<std::size_t>(comm_.rank()) * columns, columns);
+  const auto microseconds = [](double seconds) { return static_cast<std::int64_t>(1e6 * seconds); };
+  mine[sent_up] = static_cast<std::int64_t>(counts.tree.sent_up);
+  mine[sent_down] = static_cast<std::int64_t>(counts.tree.sent_down);
+  mine[missed] = static_cast<std::int64_t>(counts.tree.missed);
+  mine[compute_us] = microseconds(epoch.times.computing());
+  mine[encode_us] = microseconds(counts.encode);
+  mine[wait_us] = microseconds(counts.tree.wait);
+  comm_.sum(std::span(table));
+  const auto column = [&](Column c) {
+    std::vector<std::int64_t> values;
+    for (std::size_t rank = 0; rank < ranks; ++rank) values.push_back(table[rank * columns + c]);
+    return values;
+  };
+  if (const std::vector<std::int64_t> late = column(missed);
+      std::any_of(late.begin(), late.end(), [](auto n) { return n > 0; })) {
+    const std::string name = mpi::host_name();
+    const auto names = comm_.gather_bytes(std::as_bytes(std::span(name)));
+    for (std::size_t rank = 0; rank < names.size(); ++rank) {
+      if (late[rank] == 0) continue;
+      progress_.line(fmt::format("{}: rank {} on host {} was late in {} of {} updates", stage.spec().name, rank,
+                                 std::string(reinterpret_cast<const char*>(names[rank].data()), names[rank].size()), late[rank],
+                                 counts.updates));
+    }
+  }
+  if (!comm_.is_root()) return {};
+  Json levels = Json::array();
+  for (std::size_t rank = 0; rank < ranks && ranks > 1; ++rank) {
+    const mpi::Tree tree(static_cast<int>(rank), comm_.size(), options_.train.exchange.tree.fan_in);
+    if (levels.size() <= static_cast<std::size_t>(tree.level()))
+      levels.push_back({{"ranks", 0}, {"sent_up", 0}, {"sent_down", 0}});
+    Json& level = levels.back();
+    level["ranks"] = level["ranks"].get<std::size_t>() + 1;
+    level["sent_up"] = level["sent_up"].get<std::int64_t>() + table[rank * columns + sent_up];
+    level["sent_down"] = level["sent_down"].get<std::int64_t>() + table[rank * columns + sent_down];
+  }
+  const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
+  const double down = static_cast<double>(counts.answer_bytes) / std::max(1.0, static_cast<double>(counts.answers));
+  const auto elements = static_cast<double>(counts.elements);
+  text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
+  return {{"workers", options_.train.workers},
+          {"updates", counts.updates},
+          {"bytes_per_worker_update", up},
+          {"bytes_per_answer", down},
+          {"bytes_up_by_part", stage.bytes_by_part(counts)},
+          {"dense_f32_bytes", 4 * elements / static_cast<double>(counts.worker_updates)},
+          {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
+          {"levels", levels},
+          {"ranks",
+           {{"sent_up", column(sent_up)},
+            {"sent_down", column(sent_down)},
+            {"missed", column(missed)},
+            {"compute_microseconds", column(compute_us)},
+            {"encode_microseconds", column(encode_us)},
+            {"wait_microseconds", column(wait_us)}}}};
+}
+
 void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {
   const std::size_t number = stage.step_number() / stage.steps_per_epoch();
-  const auto images = static_cast<double>(epoch.images);
+  const double images = std::max(1.0, static_cast<double>(epoch.images));
   Json line = {{"event", "epoch"},
                {"stage", stage.spec().name},
                {"epoch", number},
@@ -68,24 +135,38 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   const PhaseTimes& times = epoch.times;
   line["times"] = {{"data", times.data}, {"encode", times.encode},     {"prefix", times.prefix}, {"forward", times.forward},
                    {"head", times.head}, {"gradient", times.gradient}, {"reduce", times.reduce}, {"update", times.update}};
-  if (const mpi::ExchangeCounts& counts = epoch.exchange; counts.updates != 0 && comm_.is_root()) {
-    const auto updates = static_cast<double>(counts.updates);
-    const double up = static_cast<double>(counts.worker_bytes) / updates / static_cast<double>(options_.train.workers);
-    const double down = static_cast<double>(counts.answer_bytes) / updates;
-    const auto elements = static_cast<double>(counts.elements);
-    line["exchange"] = {{"workers", options_.train.workers},
-                        {"bytes_per_worker_update", up},
-                        {"bytes_per_answer", down},
-                        {"dense_f32_bytes", 4 * elements / static_cast<double>(counts.worker_updates)},
-                        {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
-                        {"root_sent_down", counts.sent_down},
-                        {"encode_seconds", counts.encode},
-                        {"wait_seconds", counts.wait}};
-    text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
-  }
+  if (epoch.exchange.updates != 0) line["exchange"] = report_exchange(stage, epoch, text);
   line["frozen"] = report_inputs(stage);
   if (comm_.is_root()) metrics_->write(line);
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
+  // The first of several epochs begins with other updates; one that was continued has only some.
+  const bool whole = steps == stage.steps_per_epoch() && (!options_.train.sparse || line.contains("exchange"));
+  const std::size_t begin = stage.step_number() - steps;
+  const bool learned = options_.train.sparse ? stage.learns(begin) : stage.learns_weights(begin);
+  if (whole && learned && (number > 1 || stage.spec().epochs == 1)) check_plan(stage, line.value("exchange", Json::object()));
+}
+
+// Throws an error on all ranks if an epoch's messages are not what the plan said. Initial sums of a stage, and those of
+// evaluations, are not among them.
+void Run::check_plan(const Stage& stage, const Json& exchange) {
+  const auto found = options_.planned.find(stage.spec().name);
+  if (found == options_.planned.end()) return;
+  const PlannedBytes& planned = found->second;
+  const auto compare = [&](const char* what, double sent, double wanted, double tolerance) {
+    if (std::abs(sent - wanted) <= tolerance * wanted) return;
+    fail(ErrorKind::data, "--plan: stage '{}': {} {:.0f} bytes; the plan said {:.0f}{}", stage.spec().name, what, sent, wanted,
+         tolerance > 0 ? fmt::format(", {:.0f}% more or less", 100 * tolerance) : "");
+  };
+  comm_.together([&] {
+    if (options_.train.sparse) {
+      if (!comm_.is_root()) return;
+      compare("a worker sent per update", exchange["bytes_per_worker_update"], planned.up.bytes, planned.up.tolerance);
+      compare("an answer had", exchange["bytes_per_answer"], planned.down.bytes, planned.down.tolerance);
+    } else if (comm_.size() > 1 && dense_sent_ > 0) {
+      compare("a process puts into the sums of an update", static_cast<double>(dense_sent_), static_cast<double>(planned.dense),
+              0);
+    }
+  });
 }
 
 std::string validation_text(const std::optional<double>& accuracy) {
@@ -110,16 +191,27 @@ void Run::report_stage(const StageSummary& summary) {
                    {"validation_accuracy", to_json(summary.validation_accuracy)}});
 }
 
-// Leaves what a stage gave in the cache. Trouble there must not cost the run: the same can be trained again.
-void Run::store_stage(const Stage& stage) {
-  if (cache_ == nullptr || !comm_.is_root()) return;
+// What load_stage() reads: the layers and heads of a finished stage as they are now.
+std::vector<std::byte> Run::stage_bytes(std::size_t s) const {
+  const StageSpec& spec = options_.net.stages[s];
   TensorFile file;
-  for (const auto& trainer : stage.trainers()) trainer->layer().save(file);
-  for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(file, stage.head_layer(h) + ".head", false);
+  for (const BinaryLayer& layer : result_.model.layers) {
+    if (contains(spec.train, layer.spec().name)) layer.save(file);
+  }
+  for (const std::string& name : spec.heads) {
+    const auto head = result_.model.heads.find(name);
+    if (head != result_.model.heads.end()) head->second.save(file, name + ".head", false);
+  }
+  return file.serialize();
+}
+
+// Leaves what the stage gave in the cache. Trouble there must not cost the run: the same can be trained again.
+void Run::store_stage() {
+  if (cache_ == nullptr || !comm_.is_root() || depends_on_time()) return;
   try {
-    cache_->put(keys_[stage_].hex(), file.serialize());
+    cache_->put(keys_[stage_].hex(), stage_bytes(stage_));
   } catch (const std::exception& error) {
-    progress_.line(fmt::format("cache: stage '{}' is not kept: {}", stage.spec().name, error.what()));
+    progress_.line(fmt::format("cache: stage '{}' is not kept: {}", options_.net.stages[stage_].name, error.what()));
   }
 }
 
@@ -132,7 +224,7 @@ void Run::finish_stage(const Stage& stage) {
   for (const StageSummary& earlier : result_.stages) summary.seconds -= earlier.seconds;
   comm_.together([&] {
     report_stage(summary);
-    store_stage(stage);
+    store_stage();
   });
   progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds),
                              validation_text(summary.validation_accuracy)));
@@ -197,6 +289,7 @@ void Run::finish_run() {
     std::error_code ignored;
     std::filesystem::remove(options_.folder / checkpoint_name, ignored);
     std::filesystem::remove(options_.folder / previous_name, ignored);
+    std::filesystem::remove(options_.folder / encoder_name, ignored);
   });
 }
 

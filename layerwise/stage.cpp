@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -71,11 +72,14 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
            options.label_smoothing, options.head_dropout, spec.name);
     }
   }
+  // That are in one sum, and in memory, at once.
+  const std::size_t together = options.sparse ? (batch + options.workers - 1) / options.workers : batch;
+  const std::size_t held = options.sparse ? together : images_per_rank(batch, ranks);
   for (const std::string& name : spec.train) {
     const BinaryLayer& layer = layer_named(layers, name);
-    if (images_per_rank(batch, ranks) * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
+    if (held * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
       fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
-           images_per_rank(batch, ranks), name);
+           held, name);
     }
     if (layer.channels() * layer.patch_words() >= (std::size_t{1} << entry_offset_bits)) {
       fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
@@ -83,9 +87,9 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     }
     const MapShape& map = layer.geometry().output;
     const std::size_t most = largest_sum / (map.height * map.width * largest_code);
-    if (batch > most) {
-      fail(ErrorKind::usage, "--batch: {} images of layer '{}' could overflow sums of 32 bits; expected at most {}", batch,
-           name, most);
+    if (together > most) {
+      fail(ErrorKind::usage, "--batch: {} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}", together,
+           name, most, options.sparse ? " per worker" : "");
     }
     check_rule(options.layer.rule, layer.spec());
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
@@ -127,6 +131,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     local_begin_ = rank * batch_ / ranks;
     local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
   }
+  most_images_ = options.sparse ? workers_.most_places() : local_images_;
 
   std::vector<std::size_t> wanted;
   for (const std::string& name : spec.train) {
@@ -135,9 +140,9 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     wanted.push_back(state.index);
     BinaryLayer& layer = layers[state.index];
     const LayerGeometry& geometry = layer.geometry();
-    state.inputs = Buffer<std::uint64_t>(local_images_ * geometry.input.size());
-    state.outputs = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
-    state.windows = Buffer<std::uint64_t>(local_images_ * geometry.output.size());
+    state.inputs = Buffer<std::uint64_t>(most_images_ * geometry.input.size());
+    state.outputs = Buffer<std::uint64_t>(most_images_ * geometry.output.size());
+    state.windows = Buffer<std::uint64_t>(most_images_ * geometry.output.size());
     const simd::ConvShape shape = layer.conv_shape();
     for (std::size_t y = 0; y < shape.out_height; ++y) {
       for (std::size_t x = 0; x < shape.out_width; ++x) {
@@ -146,7 +151,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     }
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
-    state.entries.resize(local_images_);
+    state.entries.resize(most_images_);
     const bool again = contains(earlier.layers, name);
     trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size(), again));
     state.sums = trainers_.back()->make_sums();
@@ -174,8 +179,8 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
       if (found != earlier.heads->end()) state.head->start_from(found->second);
     }
     state.sums = state.head->make_sums();
-    state.counts.resize(local_images_ * state.head->features());
-    state.gradient.resize(local_images_ * state.head->features());
+    state.counts.resize(most_images_ * state.head->features());
+    state.gradient.resize(most_images_ * state.head->features());
     for (std::size_t y = 0; y < map.height; ++y) {
       for (std::size_t x = 0; x < map.width; ++x)
         state.region.push_back(static_cast<std::uint32_t>(state.head->region_of(y, x)));
@@ -192,12 +197,12 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
   for (LayerState& state : states_) {
     const BinaryLayer& layer = layers[state.index];
     if (options.repeat > 1 && inputs_->all_frozen(state.index) && CountCache::can_hold(layer)) {
-      state.counts = std::make_unique<CountCache>(layer, local_images_);
+      state.counts = std::make_unique<CountCache>(layer, most_images_);
     }
   }
   for (std::size_t t = 0; t < states_.size(); ++t) find_cells(t);
-  images_.resize(local_images_);
-  labels_.resize(local_images_);
+  images_.resize(most_images_);
+  labels_.resize(most_images_);
 
   for (int t = 0; t < omp_get_max_threads(); ++t) {
     auto thread = std::make_unique<ThreadState>();
@@ -216,12 +221,12 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
 
 Stage::~Stage() = default;
 
-void StepResult::clear() {
+void StepResult::clear(std::size_t heads, std::size_t layers) {
   images = 0;
-  loss.clear();
-  correct.clear();
-  flips.clear();
-  active_share.clear();
+  loss.assign(heads, 0);
+  correct.assign(heads, 0);
+  flips.assign(layers, 0);
+  active_share.assign(layers, 0);
   modes.clear();
   times = {};
   exchange = {};
@@ -233,8 +238,8 @@ std::size_t Stage::position(const std::string& layer) const {
   return static_cast<std::size_t>(found - spec_.train.begin());
 }
 
-double Stage::rate() const {
-  return cosine_decay(static_cast<double>(step_) / static_cast<double>(std::max<std::size_t>(total_steps(), 1)),
+double Stage::rate(std::size_t step) const {
+  return cosine_decay(static_cast<double>(step) / static_cast<double>(std::max<std::size_t>(total_steps(), 1)),
                       options_.final_rate);
 }
 
@@ -289,75 +294,100 @@ void Stage::reduce(bool weights) {
 }
 
 // The heads' learning rate rises at the start of a stage.
-double Stage::head_rate() const {
+double Stage::head_rate(std::size_t step) const {
   const std::size_t rise = std::clamp<std::size_t>(options_.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
-  return options_.head_rate * std::min(1.0, static_cast<double>(step_ + 1) / static_cast<double>(rise)) * rate();
+  return options_.head_rate * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(rise)) * rate(step);
 }
 
-void Stage::update_from_sums(bool learn) {
-  for (std::size_t t = 0; t < states_.size(); ++t) {
-    result_.flips.push_back(trainers_[t]->update(states_[t].sums, batch_, rate(), learn, step_));
+std::size_t Stage::dense_bytes() const {
+  const std::size_t totals = 2 * heads_.size() + 3;
+  std::size_t bytes = totals * sizeof(std::int64_t);
+  for (const LayerState& state : states_) {
+    bytes += (state.exact ? 0 : state.sums.weight.size() * sizeof(std::int32_t));
+    bytes += (state.sums.exact.size() + state.sums.statistics.size()) * sizeof(std::int64_t);
   }
-  for (HeadState& head : heads_) head.head->update(head.sums, batch_, head_rate(), options_.head_decay);
+  for (const HeadState& head : heads_) {
+    Head::Sums sums = head.sums;
+    for (const std::span<std::int64_t> part : sums.all()) bytes += part.size_bytes();
+  }
+  return bytes;
 }
 
-// What all images of the step gave, now that the sums are those of all ranks.
-void Stage::report_sums() {
-  for (LayerState& state : states_) {
-    if (exchange_ == nullptr || with_statistics_) {
-      const MapShape& map = layers_[state.index].geometry().output;
-      std::int64_t active = 0;
-      for (const std::int64_t channel : state.sums.active()) active += channel;
-      state.active_share = static_cast<double>(active) / static_cast<double>(batch_ * map.height * map.width * map.channels);
-    }
-    result_.active_share.push_back(state.active_share);
+bool Stage::learns(std::size_t step) const { return step >= std::min(options_.warmup_steps, total_steps() / 10); }
+
+// What all images of a step gave, now that the sums are those of all ranks. statistics: whether they are among them.
+void Stage::report_sums(bool statistics) {
+  const std::size_t heads = heads_.size();
+  const auto images = static_cast<std::size_t>(totals_[2 * heads + 2]);
+  result_.images += images;
+  for (std::size_t t = 0; t < states_.size() && statistics; ++t) {
+    const MapShape& map = layers_[states_[t].index].geometry().output;
+    std::int64_t active = 0;
+    for (const std::int64_t channel : states_[t].sums.active()) active += channel;
+    states_[t].active_share = static_cast<double>(active) / static_cast<double>(images * map.height * map.width * map.channels);
   }
-  for (std::size_t h = 0; h < heads_.size(); ++h) {
-    result_.loss.push_back(1e-6 * static_cast<double>(totals_[2 * h]));
-    result_.correct.push_back(static_cast<std::size_t>(totals_[2 * h + 1]));
+  for (std::size_t h = 0; h < heads; ++h) {
+    result_.loss[h] += 1e-6 * static_cast<double>(totals_[2 * h]);
+    result_.correct[h] += static_cast<std::size_t>(totals_[2 * h + 1]);
   }
-  result_.stop = totals_[2 * heads_.size()] != 0;
-  result_.checkpoint = totals_[2 * heads_.size() + 1] != 0;
+  result_.stop |= totals_[2 * heads] != 0;
+  result_.checkpoint |= totals_[2 * heads + 1] != 0;
 }
 
 // What this rank's images, or those of the worker whose turn it is, give.
 void Stage::compute(bool weights) {
   choose_images();
   for (LayerState& state : states_) state.sums.clear();
+  const auto poll = [&] {
+    if (exchange_ != nullptr) exchange_->poll();
+  };
   run_forward();
+  poll();
   Clock::time_point clock = Clock::now();
   run_heads();
   lap(clock, result_.times.head);
+  poll();
   run_backward(weights && !options_.layer.exact);
   if (weights && options_.layer.exact) run_exact();
   lap(clock, result_.times.gradient);
 }
 
+// Waits until this share of the pace's time is over.
+void Stage::keep_pace(Clock::time_point start, double share) {
+  if (request_.pace_seconds <= 0) return;
+  Clock::time_point clock = Clock::now();
+  std::this_thread::sleep_until(
+      start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(share * request_.pace_seconds)));
+  lap(clock, result_.times.forward);
+}
+
 // A step by whole sums.
-void Stage::step_dense(bool weights, bool learn) {
+void Stage::step_dense() {
+  const bool weights = learns_weights(step_);
+  const Clock::time_point start = Clock::now();
   compute(weights);
+  keep_pace(start, 1);
   Clock::time_point clock = Clock::now();
   reduce(weights && !options_.layer.exact);
   lap(clock, result_.times.reduce);
-  report_sums();
-  update_from_sums(learn);
+  report_sums(true);
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    result_.flips[t] = trainers_[t]->update(states_[t].sums, batch_, rate(), learns(step_), step_);
+  }
+  for (HeadState& head : heads_) head.head->update(head.sums, batch_, head_rate(step_), options_.head_decay);
   lap(clock, result_.times.update);
 }
 
 const StepResult& Stage::step(const StepRequest& request) {
   if (!initialised_) initialise();
   request_ = request;
-  result_.clear();
-  result_.images = batch_;
-  const std::size_t warmup = std::min(options_.warmup_steps, total_steps() / 10);
-  const bool learn = step_ >= warmup;
-  const bool weights = learn && options_.layer.learn_weights;
+  result_.clear(heads_.size(), states_.size());
   if (exchange_ != nullptr) {
-    with_statistics_ = statistics_due(warmup);
-    step_sparse(weights, learn);
+    step_sparse();
   } else {
-    step_dense(weights, learn);
+    step_dense();
   }
+  for (std::size_t t = 0; t < states_.size(); ++t) result_.active_share[t] = states_[t].active_share;
   ++step_;
   return result_;
 }
@@ -371,12 +401,12 @@ void Stage::save(TensorFile& file) {
   std::vector<double> shares;
   for (const LayerState& state : states_) shares.push_back(state.active_share);
   file.put("stage.active_share", {shares.size()}, shares);
-  file.put("stage.progress", {3}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U, observed_});
-  if (exchange_ != nullptr) exchange_->save(file, "stage.exchange");
+  file.put("stage.progress", {2}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U});
+  if (exchange_ != nullptr) save_exchange(file);
 }
 
 void Stage::load(const TensorFile& file) {
-  const auto progress = file.get("stage.progress", DType::u64, {3}).as<std::uint64_t>();
+  const auto progress = file.get("stage.progress", DType::u64, {2}).as<std::uint64_t>();
   const auto shares = file.get("stage.active_share", DType::f64, {states_.size()}).as<double>();
   for (std::size_t t = 0; t < states_.size(); ++t) states_[t].active_share = shares[t];
   for (const auto& trainer : trainers_) trainer->load(file);
@@ -384,8 +414,7 @@ void Stage::load(const TensorFile& file) {
   step_ = progress[0];
   loaded_ = ~std::size_t{0};
   initialised_ = progress[1] != 0;
-  observed_ = options_.sparse && options_.exchange.exact() ? step_ : progress[2];
-  if (exchange_ != nullptr) exchange_->load(file, "stage.exchange");
+  if (exchange_ != nullptr) load_exchange(file);
 }
 
 }  // namespace bitloom::layerwise

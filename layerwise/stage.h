@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,18 +25,21 @@
 
 namespace bitloom::layerwise {
 
-// What ranks tell one another along with a step's sums, so that no message is spent on it.
+// What a rank wants of a step. What others must know of it travels with the step's sums, so that no message is spent on it.
 struct StepRequest {
   bool stop = false;        // the run is to end after this step
   bool checkpoint = false;  // it is time for one
+  // This rank's computing takes at least so many seconds, as on a slower machine.
+  double pace_seconds = 0;
 };
 
+// With sparse messages and staleness, of an update some steps ago: of none in a stage's first steps, of several in its last.
 struct StepResult {
-  std::size_t images = 0;
+  std::size_t images = 0;            // that these sums are of
   std::vector<double> loss;          // per head, summed over images, in nats
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
-  std::vector<double> active_share;  // per trained layer
+  std::vector<double> active_share;  // per trained layer, when it was last summed
   std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
   mpi::ExchangeCounts exchange;      // of this rank, with sparse messages
@@ -43,7 +47,7 @@ struct StepResult {
   bool stop = false, checkpoint = false;
 
   // Keeps the memory.
-  void clear();
+  void clear(std::size_t heads, std::size_t layers);
 };
 
 // What earlier stages left of the layers that a stage trains again: they keep their weights, and their heads start
@@ -72,7 +76,11 @@ class Stage {
   std::size_t total_steps() const { return steps_per_epoch() * spec_.epochs; }
   std::size_t step_number() const { return step_; }
   bool finished() const { return step_ >= total_steps(); }
-  double rate() const;  // the schedule's share of the learning rates now
+  double rate() const { return rate(step_); }  // the schedule's share of the learning rates now
+
+  // Whether everything learns in a step, not heads alone, and whether weights do.
+  bool learns(std::size_t step) const;
+  bool learns_weights(std::size_t step) const { return learns(step) && options_.layer.learn_weights; }
 
   // Valid until the next step. Steps after the first few allocate no memory (but for sparse messages).
   const StepResult& step(const StepRequest& request = {});
@@ -85,7 +93,22 @@ class Stage {
   const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
   const std::vector<std::unique_ptr<LayerTrainer>>& trainers() const { return trainers_; }
 
-  // Everything that a bit-exact resume needs, the trained layers included. Collective: what other ranks hold is in rank 0's.
+  // What a rank puts into the sums of a step in which weights learn, bytes.
+  std::size_t dense_bytes() const;
+  // With sparse messages: whether a step carries statistics.
+  bool statistics_due(std::size_t step) const;
+  // With sparse messages: waits until no other rank needs this one for a step that is done, as it must before anything else is
+  // communicated.
+  void settle();
+  // Collective: with sparse messages, ends the exchange before the stage's last step.
+  void leave();
+  // Null with dense sums.
+  mpi::SparseExchange* exchange() { return exchange_.get(); }
+  // With sparse messages: of the bytes that a worker sends in an update, those of weights, thresholds, heads and statistics.
+  std::map<std::string, double> bytes_by_part(const mpi::ExchangeCounts& counts) const;
+
+  // Everything that a bit-exact resume needs, the trained layers included. Collective, after settle(): what other ranks hold is
+  // in rank 0's.
   void save(TensorFile& file);
   void load(const TensorFile& file);
 
@@ -118,6 +141,11 @@ class Stage {
     std::unique_ptr<ExactHead> exact_head;
   };
   struct ThreadState;
+  // Trained layers as the next answer will leave them, and what trains them.
+  struct Server {
+    std::vector<BinaryLayer> layers;
+    std::vector<std::unique_ptr<LayerTrainer>> trainers;
+  };
 
   std::size_t position(const std::string& layer) const;
   void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
@@ -133,20 +161,24 @@ class Stage {
   void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
   void run_exact();
   void compute(bool weights);
-  void step_dense(bool weights, bool learn);
+  void keep_pace(Clock::time_point start, double share);
+  void step_dense();
   void reduce(bool weights);
-  void update_from_sums(bool learn);
-  void report_sums();
-  double head_rate() const;
+  void report_sums(bool statistics);
+  double rate(std::size_t step) const;
+  double head_rate(std::size_t step) const;
 
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
-  bool statistics_due(std::size_t warmup) const;
-  void step_sparse(bool weights, bool learn);
-  void run_workers(bool weights, bool learn);
-  void send_worker(bool weights, bool learn);
+  std::size_t steps_observed(std::size_t step) const;
+  void step_sparse();
+  void run_workers();
+  void send_worker();
+  LayerTrainer& chooser(std::size_t t);
   mpi::Bundle answer_to(mpi::Bundle merged);
-  void update_from_answer(const mpi::Bundle& answer, bool learn);
+  void update_from_answer(std::size_t step);
+  void save_exchange(TensorFile& file);
+  void load_exchange(const TensorFile& file);
 
   const simd::Kernels& kernels_;
   mpi::Comm& comm_;
@@ -166,20 +198,24 @@ class Stage {
   std::vector<std::unique_ptr<ThreadState>> threads_;
   StepResult result_;  // of the last step
   StepRequest request_;
-  std::vector<std::int64_t> totals_;  // per head: loss in millionths of nats, correct images; then requests: stop, checkpoint
+  // Per head: loss in millionths of nats, correct images; then requests: stop, checkpoint; then images.
+  std::vector<std::int64_t> totals_;
 
   std::unique_ptr<mpi::SparseExchange> exchange_;  // null: dense sums
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
-  bool with_statistics_ = false;                   // this update
-  std::size_t observed_ = 0;                       // steps done when the last update with statistics was made
   std::vector<std::int64_t> kept_statistics_;      // scratch
+  std::size_t answered_ = 0;                       // steps whose answers have arrived
+  // Of the steps since: the scales of the heads' features, then the units of the layers' gradients.
+  std::deque<std::vector<float>> scales_;
+  std::unique_ptr<Server> server_;  // at rank 0, if answers are late
 
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   Workers workers_;
   std::size_t order_epoch_ = ~std::size_t{0};
   std::vector<std::uint32_t> order_;  // of this epoch
-  std::size_t local_begin_ = 0;       // this rank's part of the batch
+  std::size_t local_begin_ = 0;       // this rank's part of the batch, or that of the worker whose turn it is
   std::size_t local_images_ = 0;
+  std::size_t most_images_ = 0;        // that are there at once
   std::vector<std::uint32_t> images_;  // data set indices of the local images
   std::vector<std::uint16_t> labels_;
 };

@@ -1,5 +1,7 @@
 // A stage's step with sparse messages: each logical worker computes on its own images, what it sends is merged on the way to
 // rank 0, and the answer, which is little too, updates all ranks alike. Rank 0 alone moves accumulators and chooses flips.
+// With staleness the answer to a step updates them some steps later; then rank 0 keeps what it chooses by, which is as new as
+// can be, beside what it computes with, which is as old as elsewhere.
 //
 // Feedback vectors: per trained layer its weights' gradients (in the answer: the changes of the weights) and its channels' sums
 // of values; per head its five parts. Statistics: per layer LayerSums::statistics without the values, per head its counts.
@@ -66,46 +68,79 @@ void Stage::make_exchange() {
   const auto [first, last] = workers_.on_rank(static_cast<std::size_t>(comm_.rank()), static_cast<std::size_t>(comm_.size()));
   exchange_ = std::make_unique<mpi::SparseExchange>(comm_, options_.exchange, workers_.count(), first, last - first,
                                                     std::move(feedback), std::move(statistics));
+  if (options_.exchange.staleness == 0 || !comm_.is_root()) return;
+  server_ = std::make_unique<Server>();
+  server_->layers.reserve(states_.size());  // their addresses stay
+  for (std::size_t t = 0; t < states_.size(); ++t) {
+    const BinaryLayer& layer = layers_[states_[t].index];
+    TensorFile weights;
+    layer.save(weights);
+    BinaryLayer& copy = server_->layers.emplace_back(layer.spec(), layer.geometry());
+    copy.load(weights);
+    server_->trainers.push_back(std::make_unique<LayerTrainer>(copy, options_.layer, options_.seed, id_ * 1000 + t, true));
+  }
 }
 
-bool Stage::statistics_due(std::size_t warmup) const {
-  const auto just_begun = [&](std::size_t begin) { return step_ >= begin && step_ < begin + first_updates; };
-  return options_.exchange.exact() || just_begun(0) || just_begun(warmup) ||
-         (step_ + 1) % options_.exchange.statistics_every == 0;
+LayerTrainer& Stage::chooser(std::size_t t) { return server_ != nullptr ? *server_->trainers[t] : *trainers_[t]; }
+
+bool Stage::statistics_due(std::size_t step) const {
+  const bool just_begun = step < first_updates || (learns(step) && (step < first_updates || !learns(step - first_updates)));
+  return options_.exchange.exact() || just_begun || (step + 1) % options_.exchange.statistics_every == 0;
+}
+
+// With a step's statistics: the steps since the last that had some, this one included.
+std::size_t Stage::steps_observed(std::size_t step) const {
+  std::size_t steps = 1;
+  while (steps <= step && !statistics_due(step - steps)) ++steps;
+  return steps;
 }
 
 // A step by sparse messages.
-void Stage::step_sparse(bool weights, bool learn) {
-  run_workers(weights, learn);
-  Clock::time_point clock = Clock::now();
-  mpi::Bundle merged = exchange_->gather();
-  const mpi::Bundle answer = exchange_->spread(comm_.is_root() ? answer_to(std::move(merged)) : mpi::Bundle{});
-  lap(clock, result_.times.reduce);
-  update_from_answer(answer, learn);
-  lap(clock, result_.times.update);
+void Stage::step_sparse() {
+  if (exchange_->is_late(step_)) {
+    exchange_->pass(step_);
+  } else {
+    run_workers();
+    Clock::time_point clock = Clock::now();
+    if (std::optional<mpi::Bundle> merged = exchange_->gather()) exchange_->spread(answer_to(*std::move(merged)));
+    lap(clock, result_.times.reduce);
+  }
+  std::vector<float>& scales = scales_.emplace_back();
+  for (const HeadState& head : heads_) scales.push_back(head.head->feature_scale());
+  for (const auto& trainer : trainers_) scales.push_back(trainer->unit());
+  const bool last = step_ + 1 == total_steps();
+  while (answered_ <= step_ && (last || answered_ + options_.exchange.staleness <= step_)) update_from_answer(answered_++);
+  if (last) exchange_->close();
   result_.exchange = exchange_->take_counts();
 }
 
-void Stage::run_workers(bool weights, bool learn) {
+void Stage::run_workers() {
   const std::size_t begin = local_begin_;
   const std::size_t images = local_images_;
-  exchange_->begin(step_, with_statistics_);
-  for (std::size_t w = exchange_->first_worker(); w < exchange_->first_worker() + exchange_->local_workers(); ++w) {
+  const bool weights = learns_weights(step_);
+  const Clock::time_point start = Clock::now();
+  const std::size_t first = exchange_->first_worker();
+  const std::size_t count = exchange_->local_workers();
+  exchange_->begin(step_, statistics_due(step_));
+  for (std::size_t w = first; w < first + count; ++w) {
     local_begin_ = workers_.first_place(w);
     local_images_ = workers_.places(w);
     loaded_ = ~std::size_t{0};
     compute(weights);
     Clock::time_point clock = Clock::now();
     exchange_->begin_worker(w);
-    send_worker(weights, learn);
+    send_worker();
     exchange_->end_worker();
     lap(clock, result_.times.reduce);
+    keep_pace(start, static_cast<double>(w + 1 - first) / static_cast<double>(count));
   }
   local_begin_ = begin;
   local_images_ = images;
 }
 
-void Stage::send_worker(bool weights, bool learn) {
+void Stage::send_worker() {
+  const bool weights = learns_weights(step_);
+  const bool statistics = statistics_due(step_);
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerSums& sums = states_[t].sums;
     if (weights) {
@@ -120,8 +155,8 @@ void Stage::send_worker(bool weights, bool learn) {
       }
       exchange_->add(weights_of(t), std::span<const std::int32_t>(sums.weight));
     }
-    if (learn) exchange_->add(values_of(t), std::span<const std::int64_t>(sums.value()));
-    if (!with_statistics_) continue;
+    if (learns(step_)) exchange_->add(values_of(t), std::span<const std::int64_t>(sums.value()));
+    if (!statistics) continue;
     kept_statistics_ = sums.statistics;
     std::fill_n(kept_statistics_.begin() + (sums.value().data() - sums.statistics.data()), sums.channels, 0);
     exchange_->add_statistics(t, kept_statistics_);
@@ -129,37 +164,42 @@ void Stage::send_worker(bool weights, bool learn) {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     HeadState& head = heads_[h];
     const std::size_t first = 2 * states_.size() + h * head_parts;
-    if (head.head->observations() + (with_statistics_ ? 1 : 0) > Head::unsettled_observations) {
+    if (head.head->observations() + (statistics ? 1 : 0) > Head::unsettled_observations) {
       const auto parts = parts_of(head.sums);
       for (std::size_t k = 0; k < head_parts; ++k) exchange_->add(first + k, std::span<const std::int64_t>(*parts[k]));
     }
-    if (!with_statistics_) continue;
+    if (!statistics) continue;
     exchange_->add_statistics(states_.size() + 2 * h, head.sums.count);
     exchange_->add_statistics(states_.size() + 2 * h + 1, head.sums.count_squared);
   }
   exchange_->add_totals(totals_);
 }
 
-// At rank 0: what all ranks are to do about what the workers sent.
+// At rank 0: what all ranks are to do about what the workers sent in this step.
 mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
   mpi::Bundle answer;
   answer.workers = merged.workers;
-  const auto totals = exchange_->totals(merged);
+  const auto totals = exchange_->totals(merged, totals_.size());
   answer.totals.assign(totals.begin(), totals.end());
   answer.vectors.resize(merged.vectors.size());
   for (std::size_t t = 0; t < states_.size(); ++t) {
+    LayerTrainer& trainer = chooser(t);
     LayerSums& sums = states_[t].sums;
     mpi::SparseVector& statistics = merged.vectors[exchange_->statistic(t)];
     fill(std::span(sums.statistics), statistics);
-    if (with_statistics_) trainers_[t]->observe(sums, batch_, step_ + 1 - observed_);
+    if (statistics_due(step_)) {
+      trainer.observe(sums, static_cast<std::size_t>(answer.totals.back()), steps_observed(step_));
+    }
     if (const mpi::SparseVector& gradient = merged.vectors[weights_of(t)]; gradient.size != 0) {
       fill(std::span(sums.weight), gradient);
       fill(sums.value(), merged.vectors[values_of(t)]);
       std::optional<double> rms;
-      if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights_of(t));
-      trainers_[t]->choose(sums, rate(), step_, rms);
-      answer.vectors[weights_of(t)] = trainers_[t]->changes();
+      if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights_of(t), merged.workers);
+      trainer.choose(sums, rate(step_), step_, rms);
+      answer.vectors[weights_of(t)] = trainer.changes();
+      if (server_ != nullptr) trainer.apply();
     }
+    if (server_ != nullptr) trainer.place_thresholds();
     answer.vectors[values_of(t)] = exchange_->limit(values_of(t), merged.vectors[values_of(t)]);
     answer.vectors[exchange_->statistic(t)] = std::move(statistics);
   }
@@ -172,44 +212,107 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
   return answer;
 }
 
-void Stage::update_from_answer(const mpi::Bundle& answer, bool learn) {
-  const std::size_t steps = step_ + 1 - observed_;
+void Stage::update_from_answer(std::size_t step) {
+  Clock::time_point clock = Clock::now();
+  const mpi::Bundle answer = exchange_->next_answer(step);
+  lap(clock, result_.times.reduce);
+  const std::vector<float> scales = std::move(scales_.front());
+  scales_.pop_front();
+  const bool statistics = statistics_due(step);
+  const bool chooses = comm_.is_root() && server_ == nullptr;  // and has observed and noted changes
+  const auto totals = exchange_->totals(answer, 2 * heads_.size() + 3);
+  totals_.assign(totals.begin(), totals.end());
+  const auto images = static_cast<std::size_t>(totals_.back());
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = *trainers_[t];
     LayerSums& sums = states_[t].sums;
     fill(std::span(sums.statistics), answer.vectors[exchange_->statistic(t)]);
-    if (with_statistics_ && !comm_.is_root()) trainer.observe(sums, batch_, steps);
-    std::size_t flips = 0;
+    if (statistics && !chooses) trainer.observe(sums, images, steps_observed(step));
     if (answer.vectors[weights_of(t)].size != 0) {
-      if (!comm_.is_root()) trainer.take_changes(answer.vectors[weights_of(t)]);
-      flips = trainer.apply();
+      if (!chooses) trainer.take_changes(answer.vectors[weights_of(t)]);
+      result_.flips[t] += trainer.apply();
     }
-    result_.flips.push_back(flips);
-    if (learn) {
+    if (learns(step)) {
       fill(sums.value(), answer.vectors[values_of(t)]);
-      trainer.adapt(sums.value(), rate());
+      trainer.adapt(sums.value(), rate(step));
     }
-    if (with_statistics_) trainer.fit_unit(sums);
+    if (statistics) trainer.fit_unit(sums, scales[heads_.size() + t]);
     trainer.place_thresholds();
   }
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     HeadState& head = heads_[h];
-    const float scale = head.head->feature_scale();
-    if (with_statistics_) {
+    if (statistics) {
       fill(std::span(head.sums.count), answer.vectors[exchange_->statistic(states_.size() + 2 * h)]);
       fill(std::span(head.sums.count_squared), answer.vectors[exchange_->statistic(states_.size() + 2 * h + 1)]);
-      head.head->observe(head.sums, batch_, steps);
+      head.head->observe(head.sums, images, steps_observed(step));
     }
     const std::size_t first = 2 * states_.size() + h * head_parts;
     if (answer.vectors[first].size == 0) continue;
     const auto parts = parts_of(head.sums);
     for (std::size_t k = 0; k < head_parts; ++k) fill(std::span(*parts[k]), answer.vectors[first + k]);
-    head.head->learn(head.sums, batch_, head_rate(), options_.head_decay, scale);
+    head.head->learn(head.sums, images, head_rate(step), options_.head_decay, scales[h]);
   }
-  if (with_statistics_) observed_ = step_ + 1;
-  const auto totals = exchange_->totals(answer);
-  totals_.assign(totals.begin(), totals.end());
-  report_sums();
+  report_sums(statistics);
+  lap(clock, result_.times.update);
+}
+
+void Stage::settle() {
+  if (exchange_ != nullptr && step_ > answered_) exchange_->settle(step_ - 1);
+}
+
+void Stage::leave() {
+  if (exchange_ == nullptr) return;
+  settle();
+  exchange_->close();
+}
+
+std::map<std::string, double> Stage::bytes_by_part(const mpi::ExchangeCounts& counts) const {
+  std::map<std::string, double> bytes;
+  for (std::size_t v = 0; v < counts.vector_bytes.size(); ++v) {
+    const std::size_t layers = 2 * states_.size();
+    const char* part = v >= exchange_->statistic(0) ? "statistics"
+                       : v >= layers                ? "heads"
+                       : v % 2 == 0                 ? "weights"
+                                                    : "thresholds";
+    bytes[part] +=
+        static_cast<double>(counts.vector_bytes[v]) / static_cast<double>(std::max<std::uint64_t>(counts.worker_updates, 1));
+  }
+  return bytes;
+}
+
+void Stage::save_exchange(TensorFile& file) {
+  exchange_->save(file, "stage.exchange");
+  std::vector<float> scales;
+  for (const std::vector<float>& step : scales_) scales.insert(scales.end(), step.begin(), step.end());
+  file.put("stage.scales", {scales_.size(), heads_.size() + states_.size()}, scales);
+  if (server_ == nullptr) return;
+  TensorFile server;
+  for (const auto& trainer : server_->trainers) {
+    trainer->layer().save(server);
+    trainer->save(server);
+  }
+  for (auto& [name, tensor] : server.tensors) file.tensors.insert_or_assign("server." + name, std::move(tensor));
+}
+
+void Stage::load_exchange(const TensorFile& file) {
+  exchange_->load(file, "stage.exchange");
+  const std::size_t waiting = exchange_->answers_waiting();
+  const std::size_t each = heads_.size() + states_.size();
+  if (waiting > step_) fail(ErrorKind::data, "checkpoint: {} answers after {} steps", waiting, step_);
+  answered_ = step_ - waiting;
+  const auto scales = file.get("stage.scales", DType::f32, {waiting, each}).as<float>();
+  scales_.clear();
+  for (std::size_t i = 0; i < waiting; ++i) {
+    const auto step = scales.subspan(i * each, each);
+    scales_.emplace_back(step.begin(), step.end());
+  }
+  if (server_ == nullptr) return;
+  TensorFile server;
+  const std::string prefix = "server.";
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.starts_with(prefix)) server.tensors.insert_or_assign(name.substr(prefix.size()), tensor);
+  }
+  for (const auto& trainer : server_->trainers) trainer->load(server);
 }
 
 }  // namespace bitloom::layerwise

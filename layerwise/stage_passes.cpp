@@ -52,15 +52,21 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
 
 // Thresholds need statistics before they mean anything: layer by layer, each on the thresholds found for those below.
 void Stage::initialise() {
-  choose_images();
-  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+  const std::size_t first = local_begin_;
+  const std::size_t all = local_images_;
   for (std::size_t t = 0; t < states_.size(); ++t) {
+    for (std::size_t begin = 0; begin < all; begin += most_images_) {
+      local_begin_ = first + begin;
+      local_images_ = std::min(most_images_, all - begin);
+      choose_images();
+      const auto images = static_cast<std::ptrdiff_t>(local_images_);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (std::ptrdiff_t i = 0; i < images; ++i) {
-      ThreadState& thread = *threads_[thread_index()];
-      PhaseTimes ignored;
-      inputs_->load(images_[static_cast<std::size_t>(i)], order_epoch_, thread.input, ignored);
-      for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
+      for (std::ptrdiff_t i = 0; i < images; ++i) {
+        ThreadState& thread = *threads_[thread_index()];
+        PhaseTimes ignored;
+        inputs_->load(images_[static_cast<std::size_t>(i)], order_epoch_, thread.input, ignored);
+        for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
+      }
     }
     LayerSums& sums = states_[t].sums;
     for (const auto& thread : threads_) {
@@ -69,8 +75,11 @@ void Stage::initialise() {
     }
     comm_.sum(std::span(sums.statistics));
     trainers_[t]->set_statistics(sums, batch_);
+    if (server_ != nullptr) chooser(t).set_statistics(sums, batch_);
     sums.clear();
   }
+  local_begin_ = first;
+  local_images_ = all;
   initialised_ = true;
 }
 
@@ -159,6 +168,7 @@ void Stage::run_heads() {
   }
   totals_.push_back(request_.stop ? 1 : 0);
   totals_.push_back(request_.checkpoint ? 1 : 0);
+  totals_.push_back(static_cast<std::int64_t>(local_images_));
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     heads_[h].sums.clear();
     const auto total = heads_[h].sums.all();

@@ -148,14 +148,19 @@ std::string describe(const TrainOptions& options) {
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
+  if (!options.sparse) return json.dump();
+  const mpi::ExchangeOptions& exchange = options.exchange;
+  if (exchange.staleness != 0) json["staleness"] = exchange.staleness;
+  if (exchange.tree.quorum < 1) {
+    json["partial"] = {{"quorum", exchange.tree.quorum},
+                       {"deadline", exchange.tree.deadline_seconds},
+                       {"late", static_cast<int>(exchange.tree.late)}};
+  }
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
-  if (options.sparse && !options.exchange.exact()) {
-    const mpi::ExchangeOptions& exchange = options.exchange;
-    json["exchange"] = {{"threshold", exchange.threshold},
-                        {"bytes_per_update", exchange.bytes_per_update},
-                        {"value_bits", exchange.value_bits},
-                        {"residuals", static_cast<int>(exchange.residuals)},
-                        {"statistics_every", exchange.statistics_every}};
+  if (!exchange.exact()) {
+    json["exchange"] = {{"select", static_cast<int>(exchange.select)},       {"threshold", exchange.threshold},
+                        {"bytes_per_update", exchange.bytes_per_update},     {"value_bits", exchange.value_bits},
+                        {"residuals", static_cast<int>(exchange.residuals)}, {"statistics_every", exchange.statistics_every}};
   }
   return json.dump();
 }

@@ -14,10 +14,8 @@ std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
     earlier.layers.insert(earlier.layers.end(), names.begin(), names.end());
   }
   earlier.heads = &result_.model.heads;
-  // 20 bits of the key separate the random streams of stages; equal stages of two nets draw equal numbers.
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, for_stage(options_.train, options_.net.stages[s]), keys_[s].low & 0xFFFFF,
-                                 earlier);
+                                 data_.train, for_stage(options_.train, options_.net.stages[s]), id_of(keys_[s]), earlier);
 }
 
 void Run::train_stage(std::size_t s) {
@@ -35,17 +33,26 @@ void Run::train_stage(std::size_t s) {
   }
   mark_progress(stage->step_number(), true);
   place_inputs(*stage);
+  dense_sent_ = 0;
   StepResult epoch;
   std::size_t epoch_steps = 0;
   double epoch_seconds = 0;
   Clock::time_point last_checkpoint = Clock::now();
+  bool asked = false;
   while (!stage->finished()) {
     const Clock::time_point before = Clock::now();
     const StepRequest request = {
         (options_.stop && options_.stop()) ||
             (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
-        comm_.is_root() && seconds_since(last_checkpoint) >= options_.checkpoint_seconds && !is_writing()};
+        comm_.is_root() && !asked && seconds_since(last_checkpoint) >= options_.checkpoint_seconds && !is_writing(),
+        options_.pace_seconds};
+    asked |= request.checkpoint;  // with staleness it is some steps until all know
+    const std::uint64_t sent_before = comm_.traffic(mpi::Collective::sum).bytes_sent;
     const StepResult& step = stage->step(request);
+    // The first step also looks for thresholds to begin with.
+    if (stage->step_number() > 1) {
+      dense_sent_ = std::max(dense_sent_, comm_.traffic(mpi::Collective::sum).bytes_sent - sent_before);
+    }
     epoch_seconds += seconds_since(before);
     ++epoch_steps;
     ++result_.steps;
@@ -63,14 +70,16 @@ void Run::train_stage(std::size_t s) {
     add(epoch.active_share, step.active_share);
 
     const std::size_t done = stage->step_number();
-    mark_progress(done, false);
-    const double rate = static_cast<double>(epoch.images) / std::max(epoch_seconds, 1e-9);
-    const double left = static_cast<double>((stage->total_steps() - done) * step.images) / rate;
-    progress_.update(fmt::format(
-        "{} step {}/{}: loss {:.3f}, training {:.1f}%, {:.0f} images/s, stage ends in {}", stage->spec().name, done,
-        stage->total_steps(), epoch.loss.back() / static_cast<double>(epoch.images),
-        100.0 * static_cast<double>(epoch.correct.back()) / static_cast<double>(epoch.images), rate, format_duration(left)));
-    if (done % stage->steps_per_epoch() == 0) {
+    mark_progress(done, result_.steps == 1);  // the first of this process is what is waited for after a restart
+    const double images = std::max(1.0, static_cast<double>(epoch.images));
+    const double left = static_cast<double>(stage->total_steps() - done) * epoch_seconds / static_cast<double>(epoch_steps);
+    progress_.update(fmt::format("{} step {}/{}: loss {:.3f}, training {:.1f}%, {:.0f} images/s, stage ends in {}",
+                                 stage->spec().name, done, stage->total_steps(), epoch.loss.back() / images,
+                                 100.0 * static_cast<double>(epoch.correct.back()) / images,
+                                 static_cast<double>(epoch.images) / std::max(epoch_seconds, 1e-9), format_duration(left)));
+    const bool ends_epoch = done % stage->steps_per_epoch() == 0;
+    if (ends_epoch || step.stop || step.checkpoint) stage->settle();
+    if (ends_epoch) {
       peak_memory();
       mark_progress(done, true);
       report_epoch(*stage, epoch, epoch_steps, epoch_seconds);
@@ -80,12 +89,14 @@ void Run::train_stage(std::size_t s) {
     }
     if (step.stop && !stage->finished()) {
       write_checkpoint(stage.get(), true);
+      stage->leave();
       fail(ErrorKind::interrupted, "interrupted at step {} of stage '{}'; everything is in {}", done, stage->spec().name,
            options_.folder.string());
     }
     if (step.checkpoint && !stage->finished()) {
       write_checkpoint(stage.get(), false);
       last_checkpoint = Clock::now();
+      asked = false;
     }
   }
   finish_stage(*stage);
@@ -94,9 +105,12 @@ void Run::train_stage(std::size_t s) {
 // Encoder and layers as they are before training.
 void Run::build_layers() {
   Model& model = result_.model;
+  data_hash_ = data::content_hash(data_.train);
   // Fitted by rank 0 alone, so that no float of the fit can differ between machines.
   TensorFile encoder;
-  on_root([&] { Encoder::fit(options_.net.encoder, data_.train, options_.train.seed).save(encoder); });
+  on_root([&] { encoder = fit_encoder(); });
+  encoder_file_ = comm_.is_root() ? encoder.serialize() : std::vector<std::byte>{};
+  encoder.metadata.clear();
   const std::vector<std::byte> encoder_bytes =
       comm_.broadcast_bytes(comm_.is_root() ? encoder.serialize() : std::vector<std::byte>{});
   model.encoder = Encoder::load(TensorFile::parse(encoder_bytes, "encoder"));
@@ -116,12 +130,17 @@ RunResult Run::execute() {
   }
   open_folder();
   if (options_.resume) read_checkpoint();
-  while (stage_ < options_.net.stages.size()) {
+  const std::size_t all = options_.net.stages.size();
+  const std::size_t wanted = options_.stages == 0 ? all : std::min(options_.stages, all);
+  for (std::size_t s = 0; s < stage_ && wanted < all; ++s) result_.trained[keys_[s].hex()] = stage_bytes(s);
+  while (stage_ < wanted) {
     if (resume_from_.has_value() || !reuse(stage_)) train_stage(stage_);
+    // A later stage may train its layers again.
+    if (wanted < all) result_.trained[keys_[stage_].hex()] = stage_bytes(stage_);
     ++stage_;
-    if (stage_ < options_.net.stages.size()) write_checkpoint(nullptr, true);
+    if (stage_ < all) write_checkpoint(nullptr, true);
   }
-  finish_run();
+  if (wanted == all) finish_run();
   return std::move(result_);
 }
 

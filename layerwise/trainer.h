@@ -5,7 +5,7 @@
 //   config.json      net, options, data: what the report reads
 //   RunOptions::files   what the caller leaves there to resume by
 //   metrics.jsonl    one JSON object per line; see src/report
-//   checkpoint.safetensors, checkpoint.previous.safetensors   while training
+//   checkpoint.safetensors, checkpoint.previous.safetensors, encoder.safetensors   while training
 //   model.safetensors   the result
 //   .lock            held while a process works on the folder
 #pragma once
@@ -30,6 +30,16 @@ namespace bitloom::layerwise {
 // "start": RunOptions::start, "beat": a number that grows}. The first of a start says where it begins.
 inline constexpr const char* progress_name = "progress.json";
 
+// The bytes of a stage's updates that a plan predicted; the run ends with an error when what is sent is not so.
+struct PlannedBytes {
+  struct Sparse {
+    double bytes = 0;      // mean over an epoch
+    double tolerance = 0;  // share of it by which it may be off
+  };
+  Sparse up, down;          // of a worker's message; of an answer
+  std::uint64_t dense = 0;  // that a rank puts into the dense sums of an update in which weights learn: exact
+};
+
 struct RunOptions {
   std::filesystem::path folder;
   NetSpec net;
@@ -46,7 +56,13 @@ struct RunOptions {
   std::uint64_t cache_limit = 0;     // bytes
   std::string frozen = "auto";       // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
   std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
-  std::function<bool()> stop;        // asked at every step: has somebody asked to stop?
+  // Stages that were trained elsewhere, by their keys, as RunResult::trained of a run that trained them.
+  std::map<std::string, std::vector<std::byte>> trained;
+  std::vector<std::byte> encoder;  // that was fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
+  std::size_t stages = 0;          // train only so many of the net's first ones, and make no model; 0: all
+  double pace_seconds = 0;         // of StepRequest
+  std::map<std::string, PlannedBytes> planned;  // by stage; not all need be there
+  std::function<bool()> stop;                   // asked at every step: has somebody asked to stop?
 };
 
 struct StageSummary {
@@ -61,9 +77,10 @@ struct RunResult {
   Evaluation validation;  // empty if there is no validation set
   Evaluation test;
   std::vector<StageSummary> stages;
-  double seconds = 0;      // of training, over all resumptions
-  std::size_t images = 0;  // that passed through training steps, over all resumptions
-  std::size_t steps = 0;   // of this process
+  double seconds = 0;                                     // of training, over all resumptions
+  std::size_t images = 0;                                 // that passed through training steps, over all resumptions
+  std::size_t steps = 0;                                  // of this process
+  std::map<std::string, std::vector<std::byte>> trained;  // with RunOptions::stages: these, by their keys
 };
 
 // Collective. Throws Error(interrupted) after a checkpoint when asked to stop; usage errors for a folder that already holds
@@ -71,6 +88,10 @@ struct RunResult {
 // process works on the folder; io and data errors.
 RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
                 ProgressSink& progress);
+
+// The `id` of each of a run's stages, which separates their random streams; equal stages of two nets have equal ones.
+std::vector<std::uint64_t> stage_ids(const NetSpec& net, const TrainOptions& options, const data::Dataset& train,
+                                     const Encoder& encoder);
 
 // The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
 // where /proc is missing.

@@ -21,6 +21,7 @@ class Workers {
   // Places first .. last of the minibatch are worker w's.
   std::size_t first_place(std::size_t w) const { return w * batch_ / count_; }
   std::size_t places(std::size_t w) const { return first_place(w + 1) - first_place(w); }
+  std::size_t most_places() const { return (batch_ + count_ - 1) / count_; }
   // Workers first .. last are carried by `rank` of `ranks`.
   std::pair<std::size_t, std::size_t> on_rank(std::size_t rank, std::size_t ranks) const {
     return {rank * count_ / ranks, (rank + 1) * count_ / ranks};

@@ -21,7 +21,7 @@ std::int64_t from_zigzag(std::uint64_t code) { return static_cast<std::int64_t>(
 
 }  // namespace
 
-std::vector<std::byte> encode(const Bundle& bundle) {
+std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* sizes) {
   std::vector<std::byte> out = {magic, version};
   put_varint(out, bundle.update);
   put_varint(out, bundle.workers);
@@ -31,10 +31,12 @@ std::vector<std::byte> encode(const Bundle& bundle) {
   put_varint(out, bundle.vectors.size());
   std::vector<std::byte> message;
   for (const SparseVector& vector : bundle.vectors) {
+    const std::size_t before = out.size();
     message.clear();
     if (vector.size != 0) encode(vector, message);
     put_varint(out, message.size());
     out.insert(out.end(), message.begin(), message.end());
+    if (sizes != nullptr) sizes->push_back(out.size() - before);
   }
   return out;
 }

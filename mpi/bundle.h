@@ -27,7 +27,8 @@ struct Bundle {
   bool operator==(const Bundle&) const = default;
 };
 
-std::vector<std::byte> encode(const Bundle& bundle);
+// sizes: if it is not null, the bytes that each vector has of the message, its length's included.
+std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* sizes = nullptr);
 
 // Throws Error(data) for anything that is not a bundle.
 Bundle decode_bundle(std::span<const std::byte> message);

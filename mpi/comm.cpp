@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "mpi/meter.h"
@@ -53,12 +54,13 @@ struct Comm::State {
   bool broken = false;
   Settings settings;
   std::array<Traffic, collective_count> traffic{};
-  // Messages under way; in a list, because MPI knows their addresses.
-  struct Outgoing {
+  // Messages under way; in containers that leave them where they are, because MPI knows their addresses.
+  struct Message {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  std::list<Outgoing> outgoing;
+  std::list<Message> outgoing;
+  std::map<int, Message> incoming;  // by rank: the one that has begun to arrive
 
   std::size_t elements_per_message() const {
     return settings.elements_per_message == 0 ? static_cast<std::size_t>(INT_MAX) : settings.elements_per_message;
@@ -132,7 +134,7 @@ struct Comm::State {
 
   // Forgets messages that are gone; returns whether all are.
   bool sent(const char* operation) {
-    outgoing.remove_if([&](Outgoing& message) { return test({&message.request, 1}, operation); });
+    outgoing.remove_if([&](Message& message) { return test({&message.request, 1}, operation); });
     return outgoing.empty();
   }
 
@@ -143,22 +145,28 @@ struct Comm::State {
     }
   }
 
-  std::vector<std::byte> receive(int from, const char* operation) {
-    MPI_Message handle = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    const auto arrived = [&] {
+  // The next message of a rank, if all of it is there now. One that has begun to arrive goes on between calls.
+  std::optional<std::vector<std::byte>> try_receive(int from, const char* operation) {
+    sent(operation);
+    const auto [place, fresh] = incoming.try_emplace(from);
+    Message& message = place->second;
+    if (fresh) {
+      MPI_Message handle = MPI_MESSAGE_NULL;
+      MPI_Status status;
       int there = 0;
-      sent(operation);
       verify(MPI_Improbe(from, message_tag, MPI_COMM_WORLD, &there, &handle, &status), operation);
-      return there != 0;
-    };
-    wait_until(arrived, operation, 0);
-    int length = 0;
-    verify(MPI_Get_count(&status, MPI_BYTE, &length), operation);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(length));
-    MPI_Request request = MPI_REQUEST_NULL;
-    verify(MPI_Imrecv(bytes.data(), length, MPI_BYTE, &handle, &request), operation);
-    wait(request, operation, bytes.size());
+      if (there == 0) {
+        incoming.erase(place);
+        return std::nullopt;
+      }
+      int length = 0;
+      verify(MPI_Get_count(&status, MPI_BYTE, &length), operation);
+      message.bytes.resize(static_cast<std::size_t>(length));
+      verify(MPI_Imrecv(message.bytes.data(), length, MPI_BYTE, &handle, &message.request), operation);
+    }
+    if (!test({&message.request, 1}, operation)) return std::nullopt;
+    std::vector<std::byte> bytes = std::move(message.bytes);
+    incoming.erase(place);
     return bytes;
   }
 
@@ -353,7 +361,7 @@ void Comm::send(int to, std::vector<std::byte> bytes) {
   state.require_usable("send");
   state.require_peer("send", to);
   const int count = count_of(bytes.size());
-  State::Outgoing& message = state.outgoing.emplace_back(State::Outgoing{std::move(bytes)});
+  State::Message& message = state.outgoing.emplace_back(State::Message{std::move(bytes)});
   state.verify(MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, message_tag, MPI_COMM_WORLD, &message.request), "send");
   state.sent("send");
 }
@@ -362,13 +370,28 @@ std::vector<std::byte> Comm::receive(int from) {
   const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
   state_->require_usable("receive");
   state_->require_peer("receive", from);
-  return state_->receive(from, "receive");
+  std::optional<std::vector<std::byte>> bytes;
+  const auto arrived = [&] { return (bytes = state_->try_receive(from, "receive")).has_value(); };
+  state_->wait_until(arrived, "receive", 0);
+  return *std::move(bytes);
 }
 
-void Comm::finish_sends() {
+std::optional<std::vector<std::byte>> Comm::try_receive(int from) {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("receive");
+  state_->require_peer("receive", from);
+  return state_->try_receive(from, "receive");
+}
+
+bool Comm::sends_finished() {
   const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
   state_->require_usable("send");
-  state_->wait_until([&] { return state_->sent("send"); }, "send", 0);
+  return state_->sent("send");
+}
+
+void Comm::wait_until(const std::function<bool()>& done, const char* what, std::size_t bytes) {
+  state_->require_usable(what);
+  state_->wait_until(done, what, bytes);
 }
 
 void Comm::max(std::span<std::int64_t> values) {
@@ -427,6 +450,12 @@ std::string Comm::described(const std::exception& error) {
 }
 
 // ---- Environment ----
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 bool launched_by_mpi() noexcept {
   // Open MPI 4, PRRTE and Slurm with PMIx, MPICH and Slurm with PMI-2.

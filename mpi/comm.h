@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -117,8 +118,13 @@ class Comm {
   void send(int to, std::vector<std::byte> bytes);
   // Waits for the next message of another rank.
   [[nodiscard]] std::vector<std::byte> receive(int from);
-  // Waits until everything that was sent is gone.
-  void finish_sends();
+  // The next message of another rank if all of it is there already.
+  [[nodiscard]] std::optional<std::vector<std::byte>> try_receive(int from);
+  // Whether everything that was sent is gone.
+  [[nodiscard]] bool sends_finished();
+  // Waits until done() is true, which is asked again and again and may use these functions. `what` and `bytes` are for the
+  // message of PeerLost.
+  void wait_until(const std::function<bool()>& done, const char* what, std::size_t bytes = 0);
 
   // Collective, in place: values[i] becomes the largest over ranks.
   void max(std::span<std::int64_t> values);
@@ -215,6 +221,9 @@ class Environment {
   bool launched_ = false;
   Comm world_;
 };
+
+// Of the machine that this process runs on.
+std::string host_name();
 
 // Whether the environment variables say that mpirun or srun started this process.
 bool launched_by_mpi() noexcept;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t nothing_passes = std::numeric_limits<std::uint64_t>::max();
 constexpr double largest_threshold = 1e4;
+constexpr std::size_t largest_staleness = 64;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
 // A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
@@ -21,6 +22,12 @@ constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 16;
+constexpr double most_parts = 1e5;
+constexpr std::size_t part_block = 64;  // elements that are in the same part
+// A step of an element's sign, in root mean squares of what gathers in an element until its turn comes.
+constexpr double sign_step = 1;
+constexpr double reach = 4;                                    // of more levels than one, in the same
+constexpr std::uint64_t turn_units = std::uint64_t{1} << 30U;  // in a vector
 constexpr double steering = 0.05;  // how fast it moves, in its logarithm, per byte too many of the bytes wanted
 constexpr double rms_keep = 0.7;   // of the old value, per observation
 constexpr double rms_parts = 16;   // of an integer, that a root mean square is rounded to
@@ -32,9 +39,24 @@ double root_mean_square(std::span<const T> values) {
   return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
 }
 
+// Sums by place.
+template <typename T>
+void add_sizes(std::vector<std::uint64_t>& sums, const std::vector<T>& sizes) {
+  sums.resize(std::max(sums.size(), sizes.size()));
+  for (std::size_t i = 0; i < sizes.size(); ++i) sums[i] += sizes[i];
+}
+
 }  // namespace
 
 void check(const ExchangeOptions& options) {
+  if (options.select == Select::rotate) {
+    if (options.bytes_per_update == 0)
+      fail(ErrorKind::usage, "--select: rotate needs --bytes-per-update, from which parts follow");
+    // What is late is of another part.
+    if (options.tree.quorum < 1 && options.tree.late == Late::fold) {
+      fail(ErrorKind::usage, "--late: fold with --select rotate; expected drop");
+    }
+  }
   if (!(options.threshold >= 0) || options.threshold > largest_threshold) {
     fail(ErrorKind::usage, "--threshold: {}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
   }
@@ -42,7 +64,10 @@ void check(const ExchangeOptions& options) {
     fail(ErrorKind::usage, "--bytes-per-update: {} bytes; expected 0 (no limit) or at least 64", options.bytes_per_update);
   }
   if (options.statistics_every == 0) fail(ErrorKind::usage, "--statistics-every: 0; expected at least 1");
-  if (options.fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", options.fan_in);
+  if (options.staleness > largest_staleness) {
+    fail(ErrorKind::usage, "--staleness: {} updates; expected 0 to {}", options.staleness, largest_staleness);
+  }
+  check(options.tree);
   levels_of(options.value_bits);
 }
 
@@ -50,13 +75,14 @@ ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
   updates += other.updates;
   worker_bytes += other.worker_bytes;
   answer_bytes += other.answer_bytes;
-  sent_up += other.sent_up;
-  sent_down += other.sent_down;
+  answers += other.answers;
+  workers += other.workers;
   worker_updates += other.worker_updates;
   entries += other.entries;
   elements += other.elements;
+  add_sizes(vector_bytes, other.vector_bytes);
   encode += other.encode;
-  wait += other.wait;
+  tree += other.tree;
   return *this;
 }
 
@@ -67,7 +93,7 @@ void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
 
 // What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
 // with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew.
-void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors) {
+void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors, double least, double most) {
   if (vectors != vectors_steered) {
     vectors_steered = vectors;
     multiple = first;
@@ -76,25 +102,28 @@ void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t v
   owed += (bytes - wanted) / wanted;
   const double now = std::clamp(owed, -1.0, 1.0);
   owed -= now;
-  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least_multiple,
-                        largest_multiple);
+  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least, most);
 }
 
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
                                std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics)
     : comm_(comm),
       options_(options),
-      tree_(comm.rank(), comm.size(), options.fan_in),
-      workers_(workers),
+      tree_(comm, options.tree, count, feedback.size()),
       first_(first),
+      count_(count),
       feedback_(std::move(feedback)),
       statistics_(std::move(statistics)) {
   check(options);
+  if (tree_.all_workers() != workers) {
+    fail(ErrorKind::internal, "exchange: ranks carry {} workers; expected {}", tree_.all_workers(), workers);
+  }
   if (count == 0) {
     fail(ErrorKind::usage, "--workers: rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
          comm.size(), workers);
   }
-  residuals_.resize(count);
+  // Workers that keep nothing share an empty one.
+  residuals_.resize(options.residuals == Residuals::none ? 1 : count);
   for (std::vector<Residual>& worker : residuals_) {
     worker.resize(feedback_.size());
     for (std::size_t v = 0; v < feedback_.size() && !options.exact(); ++v) {
@@ -108,6 +137,14 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
   for (Direction* direction : {&up_, &down_}) {
     direction->first = direction->multiple = options.threshold > 0 ? options.threshold : first_multiple;
+  }
+  if (rotates()) {
+    double bits = 0;
+    for (const FeedbackVector& vector : feedback_) {
+      bits += static_cast<double>(vector.size) * (options.value_bits == 0 ? 32 : options.value_bits);
+    }
+    up_.first = up_.multiple = std::clamp(bits / 8 / static_cast<double>(options.bytes_per_update), 1.0, most_parts);
+    planned_ = first_turn(options.staleness);
   }
   up_.rms.assign(feedback_.size(), 0);
   down_.rms.assign(feedback_.size(), 0);
@@ -126,7 +163,71 @@ SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const 
 std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
   if (options_.exact()) return 0;
   if (!(direction.rms[v] > 0)) return nothing_passes;
+  if (rotates() && &direction == &up_) {
+    const std::uint64_t levels = options_.value_bits == 0 ? 0 : levels_of(options_.value_bits);
+    const double gathered = direction.rms[v] * std::sqrt(direction.multiple);
+    const double step = levels == 0 ? 1 : levels == 1 ? sign_step * gathered : reach * gathered / static_cast<double>(levels);
+    return static_cast<std::uint64_t>(std::llround(std::clamp(step, 1.0, 0x1p59)));
+  }
   return static_cast<std::uint64_t>(std::llround(std::min(direction.multiple * direction.rms[v], 0x1p60)));
+}
+
+std::uint64_t SparseExchange::length_of(double parts) {
+  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::llround(static_cast<double>(turn_units) / parts)), 1,
+                                   turn_units);
+}
+
+// Of the updates before the first answer.
+SparseExchange::Turn SparseExchange::first_turn(std::uint64_t update) const {
+  const std::uint64_t length = length_of(up_.first);
+  return {update * length % turn_units, length};
+}
+
+SparseExchange::Part SparseExchange::part(std::size_t v) const {
+  const std::size_t size = feedback_[v].size;
+  const std::size_t blocks = std::max<std::size_t>((size + part_block - 1) / part_block, 1);
+  const auto block = [&](std::uint64_t place) { return static_cast<std::size_t>(place * blocks / turn_units); };
+  const std::size_t begin = block(turn_.begin);
+  const std::size_t end = std::clamp(block(turn_.begin + turn_.length), begin + 1, begin + blocks);
+  return {begin * part_block, std::min(end * part_block, size), end > blocks ? (end - blocks) * part_block : 0};
+}
+
+template <typename T>
+SparseVector SparseExchange::take_part(std::size_t v, std::vector<T>& kept) const {
+  const Part now = part(v);
+  SparseVector sent;
+  if (up_thresholds_[v] == nothing_passes) {
+    sent.size = now.size();
+    return sent;
+  }
+  const std::uint64_t most_step = feedback_[v].narrow ? largest_narrow_step : largest_wide_step;
+  SparseFilter all = {0, std::clamp<std::uint64_t>(up_thresholds_[v], 1, most_step), 0, false};
+  if (options_.value_bits != 0) all.levels = levels_of(options_.value_bits);
+  if (all.levels == 1) {
+    all.zeros = true;
+  } else if (all.levels > 1) {
+    all.threshold = all.step / 2;
+  }
+  sent = take(std::span(kept).first(now.wrapped), all);
+  const SparseVector second = take(std::span(kept).subspan(now.first, now.last - now.first), all);
+  for (std::size_t i = 0; i < second.index.size(); ++i) {
+    sent.index.push_back(static_cast<std::uint32_t>(second.index[i] + now.wrapped));
+    sent.value.push_back(second.value[i]);
+  }
+  sent.size = now.size();
+  return sent;
+}
+
+// A part where it belongs in its vector.
+SparseVector SparseExchange::whole(std::size_t v, SparseVector taken) const {
+  if (taken.size == 0) return taken;
+  const Part now = part(v);
+  check_size("a part", taken.size, now.size());
+  for (std::uint32_t& index : taken.index) {
+    if (index >= now.wrapped) index = static_cast<std::uint32_t>(index - now.wrapped + now.first);
+  }
+  taken.size = feedback_[v].size;
+  return taken;
 }
 
 void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint64_t expected) const {
@@ -136,7 +237,7 @@ void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint6
 void SparseExchange::begin(std::uint64_t update, bool statistics) {
   update_ = update;
   with_statistics_ = statistics;
-  finished_.clear();
+  if (update <= options_.staleness) turn_ = first_turn(update);
 }
 
 void SparseExchange::begin_worker(std::size_t worker) {
@@ -156,24 +257,28 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vec
   SparseVector sent;
   if (options_.exact()) {
     sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
+  } else if (rotates()) {
+    add_and_take(fresh, std::span<T>(kept), {nothing_passes, 1, 0, false});
+    sent = take_part(v, kept);
+    if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   } else {
     sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow));
     if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   }
   counts_.entries += sent.index.size();
-  counts_.elements += sent.size;
+  counts_.elements += feedback_[v].size;
   current_.vectors[v] = std::move(sent);
 }
 
 void SparseExchange::add(std::size_t v, std::span<const std::int32_t> fresh) {
   const Clock::time_point start = Clock::now();
-  add_fresh(v, fresh, residuals_[worker_][v].narrow);
+  add_fresh(v, fresh, kept()[v].narrow);
   counts_.encode += seconds_since(start);
 }
 
 void SparseExchange::add(std::size_t v, std::span<const std::int64_t> fresh) {
   const Clock::time_point start = Clock::now();
-  add_fresh(v, fresh, residuals_[worker_][v].wide);
+  add_fresh(v, fresh, kept()[v].wide);
   counts_.encode += seconds_since(start);
 }
 
@@ -190,60 +295,52 @@ void SparseExchange::add_totals(std::span<const std::int64_t> totals) {
 void SparseExchange::end_worker() {
   const Clock::time_point start = Clock::now();
   if (with_statistics_) current_.totals.insert(current_.totals.end(), current_rms_.begin(), current_rms_.end());
-  current_.worker_bytes = encode(current_).size();  // what a worker sends that is alone on its rank
-  finished_.push_back(std::move(current_));
+  vector_sizes_.clear();
+  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // what a worker sends that is alone on its rank
+  add_sizes(counts_.vector_bytes, vector_sizes_);
+  merger_->add(first_ + worker_, std::move(current_));
   ++counts_.worker_updates;
   counts_.encode += seconds_since(start);
+  tree_.poll();
 }
 
-Bundle SparseExchange::gather() {
+std::optional<Bundle> SparseExchange::gather() {
   Clock::time_point start = Clock::now();
-  std::vector<Bundle> parts;
-  parts.push_back(merge(std::move(finished_)));
-  finished_.clear();
+  Bundle own = merger_->finish();
   counts_.encode += seconds_since(start);
-  for (const int child : tree_.children()) {
-    start = Clock::now();
-    const std::vector<std::byte> message = comm_.receive(child);
-    counts_.wait += seconds_since(start);
-    start = Clock::now();
-    parts.push_back(decode_bundle(message));
-    if (parts.back().workers == 1) parts.back().worker_bytes = message.size();
-    if (parts.back().update != update_) {
-      fail(ErrorKind::data, "exchange: rank {} sent update {} during update {}", child, parts.back().update, update_);
-    }
-    counts_.encode += seconds_since(start);
-  }
+  std::optional<Bundle> merged = tree_.gather(update_, std::move(own));
+  if (!merged) return merged;
   start = Clock::now();
-  Bundle merged = merge(std::move(parts));
-  if (!tree_.is_root()) {
-    if (merged.workers == 1) merged.worker_bytes = 0;
-    std::vector<std::byte> bytes = encode(merged);
-    counts_.sent_up += bytes.size();
-    comm_.send(tree_.parent(), std::move(bytes));
-    counts_.encode += seconds_since(start);
-    return {};
+  if (merged->workers != tree_.all_workers() && options_.tree.quorum == 1) {
+    fail(ErrorKind::internal, "exchange: {} workers in update {}; expected {}", merged->workers, update_, tree_.all_workers());
   }
-  if (merged.workers != workers_) {
-    fail(ErrorKind::internal, "exchange: {} workers in update {}; expected {}", merged.workers, update_, workers_);
-  }
-  const auto each = static_cast<double>(workers_);
-  counts_.worker_bytes += merged.worker_bytes;
+  const auto each = static_cast<double>(merged->workers);
+  counts_.workers += merged->workers;
+  counts_.worker_bytes += merged->worker_bytes;
   if (with_statistics_) {
     for (std::size_t v = 0; v < feedback_.size(); ++v) {
-      up_.observe(v, static_cast<double>(merged.totals[user_totals_ + v]) / each / rms_parts);
+      up_.observe(v, static_cast<double>(merged->totals[user_totals_ + v]) / each / rms_parts);
     }
   }
   if (options_.bytes_per_update != 0) {
-    up_.steer(static_cast<double>(merged.worker_bytes) / each, static_cast<double>(options_.bytes_per_update),
-              vectors_in(merged));
+    up_.steer(static_cast<double>(merged->worker_bytes) / each, static_cast<double>(options_.bytes_per_update),
+              vectors_in(*merged), rotates() ? 1 : least_multiple, rotates() ? most_parts : largest_multiple);
+  }
+  for (std::size_t v = 0; v < feedback_.size() && rotates(); ++v) {
+    merged->vectors[v] = whole(v, std::move(merged->vectors[v]));
   }
   counts_.encode += seconds_since(start);
   return merged;
 }
 
-std::span<const std::int64_t> SparseExchange::totals(const Bundle& bundle) const {
-  return std::span(bundle.totals).first(user_totals_);
+void SparseExchange::pass(std::uint64_t update) { tree_.gather(update, std::nullopt); }
+
+// Workers add their root mean squares behind them where there are statistics, the root its thresholds.
+std::span<const std::int64_t> SparseExchange::totals(const Bundle& bundle, std::size_t count) const {
+  if (bundle.totals.size() < count) {
+    fail(ErrorKind::data, "exchange: a bundle of {} totals; expected at least {}", bundle.totals.size(), count);
+  }
+  return std::span(bundle.totals).first(count);
 }
 
 SparseVector SparseExchange::limit(std::size_t v, const SparseVector& merged) {
@@ -261,44 +358,53 @@ SparseVector SparseExchange::limit(std::size_t v, const SparseVector& merged) {
   return answer;
 }
 
-Bundle SparseExchange::spread(Bundle answer) {
-  Clock::time_point start = Clock::now();
-  std::vector<std::byte> bytes;
-  if (tree_.is_root()) {
-    answer.update = update_;
-    answer.worker_bytes = 0;
-    answer.totals.resize(user_totals_);
-    for (std::size_t v = 0; v < feedback_.size(); ++v) {
-      const std::uint64_t threshold = threshold_of(up_, v);
-      answer.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
-    }
-    bytes = encode(answer);
-    counts_.answer_bytes += bytes.size();
-    if (options_.bytes_per_update != 0) {
-      down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer));
-    }
-  } else {
-    bytes = comm_.receive(tree_.parent());
-    counts_.wait += seconds_since(start);
-    start = Clock::now();
-    answer = decode_bundle(bytes);
-  }
-  const std::size_t totals = user_totals_ + feedback_.size();
-  const std::size_t vectors = feedback_.size() + statistics_.size();
-  if (answer.update != update_ || answer.totals.size() != totals || answer.vectors.size() != vectors) {
-    fail(ErrorKind::data, "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, {} and {}",
-         answer.update, answer.totals.size(), answer.vectors.size(), update_, totals, vectors);
-  }
+void SparseExchange::spread(Bundle answer) {
+  const Clock::time_point start = Clock::now();
+  answer.update = update_;
+  answer.worker_bytes = 0;
+  answer.totals.resize(user_totals_);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
-    const std::int64_t threshold = answer.totals[user_totals_ + v];
-    up_thresholds_[v] = threshold < 0 ? nothing_passes : static_cast<std::uint64_t>(threshold);
+    const std::uint64_t threshold = threshold_of(up_, v);
+    answer.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
+  }
+  if (rotates()) {
+    planned_ = {(planned_.begin + planned_.length) % turn_units, length_of(up_.multiple)};
+    answer.totals.push_back(static_cast<std::int64_t>(planned_.begin));
+    answer.totals.push_back(static_cast<std::int64_t>(planned_.length));
+  }
+  std::vector<std::byte> bytes = encode(answer);
+  ++counts_.answers;
+  counts_.answer_bytes += bytes.size();
+  if (options_.bytes_per_update != 0) {
+    down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer),
+                least_multiple, largest_multiple);
   }
   counts_.encode += seconds_since(start);
-  for (const int child : tree_.children()) {
-    counts_.sent_down += bytes.size();
-    comm_.send(child, bytes);
+  tree_.spread(std::move(bytes));
+}
+
+Bundle SparseExchange::next_answer(std::uint64_t update) {
+  Bundle answer = tree_.next_answer();
+  const std::size_t vectors = feedback_.size() + statistics_.size();
+  const std::size_t own = feedback_.size() + (rotates() ? 2 : 0);
+  if (answer.update != update || answer.totals.size() < own || answer.vectors.size() != vectors) {
+    fail(ErrorKind::data,
+         "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, at least {}, and {}", answer.update,
+         answer.totals.size(), answer.vectors.size(), update, own, vectors);
   }
-  comm_.finish_sends();  // nothing moves while this rank computes
+  const std::span<const std::int64_t> thresholds = std::span(answer.totals).last(own);
+  if (rotates()) {
+    const auto begin = static_cast<std::uint64_t>(thresholds[feedback_.size()]);
+    const auto length = static_cast<std::uint64_t>(thresholds[feedback_.size() + 1]);
+    if (begin >= turn_units || length == 0 || length > turn_units) {
+      fail(ErrorKind::data, "exchange: a part that begins at {} of {}, {} long", begin, turn_units, length);
+    }
+    turn_ = {begin, length};
+  }
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    up_thresholds_[v] = thresholds[v] < 0 ? nothing_passes : static_cast<std::uint64_t>(thresholds[v]);
+  }
+  if (options_.staleness == 0 && options_.tree.quorum == 1) tree_.finish_sends();
   ++counts_.updates;
   return answer;
 }
@@ -309,8 +415,21 @@ std::size_t SparseExchange::vectors_in(const Bundle& bundle) const {
   return static_cast<std::size_t>(std::count_if(bundle.vectors.begin(), end, [](const auto& v) { return v.size != 0; }));
 }
 
-double SparseExchange::rms_of_sum(std::size_t v) const { return up_.rms[v] * std::sqrt(static_cast<double>(workers_)); }
+std::size_t SparseExchange::residual_bytes() const {
+  std::size_t bytes = 0;
+  for (const Residual& kept : residuals_.front()) {
+    bytes += kept.narrow.size() * sizeof(std::int32_t) + kept.wide.size() * sizeof(std::int64_t);
+  }
+  return bytes;
+}
 
-ExchangeCounts SparseExchange::take_counts() { return std::exchange(counts_, {}); }
+double SparseExchange::rms_of_sum(std::size_t v, std::uint64_t workers) const {
+  return up_.rms[v] * std::sqrt(static_cast<double>(workers));
+}
+
+ExchangeCounts SparseExchange::take_counts() {
+  counts_.tree = tree_.take_counts();
+  return std::exchange(counts_, {});
+}
 
 }  // namespace bitloom::mpi

@@ -2,24 +2,31 @@
 // it, and the root's answer comes down to all (seed 004, "thresholded gradients"; error feedback: Stich et al. 2018;
 // compression in both directions: Tang et al. 2019, DoubleSqueeze).
 //
-// An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
-// which are sent as they are but only in some updates, and a few totals. Everything is an integer, and every threshold is
-// decided by the root from sums: results depend on the number of workers, not on who carries them.
+// An update has F feedback vectors, of which a worker sends the large elements, or those of a part whose turn it is, and keeps
+// the rest for later, S statistics, which are sent as they are but only in some updates, and a few totals. Everything is an
+// integer, and every threshold is decided by the root from sums: results depend on the number of workers, not on who carries
+// them.
 //
-//   begin(); for each worker of this rank: begin_worker(), add..., end_worker(); gather(); the root answers; spread()
+//   begin(); for each worker of this rank: begin_worker(), add..., end_worker();
+//   if (auto merged = gather()) spread(the root's answer to it);
+//   next_answer(), for this update or, where answers may be late (--staleness), for one before
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/safetensors.h"
 #include "mpi/bundle.h"
+#include "mpi/bundle_tree.h"
 #include "mpi/comm.h"
+#include "mpi/merger.h"
 #include "mpi/sparse_filter.h"
-#include "mpi/tree.h"
 
 namespace bitloom::mpi {
 
@@ -27,16 +34,27 @@ namespace bitloom::mpi {
 // sum over workers, which is small however many these are: after a restart the first worker has all of it.
 enum class Residuals { none, exact, sum };
 
+// What a worker sends of a vector in an update.
+enum class Select {
+  threshold,  // the large elements, wherever they are
+  // All of a part, the same part for all workers and another in every update. Nothing need be said of where elements are, so
+  // that one takes a bit instead of ten, sums of many workers stay as short, and every element's turn comes soon.
+  rotate
+};
+
 struct ExchangeOptions {
+  Select select = Select::threshold;
   // A worker sends elements above so many root mean squares of what it computes in an update. 0: all of them.
   double threshold = 0;
-  // If not 0, that threshold is only the first one and then follows from this: the bytes that a worker's messages have on
-  // average, and the root's answers.
+  // If not 0, that threshold is only the first one and then follows from this, and so does how large parts are: the bytes that
+  // a worker's messages have on average, and the root's answers.
   std::uint64_t bytes_per_update = 0;
   unsigned value_bits = 4;  // of a value that is sent: 1 (sign), 4, 8, 16; 0: all of it
   Residuals residuals = Residuals::exact;
   std::size_t statistics_every = 8;  // updates between those that carry statistics
-  int fan_in = 8;                    // of the tree of ranks
+  // Workers compute so many updates more before they need the answer to one: their weights are so many updates old.
+  std::size_t staleness = 0;
+  TreeOptions tree;
 
   // Everything is sent in every update: the sums of a dense run.
   bool exact() const { return threshold == 0 && bytes_per_update == 0; }
@@ -47,15 +65,17 @@ void check(const ExchangeOptions& options);
 
 // What the messages of an update, or of several, had.
 struct ExchangeCounts {
-  std::uint64_t updates = 0;
-  std::uint64_t worker_bytes = 0;    // at the root: of all workers' bundles, before any were merged
-  std::uint64_t answer_bytes = 0;    // at the root: of its bundles
-  std::uint64_t sent_up = 0;         // by this rank to the one above
-  std::uint64_t sent_down = 0;       // by this rank to those below, together
-  std::uint64_t worker_updates = 0;  // bundles of this rank's workers,
-  std::uint64_t entries = 0;         // elements of feedback vectors that they hold
-  std::uint64_t elements = 0;        // and that these vectors have
-  double encode = 0, wait = 0;       // seconds of this rank
+  std::uint64_t updates = 0;                // whose answers were asked for
+  std::uint64_t worker_bytes = 0;           // at the root: of all workers' bundles, before any were merged
+  std::uint64_t answer_bytes = 0;           // at the root: of its bundles
+  std::uint64_t answers = 0;                // at the root: that it gave
+  std::uint64_t workers = 0;                // at the root: that were in time, over updates
+  std::uint64_t worker_updates = 0;         // bundles of this rank's workers,
+  std::uint64_t entries = 0;                // elements of feedback vectors that they hold
+  std::uint64_t elements = 0;               // and that these vectors have
+  std::vector<std::uint64_t> vector_bytes;  // what each vector has of the bytes of these bundles
+  double encode = 0;                        // seconds of this rank
+  TreeCounts tree;                          // of this rank
   ExchangeCounts& operator+=(const ExchangeCounts& other);
 };
 
@@ -72,7 +92,12 @@ class SparseExchange {
 
   const ExchangeOptions& options() const { return options_; }
   std::size_t first_worker() const { return first_; }
-  std::size_t local_workers() const { return residuals_.size(); }
+  std::size_t local_workers() const { return count_; }
+
+  // Not while an update is under way.
+  void set_merger(std::unique_ptr<Merger> merger) { merger_ = std::move(merger); }
+  // What a worker keeps takes so many bytes of memory.
+  std::size_t residual_bytes() const;
 
   // Starts an update. statistics: whether it carries them.
   void begin(std::uint64_t update, bool statistics);
@@ -84,18 +109,33 @@ class SparseExchange {
   void add_totals(std::span<const std::int64_t> totals);
   void end_worker();
 
-  // What all workers sent, at the root; empty on other ranks. Waits for the ranks below.
-  Bundle gather();
+  // Sends what this rank's workers did, and those of the ranks below it. At the root: what all workers sent.
+  std::optional<Bundle> gather();
+  // Where is_late() says so: lets an update go for which this rank's workers have computed nothing.
+  void pass(std::uint64_t update);
+  // Whether others have not waited for this rank.
+  bool is_late(std::uint64_t update) { return options_.tree.quorum < 1 && tree_.is_answered(update); }
   // Root only: of what feedback vector `v` got, what its answer may hold; the rest is kept for later answers.
   SparseVector limit(std::size_t v, const SparseVector& merged);
-  // The root's answer, on every rank. Only the root's argument counts. Moves the thresholds.
-  Bundle spread(Bundle answer);
+  // Root only: the answer for all ranks.
+  void spread(Bundle answer);
+  // The next answer, which is that to `update`, on every rank. Moves the thresholds.
+  Bundle next_answer(std::uint64_t update);
+  // Waits until the answer to an update is here.
+  void settle(std::uint64_t update) { tree_.settle(update); }
+  // To be called now and then while this rank computes.
+  void poll() { tree_.poll(); }
+  // Answers that have not been asked for, where a checkpoint was loaded or settle() has been called.
+  std::size_t answers_waiting() const { return tree_.answers().size(); }
+  // Collective, after the last answer.
+  void close() { tree_.close(); }
 
   std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
-  std::span<const std::int64_t> totals(const Bundle& bundle) const;            // those that workers added
+  // The first `count` totals, if so many are what workers added.
+  std::span<const std::int64_t> totals(const Bundle& bundle, std::size_t count) const;
 
-  // At the root: what the root mean square of a dense sum over workers would be, were they independent of one another.
-  double rms_of_sum(std::size_t v) const;
+  // At the root: what the root mean square of a dense sum over `workers` would be, were they independent of one another.
+  double rms_of_sum(std::size_t v, std::uint64_t workers) const;
 
   // Since the last call.
   ExchangeCounts take_counts();
@@ -112,33 +152,55 @@ class SparseExchange {
   };
   // Thresholds of one direction.
   struct Direction {
-    double multiple = 0, first = 0;   // of the root mean square; where it begins
+    double multiple = 0, first = 0;   // of the root mean square, or the number of parts; where it begins
     double owed = 0;                  // messages too long, in lengths wanted, that have not moved it yet
     std::size_t vectors_steered = 0;  // how many feedback vectors messages had
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);
-    void steer(double bytes, double wanted, std::size_t vectors);
+    void steer(double bytes, double wanted, std::size_t vectors, double least, double most);
   };
+  // Where the part of an update begins and how long it is, in units of a vector's 2^-30: the end of one is the beginning of the
+  // next.
+  struct Turn {
+    std::uint64_t begin = 0, length = std::uint64_t{1} << 30U;
+  };
+  static std::uint64_t length_of(double parts);
+  // The part of a vector whose turn it is: elements first .. last, and 0 .. wrapped, which come first.
+  struct Part {
+    std::size_t first, last, wrapped;
+    std::size_t size() const { return last - first + wrapped; }
+  };
+  Turn first_turn(std::uint64_t update) const;
+  Part part(std::size_t v) const;
+  template <typename T>
+  SparseVector take_part(std::size_t v, std::vector<T>& kept) const;
+  SparseVector whole(std::size_t v, SparseVector part) const;
+  bool rotates() const { return options_.select == Select::rotate; }
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   std::size_t vectors_in(const Bundle& bundle) const;
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept);
   std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
+  std::vector<Residual>& kept() { return residuals_[options_.residuals == Residuals::none ? 0 : worker_]; }
   std::vector<SparseVector> kept_by(std::size_t worker) const;
+  void save_residuals(TensorFile& file, const std::string& prefix);
+  void load_residuals(const TensorFile& file, const std::string& prefix);
   void check_size(const char* what, std::uint64_t size, std::uint64_t expected) const;
 
   Comm& comm_;
   ExchangeOptions options_;
-  Tree tree_;
-  std::size_t workers_, first_;
+  BundleTree tree_;
+  std::size_t first_, count_;
   std::vector<FeedbackVector> feedback_;
   std::vector<std::uint64_t> statistics_;
 
   // On every rank, equal: what workers filter by.
-  std::vector<std::uint64_t> up_thresholds_;
+  std::vector<std::uint64_t> up_thresholds_;      // or, of parts, steps
+  Turn turn_;                                     // of the update under way
   std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
   // The root's.
   Direction up_, down_;
+  Turn planned_;                                             // of the last update that has one
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
 
   // Of the update under way.
@@ -147,7 +209,8 @@ class SparseExchange {
   std::size_t worker_ = 0;  // counted from first_
   Bundle current_;
   std::vector<std::int64_t> current_rms_;  // by feedback vector, in sixteenths
-  std::vector<Bundle> finished_;           // of this rank's workers
+  std::unique_ptr<Merger> merger_ = std::make_unique<Merger>();
+  std::vector<std::size_t> vector_sizes_;  // scratch
   std::size_t user_totals_ = 0;
   ExchangeCounts counts_;
 };

@@ -10,10 +10,10 @@
 namespace bitloom::mpi {
 namespace {
 
-// The nearest that 32 bits can hold.
+// The nearest that may be kept in 32 bits (sparse_filter.h).
 std::int32_t narrowed(std::int64_t value) {
-  return static_cast<std::int32_t>(
-      std::clamp<std::int64_t>(value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
+  constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max() / 4;
+  return static_cast<std::int32_t>(std::clamp(value, -limit, limit));
 }
 
 // What worker `worker` kept.
@@ -29,6 +29,19 @@ void append(std::vector<std::byte>& all, std::span<const std::byte> message) {
   all.insert(all.end(), message.begin(), message.end());
 }
 
+// Takes the first of such messages off.
+std::span<const std::byte> next(std::span<const std::byte>& rest) {
+  const std::uint64_t length = get_varint(rest, "length");
+  if (length > rest.size()) fail(ErrorKind::data, "exchange: {} bytes are left of a message of {}", rest.size(), length);
+  const std::span<const std::byte> message = rest.first(length);
+  rest = rest.subspan(length);
+  return message;
+}
+
+std::span<const std::uint8_t> as_numbers(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace
 
 std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
@@ -40,8 +53,9 @@ std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
   return vectors;
 }
 
-void SparseExchange::save(TensorFile& file, const std::string& prefix) {
-  if (options_.exact()) return;  // nothing is kept
+// Collective: what workers keep, in the root's file.
+void SparseExchange::save_residuals(TensorFile& file, const std::string& prefix) {
+  if (options_.residuals == Residuals::none) return;
   const bool sum = options_.residuals == Residuals::sum;
   std::vector<std::byte> mine;
   Bundle total;
@@ -58,25 +72,33 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
   const std::vector<std::vector<std::byte>> all = comm_.gather_bytes(mine);
   if (!comm_.is_root()) return;
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
-    const std::span<const std::uint8_t> numbers(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
-    file.put(residual_name(prefix, worker), {message.size()}, numbers);
+    file.put(residual_name(prefix, worker), {message.size()}, as_numbers(message));
   };
   std::size_t worker = 0;  // ranks carry them in their order
   for (const std::vector<std::byte>& rank : all) {
     for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
-      const std::uint64_t length = get_varint(rest, "length");
-      if (length > rest.size())
-        fail(ErrorKind::data, "exchange: what a rank kept ends after {} of {} bytes", rest.size(), length);
+      const std::span<const std::byte> message = next(rest);
       if (!sum) {
-        put(worker, rest.first(length));
+        put(worker, message);
       } else {
-        Bundle bundle = decode_bundle(rest.first(length));
+        Bundle bundle = decode_bundle(message);
         total = worker == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
       }
-      rest = rest.subspan(length);
     }
   }
   if (sum) put(0, encode(total));
+}
+
+void SparseExchange::save(TensorFile& file, const std::string& prefix) {
+  if (comm_.is_root()) {
+    // The root has all answers that any rank has not asked for.
+    std::vector<std::byte> answers;
+    for (const Bundle& answer : tree_.answers()) append(answers, encode(answer));
+    file.put(prefix + ".answers", {answers.size()}, as_numbers(answers));
+  }
+  if (options_.exact()) return;  // nothing is kept
+  save_residuals(file, prefix);
+  if (!comm_.is_root()) return;
   std::vector<double> state;
   for (const Direction* direction : {&up_, &down_}) {
     state.insert(state.end(), {direction->multiple, direction->owed, static_cast<double>(direction->vectors_steered)});
@@ -85,13 +107,14 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
   state.insert(state.end(), down_.rms.begin(), down_.rms.end());
   file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
   file.put(prefix + ".state", {state.size()}, state);
+  file.put(prefix + ".turns", {4}, std::vector<std::uint64_t>{turn_.begin, turn_.length, planned_.begin, planned_.length});
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     file.put(fmt::format("{}.answer_residual.{}", prefix, v), {answer_residuals_[v].size()}, answer_residuals_[v]);
   }
 }
 
-void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
-  if (options_.exact()) return;
+void SparseExchange::load_residuals(const TensorFile& file, const std::string& prefix) {
+  if (options_.residuals == Residuals::none) return;
   const std::size_t n = feedback_.size();
   for (std::size_t w = 0; w < residuals_.size(); ++w) {
     for (Residual& kept : residuals_[w]) {
@@ -118,9 +141,22 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
       }
     }
   }
+}
+
+void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
+  const auto messages = file.get(prefix + ".answers").as<std::uint8_t>();
+  std::deque<Bundle> answers;
+  for (std::span<const std::byte> rest = std::as_bytes(messages); !rest.empty();) answers.push_back(decode_bundle(next(rest)));
+  tree_.set_answers(std::move(answers));
+  if (options_.exact()) return;
+  const std::size_t n = feedback_.size();
+  load_residuals(file, prefix);
   const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
   up_thresholds_.assign(thresholds.begin(), thresholds.end());
   const auto state = file.get(prefix + ".state", DType::f64, {2 * (3 + n)}).as<double>();
+  const auto turns = file.get(prefix + ".turns", DType::u64, {4}).as<std::uint64_t>();
+  turn_ = {turns[0], turns[1]};
+  planned_ = {turns[2], turns[3]};
   for (Direction* direction : {&up_, &down_}) {
     const auto numbers = state.subspan(direction == &up_ ? 0 : 3, 3);
     direction->multiple = numbers[0];

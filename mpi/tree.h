@@ -14,9 +14,18 @@ class Tree {
   bool is_root() const { return rank_ == 0; }
   int parent() const { return (rank_ - 1) / fan_in_; }  // not of the root
   const std::vector<int>& children() const { return children_; }
+  // This rank and all below it.
+  std::vector<int> subtree() const;
+  // Ranks above this one.
+  int level() const;
+  // Levels below this rank, and below the root.
+  int height() const { return height_of(rank_); }
+  int whole_height() const { return height_of(0); }
 
  private:
-  int rank_, fan_in_;
+  int height_of(int rank) const;
+
+  int rank_, size_, fan_in_;
   std::vector<int> children_;
 };
 

@@ -1,15 +1,17 @@
 // bitloom train binary: options and run folder in, layerwise::train, a summary out.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/notice.h"
 #include "cli/search.h"
+#include "cli/search_run.h"
+#include "cli/shared_data.h"
 #include "cli/signals.h"
 #include "cli/system.h"
 #include "cli/train_options.h"
@@ -70,8 +72,6 @@ layerwise::NetSpec choose_net(Session& session, const Options& options, const Tr
   const fs::path file = settings.run.folder / net_file;
   return layerwise::parse_net(text_of_root(session, [&] { return read_text(file); }), file.string());
 }
-
-constexpr const char* search_file = "search.json";
 
 // Throws unless a new run may go to its folder, which need not exist. The trainer looks again for a run when it has locked it.
 void check_folder(const fs::path& folder) {
@@ -147,58 +147,17 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
   terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
 }
 
-double train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
-                 const Threads& threads) {
+layerwise::RunResult train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
+                               const Threads& threads) {
   session.on_root([&] {
     if (!settings.resume) check_folder(settings.run.folder);
   });
   settings.run.files = files_of_run(options, settings);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
-  const layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
-  summarise(session, settings.run, result);
-  return result.validation.accuracy();
-}
-
-// One net for every combination that --search names, each in a folder of its own.
-void train_variants(Session& session, const Options& options, TrainSettings& settings, const std::vector<Variant>& variants,
-                    const data::DataSplits& data, const Threads& threads) {
-  if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
-  const fs::path folder = settings.run.folder;
-  std::unique_ptr<FileLock> lock;
-  session.on_root([&] {
-    if (!settings.resume) check_folder(folder);
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
-    lock = std::make_unique<FileLock>(folder / lock_file);
-    if (settings.resume) return;
-    for (const auto& [name, text] : files_of_run(options, settings)) write_atomically(folder / name, text);
-  });
-  std::vector<double> accuracies;
-  for (const Variant& variant : variants) {
-    TrainSettings& single = settings;  // `options` writes options.ini from these variables
-    single.searches.clear();
-    single.run.net = variant.net;
-    single.run.folder = fs::path(settings.out) / variant.name;
-    session.terminal.print("\n{}", variant.name);
-    const std::string accuracy =
-        text_of_root(session, [&] { return accuracy_of_finished(single.run.folder, settings.resume); });
-    const bool begun =
-        text_of_root(session, [&] { return fs::exists(single.run.folder / options_file) ? "yes" : ""; }) == "yes";
-    const bool resume = settings.resume;
-    settings.resume = single.run.resume = resume && begun;
-    accuracies.push_back(accuracy.empty() ? train_one(session, options, single, data, threads) : std::stod(accuracy));
-    settings.resume = resume;
-  }
-  session.on_root([&] {
-    const nlohmann::json ranking = rank_variants(variants, accuracies);
-    write_atomically(folder / search_file, ranking.dump(2) + "\n");
-    session.terminal.print("\nvalidation accuracy");
-    for (const auto& row : ranking) {
-      session.terminal.print("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>());
-    }
-  });
+  layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
+  if (settings.run.stages == 0) summarise(session, settings.run, result);
+  return result;
 }
 
 }  // namespace
@@ -226,17 +185,29 @@ int train_binary(Session& session, std::span<const std::string> args) {
   settings.run.folder =
       text_of_root(session, [&] { return settings.out.empty() ? default_folder(settings.net) : settings.out; });
   settings.run.net = choose_net(session, options, settings);
+  if (!settings.plan.empty()) {
+    settings.run.planned = settings.planned(text_of_root(session, [&] { return read_text(settings.plan); }));
+    const auto in_plan = [&](const layerwise::StageSpec& stage) { return settings.run.planned.contains(stage.name); };
+    if (std::none_of(settings.run.net.stages.begin(), settings.run.net.stages.end(), in_plan)) {
+      fail(ErrorKind::usage, "--plan: {} has none of the stages of net '{}'", settings.plan, settings.run.net.name);
+    }
+  }
   settings.out = settings.run.folder.string();
   const std::vector<Variant> variants = make_variants(settings.run.net, settings.search());
 
   const Threads threads = choose_threads(session.comm);
-  const data::DataSplits data = session.comm.together([&] { return load_data(settings.data); });
+  const data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
   try {
+    const auto train = [&](Session& of, TrainSettings& single) { return train_one(of, options, single, data, threads); };
     if (variants.empty()) {
-      train_one(session, options, settings, data, threads);
+      train(session, settings);
     } else {
-      train_variants(session, options, settings, variants, data, threads);
+      if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
+      session.on_root([&] {
+        if (!settings.resume) check_folder(settings.run.folder);
+      });
+      train_variants(session, settings, variants, files_of_run(options, settings), train);
     }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::interrupted) throw;

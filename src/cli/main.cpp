@@ -17,7 +17,7 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 10> commands{{
+constexpr std::array<Command, 12> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"eval", "", "measure a model's accuracy on a data set", &eval},
     {"predict", "", "classify images", &predict},
@@ -25,6 +25,8 @@ constexpr std::array<Command, 10> commands{{
     {"report", "", "write a run's HTML report", &report},
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
+    {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
+    {"simulate", "", "updates of very many workers in one process, and what they take on a cluster", &simulate},
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
     {"data", "info", "show what a data set holds", &data_info},
     {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},

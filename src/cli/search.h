@@ -10,6 +10,9 @@
 
 namespace bitloom::cli {
 
+// In the folder of a search, when it is done.
+inline constexpr const char* search_file = "search.json";
+
 struct Variant {
   std::string name;  // "layer3.width=256,layer2.kernel=5": also its folder
   layerwise::NetSpec net;

@@ -65,6 +65,7 @@ struct End {
   Kind kind = Kind::failed;
   int code = 0;
   bool progressed = false;  // beyond what any start had reached
+  bool killed = false;      // a process was, not by the supervisor
   std::string cause;
 };
 
@@ -87,7 +88,7 @@ class Supervisor {
 
   std::vector<std::string> probe_command(const Host& host) const;
   std::vector<Host> probe(const std::vector<Host>& hosts) const;
-  bool wait_for_hosts();
+  bool wait_for_hosts(const End& last);
   std::vector<std::string> mpirun_command() const;
   End watch();
   void look_for_hosts(Clock::time_point& last);
@@ -157,7 +158,9 @@ std::vector<Host> Supervisor::probe(const std::vector<Host>& hosts) const {
 }
 
 // False if too few answer for too long, or it was asked to end.
-bool Supervisor::wait_for_hosts() {
+bool Supervisor::wait_for_hosts(const End& last) {
+  // Where a process was killed in a run that worked, its host is there: whoever is not shows at the next start.
+  if (last.progressed && last.killed) return true;
   const Clock::time_point start = Clock::now();
   for (bool told = false;; told = true) {
     members_ = {{"localhost", options_.local}};
@@ -325,6 +328,7 @@ End Supervisor::watch() {
     end.kind = End::Kind::failed;
   }
   if (end.kind != End::Kind::failed) return end;
+  end.killed = !hangs && !asked && end.code == 128 + SIGKILL;
   if (end.cause.empty() && end.code == exit_interrupted) end.cause = "a process was told to end; all left a checkpoint";
   if (end.cause.empty()) end.cause = cause_of_end(tail.text());
   if (end.cause.empty()) end.cause = fmt::format("mpirun ended with {}", end.code);
@@ -359,7 +363,7 @@ int Supervisor::run() {
     return exit_done;
   }
   End end;
-  while (wait_for_hosts()) {
+  while (wait_for_hosts(end)) {
     end = watch();
     if (end.kind == End::Kind::done) {
       terminal_.print("launch: done after {} start{}, {} steps computed twice", starts_, starts_ == 1 ? "" : "s", recomputed_);

@@ -2,7 +2,6 @@
 
 #include <omp.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -29,7 +28,8 @@ struct Place {
 Place own_place(int wanted) {
   Place place;
   CPU_ZERO(&place.cores);
-  gethostname(place.host.data(), place.host.size() - 1);
+  const std::string host = mpi::host_name();
+  std::copy_n(host.begin(), std::min(host.size(), place.host.size() - 1), place.host.begin());
   if (sched_getaffinity(0, sizeof place.cores, &place.cores) != 0) CPU_SET(0, &place.cores);
   place.wanted = wanted;
   return place;

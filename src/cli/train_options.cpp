@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -34,15 +35,19 @@ std::pair<std::string, std::string> split_setting(const std::string& option, con
   return {std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1)))};
 }
 
-void declare_run(Options& options, TrainSettings& settings) {
-  layerwise::RunOptions& run = settings.run;
-  options.group("Run");
+void declare_net(Options& options, TrainSettings& settings) {
   options.text("net", settings.net, "NAME|FILE",
                fmt::format("the net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
   options.list(
       "set", settings.changes, "KEY=VALUE",
       "change a value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, of the options below "
       "those that are real numbers), encoder.filters, head.grid, ...");
+}
+
+void declare_run(Options& options, TrainSettings& settings) {
+  layerwise::RunOptions& run = settings.run;
+  options.group("Run");
+  declare_net(options, settings);
   options.transient(true);
   options.text("out", settings.out, "FOLDER",
                "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
@@ -53,7 +58,11 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.list("search", settings.searches, "KEY=V1,V2,...",
                "train one net for every combination of values, in sub-folders of --out, and rank them by validation accuracy; "
                "trained layers that they share are taken from the cache");
+  options.flag("spread", settings.spread,
+               "with --search and several processes: these train what all nets share together, and then each its own nets");
   options.transient(true);
+  options.text("plan", settings.plan, "FILE",
+               "what `bitloom plan --json FILE` wrote for these options: the run ends when its messages have other lengths");
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
   options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
                  "how long a process waits for the others before it takes them for lost and ends the run (exit code 7); 0: for "
@@ -132,14 +141,18 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.count("workers", settings.workers, 0, 1000000,
                 "logical workers that share the images, however many processes carry them; 0: 64 with sparse messages (but no "
                 "more than --batch), otherwise 1");
+  options.choice(
+      "select", settings.select, {"threshold", "rotate"},
+      "sparse: what a worker sends: large gradients (threshold), or the signs of all in a part of them, the next part "
+      "in every update, as large as --bytes-per-update allows (rotate)");
   options.number("threshold", exchange.threshold, 0, 10000,
                  "sparse: a worker sends gradients above so many root mean squares of its own; 0: all, which gives the dense "
                  "result");
   options.bytes(
       "bytes-per-update", exchange.bytes_per_update,
       "sparse: the threshold follows from this: what a worker sends and what it gets in an update, on average; 0: not");
-  options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
-                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
+  options.choice("value-bits", settings.value_bits, {"auto", "1", "4", "8", "16", "all"},
+                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all; auto: 4, with --select rotate 1");
   options.choice(
       "residuals", settings.residuals, {"exact", "sum", "none"},
       "sparse: what is not sent is sent later; in checkpoints it is exact, so that a restart changes nothing, or a sum "
@@ -149,6 +162,18 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.count(
       "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
       "binary layers, rule accumulate: at most so many flips of a layer in an update, the surest first; 0: any number");
+  options.count(
+      "staleness", exchange.staleness, 0, 64,
+      "sparse: updates that workers compute before they need the answer to one: messages travel meanwhile, and weights "
+      "are so many updates old");
+  options.number(
+      "quorum", exchange.tree.quorum, 0, 1,
+      "sparse: the share of the workers that is enough for an update after --deadline; below 1 results depend on the "
+      "time that things take");
+  options.number("deadline", exchange.tree.deadline_seconds, 0, 1e6,
+                 "with --quorum: seconds that rank 0 waits for all workers when its own are done");
+  options.choice("late", settings.late, {"fold", "drop"},
+                 "with --quorum: what comes too late counts in the next update (fold) or never (drop)");
   options.transient(true);
   options.count("tree", settings.fan_in, 1, 1000000, "sparse: processes below one in the tree that merges messages");
   options.transient(false);
@@ -170,7 +195,36 @@ void TrainSettings::declare(Options& options) {
   declare_exchange(options, *this);
   options.hidden();
   options.transient(true);
+  options.number("pace", run.pace_seconds, 0, 1e6,
+                 "for tests: computing for an update takes this process at least so many seconds, as on a slower machine");
   options.count("stop-after-steps", run.stop_after_steps, 0, any_count, "for tests: stop, resumable, after so many steps");
+}
+
+std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std::string& text) const {
+  std::map<std::string, layerwise::PlannedBytes> planned;
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  try {
+    for (const nlohmann::json& stage : json.at("stages")) {
+      const nlohmann::json& bytes = stage.at("expected_bytes");
+      const auto sparse = [&](const char* way) -> layerwise::PlannedBytes::Sparse {
+        return {bytes.at(way).at("bytes"), bytes.at(way).at("tolerance")};
+      };
+      planned[stage.at("stage")] = {sparse("up"), sparse("down"), bytes.at("dense")};
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorKind::usage, "--plan: {} is not what `bitloom plan --json` writes", plan);
+  }
+  return planned;
+}
+
+void TrainSettings::declare_for_plan(Options& options) {
+  exchange = "sparse";
+  options.group("Training");
+  declare_net(options, *this);
+  data.declare(options);
+  declare_training(options, *this);
+  declare_layers(options, *this);
+  declare_exchange(options, *this);
 }
 
 void TrainSettings::resolve(const Options& options, std::size_t ranks) {
@@ -184,11 +238,15 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   layerwise::TrainOptions& train = run.train;
   train.sparse = exchange == "sparse";
   train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
-  train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
+  train.exchange.select = select == "rotate" ? mpi::Select::rotate : mpi::Select::threshold;
+  const bool rotates = train.exchange.select == mpi::Select::rotate;
+  const std::string bits = value_bits == "auto" ? rotates ? "1" : "4" : value_bits;
+  train.exchange.value_bits = bits == "all" ? 0 : static_cast<unsigned>(std::stoul(bits));
   train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
                              : residuals == "sum" ? mpi::Residuals::sum
                                                   : mpi::Residuals::none;
-  train.exchange.fan_in = static_cast<int>(fan_in);
+  train.exchange.tree.fan_in = static_cast<int>(fan_in);
+  train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
   run.resume = resume;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ struct TrainSettings {
   bool resume = false;
   std::vector<std::string> changes;   // --set
   std::vector<std::string> searches;  // --search
+  bool spread = false;                // --spread
   std::size_t epochs = 0;             // 0: as the net says
   std::size_t batch_per_rank = 0;     // 0: `batch` counts
   std::string notice_command;
@@ -34,8 +36,11 @@ struct TrainSettings {
   std::string exchange = "dense";
   std::size_t workers = 0;  // 0: 64 with sparse messages, otherwise 1
   std::size_t fan_in = 8;
-  std::string value_bits = "4";
+  std::string select = "threshold";
+  std::string value_bits = "auto";
   std::string residuals = "exact";
+  std::string late = "fold";
+  std::string plan;
   std::string augment = "crop4,flip";
   std::string cache = "auto";
   DataOptions data;
@@ -43,8 +48,12 @@ struct TrainSettings {
 
   TrainSettings();
   void declare(Options& options);
+  // What decides how long an update takes, not where its run lies; sparse messages unless said otherwise.
+  void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
+  // What the file of --plan says. Throws usage errors.
+  std::map<std::string, layerwise::PlannedBytes> planned(const std::string& text) const;
   // The net with --set and --epochs applied. Throws usage errors.
   layerwise::NetSpec make_net() const;
   // --search, one axis per occurrence. Throws usage errors.

@@ -31,6 +31,7 @@ enum class Stream : std::uint64_t {
   augment_copy = 11,
   dropout = 12,
   workers = 13,
+  cluster = 14,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

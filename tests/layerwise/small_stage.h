@@ -89,6 +89,7 @@ class SmallStage {
   // All state after so many more steps.
   TensorFile run(std::size_t steps) {
     for (std::size_t i = 0; i < steps; ++i) stage_->step();
+    stage_->settle();
     TensorFile file;
     stage_->save(file);
     return file;

@@ -116,7 +116,12 @@ TEST_CASE("every rank of a tree but the root is below one other", "[tree]") {
           CHECK(found.insert(child).second);
           const Tree below(child, size, fan_in);
           CHECK(below.parent() == rank);
+          CHECK(below.level() == tree.level() + 1);
+          CHECK(below.height() < tree.height());
         }
+        CHECK((tree.height() == 0) == tree.children().empty());
+        CHECK(tree.level() + tree.height() <= tree.whole_height());
+        if (tree.is_root()) CHECK(tree.subtree().size() == static_cast<std::size_t>(size));
       }
       CHECK(found.size() == static_cast<std::size_t>(size));
     }

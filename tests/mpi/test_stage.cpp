@@ -11,6 +11,17 @@
 
 namespace bitloom::test {
 
+namespace {
+
+// Without what only some ways of exchange keep.
+TensorFile only_layers(TensorFile file) {
+  std::erase_if(file.tensors,
+                [](const auto& tensor) { return tensor.first.starts_with("stage.") || tensor.first.starts_with("server."); });
+  return file;
+}
+
+}  // namespace
+
 TEST_CASE("ranks do not change a stage", "[stage]") {
   for (const StageCase& c : all_stage_cases()) {
     INFO(c.name);
@@ -125,6 +136,116 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
       CHECK(difference(expected, continued) == "");
     }
   }
+}
+
+TEST_CASE("with answers that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
+  for (StageCase c : {stage_cases()[1], stage_cases()[3]}) {
+    for (const bool exact : {false, true}) {
+      INFO(c.name);
+      CAPTURE(exact);
+      c.options.workers = 6;
+      c.options.sparse = true;
+      c.options.exchange.threshold = exact ? 0 : 1.5;
+      c.options.exchange.statistics_every = 3;
+      c.options.exchange.staleness = 0;
+      c.stage.epochs = 5;  // of three steps
+      mpi::Comm alone;
+      SmallStage fresh(c, simd::kernels(), alone);
+      const std::size_t all = fresh.stage().total_steps();
+      const TensorFile undelayed = fresh.run(all);
+      c.options.exchange.staleness = 2;
+      SmallStage single(c, simd::kernels(), alone);
+      const TensorFile expected = single.run(all);
+      CHECK(difference(only_layers(undelayed), only_layers(expected)) != "");
+      SmallStage shared(c, simd::kernels(), world());
+      const TensorFile middle =
+          TensorFile::parse(world().broadcast_bytes(shared.run(6).serialize()), "middle");  // on every rank rank 0's
+      const TensorFile result = shared.run(all - 6);
+      SmallStage restarted(c, simd::kernels(), world());
+      restarted.stage().load(middle);
+      const TensorFile continued = restarted.run(all - 6);
+      SmallStage moved(c, simd::kernels(), alone);
+      moved.stage().load(middle);
+      const TensorFile of_one = moved.run(all - 6);
+      CHECK(difference(expected, of_one) == "");
+      if (world().is_root()) {
+        CHECK(difference(expected, result) == "");
+        CHECK(difference(expected, continued) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("a stage that is shorter than the delay of its answers ends with all of them, and can be restored there", "[stage]") {
+  StageCase c = stage_cases()[0];
+  c.stage.epochs = 1;  // three steps
+  c.options.workers = 6;
+  c.options.sparse = true;
+  c.options.exchange.threshold = 1.5;
+  c.options.exchange.staleness = 10;
+  SmallStage shared(c, simd::kernels(), world());
+  const TensorFile result = TensorFile::parse(world().broadcast_bytes(shared.run(3).serialize()), "end");
+  CHECK(shared.stage().finished());
+  SmallStage again(c, simd::kernels(), world());
+  again.stage().load(result);
+  CHECK(again.stage().finished());
+}
+
+TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[stage]") {
+  for (const int fan_in : {1, 8}) {
+    for (const std::size_t staleness : {0U, 1U}) {
+      CAPTURE(fan_in, staleness);
+      StageCase c = stage_cases()[0];
+      c.stage.epochs = 4;  // of three steps
+      c.options.workers = 6;
+      c.options.sparse = true;
+      c.options.exchange.threshold = 0.5;
+      c.options.exchange.staleness = staleness;
+      c.options.exchange.tree.fan_in = fan_in;
+      c.options.exchange.tree.quorum = 0.3;
+      c.options.exchange.tree.deadline_seconds = 0.01;
+      std::uint64_t missed = 0;
+      for (const std::uint64_t id : {1U, 2U}) {
+        SmallStage shared(c, simd::kernels(), world(), id);
+        layerwise::Stage& stage = shared.stage();
+        while (!stage.finished()) {
+          layerwise::StepRequest request;
+          // One after the other, ranks are late.
+          if (stage.step_number() % 4 == static_cast<std::size_t>(world().rank())) request.pace_seconds = 0.05;
+          missed += stage.step(request).exchange.tree.missed;
+          if (stage.step_number() % stage.steps_per_epoch() != 0) continue;
+          stage.settle();
+          world().barrier();
+        }
+        TensorFile mine;
+        for (const auto& trainer : stage.trainers()) trainer->layer().save(mine);
+        for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(mine, "head", false);
+        const TensorFile roots = TensorFile::parse(world().broadcast_bytes(mine.serialize()), "rank 0");
+        const TensorFile own = TensorFile::parse(mine.serialize(), "this rank");
+        CHECK(difference(roots, own) == "");
+      }
+      // Rank 0 is never late.
+      if (world().is_root()) CHECK(missed == 0);
+      std::vector<std::int64_t> total = {static_cast<std::int64_t>(missed)};
+      world().sum(std::span(total));
+      CHECK((total[0] > 0) == (world().size() > 1));
+    }
+  }
+}
+
+TEST_CASE("with answers that are late, all images are counted once", "[stage]") {
+  StageCase c = stage_cases()[1];
+  c.options.workers = 6;
+  c.options.sparse = true;
+  c.options.exchange.threshold = 1.5;
+  c.options.exchange.staleness = 2;
+  SmallStage shared(c, simd::kernels(), world());
+  std::vector<std::size_t> images;
+  for (std::size_t step = 0; step < shared.stage().total_steps(); ++step) images.push_back(shared.stage().step().images);
+  std::vector<std::size_t> expected(images.size(), 48);
+  expected[0] = expected[1] = 0;
+  expected.back() = 3 * 48;
+  CHECK(images == expected);
 }
 
 TEST_CASE("with sparse messages, all ranks hold the same weights, thresholds and heads", "[stage]") {

@@ -1,0 +1,198 @@
+#include "mpi/bundle_tree.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace bitloom::mpi {
+namespace {
+
+// The update of the message that tells that a rank has no more.
+constexpr std::uint64_t end_mark = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+void check(const TreeOptions& options) {
+  if (options.fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", options.fan_in);
+  if (!(options.quorum > 0) || options.quorum > 1) {
+    fail(ErrorKind::usage, "--quorum: {}; expected a share of the workers, above 0 to 1", options.quorum);
+  }
+  if (!(options.deadline_seconds >= 0)) {
+    fail(ErrorKind::usage, "--deadline: {} seconds; expected 0 or more", options.deadline_seconds);
+  }
+}
+
+TreeCounts& TreeCounts::operator+=(const TreeCounts& other) {
+  sent_up += other.sent_up;
+  sent_down += other.sent_down;
+  missed += other.missed;
+  wait += other.wait;
+  return *this;
+}
+
+BundleTree::BundleTree(Comm& comm, const TreeOptions& options, std::size_t workers, std::size_t feedback)
+    : comm_(comm), options_(options), tree_(comm.rank(), comm.size(), options.fan_in), feedback_(feedback) {
+  check(options);
+  std::vector<std::int64_t> carried(static_cast<std::size_t>(comm.size()));
+  carried[static_cast<std::size_t>(comm.rank())] = static_cast<std::int64_t>(workers);
+  comm.sum(std::span(carried));
+  for (const std::int64_t count : carried) all_ += static_cast<std::size_t>(count);
+  const std::vector<int> ranks = tree_.subtree();
+  for (const int rank : ranks) below_ += static_cast<std::size_t>(carried[static_cast<std::size_t>(rank)]);
+}
+
+void BundleTree::send_up(Bundle bundle) {
+  if (bundle.workers == 1) bundle.worker_bytes = 0;  // whoever receives it sees its length
+  std::vector<std::byte> bytes = encode(bundle);
+  counts_.sent_up += bytes.size();
+  comm_.send(tree_.parent(), std::move(bytes));
+}
+
+void BundleTree::take_in(int child, const std::vector<std::byte>& message) {
+  Bundle bundle = decode_bundle(message);
+  if (bundle.update == end_mark) {
+    ++ended_;
+    return;
+  }
+  if (bundle.workers == 1) bundle.worker_bytes = message.size();
+  if (bundle.update < next_) {
+    if (options_.quorum == 1) {
+      fail(ErrorKind::data, "exchange: rank {} sent update {} after update {}", child, bundle.update, next_ - 1);
+    }
+    take_late(std::move(bundle));
+    return;
+  }
+  Parts& parts = parts_[bundle.update];
+  parts.workers += bundle.workers;
+  parts.bundles.push_back(std::move(bundle));
+}
+
+// Only the root knows which updates are closed for all.
+void BundleTree::take_late(Bundle bundle) {
+  if (!is_root()) {
+    send_up(std::move(bundle));
+    return;
+  }
+  if (options_.late == Late::drop) return;
+  // Statistics and totals are those of an update and the images that it saw.
+  bundle.update = next_;
+  bundle.workers = bundle.worker_bytes = 0;
+  bundle.totals.clear();
+  for (std::size_t v = feedback_; v < bundle.vectors.size(); ++v) bundle.vectors[v] = {};
+  parts_[next_].bundles.push_back(std::move(bundle));
+}
+
+void BundleTree::take_answer(std::vector<std::byte> message) {
+  for (const int child : tree_.children()) {
+    counts_.sent_down += message.size();
+    comm_.send(child, message);
+  }
+  answers_.push_back(decode_bundle(message));
+}
+
+void BundleTree::poll() {
+  for (const int child : tree_.children()) {
+    while (const auto message = comm_.try_receive(child)) take_in(child, *message);
+  }
+  if (is_root()) return;
+  while (auto message = comm_.try_receive(tree_.parent())) take_answer(*std::move(message));
+}
+
+// The root's, in proportion to the levels below.
+double BundleTree::deadline() const { return options_.deadline_seconds * tree_.height() / std::max(tree_.whole_height(), 1); }
+
+std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bundle> own) {
+  const bool waits = own.has_value();
+  if (options_.quorum < 1 && is_answered(update)) ++counts_.missed;
+  Parts& parts = parts_[update];
+  if (own) {
+    parts.workers += own->workers;
+    parts.bundles.push_back(*std::move(own));
+  }
+  // Rounding must not make it one more.
+  const auto enough = static_cast<std::size_t>(std::ceil(options_.quorum * static_cast<double>(all_) - 1e-9));
+  const Clock::time_point start = Clock::now();
+  const auto complete = [&] {
+    poll();
+    if (parts.workers >= below_) return true;
+    if (options_.quorum < 1 && !is_root() && !answers_.empty() && answers_.back().update >= update) return true;
+    return options_.quorum < 1 && seconds_since(start) >= deadline() && (!is_root() || parts.workers >= enough);
+  };
+  if (waits) comm_.wait_until(complete, "exchange of gradients");
+  counts_.wait += seconds_since(start);
+  next_ = update + 1;
+  Bundle merged = merge(std::move(parts.bundles));
+  merged.update = update;
+  parts_.erase(update);
+  if (is_root()) return merged;
+  if (merged.workers > 0) send_up(std::move(merged));
+  return std::nullopt;
+}
+
+void BundleTree::spread(std::vector<std::byte> answer) { take_answer(std::move(answer)); }
+
+bool BundleTree::is_answered(std::uint64_t update) {
+  // A first look only tells MPI to move what came while nobody looked.
+  for (int look = 0; look < 2; ++look) poll();
+  return !answers_.empty() && answers_.back().update >= update;
+}
+
+void BundleTree::settle(std::uint64_t update) {
+  const auto here = [&] {
+    poll();
+    return is_root() || (!answers_.empty() && answers_.back().update >= update);
+  };
+  comm_.wait_until(here, "exchange of weight changes");
+  // With a quorum nobody need receive what this rank sent up too late.
+  if (options_.quorum == 1) finish_sends();
+}
+
+// What others send may have to be received before they receive.
+void BundleTree::finish_sends() {
+  const auto gone = [&] {
+    poll();
+    return comm_.sends_finished();
+  };
+  comm_.wait_until(gone, "exchange between ranks");
+}
+
+Bundle BundleTree::next_answer() {
+  const Clock::time_point start = Clock::now();
+  if (!is_root()) {
+    const auto arrived = [&] {
+      poll();
+      return !answers_.empty();
+    };
+    comm_.wait_until(arrived, "exchange of weight changes");
+  }
+  counts_.wait += seconds_since(start);
+  if (answers_.empty()) fail(ErrorKind::internal, "exchange: the root has answered nothing");
+  Bundle answer = std::move(answers_.front());
+  answers_.pop_front();
+  return answer;
+}
+
+void BundleTree::close() {
+  if (options_.quorum < 1) {
+    const auto ended = [&] {
+      poll();
+      return ended_ == tree_.children().size();
+    };
+    comm_.wait_until(ended, "end of a stage");
+    if (!is_root()) {
+      Bundle mark;
+      mark.update = end_mark;
+      comm_.send(tree_.parent(), encode(mark));
+    }
+  }
+  finish_sends();
+}
+
+TreeCounts BundleTree::take_counts() { return std::exchange(counts_, {}); }
+
+}  // namespace bitloom::mpi

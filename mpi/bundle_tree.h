@@ -1,0 +1,102 @@
+// The way of bundles along the tree of ranks: those of workers up to the root, merged wherever they meet, its answers down to
+// all ranks. Ranks need not be at the same update: answers wait until they are asked for, and so do bundles of ranks below that
+// are ahead.
+//
+// Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for so many
+// of them. What comes later is folded into the update that the root works on, or dropped: such runs depend on the time that
+// things take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "mpi/bundle.h"
+#include "mpi/comm.h"
+#include "mpi/tree.h"
+
+namespace bitloom::mpi {
+
+enum class Late { fold, drop };
+
+struct TreeOptions {
+  int fan_in = 8;
+  double quorum = 1;            // the share of all workers that is enough after the deadline
+  double deadline_seconds = 1;  // of the root, from when its own workers are done; ranks below it wait a part of that
+  Late late = Late::fold;
+};
+
+// Throws Error(usage).
+void check(const TreeOptions& options);
+
+// What a rank sent, missed, and how long it waited.
+struct TreeCounts {
+  std::uint64_t sent_up = 0;    // bytes to the rank above
+  std::uint64_t sent_down = 0;  // bytes to those below, together
+  std::uint64_t missed = 0;     // updates that were answered before this rank's workers had finished, or begun
+  double wait = 0;              // seconds
+  TreeCounts& operator+=(const TreeCounts& other);
+};
+
+class BundleTree {
+ public:
+  // Collective. `workers` are this rank's; comm outlives this. The first `feedback` vectors of a bundle may be folded into
+  // another update.
+  BundleTree(Comm& comm, const TreeOptions& options, std::size_t workers, std::size_t feedback);
+
+  bool is_root() const { return tree_.is_root(); }
+  std::size_t all_workers() const { return all_; }
+
+  // Moves what has arrived; to be called now and then while this rank computes.
+  void poll();
+
+  // Sends what this rank's workers have for an update, and the ranks below it, up; at the root it is returned instead. Without
+  // `own` they have nothing, and nothing is waited for.
+  std::optional<Bundle> gather(std::uint64_t update, std::optional<Bundle> own);
+  // At the root: an answer for all, in its encoded form. Answers are given in the order of updates.
+  void spread(std::vector<std::byte> answer);
+  // Whether the answer to `update` is here.
+  bool is_answered(std::uint64_t update);
+  // Waits for the next answer.
+  Bundle next_answer();
+  // Waits until the answer to an update is here, and has been sent on. Before that others may need what this rank has to pass
+  // on, which does not happen while it waits for something else.
+  void settle(std::uint64_t update);
+  // Waits until what was sent is gone. Nothing moves while a rank computes, unless it polls.
+  void finish_sends();
+  // Collective, after the last answer: waits for what is late, and forgets it.
+  void close();
+
+  // The answers that nobody has asked for yet; at the root these are all that some rank may still lack.
+  const std::deque<Bundle>& answers() const { return answers_; }
+  void set_answers(std::deque<Bundle> answers) { answers_ = std::move(answers); }
+
+  TreeCounts take_counts();
+
+ private:
+  struct Parts {
+    std::vector<Bundle> bundles;
+    std::size_t workers = 0;
+  };
+  void take_in(int child, const std::vector<std::byte>& message);
+  void take_late(Bundle bundle);
+  void take_answer(std::vector<std::byte> message);
+  void send_up(Bundle bundle);
+  double deadline() const;
+
+  Comm& comm_;
+  TreeOptions options_;
+  Tree tree_;
+  std::size_t all_ = 0, below_ = 0;  // workers: in all; of this rank and those below it
+  std::size_t feedback_;
+  std::uint64_t next_ = 0;                // updates before it are closed here
+  std::map<std::uint64_t, Parts> parts_;  // of updates that are not
+  std::deque<Bundle> answers_;            // not asked for yet
+  std::size_t ended_ = 0;                 // children that have nothing more to send
+  TreeCounts counts_;
+};
+
+}  // namespace bitloom::mpi

@@ -1,0 +1,86 @@
+// bitloom plan, bitloom simulate, and runs that are held to a plan.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// Of a small net, as quick_training() has it.
+const Args small = {
+    "--net", "tiny",     "--data", "synth",        "--set", "layer1.width=64", "--set", "layer2.width=64", "--max-train",
+    "300",   "--epochs", "1",      "--validation", "40",    "--warmup-steps",  "0"};
+const Args sparse = {"--exchange", "sparse", "--workers", "6", "--batch", "32", "--statistics-every", "1"};
+
+Args command(const Args& verb, const Args& more) { return with(with(verb, small), more); }
+
+}  // namespace
+
+TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
+  const TempDir folder;
+  const Outcome plan =
+      run_program(folder.path(), command({"plan"}, with(sparse, {"--hosts", "3", "--link", "10Mbit/20ms", "--updates", "8",
+                                                                 "--price-per-hour", "0.1", "--json", "plan.json"})));
+  INFO(plan.out << plan.err);
+  REQUIRE(plan.code == 0);
+  for (const char* words : {"stage layer1, measured here", "stage layer2, measured here", "break-even", "memory of a host",
+                            "advice:", "all stages:", "10Mbit/20ms"}) {
+    CAPTURE(words);
+    CHECK(has(plan.out, words));
+  }
+  const auto json = nlohmann::json::parse(read_file(folder / "plan.json"));
+  REQUIRE(json["stages"].size() == 2);
+  CHECK(json["stages"][0]["measured"]["updates"].size() == 8);
+  CHECK(json["stages"][0]["modelled"]["sparse"]["update_seconds"].get<double>() > 0.04);
+
+  const Args held = {"--cache", "none", "--max-test", "100", "--plan", "plan.json", "--out"};
+  const Args train = {"train", "binary"};
+  const Outcome kept = run_ranks(folder.path(), 3, with(command(train, sparse), with(held, {"kept"})));
+  INFO(kept.out << kept.err);
+  CHECK(kept.code == 0);
+  const Outcome dense =
+      run_ranks(folder.path(), 2, with(command(train, {"--exchange", "dense", "--batch", "32"}), with(held, {"dense"})));
+  INFO(dense.out << dense.err);
+  CHECK(dense.code == 0);
+
+  const Args wider = {"--set", "layer1.kernel=5", "--batch", "32"};
+  const Outcome more = run_ranks(folder.path(), 2, with(command(train, wider), with(held, {"wider"})));
+  CHECK(more.code == 3);
+  CHECK(has(more.err, "--plan: stage 'layer1': a process puts into the sums of an update"));
+  const Outcome longer =
+      run_program(folder.path(), with(command(train, with(sparse, {"--threshold", "0.5"})), with(held, {"longer"})));
+  CHECK(longer.code == 3);
+  CHECK(has(longer.err, "--plan: stage 'layer1': a worker sent per update"));
+  write_file(folder / "plan.json", "{}");
+  const Outcome none = run_program(folder.path(), with(command(train, sparse), with(held, {"none"})));
+  CHECK(none.code == 2);
+  CHECK(has(none.err, "is not what `bitloom plan --json` writes"));
+}
+
+TEST_CASE("very many workers are simulated in one process", "[plan]") {
+  const TempDir folder;
+  const Outcome many = run_program(folder.path(), command({"simulate"}, {"--workers", "500", "--residuals", "none", "--tree",
+                                                                         "8", "--updates", "3", "--json", "many.json"}));
+  INFO(many.out << many.err);
+  REQUIRE(many.code == 0);
+  CHECK(has(many.out, "level 3 "));
+  CHECK(has(many.out, "--tree 499 "));
+  const auto json = nlohmann::json::parse(read_file(folder / "many.json"));
+  CHECK(json["stages"][0]["measured"]["levels"].size() == 4);
+  CHECK(json["stages"][0]["measured"]["images_per_update"] == 500);
+  const Outcome greedy = run_program(folder.path(), command({"simulate"}, {"--workers", "500", "--memory-limit", "1MiB"}));
+  CHECK(greedy.code == 2);
+  CHECK(has(greedy.err, "--residuals none"));
+  const Outcome few = run_program(folder.path(), command({"simulate"}, {"--workers", "5", "--hosts", "6"}));
+  CHECK(few.code == 2);
+  CHECK(has(few.err, "--hosts: 6 hosts for 5 workers"));
+  const Outcome link = run_program(folder.path(), command({"plan"}, {"--link", "fast"}));
+  CHECK(link.code == 2);
+  CHECK(has(link.err, "--link: 'fast'; expected a rate and a latency"));
+}

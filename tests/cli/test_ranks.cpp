@@ -1,0 +1,82 @@
+// Runs on several ranks that are not at the same step, or do not have the same.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+TEST_CASE("late answers and a quorum are options of a run", "[train]") {
+  const TempDir folder;
+  const Args late = {"--exchange", "sparse", "--workers", "6", "--staleness", "2"};
+  const Outcome one = run_program(folder.path(), with(quick_training("one"), late));
+  INFO(one.out << one.err);
+  REQUIRE(one.code == 0);
+  CHECK(run_ranks(folder.path(), 3, with(quick_training("three"), late)).code == 0);
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "three/model.safetensors"));
+  CHECK(run_ranks(folder.path(), 2, with(quick_training("stopped"), with(late, {"--stop-after-steps", "5"}))).code == 4);
+  CHECK(run_ranks(folder.path(), 3, {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
+  const Outcome partial = run_ranks(
+      folder.path(), 3,
+      with(quick_training("partial"), {"--exchange", "sparse", "--workers", "6", "--quorum", "0.5", "--deadline", "0.1"}));
+  INFO(partial.out << partial.err);
+  CHECK(partial.code == 0);
+}
+
+TEST_CASE("a host without images gets them from rank 0, and from its cache the next time", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), {"data", "synth", "--out", "here", "--train", "300", "--test", "100"}).code == 0);
+  const auto training = [&](const std::string& data, const std::string& out) {
+    Args args = quick_training(out);
+    *(std::find(args.begin(), args.end(), "--data") + 1) = data;
+    *(std::find(args.begin(), args.end(), "--cache") + 1) = "cache";
+    return with(args, {"--frozen", "recompute"});
+  };
+  const auto run = [&](const std::string& out) {
+    Args args = with(training("here", out), {":", "-n", "2", BITLOOM_PROGRAM});
+    return run_ranks(folder.path(), 1, with(args, training("nowhere", out)));
+  };
+  REQUIRE(run_program(folder.path(), training("here", "alone")).code == 0);
+  std::filesystem::remove_all(folder / "cache");
+  const Outcome first = run("first");
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  CHECK(has(first.out, "rank 1 on host "));
+  CHECK(has(first.out, "had no images and got them"));
+  CHECK(same_tensors(folder / "alone/model.safetensors", folder / "first/model.safetensors"));
+  const Outcome second = run("second");
+  INFO(second.out << second.err);
+  REQUIRE(second.code == 0);
+  CHECK(!has(second.out, "had no images"));
+  const Outcome none = run_ranks(folder.path(), 2, training("nowhere", "none"));
+  CHECK(none.code == run_program(folder.path(), training("nowhere", "none")).code);
+  CHECK(has(none.err, "nowhere"));
+}
+
+TEST_CASE("variants that are spread over ranks are those that one process trains", "[train]") {
+  const TempDir folder;
+  const Args search = {"--search", "layer2.width=64,96,128"};
+  Args quick = quick_training("turn");
+  const Outcome turn = run_program(folder.path(), with(quick, search));
+  INFO(turn.out << turn.err);
+  REQUIRE(turn.code == 0);
+  *(std::find(quick.begin(), quick.end(), "--out") + 1) = "spread";
+  const Outcome spread = run_ranks(folder.path(), 2, with(quick, with(search, {"--spread"})));
+  INFO(spread.out << spread.err);
+  REQUIRE(spread.code == 0);
+  CHECK(has(spread.out, "1 stage that all variants share"));
+  CHECK(read_file(folder / "turn/search.json") == read_file(folder / "spread/search.json"));
+  for (const char* width : {"64", "96", "128"}) {
+    const std::string model = fmt::format("layer2.width={}/model.safetensors", width);
+    CHECK(same_tensors(folder / "turn" / model, folder / "spread" / model));
+  }
+  CHECK(!std::filesystem::exists(folder / "spread/shared"));
+}
