@@ -158,9 +158,11 @@ std::string describe(const TrainOptions& options) {
   }
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
   if (!exchange.exact()) {
-    json["exchange"] = {{"select", static_cast<int>(exchange.select)},       {"threshold", exchange.threshold},
-                        {"bytes_per_update", exchange.bytes_per_update},     {"value_bits", exchange.value_bits},
-                        {"residuals", static_cast<int>(exchange.residuals)}, {"statistics_every", exchange.statistics_every}};
+    json["exchange"] = {{"threshold", exchange.threshold},
+                        {"bytes_per_update", exchange.bytes_per_update},
+                        {"value_bits", exchange.value_bits},
+                        {"residuals", static_cast<int>(exchange.residuals)},
+                        {"statistics_every", exchange.statistics_every}};
   }
   return json.dump();
 }

@@ -15,7 +15,6 @@ constexpr std::byte magic{0xB5};
 constexpr std::byte version{1};
 constexpr unsigned dense_flag = 1;
 constexpr unsigned rice_flag = 2;
-constexpr unsigned full_flag = 4;
 constexpr unsigned largest_gap_parameter = 31;
 constexpr unsigned largest_value_parameter = 63;
 
@@ -171,15 +170,13 @@ std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
     visit(std::uint64_t{0}, vector.size - count);
   });
   // Without any entry the dense form would have 0 bits per element, and nothing would bound what a message claims.
-  const bool is_full = count > 0 && count == vector.size && count + sparse.bits <= dense.bits;
-  const bool is_dense = !is_full && count > 0 && dense.bits < gaps.bits + count + sparse.bits;
-  const bool is_sparse = !is_full && !is_dense;
+  const bool is_dense = count > 0 && dense.bits < gaps.bits + count + sparse.bits;
   const NumberCode& values = is_dense ? dense : sparse;
-  const unsigned flags = (is_dense ? dense_flag : 0) | (values.rice ? rice_flag : 0) | (is_full ? full_flag : 0);
+  const unsigned flags = (is_dense ? dense_flag : 0) | (values.rice ? rice_flag : 0);
   out.insert(out.end(), {magic, version, static_cast<std::byte>(flags), static_cast<std::byte>(values.parameter)});
-  if (is_sparse) out.push_back(static_cast<std::byte>(gaps.parameter));
+  if (!is_dense) out.push_back(static_cast<std::byte>(gaps.parameter));
   put_varint(out, vector.size);
-  if (is_sparse) put_varint(out, count);
+  if (!is_dense) put_varint(out, count);
   put_varint(out, step);
   BitWriter bits(out);
   if (is_dense) {
@@ -190,7 +187,7 @@ std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
       next += here ? 1 : 0;
     }
   } else {
-    for (std::size_t i = 0; i < count && is_sparse; ++i) bits.put_rice(gap(i), gaps.parameter);
+    for (std::size_t i = 0; i < count; ++i) bits.put_rice(gap(i), gaps.parameter);
     for (std::size_t i = 0; i < count; ++i) {
       bits.put(negative(i) ? 1 : 0, 1);
       put(bits, values, steps(i) - 1);
@@ -214,17 +211,13 @@ SparseVector decode(std::span<const std::byte> message) {
          std::to_integer<unsigned>(version));
   }
   const auto flags = std::to_integer<unsigned>(next("flags"));
+  if (flags > (dense_flag | rice_flag)) fail(ErrorKind::data, "sparse message: unknown flags {:#x}", flags);
   const bool is_dense = (flags & dense_flag) != 0;
-  const bool is_full = (flags & full_flag) != 0;
-  if (flags > (dense_flag | rice_flag | full_flag) || (is_dense && is_full)) {
-    fail(ErrorKind::data, "sparse message: unknown flags {:#x}", flags);
-  }
-  const bool is_sparse = !is_dense && !is_full;
   NumberCode values = {(flags & rice_flag) != 0, std::to_integer<unsigned>(next("values' code")), 0};
   if (values.parameter > largest_value_parameter || (is_dense && !values.rice && values.parameter == 0)) {
     fail(ErrorKind::data, "sparse message: {} bits per value are out of range", values.parameter);
   }
-  const unsigned gap_parameter = !is_sparse ? 0 : std::to_integer<unsigned>(next("gaps' code"));
+  const unsigned gap_parameter = is_dense ? 0 : std::to_integer<unsigned>(next("gaps' code"));
   if (gap_parameter > largest_gap_parameter) {
     fail(ErrorKind::data, "sparse message: {} bits per gap are out of range", gap_parameter);
   }
@@ -233,12 +226,12 @@ SparseVector decode(std::span<const std::byte> message) {
   if (vector.size > SparseVector::largest_size) {
     fail(ErrorKind::data, "sparse message: a vector of {} elements; expected at most 2^32", vector.size);
   }
-  const std::uint64_t count = !is_sparse ? vector.size : get_varint(rest, "number of entries");
+  const std::uint64_t count = is_dense ? vector.size : get_varint(rest, "number of entries");
   const std::uint64_t step = get_varint(rest, "step");
   if (step == 0) fail(ErrorKind::data, "sparse message: its step is 0");
   BitReader bits(rest);
-  // An element takes at least a bit, an entry with a gap at least two.
-  if (count > vector.size || count > bits.left() / (is_sparse ? 2 : 1)) {
+  // An element takes at least a bit, an entry at least two.
+  if (count > vector.size || count > bits.left() / (is_dense ? 1 : 2)) {
     fail(ErrorKind::data, "sparse message: {} values of a vector of {} cannot be in {} bytes", count, vector.size, rest.size());
   }
   if (is_dense) {
@@ -253,7 +246,7 @@ SparseVector decode(std::span<const std::byte> message) {
     vector.value.resize(count);
     std::uint64_t index = 0;
     for (std::uint64_t i = 0; i < count; ++i, ++index) {
-      const std::uint64_t gap = is_sparse ? bits.get_rice(gap_parameter) : 0;
+      const std::uint64_t gap = bits.get_rice(gap_parameter);
       if (gap >= vector.size || (index += gap) >= vector.size) {
         fail(ErrorKind::data, "sparse message: entry {} is beyond the {} elements of the vector", i, vector.size);
       }
@@ -278,6 +271,13 @@ SparseVector merge(std::vector<SparseVector> parts) {
     if (part.size != parts.front().size) {
       fail(ErrorKind::usage, "merge: a vector of {} elements; expected {} as in the first", part.size, parts.front().size);
     }
+  }
+  std::uint64_t entries = 0;
+  for (const SparseVector& part : parts) entries += part.index.size();
+  if (parts.size() > 1 && entries >= parts.front().size) {  // most elements are there, many times
+    std::vector<std::int64_t> sums(parts.front().size);
+    for (const SparseVector& part : parts) add_to(sums, part);
+    return to_sparse(sums);
   }
   // Neighbours first, so that no entry is copied more often than the logarithm of their number.
   while (parts.size() > 1) {

@@ -5,14 +5,12 @@
 // A message is self-describing, and lossless; what to leave out and how finely to round is decided before (sparse_filter.h).
 //   byte 0      0xB5
 //   byte 1      version, 1
-//   byte 2      bit 0: dense, all elements are told; bit 1: values are Rice codes of parameter p, otherwise p bits each; bit 2:
-//               full, no element is 0; without bits 0 and 2 it is sparse
+//   byte 2      bit 0: dense, every element is there; bit 1: values are Rice codes of parameter p, otherwise p bits each
 //   byte 3      p, 0 to 63
 //   byte 4      sparse only: the Rice parameter of gaps, 0 to 31
 //   varints     size; sparse only: the number of entries; step, the common divisor of the values
-//   bits        least significant first, zeros up to a full byte: sparse: the gaps between indices; sparse and full: then per
-//               entry its sign and |value| / step - 1; dense: value / step of every element, mapped 0, -1, 1, -2, ... -> 0, 1,
-//               2, 3, ...
+//   bits        least significant first, zeros up to a full byte: sparse: the gaps between indices, then per entry its sign and
+//               |value| / step - 1; dense: value / step of every element, mapped 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
 // A varint holds 7 bits a byte, the lowest first, bit 7 set in all but the last. A Rice code of u with parameter p is u >> p
 // zeros, a one, and the low p bits of u; where there would be 24 zeros or more, it is 24 zeros and the 64 bits of u (Rice,
 // Plaunt 1971).

@@ -22,12 +22,6 @@ constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 16;
-constexpr double most_parts = 1e5;
-constexpr std::size_t part_block = 64;  // elements that are in the same part
-// A step of an element's sign, in root mean squares of what gathers in an element until its turn comes.
-constexpr double sign_step = 1;
-constexpr double reach = 4;                                    // of more levels than one, in the same
-constexpr std::uint64_t turn_units = std::uint64_t{1} << 30U;  // in a vector
 constexpr double steering = 0.05;  // how fast it moves, in its logarithm, per byte too many of the bytes wanted
 constexpr double rms_keep = 0.7;   // of the old value, per observation
 constexpr double rms_parts = 16;   // of an integer, that a root mean square is rounded to
@@ -49,14 +43,6 @@ void add_sizes(std::vector<std::uint64_t>& sums, const std::vector<T>& sizes) {
 }  // namespace
 
 void check(const ExchangeOptions& options) {
-  if (options.select == Select::rotate) {
-    if (options.bytes_per_update == 0)
-      fail(ErrorKind::usage, "--select: rotate needs --bytes-per-update, from which parts follow");
-    // What is late is of another part.
-    if (options.tree.quorum < 1 && options.tree.late == Late::fold) {
-      fail(ErrorKind::usage, "--late: fold with --select rotate; expected drop");
-    }
-  }
   if (!(options.threshold >= 0) || options.threshold > largest_threshold) {
     fail(ErrorKind::usage, "--threshold: {}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
   }
@@ -93,7 +79,7 @@ void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
 
 // What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
 // with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew.
-void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors, double least, double most) {
+void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors) {
   if (vectors != vectors_steered) {
     vectors_steered = vectors;
     multiple = first;
@@ -102,7 +88,8 @@ void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t v
   owed += (bytes - wanted) / wanted;
   const double now = std::clamp(owed, -1.0, 1.0);
   owed -= now;
-  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least, most);
+  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least_multiple,
+                        largest_multiple);
 }
 
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
@@ -138,14 +125,6 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   for (Direction* direction : {&up_, &down_}) {
     direction->first = direction->multiple = options.threshold > 0 ? options.threshold : first_multiple;
   }
-  if (rotates()) {
-    double bits = 0;
-    for (const FeedbackVector& vector : feedback_) {
-      bits += static_cast<double>(vector.size) * (options.value_bits == 0 ? 32 : options.value_bits);
-    }
-    up_.first = up_.multiple = std::clamp(bits / 8 / static_cast<double>(options.bytes_per_update), 1.0, most_parts);
-    planned_ = first_turn(options.staleness);
-  }
   up_.rms.assign(feedback_.size(), 0);
   down_.rms.assign(feedback_.size(), 0);
   answer_residuals_.resize(feedback_.size());
@@ -163,71 +142,7 @@ SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const 
 std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
   if (options_.exact()) return 0;
   if (!(direction.rms[v] > 0)) return nothing_passes;
-  if (rotates() && &direction == &up_) {
-    const std::uint64_t levels = options_.value_bits == 0 ? 0 : levels_of(options_.value_bits);
-    const double gathered = direction.rms[v] * std::sqrt(direction.multiple);
-    const double step = levels == 0 ? 1 : levels == 1 ? sign_step * gathered : reach * gathered / static_cast<double>(levels);
-    return static_cast<std::uint64_t>(std::llround(std::clamp(step, 1.0, 0x1p59)));
-  }
   return static_cast<std::uint64_t>(std::llround(std::min(direction.multiple * direction.rms[v], 0x1p60)));
-}
-
-std::uint64_t SparseExchange::length_of(double parts) {
-  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::llround(static_cast<double>(turn_units) / parts)), 1,
-                                   turn_units);
-}
-
-// Of the updates before the first answer.
-SparseExchange::Turn SparseExchange::first_turn(std::uint64_t update) const {
-  const std::uint64_t length = length_of(up_.first);
-  return {update * length % turn_units, length};
-}
-
-SparseExchange::Part SparseExchange::part(std::size_t v) const {
-  const std::size_t size = feedback_[v].size;
-  const std::size_t blocks = std::max<std::size_t>((size + part_block - 1) / part_block, 1);
-  const auto block = [&](std::uint64_t place) { return static_cast<std::size_t>(place * blocks / turn_units); };
-  const std::size_t begin = block(turn_.begin);
-  const std::size_t end = std::clamp(block(turn_.begin + turn_.length), begin + 1, begin + blocks);
-  return {begin * part_block, std::min(end * part_block, size), end > blocks ? (end - blocks) * part_block : 0};
-}
-
-template <typename T>
-SparseVector SparseExchange::take_part(std::size_t v, std::vector<T>& kept) const {
-  const Part now = part(v);
-  SparseVector sent;
-  if (up_thresholds_[v] == nothing_passes) {
-    sent.size = now.size();
-    return sent;
-  }
-  const std::uint64_t most_step = feedback_[v].narrow ? largest_narrow_step : largest_wide_step;
-  SparseFilter all = {0, std::clamp<std::uint64_t>(up_thresholds_[v], 1, most_step), 0, false};
-  if (options_.value_bits != 0) all.levels = levels_of(options_.value_bits);
-  if (all.levels == 1) {
-    all.zeros = true;
-  } else if (all.levels > 1) {
-    all.threshold = all.step / 2;
-  }
-  sent = take(std::span(kept).first(now.wrapped), all);
-  const SparseVector second = take(std::span(kept).subspan(now.first, now.last - now.first), all);
-  for (std::size_t i = 0; i < second.index.size(); ++i) {
-    sent.index.push_back(static_cast<std::uint32_t>(second.index[i] + now.wrapped));
-    sent.value.push_back(second.value[i]);
-  }
-  sent.size = now.size();
-  return sent;
-}
-
-// A part where it belongs in its vector.
-SparseVector SparseExchange::whole(std::size_t v, SparseVector taken) const {
-  if (taken.size == 0) return taken;
-  const Part now = part(v);
-  check_size("a part", taken.size, now.size());
-  for (std::uint32_t& index : taken.index) {
-    if (index >= now.wrapped) index = static_cast<std::uint32_t>(index - now.wrapped + now.first);
-  }
-  taken.size = feedback_[v].size;
-  return taken;
 }
 
 void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint64_t expected) const {
@@ -237,7 +152,6 @@ void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint6
 void SparseExchange::begin(std::uint64_t update, bool statistics) {
   update_ = update;
   with_statistics_ = statistics;
-  if (update <= options_.staleness) turn_ = first_turn(update);
 }
 
 void SparseExchange::begin_worker(std::size_t worker) {
@@ -257,16 +171,12 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vec
   SparseVector sent;
   if (options_.exact()) {
     sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
-  } else if (rotates()) {
-    add_and_take(fresh, std::span<T>(kept), {nothing_passes, 1, 0, false});
-    sent = take_part(v, kept);
-    if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   } else {
     sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow));
     if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   }
   counts_.entries += sent.index.size();
-  counts_.elements += feedback_[v].size;
+  counts_.elements += sent.size;
   current_.vectors[v] = std::move(sent);
 }
 
@@ -324,10 +234,7 @@ std::optional<Bundle> SparseExchange::gather() {
   }
   if (options_.bytes_per_update != 0) {
     up_.steer(static_cast<double>(merged->worker_bytes) / each, static_cast<double>(options_.bytes_per_update),
-              vectors_in(*merged), rotates() ? 1 : least_multiple, rotates() ? most_parts : largest_multiple);
-  }
-  for (std::size_t v = 0; v < feedback_.size() && rotates(); ++v) {
-    merged->vectors[v] = whole(v, std::move(merged->vectors[v]));
+              vectors_in(*merged));
   }
   counts_.encode += seconds_since(start);
   return merged;
@@ -367,17 +274,11 @@ void SparseExchange::spread(Bundle answer) {
     const std::uint64_t threshold = threshold_of(up_, v);
     answer.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
   }
-  if (rotates()) {
-    planned_ = {(planned_.begin + planned_.length) % turn_units, length_of(up_.multiple)};
-    answer.totals.push_back(static_cast<std::int64_t>(planned_.begin));
-    answer.totals.push_back(static_cast<std::int64_t>(planned_.length));
-  }
   std::vector<std::byte> bytes = encode(answer);
   ++counts_.answers;
   counts_.answer_bytes += bytes.size();
   if (options_.bytes_per_update != 0) {
-    down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer),
-                least_multiple, largest_multiple);
+    down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer));
   }
   counts_.encode += seconds_since(start);
   tree_.spread(std::move(bytes));
@@ -386,21 +287,13 @@ void SparseExchange::spread(Bundle answer) {
 Bundle SparseExchange::next_answer(std::uint64_t update) {
   Bundle answer = tree_.next_answer();
   const std::size_t vectors = feedback_.size() + statistics_.size();
-  const std::size_t own = feedback_.size() + (rotates() ? 2 : 0);
+  const std::size_t own = feedback_.size();
   if (answer.update != update || answer.totals.size() < own || answer.vectors.size() != vectors) {
     fail(ErrorKind::data,
          "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, at least {}, and {}", answer.update,
          answer.totals.size(), answer.vectors.size(), update, own, vectors);
   }
   const std::span<const std::int64_t> thresholds = std::span(answer.totals).last(own);
-  if (rotates()) {
-    const auto begin = static_cast<std::uint64_t>(thresholds[feedback_.size()]);
-    const auto length = static_cast<std::uint64_t>(thresholds[feedback_.size() + 1]);
-    if (begin >= turn_units || length == 0 || length > turn_units) {
-      fail(ErrorKind::data, "exchange: a part that begins at {} of {}, {} long", begin, turn_units, length);
-    }
-    turn_ = {begin, length};
-  }
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     up_thresholds_[v] = thresholds[v] < 0 ? nothing_passes : static_cast<std::uint64_t>(thresholds[v]);
   }

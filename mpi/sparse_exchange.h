@@ -2,10 +2,9 @@
 // it, and the root's answer comes down to all (seed 004, "thresholded gradients"; error feedback: Stich et al. 2018;
 // compression in both directions: Tang et al. 2019, DoubleSqueeze).
 //
-// An update has F feedback vectors, of which a worker sends the large elements, or those of a part whose turn it is, and keeps
-// the rest for later, S statistics, which are sent as they are but only in some updates, and a few totals. Everything is an
-// integer, and every threshold is decided by the root from sums: results depend on the number of workers, not on who carries
-// them.
+// An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
+// which are sent as they are but only in some updates, and a few totals. Everything is an integer, and every threshold is
+// decided by the root from sums: results depend on the number of workers, not on who carries them.
 //
 //   begin(); for each worker of this rank: begin_worker(), add..., end_worker();
 //   if (auto merged = gather()) spread(the root's answer to it);
@@ -34,20 +33,11 @@ namespace bitloom::mpi {
 // sum over workers, which is small however many these are: after a restart the first worker has all of it.
 enum class Residuals { none, exact, sum };
 
-// What a worker sends of a vector in an update.
-enum class Select {
-  threshold,  // the large elements, wherever they are
-  // All of a part, the same part for all workers and another in every update. Nothing need be said of where elements are, so
-  // that one takes a bit instead of ten, sums of many workers stay as short, and every element's turn comes soon.
-  rotate
-};
-
 struct ExchangeOptions {
-  Select select = Select::threshold;
   // A worker sends elements above so many root mean squares of what it computes in an update. 0: all of them.
   double threshold = 0;
-  // If not 0, that threshold is only the first one and then follows from this, and so does how large parts are: the bytes that
-  // a worker's messages have on average, and the root's answers.
+  // If not 0, that threshold is only the first one and then follows from this: the bytes that a worker's messages have on
+  // average, and the root's answers.
   std::uint64_t bytes_per_update = 0;
   unsigned value_bits = 4;  // of a value that is sent: 1 (sign), 4, 8, 16; 0: all of it
   Residuals residuals = Residuals::exact;
@@ -152,30 +142,13 @@ class SparseExchange {
   };
   // Thresholds of one direction.
   struct Direction {
-    double multiple = 0, first = 0;   // of the root mean square, or the number of parts; where it begins
+    double multiple = 0, first = 0;   // of the root mean square; where it begins
     double owed = 0;                  // messages too long, in lengths wanted, that have not moved it yet
     std::size_t vectors_steered = 0;  // how many feedback vectors messages had
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);
-    void steer(double bytes, double wanted, std::size_t vectors, double least, double most);
+    void steer(double bytes, double wanted, std::size_t vectors);
   };
-  // Where the part of an update begins and how long it is, in units of a vector's 2^-30: the end of one is the beginning of the
-  // next.
-  struct Turn {
-    std::uint64_t begin = 0, length = std::uint64_t{1} << 30U;
-  };
-  static std::uint64_t length_of(double parts);
-  // The part of a vector whose turn it is: elements first .. last, and 0 .. wrapped, which come first.
-  struct Part {
-    std::size_t first, last, wrapped;
-    std::size_t size() const { return last - first + wrapped; }
-  };
-  Turn first_turn(std::uint64_t update) const;
-  Part part(std::size_t v) const;
-  template <typename T>
-  SparseVector take_part(std::size_t v, std::vector<T>& kept) const;
-  SparseVector whole(std::size_t v, SparseVector part) const;
-  bool rotates() const { return options_.select == Select::rotate; }
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   std::size_t vectors_in(const Bundle& bundle) const;
   template <typename T>
@@ -195,12 +168,10 @@ class SparseExchange {
   std::vector<std::uint64_t> statistics_;
 
   // On every rank, equal: what workers filter by.
-  std::vector<std::uint64_t> up_thresholds_;      // or, of parts, steps
-  Turn turn_;                                     // of the update under way
+  std::vector<std::uint64_t> up_thresholds_;
   std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
   // The root's.
   Direction up_, down_;
-  Turn planned_;                                             // of the last update that has one
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
 
   // Of the update under way.

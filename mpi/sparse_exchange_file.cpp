@@ -107,7 +107,6 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
   state.insert(state.end(), down_.rms.begin(), down_.rms.end());
   file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
   file.put(prefix + ".state", {state.size()}, state);
-  file.put(prefix + ".turns", {4}, std::vector<std::uint64_t>{turn_.begin, turn_.length, planned_.begin, planned_.length});
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     file.put(fmt::format("{}.answer_residual.{}", prefix, v), {answer_residuals_[v].size()}, answer_residuals_[v]);
   }
@@ -154,9 +153,6 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
   up_thresholds_.assign(thresholds.begin(), thresholds.end());
   const auto state = file.get(prefix + ".state", DType::f64, {2 * (3 + n)}).as<double>();
-  const auto turns = file.get(prefix + ".turns", DType::u64, {4}).as<std::uint64_t>();
-  turn_ = {turns[0], turns[1]};
-  planned_ = {turns[2], turns[3]};
   for (Direction* direction : {&up_, &down_}) {
     const auto numbers = state.subspan(direction == &up_ ? 0 : 3, 3);
     direction->multiple = numbers[0];

@@ -19,7 +19,6 @@ constexpr std::uint64_t largest_step = std::uint64_t{1} << (8 * sizeof(T) - 2);
 // A filter that was checked, with what follows from it.
 struct Sieve {
   std::uint64_t threshold, step, levels;
-  bool zeros;
 
   template <typename T>
   static Sieve of(const SparseFilter& filter) {
@@ -27,8 +26,7 @@ struct Sieve {
       fail(ErrorKind::usage, "step: {}; expected 1 to {}", filter.step, largest_step<T>);
     }
     constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    return {filter.threshold, filter.step, std::min(most / filter.step, filter.levels == 0 ? most : filter.levels),
-            filter.zeros};
+    return {filter.threshold, filter.step, std::min(most / filter.step, filter.levels == 0 ? most : filter.levels)};
   }
 
   // Takes what passes of elements that begin with number `first` of the vector.
@@ -36,12 +34,11 @@ struct Sieve {
   void take(std::span<T> pending, std::size_t first, SparseVector& sent) const {
     for (std::size_t i = 0; i < pending.size(); ++i) {
       const std::uint64_t m = magnitude(pending[i]);
-      if (m <= threshold && !(zeros && m == 0)) continue;
+      if (m <= threshold) continue;
       // m + step / 2 stays below 2^64.
       const std::uint64_t steps = std::clamp<std::uint64_t>((m + step / 2) / step, 1, levels);
       const auto size = static_cast<std::int64_t>(steps * step);
-      const bool negative = m != 0 ? pending[i] < 0 : (first + i) % 2 != 0;
-      const std::int64_t value = negative ? -size : size;
+      const std::int64_t value = pending[i] < 0 ? -size : size;
       sent.index.push_back(static_cast<std::uint32_t>(first + i));
       sent.value.push_back(value);
       pending[i] = static_cast<T>(pending[i] - value);

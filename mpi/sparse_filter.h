@@ -16,7 +16,6 @@ struct SparseFilter {
   // Values are rounded to multiples of it, not to 0; at most 2^30 for elements of 32 bits, 2^62 for 64.
   std::uint64_t step = 1;
   std::uint64_t levels = 0;  // at most so many steps are sent at once: 1 for the sign alone; 0: any number
-  bool zeros = false;        // zeros pass too, as a step of one sign or the other: then nothing need be said of where they are
 };
 
 // Levels of values of 1, 4, 8 or 16 bits, sign included; of 0 bits, which stands for exact values, 0. Throws Error(usage) for

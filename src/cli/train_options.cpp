@@ -141,18 +141,14 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.count("workers", settings.workers, 0, 1000000,
                 "logical workers that share the images, however many processes carry them; 0: 64 with sparse messages (but no "
                 "more than --batch), otherwise 1");
-  options.choice(
-      "select", settings.select, {"threshold", "rotate"},
-      "sparse: what a worker sends: large gradients (threshold), or the signs of all in a part of them, the next part "
-      "in every update, as large as --bytes-per-update allows (rotate)");
   options.number("threshold", exchange.threshold, 0, 10000,
                  "sparse: a worker sends gradients above so many root mean squares of its own; 0: all, which gives the dense "
                  "result");
   options.bytes(
       "bytes-per-update", exchange.bytes_per_update,
       "sparse: the threshold follows from this: what a worker sends and what it gets in an update, on average; 0: not");
-  options.choice("value-bits", settings.value_bits, {"auto", "1", "4", "8", "16", "all"},
-                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all; auto: 4, with --select rotate 1");
+  options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
+                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
   options.choice(
       "residuals", settings.residuals, {"exact", "sum", "none"},
       "sparse: what is not sent is sent later; in checkpoints it is exact, so that a restart changes nothing, or a sum "
@@ -238,10 +234,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   layerwise::TrainOptions& train = run.train;
   train.sparse = exchange == "sparse";
   train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
-  train.exchange.select = select == "rotate" ? mpi::Select::rotate : mpi::Select::threshold;
-  const bool rotates = train.exchange.select == mpi::Select::rotate;
-  const std::string bits = value_bits == "auto" ? rotates ? "1" : "4" : value_bits;
-  train.exchange.value_bits = bits == "all" ? 0 : static_cast<unsigned>(std::stoul(bits));
+  train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
   train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
                              : residuals == "sum" ? mpi::Residuals::sum
                                                   : mpi::Residuals::none;

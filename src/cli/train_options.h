@@ -36,8 +36,7 @@ struct TrainSettings {
   std::string exchange = "dense";
   std::size_t workers = 0;  // 0: 64 with sparse messages, otherwise 1
   std::size_t fan_in = 8;
-  std::string select = "threshold";
-  std::string value_bits = "auto";
+  std::string value_bits = "4";
   std::string residuals = "exact";
   std::string late = "fold";
   std::string plan;

@@ -88,14 +88,7 @@ std::vector<ExchangeOptions> option_cases() {
   forgetful.residuals = Residuals::none;
   forgetful.value_bits = 8;
   forgetful.tree.fan_in = 2;
-  ExchangeOptions rotating;
-  rotating.select = Select::rotate;
-  rotating.bytes_per_update = 150;
-  rotating.value_bits = 1;
-  ExchangeOptions finer = rotating;
-  finer.value_bits = 4;
-  finer.bytes_per_update = 500;
-  return {exact, fixed, budget, forgetful, rotating, finer};
+  return {exact, fixed, budget, forgetful};
 }
 
 std::vector<std::int64_t> dense(const SparseVector& vector) {
@@ -241,15 +234,9 @@ TEST_CASE("without a threshold everything arrives in the update it belongs to", 
 TEST_CASE("what is not sent is sent later: sums over updates stay near the truth", "[exchange]") {
   // The same gradients in every update: their sum grows with the updates, what is kept does not.
   Comm alone;
-  for (const auto& [select, residual] :
-       {std::pair{Select::threshold, true}, {Select::threshold, false}, {Select::rotate, true}}) {
-    ExchangeOptions options;
-    options.threshold = 3;
-    options.select = select;
-    if (select == Select::rotate) {
-      options.bytes_per_update = 400;
-      options.value_bits = 0;
-    }
+  ExchangeOptions options;
+  options.threshold = 3;
+  for (const bool residual : {true, false}) {
     options.residuals = residual ? Residuals::exact : Residuals::none;
     SparseExchange exchange(alone, options, 2, 0, 2, {{1000, true}}, {});
     const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 1000, 100);
@@ -279,51 +266,10 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
   }
 }
 
-TEST_CASE("signs of parts follow a gradient that noise hides", "[exchange]") {
-  Comm alone;
+TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[exchange]") {
   ExchangeOptions options;
-  options.select = Select::rotate;
-  options.bytes_per_update = 64;
-  options.value_bits = 1;
-  constexpr std::size_t n_workers = 8;
-  constexpr std::uint64_t updates = 600;
-  SparseExchange exchange(alone, options, n_workers, 0, n_workers, {{2000, true}}, {});
-  const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 2000, 20);
-  std::vector<std::int64_t> sum(2000);
-  for (std::uint64_t n = 0; n < updates; ++n) {
-    exchange.begin(n, n % 8 == 0);
-    for (std::size_t w = 0; w < n_workers; ++w) {
-      exchange.begin_worker(w);
-      std::vector<std::int64_t> fresh = drawn(n, w, 3, 2000, 100);
-      for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] += gradient[i];
-      exchange.add(0, std::vector<std::int32_t>(fresh.begin(), fresh.end()));
-      exchange.end_worker();
-    }
-    Bundle merged = *exchange.gather();
-    add_to(sum, merged.vectors[0]);
-    exchange.spread(std::move(merged));
-    exchange.next_answer(n);
-  }
-  // What is missing or too much, as a share of the sum: noise alone leaves a twentieth of it in 8 workers' 600 updates.
-  double error = 0;
-  double all = 0;
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    const double expected = static_cast<double>(n_workers * updates) * static_cast<double>(gradient[i]);
-    error += (static_cast<double>(sum[i]) - expected) * (static_cast<double>(sum[i]) - expected);
-    all += expected * expected;
-  }
-  CAPTURE(std::sqrt(error / all));
-  CHECK(std::sqrt(error / all) < 0.15);
-}
-
-TEST_CASE("thresholds and parts find the bytes that are asked for, in both directions", "[exchange]") {
-  const Select select = GENERATE(Select::threshold, Select::rotate);
-  CAPTURE(static_cast<int>(select));
-  ExchangeOptions options;
-  options.select = select;
   options.threshold = 3;
   options.bytes_per_update = 300;
-  if (select == Select::rotate) options.value_bits = 1;
   Trial trial(test::world(), options);
   for (std::uint64_t n = 0; n < 300; ++n) trial.update(n);
   trial.exchange().take_counts();
@@ -384,35 +330,6 @@ TEST_CASE("a sum of what workers kept is one worker's after a restart, and nothi
   }
 }
 
-TEST_CASE("in turn every element is sent, one bit each", "[exchange]") {
-  Comm alone;
-  ExchangeOptions options;
-  options.select = Select::rotate;
-  options.bytes_per_update = 100;
-  options.value_bits = 1;
-  SparseExchange exchange(alone, options, 1, 0, 1, {{5000, true}}, {});
-  const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 5000, 100);
-  std::vector<std::int32_t> fresh(gradient.begin(), gradient.end());
-  fresh[17] = 0;
-  std::vector<std::size_t> times(5000);
-  for (std::uint64_t n = 0; n < 40; ++n) {
-    exchange.begin(n, n == 0);
-    exchange.begin_worker(0);
-    exchange.add(0, fresh);
-    exchange.end_worker();
-    Bundle merged = *exchange.gather();
-    for (const std::uint32_t index : merged.vectors[0].index) ++times[index];
-    exchange.spread(std::move(merged));
-    exchange.next_answer(n);
-  }
-  const auto [least, most] = std::minmax_element(times.begin(), times.end());
-  CHECK(*least >= 3);
-  CHECK(*most <= *least + 2);
-  const ExchangeCounts counts = exchange.take_counts();
-  CHECK(static_cast<double>(counts.worker_bytes) / 40 < 130);
-  CHECK(static_cast<double>(counts.worker_bytes) * 8 / static_cast<double>(counts.entries) < 1.5);
-}
-
 TEST_CASE("options that cannot be are refused", "[exchange]") {
   ExchangeOptions options;
   options.threshold = -1;
@@ -438,12 +355,6 @@ TEST_CASE("options that cannot be are refused", "[exchange]") {
   options = {};
   options.tree.fan_in = 0;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--tree: a fan-in of 0; expected at least 1");
-  options = {};
-  options.select = Select::rotate;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("--select: rotate needs --bytes-per-update"));
-  options.bytes_per_update = 100;
-  options.tree.quorum = 0.5;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--late: fold with --select rotate; expected drop");
   options = {};
   options.value_bits = 3;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("value bits: 3"));
