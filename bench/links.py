@@ -62,7 +62,7 @@ def train(arguments, link, staleness):
         wire = {}
         while process.poll() is None:
             epochs = metrics.read_text().count('"event":"epoch"') if metrics.exists() else 0
-            if epochs in (2, EPOCHS) and epochs not in wire:
+            if epochs in (2, EPOCHS - 1) and epochs not in wire:
                 wire[epochs] = transmitted(hosts)
             if epochs > EPOCHS:
                 break  # the second stage
@@ -79,7 +79,7 @@ def train(arguments, link, staleness):
         if computing > 1.1e6 * arguments.pace * UPDATES:
             print(f"warning: computing took {computing / 1e6 / UPDATES:.3f} s, not {arguments.pace:g}; choose a longer --pace")
         shutil.rmtree(hosts.folder, True)
-        return {"seconds": statistics.mean(seconds), "wire": (wire[EPOCHS] - wire[2]) / (UPDATES * (EPOCHS - 2)),
+        return {"seconds": statistics.mean(seconds), "wire": (wire[EPOCHS - 1] - wire[2]) / (UPDATES * (EPOCHS - 3)),
                 "levels": [[level["sent_up"] for level in epoch["exchange"]["levels"]] for epoch in epochs],
                 "answers": [round(epoch["exchange"]["bytes_per_answer"] * UPDATES) for epoch in epochs]}
 

@@ -225,6 +225,10 @@ void print_measured(Terminal& terminal, const Outcome& outcome, const PlanSettin
                  run.answer_bytes);
   terminal.print("                      its gradients as f32: {}, {:.0f} times as much", bytes(run.dense_f32_bytes),
                  run.dense_f32_bytes / run.worker_bytes);
+  if (std::abs(run.worker_bytes - run.expected_worker_bytes) > 0.1 * run.expected_worker_bytes) {
+    terminal.print("                      thresholds have not found {:.0f} bytes yet, of which the model goes out",
+                   run.expected_worker_bytes);
+  }
   for (std::size_t level = 1; level < run.levels.size(); ++level) {
     terminal.print("  level {:<2}            {} hosts send up {} per update, at most {} one", level, run.levels[level].ranks,
                    bytes(static_cast<double>(run.levels[level].bytes) / static_cast<double>(run.counted)),

@@ -232,7 +232,10 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   result.by_part = stage.bytes_by_part(sums.counts);
   result.merging = tree.merging();
   const double last = static_cast<double>(result.updates.back().worker_bytes) / static_cast<double>(workers);
-  for (MergedMessage& message : result.merging) message.bytes *= result.worker_bytes / last;
+  const auto budget = static_cast<double>(training.exchange.bytes_per_update);
+  result.expected_worker_bytes = budget > 0 ? budget : result.worker_bytes;
+  result.expected_answer_bytes = budget > 0 ? budget : result.answer_bytes;
+  for (MergedMessage& message : result.merging) message.bytes *= result.expected_worker_bytes / last;
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
   for (const auto& trainer : stage.trainers()) {
     result.weights += trainer->layer().channels() * trainer->layer().geometry().valid_bits;

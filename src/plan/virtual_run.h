@@ -45,8 +45,10 @@ struct VirtualResult {
   // Bytes of a worker's message, and of an answer, on average over many updates: of those with and without statistics as often
   // as they come.
   double worker_bytes = 0, answer_bytes = 0;
+  // What they come to in a run: with a budget that, which so few updates do not reach.
+  double expected_worker_bytes = 0, expected_answer_bytes = 0;
   std::map<std::string, double> by_part;  // of a worker's, in the updates that are counted: weights, thresholds, ...
-  std::vector<MergedMessage> merging;     // on average as well
+  std::vector<MergedMessage> merging;     // as expected
   double dense_f32_bytes = 0;             // what a worker's gradients would have as 32-bit floats
   double dense_bytes = 0;                 // what a rank puts into dense sums here
   std::size_t weights = 0;                // one-bit weights that learn
