@@ -52,13 +52,11 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   };
   if (const std::vector<std::int64_t> late = column(missed);
       std::any_of(late.begin(), late.end(), [](auto n) { return n > 0; })) {
-    const std::string name = mpi::host_name();
-    const auto names = comm_.gather_bytes(std::as_bytes(std::span(name)));
+    const std::vector<std::string> names = mpi::host_names(comm_);
     for (std::size_t rank = 0; rank < names.size(); ++rank) {
       if (late[rank] == 0) continue;
-      progress_.line(fmt::format("{}: rank {} on host {} was late in {} of {} updates", stage.spec().name, rank,
-                                 std::string(reinterpret_cast<const char*>(names[rank].data()), names[rank].size()), late[rank],
-                                 counts.updates));
+      progress_.line(fmt::format("{}: rank {} on host {} was late in {} of {} updates", stage.spec().name, rank, names[rank],
+                                 late[rank], counts.updates));
     }
   }
   if (!comm_.is_root()) return {};

@@ -74,6 +74,17 @@ Bundle decode_bundle(std::span<const std::byte> message) {
   return bundle;
 }
 
+std::vector<std::byte> to_message(Bundle bundle) {
+  if (bundle.workers == 1) bundle.worker_bytes = 0;
+  return encode(bundle);
+}
+
+Bundle from_message(std::span<const std::byte> message) {
+  Bundle bundle = decode_bundle(message);
+  if (bundle.workers == 1) bundle.worker_bytes = message.size();
+  return bundle;
+}
+
 Bundle merge(std::vector<Bundle> parts) {
   Bundle sum;
   if (parts.empty()) return sum;

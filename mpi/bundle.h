@@ -33,6 +33,11 @@ std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* si
 // Throws Error(data) for anything that is not a bundle.
 Bundle decode_bundle(std::span<const std::byte> message);
 
+// The message by which a rank sends a bundle up, and the bundle that whoever receives it has: one worker's bytes are the length
+// of its message, and are not in it.
+std::vector<std::byte> to_message(Bundle bundle);
+Bundle from_message(std::span<const std::byte> message);
+
 // Sums of everything but `update`, modulo 2^64. Bundles without totals count as zeros. Throws Error(usage) if the bundles are
 // of different updates, or their vectors differ in number or (where they are there) in size.
 Bundle merge(std::vector<Bundle> parts);

@@ -47,19 +47,17 @@ BundleTree::BundleTree(Comm& comm, const TreeOptions& options, std::size_t worke
 }
 
 void BundleTree::send_up(Bundle bundle) {
-  if (bundle.workers == 1) bundle.worker_bytes = 0;  // whoever receives it sees its length
-  std::vector<std::byte> bytes = encode(bundle);
+  std::vector<std::byte> bytes = to_message(std::move(bundle));
   counts_.sent_up += bytes.size();
   comm_.send(tree_.parent(), std::move(bytes));
 }
 
 void BundleTree::take_in(int child, const std::vector<std::byte>& message) {
-  Bundle bundle = decode_bundle(message);
+  Bundle bundle = from_message(message);
   if (bundle.update == end_mark) {
     ++ended_;
     return;
   }
-  if (bundle.workers == 1) bundle.worker_bytes = message.size();
   if (bundle.update < next_) {
     if (options_.quorum == 1) {
       fail(ErrorKind::data, "exchange: rank {} sent update {} after update {}", child, bundle.update, next_ - 1);
@@ -120,7 +118,7 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   const auto complete = [&] {
     poll();
     if (parts.workers >= below_) return true;
-    if (options_.quorum < 1 && !is_root() && !answers_.empty() && answers_.back().update >= update) return true;
+    if (options_.quorum < 1 && !is_root() && has_answer(update)) return true;
     return options_.quorum < 1 && seconds_since(start) >= deadline() && (!is_root() || parts.workers >= enough);
   };
   if (waits) comm_.wait_until(complete, "exchange of gradients");
@@ -139,13 +137,13 @@ void BundleTree::spread(std::vector<std::byte> answer) { take_answer(std::move(a
 bool BundleTree::is_answered(std::uint64_t update) {
   // A first look only tells MPI to move what came while nobody looked.
   for (int look = 0; look < 2; ++look) poll();
-  return !answers_.empty() && answers_.back().update >= update;
+  return has_answer(update);
 }
 
 void BundleTree::settle(std::uint64_t update) {
   const auto here = [&] {
     poll();
-    return is_root() || (!answers_.empty() && answers_.back().update >= update);
+    return is_root() || has_answer(update);
   };
   comm_.wait_until(here, "exchange of weight changes");
   // With a quorum nobody need receive what this rank sent up too late.

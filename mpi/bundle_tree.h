@@ -86,6 +86,7 @@ class BundleTree {
   void take_answer(std::vector<std::byte> message);
   void send_up(Bundle bundle);
   double deadline() const;
+  bool has_answer(std::uint64_t update) const { return !answers_.empty() && answers_.back().update >= update; }
 
   Comm& comm_;
   TreeOptions options_;

@@ -457,6 +457,15 @@ std::string host_name() {
   return name.data();
 }
 
+std::vector<std::string> host_names(Comm& comm) {
+  const std::string name = host_name();
+  std::vector<std::string> names;
+  for (const std::vector<std::byte>& bytes : comm.gather_bytes(std::as_bytes(std::span(name)))) {
+    names.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return names;
+}
+
 bool launched_by_mpi() noexcept {
   // Open MPI 4, PRRTE and Slurm with PMIx, MPICH and Slurm with PMI-2.
   constexpr std::array<const char*, 3> variables{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};

@@ -224,6 +224,8 @@ class Environment {
 
 // Of the machine that this process runs on.
 std::string host_name();
+// Collective: those of all ranks, at rank 0; empty elsewhere.
+std::vector<std::string> host_names(Comm& comm);
 
 // Whether the environment variables say that mpirun or srun started this process.
 bool launched_by_mpi() noexcept;

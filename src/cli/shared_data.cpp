@@ -134,14 +134,10 @@ data::DataSplits load_shared_data(Session& session, const DataOptions& options, 
     kept->put(hash, bytes);
     own = data::from_tensors(TensorFile::parse(bytes, "images of rank 0", Checksum::required));
   });
-  const std::string name = mpi::host_name();
-  const auto names = comm.gather_bytes(std::as_bytes(std::span(name)));
+  const std::vector<std::string> names = mpi::host_names(comm);
   std::vector<std::string> who;
   for (const int rank : missing) {
-    if (!comm.is_root()) break;
-    const auto& host = names[static_cast<std::size_t>(rank)];
-    who.push_back(
-        fmt::format("rank {} on host {}", rank, std::string(reinterpret_cast<const char*>(host.data()), host.size())));
+    if (comm.is_root()) who.push_back(fmt::format("rank {} on host {}", rank, names[static_cast<std::size_t>(rank)]));
   }
   session.terminal.print("{} had no images and got them, {}, in {}", fmt::join(who, ", "), format_bytes(bytes.size()),
                          format_duration(seconds_since(start)));

@@ -1,7 +1,6 @@
 #include "plan/virtual_tree.h"
 
 #include <algorithm>
-#include <span>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -9,23 +8,6 @@
 #include "mpi/tree.h"
 
 namespace bitloom::plan {
-namespace {
-
-// As a rank sends it.
-std::vector<std::byte> message_of(mpi::Bundle bundle) {
-  if (bundle.workers == 1) bundle.worker_bytes = 0;
-  return mpi::encode(bundle);
-}
-
-// As a rank receives it.
-mpi::Bundle bundle_of(std::span<const std::byte> message) {
-  mpi::Bundle bundle = mpi::decode_bundle(message);
-  if (bundle.workers == 1) bundle.worker_bytes = message.size();
-  return bundle;
-}
-
-}  // namespace
-
 VirtualTree::VirtualTree(std::size_t workers, std::size_t ranks, int fan_in)
     : workers_(workers), ranks_(ranks), fan_in_(fan_in), level_(ranks), messages_(ranks), sent_up_(ranks) {
   if (fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", fan_in);
@@ -41,7 +23,7 @@ std::size_t VirtualTree::rank_of_next() const { return (rank_ + 1) * workers_ / 
 
 // The first worker of the next rank, or the end, is reached: what this one has is a message.
 void VirtualTree::close_rank() {
-  messages_[rank_].insert(messages_[rank_].begin(), message_of(own_.finish()));
+  messages_[rank_].insert(messages_[rank_].begin(), mpi::to_message(own_.finish()));
   ++rank_;
 }
 
@@ -58,9 +40,9 @@ void VirtualTree::measure_merged() {
   std::size_t rank = 0;
   for (std::size_t wanted = 1; wanted <= ranks_; wanted *= 2) {
     if (rank > 0) sum.add(0, std::move(merged));
-    for (; rank < wanted; ++rank) sum.add(0, bundle_of(messages_[rank].front()));
+    for (; rank < wanted; ++rank) sum.add(0, mpi::from_message(messages_[rank].front()));
     merged = sum.finish();
-    merging_.push_back({static_cast<std::size_t>(merged.workers), static_cast<double>(message_of(merged).size())});
+    merging_.push_back({static_cast<std::size_t>(merged.workers), static_cast<double>(mpi::to_message(merged).size())});
   }
 }
 
@@ -69,7 +51,7 @@ mpi::Bundle VirtualTree::merge_of(std::size_t rank) {
   mpi::Merger sum;
   for (const std::vector<std::byte>& message : messages_[rank]) {
     cost_.bytes += message.size();
-    sum.add(0, bundle_of(message));
+    sum.add(0, mpi::from_message(message));
   }
   messages_[rank] = {};
   return sum.finish();
@@ -93,7 +75,7 @@ mpi::Bundle VirtualTree::finish() {
       messages_[rank] = {};
     } else {
       const Clock::time_point merging = Clock::now();
-      message = message_of(merge_of(rank));
+      message = mpi::to_message(merge_of(rank));
       cost_.merging += seconds_since(merging);
     }
     sent_up_[rank] += message.size();

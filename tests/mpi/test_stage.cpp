@@ -20,6 +20,15 @@ TensorFile only_layers(TensorFile file) {
   return file;
 }
 
+// "" if this rank holds the same weights, thresholds and heads as rank 0; else the first difference.
+std::string difference_to_root(const layerwise::Stage& stage) {
+  TensorFile mine;
+  for (const auto& trainer : stage.trainers()) trainer->layer().save(mine);
+  for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(mine, fmt::format("head{}", h), false);
+  const TensorFile roots = TensorFile::parse(world().broadcast_bytes(mine.serialize()), "rank 0");
+  return difference(roots, mine);
+}
+
 }  // namespace
 
 TEST_CASE("ranks do not change a stage", "[stage]") {
@@ -217,12 +226,7 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
           stage.settle();
           world().barrier();
         }
-        TensorFile mine;
-        for (const auto& trainer : stage.trainers()) trainer->layer().save(mine);
-        for (std::size_t h = 0; h < stage.heads(); ++h) stage.head(h).save(mine, "head", false);
-        const TensorFile roots = TensorFile::parse(world().broadcast_bytes(mine.serialize()), "rank 0");
-        const TensorFile own = TensorFile::parse(mine.serialize(), "this rank");
-        CHECK(difference(roots, own) == "");
+        CHECK(difference_to_root(stage) == "");
       }
       // Rank 0 is never late.
       if (world().is_root()) CHECK(missed == 0);
@@ -256,12 +260,7 @@ TEST_CASE("with sparse messages, all ranks hold the same weights, thresholds and
   c.options.exchange.bytes_per_update = 2000;
   SmallStage shared(c, simd::kernels(), world());
   for (int step = 0; step < 12; ++step) shared.stage().step();
-  TensorFile mine;
-  for (const auto& trainer : shared.stage().trainers()) trainer->layer().save(mine);
-  for (std::size_t h = 0; h < shared.stage().heads(); ++h) shared.stage().head(h).save(mine, "head", false);
-  const TensorFile roots = TensorFile::parse(world().broadcast_bytes(mine.serialize()), "rank 0");
-  TensorFile unsigned_mine = TensorFile::parse(mine.serialize(), "this rank");
-  CHECK(difference(roots, unsigned_mine) == "");
+  CHECK(difference_to_root(shared.stage()) == "");
 }
 
 TEST_CASE("sparse messages need at least a worker per rank, the windowed signal and fresh minibatches", "[stage]") {
