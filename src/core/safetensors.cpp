@@ -31,8 +31,18 @@ struct DTypeRow {
   std::string_view name;
   std::size_t size;
 };
-constexpr std::array<DTypeRow, 10> dtype_table = {
-    {{"U8", 1}, {"I8", 1}, {"U16", 2}, {"I16", 2}, {"U32", 4}, {"I32", 4}, {"U64", 8}, {"I64", 8}, {"F32", 4}, {"F64", 8}}};
+constexpr std::array<DTypeRow, 12> dtype_table = {{{"U8", 1},
+                                                   {"I8", 1},
+                                                   {"U16", 2},
+                                                   {"I16", 2},
+                                                   {"U32", 4},
+                                                   {"I32", 4},
+                                                   {"U64", 8},
+                                                   {"I64", 8},
+                                                   {"F32", 4},
+                                                   {"F64", 8},
+                                                   {"BF16", 2},
+                                                   {"F16", 2}}};
 
 std::optional<DType> dtype_named(std::string_view name) {
   const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });

@@ -17,22 +17,26 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/half.h"
 
 namespace bitloom {
 
-enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64 };
+enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bf16, f16 };
 
-std::string_view dtype_name(DType dtype);  // "U8" ... "F64"
+std::string_view dtype_name(DType dtype);  // "U8" ... "F64", "BF16", "F16"
 std::size_t dtype_size(DType dtype);       // bytes per element
 
 // The types that a tensor's elements may have in memory.
 template <typename T>
-concept TensorElement = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float> || std::same_as<T, double>;
+concept TensorElement = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float> || std::same_as<T, double> ||
+                        std::same_as<T, bf16> || std::same_as<T, f16>;
 
 template <TensorElement T>
 constexpr DType dtype_of() {
   if constexpr (std::same_as<T, float>) return DType::f32;
   if constexpr (std::same_as<T, double>) return DType::f64;
+  if constexpr (std::same_as<T, bf16>) return DType::bf16;
+  if constexpr (std::same_as<T, f16>) return DType::f16;
   constexpr bool is_signed = std::is_signed_v<T>;
   if constexpr (sizeof(T) == 1) return is_signed ? DType::i8 : DType::u8;
   if constexpr (sizeof(T) == 2) return is_signed ? DType::i16 : DType::u16;

@@ -1,0 +1,113 @@
+#include "nn/attention_mask.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "core/error.h"
+
+namespace bitloom::nn {
+
+AttentionMask::AttentionMask(std::size_t queries, std::size_t keys, const std::function<bool(std::size_t, std::size_t)>& sees)
+    : queries_(queries), keys_(keys), first_entry_(1, 0) {
+  const std::size_t key_blocks = (keys + block - 1) / block;
+  for (std::size_t first = 0; first < queries; first += block) {
+    const std::size_t rows = std::min(block, queries - first);
+    std::array<bool, block> sees_any = {};
+    for (std::size_t j = 0; j < key_blocks; ++j) {
+      const std::size_t columns = std::min(block, keys - j * block);
+      std::array<std::uint64_t, block> words = {};
+      std::size_t seen = 0;
+      for (std::size_t row = 0; row < rows; ++row) {
+        for (std::size_t column = 0; column < columns; ++column) {
+          if (sees(first + row, j * block + column)) words[row] |= std::uint64_t{1} << column;
+        }
+        seen += static_cast<std::size_t>(std::popcount(words[row]));
+        sees_any[row] |= words[row] != 0;
+      }
+      if (seen == 0) continue;
+      Entry entry{static_cast<std::uint32_t>(j), 0, seen == rows * columns};
+      if (!entry.is_full) {
+        entry.rows = static_cast<std::uint32_t>(bits_.size() / block);
+        bits_.insert(bits_.end(), words.begin(), words.end());
+      }
+      entries_.push_back(entry);
+    }
+    first_entry_.push_back(static_cast<std::uint32_t>(entries_.size()));
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (!sees_any[row])
+        fail(ErrorKind::usage, "attention mask: query {} of {} sees none of {} keys", first + row, queries, keys);
+    }
+  }
+}
+
+AttentionMask AttentionMask::full(std::size_t queries, std::size_t keys) {
+  return {queries, keys, [](std::size_t, std::size_t) { return true; }};
+}
+
+AttentionMask AttentionMask::causal(std::size_t queries, std::size_t keys, std::size_t first) {
+  if (keys < first + queries) {
+    fail(ErrorKind::usage, "causal mask: {} keys for {} queries from {} on; expected at least {}", keys, queries, first,
+         first + queries);
+  }
+  return {queries, keys, [first](std::size_t query, std::size_t key) { return key <= first + query; }};
+}
+
+namespace {
+
+// Of text, then an image: seen(q, k) is asked about image tokens up to the query's own.
+template <typename Seen>
+AttentionMask over_image(std::size_t text, std::size_t grid, Seen seen) {
+  const std::size_t tokens = text + grid * grid;
+  return {tokens, tokens, [=](std::size_t query, std::size_t key) {
+            if (key > query) return false;
+            return key < text || (query >= text && seen(query - text, key - text));
+          }};
+}
+
+}  // namespace
+
+AttentionMask AttentionMask::row(std::size_t text, std::size_t grid) {
+  return over_image(text, grid, [grid](std::size_t query, std::size_t key) { return query - key <= grid; });
+}
+
+AttentionMask AttentionMask::column(std::size_t text, std::size_t grid) {
+  return over_image(text, grid, [grid](std::size_t query, std::size_t key) { return query % grid == key % grid; });
+}
+
+AttentionMask AttentionMask::convolutional(std::size_t text, std::size_t grid, std::size_t extent) {
+  const std::size_t reach = extent / 2;
+  const auto near = [reach](std::size_t a, std::size_t b) { return a <= b + reach && b <= a + reach; };
+  return over_image(text, grid, [=](std::size_t query, std::size_t key) {
+    return near(query / grid, key / grid) && near(query % grid, key % grid);
+  });
+}
+
+bool AttentionMask::sees(std::size_t query, std::size_t key) const {
+  if (query >= queries_ || key >= keys_) return false;
+  const std::size_t i = query / block;
+  for (std::size_t e = first_entry_[i]; e < first_entry_[i + 1]; ++e) {
+    if (entries_[e].keys != key / block) continue;
+    return entries_[e].is_full || ((bits_of(entries_[e].rows)[query % block] >> (key % block)) & 1U) != 0;
+  }
+  return false;
+}
+
+std::uint64_t AttentionMask::size() const {
+  std::uint64_t size = 0;
+  for (std::size_t i = 0; i < query_blocks(); ++i) {
+    const std::size_t rows = std::min(block, queries_ - i * block);
+    for (std::size_t e = first_entry_[i]; e < first_entry_[i + 1]; ++e) {
+      const std::size_t columns = std::min(block, keys_ - entries_[e].keys * block);
+      if (entries_[e].is_full) {
+        size += rows * columns;
+      } else {
+        const std::uint64_t* words = bits_of(entries_[e].rows);
+        for (std::size_t row = 0; row < rows; ++row) size += static_cast<std::uint64_t>(std::popcount(words[row]));
+      }
+    }
+  }
+  return size;
+}
+
+}  // namespace bitloom::nn

@@ -1,0 +1,22 @@
+#include "nn/device.h"
+
+#include <charconv>
+
+#include "core/error.h"
+
+namespace bitloom::nn {
+
+std::string name_of(Device device) { return device.kind == Device::Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index); }
+
+Device parse_device(std::string_view option, std::string_view text) {
+  if (text == "cpu") return {};
+  if (text == "cuda") return {Device::Kind::cuda, 0};
+  if (text.starts_with("cuda:")) {
+    Device device{Device::Kind::cuda, 0};
+    const auto [end, error] = std::from_chars(text.data() + 5, text.data() + text.size(), device.index);
+    if (error == std::errc() && end == text.data() + text.size() && device.index >= 0) return device;
+  }
+  fail(ErrorKind::usage, "{}: '{}' is not a device; expected cpu, cuda or cuda:N", option, text);
+}
+
+}  // namespace bitloom::nn

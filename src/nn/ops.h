@@ -1,0 +1,180 @@
+// What the float engine computes. Every function checks its arguments and throws Error(usage) that names the op, the tensor,
+// its shape and type, and what was expected; then the engine's backend runs it. Outputs are given by the caller and are
+// overwritten unless it is said that something is added to them. An op runs after those that were asked for before it.
+//
+// Types. Values (activations, their gradients, weights of matrices) are of one type V in an op: f32, bf16, f16 (CUDA and ref),
+// f64 (ref). Parameters that are vectors, statistics, losses and all gradients of parameters are of type P: f64 where V is f64,
+// otherwise f32. Sums are formed in P at least.
+//
+// Letters: R rows, C columns (channels, features); B sequences, T tokens, H heads, D size of a head; N images, Y and X rows and
+// columns of pixels; I and O input and output channels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nn/activation.h"
+#include "nn/attention_mask.h"
+#include "nn/engine.h"
+#include "nn/tensor.h"
+
+namespace bitloom::nn {
+
+struct FewBitTable;
+
+// --- Matrices ---
+
+struct MatmulOptions {
+  bool transpose_a = false;                // a is (K,M)
+  bool transpose_b = false;                // b is (N,K)
+  bool accumulate = false;                 // the product is added to what `out` has
+  double scale = 1;                        // of the product
+  Tensor bias;                             // (N) of type P, added to every row; or none. Not with accumulate
+  const Activation* activation = nullptr;  // applied last. Not with accumulate
+};
+
+// out (M,N) = scale a (M,K) b (K,N) + bias. With three axes, (S,M,K) (S,K,N) -> (S,M,N), S products. a and b of type V, out of
+// type V or P.
+void matmul(Engine& engine, const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options = {});
+
+// sums (C) of type P += the rows of x (R,C), which may have more axes: the gradient of a bias.
+void add_row_sums(Engine& engine, const Tensor& x, Tensor& sums);
+
+// --- Elements ---
+
+// y = x converted; types differ.
+void convert(Engine& engine, const Tensor& x, Tensor& y);
+void fill(Engine& engine, Tensor& y, double value);
+// y = a + b; y may be one of them.
+void add(Engine& engine, const Tensor& a, const Tensor& b, Tensor& y);
+// y = alpha x + beta y; x may be of another floating type than y. beta 0: whatever y has, NaN too, is gone.
+void scale_add(Engine& engine, double alpha, const Tensor& x, double beta, Tensor& y);
+
+// y = f(x); dx = f'(x) dy. y may be x, dx may be dy.
+void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y);
+void activate_backward(Engine& engine, const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx);
+
+// The same with a derivative of few bits (seed 003): stash, u8 (ceil(size bits / 8)), takes the place of x.
+void activate_few_bit(Engine& engine, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash);
+void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx);
+
+// Which elements are dropped is a function of seed, site and the element's number alone: 16 bits of Philox 4x32-10 (Salmon et
+// al. 2011) under the key `seed` at the counter (number / 8, site) are below rate 2^16, rounded.
+struct Dropout {
+  double rate = 0;  // 0 <= rate < 1
+  std::uint64_t seed = 0;
+  std::uint64_t site = 0;  // distinct for every layer, step and micro-batch
+};
+// y = x / (1 - rate) where it is kept (with the rate after rounding), 0 elsewhere; backward is the same on gradients. y may be
+// x.
+void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y);
+
+// --- Tables of rows ---
+
+// out (R,C) = table (V,C)[ids (R)] or, with accumulate, += it. ids i32 in [0, V). table of type V or P.
+void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate = false);
+// dtable (V,C) of type P: dtable[ids[r]] += dout[r], rows of equal ids in ascending order of r.
+void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable);
+
+// --- Normalisation ---
+
+// Per row of x (R,C): y = (x - mean) rstd gain + bias, rstd = 1 / sqrt(variance + epsilon) (Ba et al. 2016). gain, bias (C);
+// mean, rstd (R), of type P, are kept for backward.
+void layer_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y,
+                Tensor& mean, Tensor& rstd);
+// dgain, dbias (C) are added to; dx too where accumulate says so.
+void layer_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
+                         const Tensor& rstd, Tensor& dx, Tensor& dgain, Tensor& dbias, bool accumulate = false);
+
+// Per column of x (R,C), which may have more axes (Ioffe, Szegedy 2015): statistics of these rows, kept for backward; variance
+// is what moving averages follow.
+void batch_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y,
+                Tensor& mean, Tensor& variance);
+void batch_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
+                         const Tensor& variance, double epsilon, Tensor& dx, Tensor& dgain, Tensor& dbias);
+// With statistics that are given.
+void batch_norm_inference(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& mean,
+                          const Tensor& variance, double epsilon, Tensor& y);
+
+// --- Softmax and attention ---
+
+// Per row of x (R,C). y may be x, dx may be dy.
+void softmax(Engine& engine, const Tensor& x, Tensor& y);
+void softmax_backward(Engine& engine, const Tensor& y, const Tensor& dy, Tensor& dx);
+
+// H vectors of size D for every token: element (b, t, first + h D + d) of a tensor (B,T,W). Queries, keys and values may be
+// parts of one tensor.
+struct Heads {
+  Tensor tensor;
+  std::size_t first = 0;
+};
+
+struct AttentionShape {
+  std::size_t heads = 0;      // H
+  std::size_t head_size = 0;  // D
+  double scale = 0;           // of products of queries and keys, usually 1 / sqrt(D)
+};
+
+// out (B,Q,...) = softmax(scale q k^T, of the pairs that the mask shows) dropped out, times v, per head; never more than a
+// block of the Q x K matrix is in memory (Dao et al. 2022). q, out: B sequences of mask.queries() tokens; k, v: of mask.keys().
+// lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Element ((b H + h) Q + q) K + k is dropped.
+void attention(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
+               const Heads& k, const Heads& v, const Heads& out, Tensor& lse);
+// dq, dk, dv are overwritten (in their columns). Bitwise the same for any number of threads.
+void attention_backward(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout,
+                        const Heads& q, const Heads& k, const Heads& v, const Heads& out, const Tensor& lse, const Heads& dout,
+                        const Heads& dq, const Heads& dk, const Heads& dv);
+
+// --- Images ---
+
+struct Conv2d {
+  std::size_t stride = 1;
+  std::size_t padding = 0;  // zeros on each side
+};
+
+// y (N,Y',X',O) = x (N,Y,X,I) * w (O,I,KY,KX) + bias (O) or none, as cross-correlation; Y' = (Y + 2 padding - KY) / stride + 1.
+void conv2d(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y);
+void conv2d_backward_data(Engine& engine, const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx);
+// dw (O,I,KY,KX) of type P is added to.
+void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw);
+
+// y (N,Y/k,X/k,C) = the largest of windows of k x k; Y and X are multiples of k <= 15. which, u8, of y's shape: its place in
+// the window, the first of equals.
+void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which);
+void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx);
+// y (N,kY,kX,C): every pixel k x k times.
+void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y);
+void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx);
+
+// --- Loss ---
+
+// Per row of logits (R,C): loss (R) of type P = -log softmax(logits[:classes])[target]; targets (R) i32, -1: the row does not
+// count. dlogits = scale (softmax - one-hot), 0 in columns from `classes` on and in rows that do not count; may be logits; or
+// none.
+void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
+                   Tensor* dlogits);
+
+// --- Optimiser ---
+
+// All (size) of type P but the copy.
+struct AdamWTensors {
+  Tensor value, gradient, mean, variance;
+  Tensor copy;  // the new values as V, or none
+  bool decays = true;
+};
+struct AdamWStep {
+  double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
+  double gradient_scale = 1;  // gradients are multiplied by it first
+  std::uint64_t step = 1;     // counted from 1
+};
+// mean = beta1 mean + (1 - beta1) g; variance likewise of g^2; value -= rate (m / (sqrt(v) + epsilon) + decay value), with m
+// and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2).
+void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
+
+// The sum of squares of all elements, in double precision and in an order that depends on shapes alone. Infinite or NaN if an
+// element is, or if it overflows.
+double sum_of_squares(Engine& engine, std::span<const Tensor> tensors);
+
+}  // namespace bitloom::nn

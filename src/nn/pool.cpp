@@ -1,0 +1,151 @@
+#include "nn/pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace bitloom::nn {
+namespace {
+
+constexpr std::size_t alignment = 64;
+constexpr std::size_t steps_per_octave = 8;
+
+// Rooms have few different sizes, so that blocks fit again: multiples of an eighth of a power of two.
+std::size_t room_for(std::size_t bytes) {
+  const std::size_t wanted = std::max(bytes, std::size_t{1}) + alignment;  // some of it to be read past the end
+  const std::size_t step = std::max(std::bit_floor(wanted) / steps_per_octave, alignment);
+  return (wanted + step - 1) / step * step;
+}
+
+class CpuAllocator final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* memory = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+    if (memory == nullptr) fail(ErrorKind::io, "the system has no more memory");
+    return memory;
+  }
+  void release(void* memory, std::size_t /*bytes*/) noexcept override {
+    ::operator delete(memory, std::align_val_t(alignment));
+  }
+};
+
+}  // namespace
+
+std::string_view name_of(Use use) {
+  constexpr std::array<std::string_view, use_count> names = {"parameters",  "gradients", "optimiser", "stash",
+                                                             "activations", "data",      "workspace"};
+  return names[static_cast<std::size_t>(use)];
+}
+
+std::unique_ptr<Allocator> make_cpu_allocator() { return std::make_unique<CpuAllocator>(); }
+
+std::shared_ptr<Pool> Pool::make(Device device, std::unique_ptr<Allocator> allocator) {
+  return std::shared_ptr<Pool>(new Pool(device, std::move(allocator)));
+}
+
+Pool::Pool(Device device, std::unique_ptr<Allocator> allocator) : device_(device), allocator_(std::move(allocator)) {}
+
+Pool::~Pool() { trim(); }
+
+std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes, Use use) {
+  const std::size_t room = room_for(bytes);
+  std::byte* memory = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (limit_ != 0 && total_.now + bytes > limit_) out_of_memory(bytes, use, "the limit is reached");
+    if (const auto found = free_.find(room); found != free_.end()) {
+      memory = found->second;
+      free_.erase(found);
+    }
+  }
+  if (memory == nullptr) {
+    try {
+      memory = static_cast<std::byte*>(allocator_->allocate(room));
+    } catch (const Error&) {
+      trim();
+      try {
+        memory = static_cast<std::byte*>(allocator_->allocate(room));
+      } catch (const Error& error) {
+        const std::lock_guard lock(mutex_);
+        out_of_memory(bytes, use, error.what());
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    reserved_ += room;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (Count* count : {&counts_[static_cast<std::size_t>(use)], &total_}) {
+      count->now += bytes;
+      count->peak = std::max(count->peak, count->now);
+    }
+  }
+  const auto give_back = [pool = shared_from_this(), room, bytes, use](std::byte* block) {
+    pool->take_back(block, room, bytes, use);
+  };
+  return {memory, give_back};
+}
+
+void Pool::take_back(std::byte* memory, std::size_t room, std::size_t bytes, Use use) noexcept {
+  const std::lock_guard lock(mutex_);
+  counts_[static_cast<std::size_t>(use)].now -= bytes;
+  total_.now -= bytes;
+  try {
+    free_.emplace(room, memory);
+  } catch (...) {  // no memory to remember it
+    reserved_ -= room;
+    allocator_->release(memory, room);
+  }
+}
+
+void Pool::out_of_memory(std::size_t bytes, Use use, const char* why) const {
+  std::string uses;
+  for (std::size_t i = 0; i < use_count; ++i) {
+    if (counts_[i].now == 0) continue;
+    uses += fmt::format("{}{} {}", uses.empty() ? "" : ", ", format_bytes(counts_[i].now), name_of(static_cast<Use>(i)));
+  }
+  fail(ErrorKind::io, "out of memory on {}: {} more for {} ({}); in use: {}{}", name_of(device_), format_bytes(bytes),
+       name_of(use), why, uses.empty() ? "nothing" : uses,
+       limit_ != 0 ? fmt::format("; the limit is {}", format_bytes(limit_)) : "");
+}
+
+Pool::Count Pool::count(Use use) const {
+  const std::lock_guard lock(mutex_);
+  return counts_[static_cast<std::size_t>(use)];
+}
+
+Pool::Count Pool::total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
+void Pool::reset_peaks() {
+  const std::lock_guard lock(mutex_);
+  for (Count& count : counts_) count.peak = count.now;
+  total_.peak = total_.now;
+}
+
+std::uint64_t Pool::reserved() const {
+  const std::lock_guard lock(mutex_);
+  return reserved_;
+}
+
+void Pool::trim() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [room, memory] : free_) {
+    allocator_->release(memory, room);
+    reserved_ -= room;
+  }
+  free_.clear();
+}
+
+void Pool::set_limit(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+}
+
+}  // namespace bitloom::nn

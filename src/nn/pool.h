@@ -1,0 +1,79 @@
+// The memory of one device: blocks are kept when they are given back and handed out again, and everything is counted by what
+// it is for.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "nn/device.h"
+
+namespace bitloom::nn {
+
+// What memory is for.
+enum class Use { parameters, gradients, optimizer, stash, activations, data, workspace };
+inline constexpr std::size_t use_count = 7;
+std::string_view name_of(Use use);
+
+// How a device's memory is had. Implementations throw Error(io) when there is no more.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  // Aligned to 64 bytes; `bytes` is a multiple of 64.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* memory, std::size_t bytes) noexcept = 0;
+};
+
+std::unique_ptr<Allocator> make_cpu_allocator();
+
+class Pool : public std::enable_shared_from_this<Pool> {
+ public:
+  struct Count {
+    std::uint64_t now = 0;
+    std::uint64_t peak = 0;
+  };
+
+  // A pool is shared with the blocks that it handed out: it lives until the last is gone.
+  static std::shared_ptr<Pool> make(Device device, std::unique_ptr<Allocator> allocator);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  Device device() const { return device_; }
+
+  // At least so many bytes, not initialised, 64 more may be read (not written) behind them. Back in the pool when the last
+  // pointer goes. Throws Error(io), which says what is in use for what, where the limit or the device does not allow it.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
+
+  // Bytes as they were asked for, that is without rounding.
+  Count count(Use use) const;
+  Count total() const;
+  // Peaks become what is in use now.
+  void reset_peaks();
+  // Taken from the device, blocks that are not in use included.
+  std::uint64_t reserved() const;
+  // Gives blocks that are not in use back to the device.
+  void trim();
+  // In use at once, at most; 0: no limit.
+  void set_limit(std::uint64_t bytes);
+
+ private:
+  Pool(Device device, std::unique_ptr<Allocator> allocator);
+  void take_back(std::byte* memory, std::size_t room, std::size_t bytes, Use use) noexcept;
+  [[noreturn]] void out_of_memory(std::size_t bytes, Use use, const char* why) const;
+
+  Device device_;
+  std::unique_ptr<Allocator> allocator_;
+  mutable std::mutex mutex_;
+  std::multimap<std::size_t, std::byte*> free_;  // by size
+  std::array<Count, use_count> counts_;
+  Count total_;
+  std::uint64_t reserved_ = 0, limit_ = 0;
+};
+
+}  // namespace bitloom::nn
