@@ -81,6 +81,18 @@ std::uint64_t Sequence::stash_bytes(const Shape& x, DType values) const {
   return bytes;
 }
 
+std::uint64_t Sequence::peak_stash_bytes(const Shape& x, DType values) const {
+  std::uint64_t below = 0;  // of the layers before this one, which are there until their turn
+  std::uint64_t peak = 0;
+  Shape shape = x;
+  for (const LayerPointer& layer : layers_) {
+    peak = std::max(peak, below + layer->peak_stash_bytes(shape, values));
+    below += layer->stash_bytes(shape, values);
+    shape = layer->output(shape);
+  }
+  return peak;
+}
+
 std::vector<Parameter*> parameters_of(Layer& layer) {
   std::vector<Parameter*> all;
   layer.add_parameters(all);

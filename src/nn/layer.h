@@ -59,6 +59,8 @@ class Layer {
   virtual double cost(const Shape& x) const = 0;
   // Bytes that forward puts into the stash. values: V.
   virtual std::uint64_t stash_bytes(const Shape& x, DType values) const = 0;
+  // Bytes in stashes at once during forward and backward, at most.
+  virtual std::uint64_t peak_stash_bytes(const Shape& x, DType values) const { return stash_bytes(x, values); }
 };
 
 using LayerPointer = std::unique_ptr<Layer>;
@@ -89,6 +91,7 @@ class Sequence final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override;
 
  private:
   std::vector<LayerPointer> layers_;

@@ -1,11 +1,31 @@
 #include "nn/layers/basic.h"
 
 #include <array>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "core/error.h"
 #include "nn/layers/parts.h"
 
 namespace bitloom::nn {
+namespace {
+
+// The paper's table: its interval, every x equally likely (seed 003, section 3.4). Found once; that takes a moment.
+const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, unsigned>, FewBitTable> tables;
+  constexpr double reach = 10;
+  const std::lock_guard lock(mutex);
+  const std::pair<std::string, unsigned> key(activation.name, bits);
+  auto found = tables.find(key);
+  if (found == tables.end()) {
+    found = tables.emplace(key, fit_few_bit(few_bit_problem(activation, uniform_weight(), -reach, reach), bits)).first;
+  }
+  return found->second;
+}
+
+}  // namespace
 
 // --- Linear ---
 
@@ -133,7 +153,7 @@ std::uint64_t LayerNorm::stash_bytes(const Shape& x, DType values) const {
 // --- Activate ---
 
 Activate::Activate(const Activation& activation, unsigned bits) : activation_(activation), bits_(bits) {
-  if (bits != 0) table_ = few_bit_table(activation, bits);
+  if (bits != 0) table_ = paper_table(activation, bits);
 }
 
 Tensor Activate::forward(Pass& pass, const Tensor& x) {

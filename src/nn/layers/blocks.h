@@ -33,6 +33,7 @@ class Residual final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override { return branch_->cost(x) + static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return branch_->stash_bytes(x, values); }
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override { return branch_->peak_stash_bytes(x, values); }
 
  private:
   LayerPointer branch_;
@@ -53,6 +54,9 @@ class Recomputed final : public Layer {
   Shape output(const Shape& x) const override { return layer_->output(x); }
   double cost(const Shape& x) const override { return layer_->cost(x); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override {
+    return stash_bytes(x, values) + layer_->peak_stash_bytes(x, values);
+  }
 
  private:
   LayerPointer layer_;
