@@ -170,12 +170,13 @@ void activate_backward(Engine& engine, const Activation& activation, const Tenso
   engine.backend().activate_backward(activation, x, dy, dx);
 }
 
-void activate_few_bit(Engine& engine, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash) {
+void activate_few_bit(Engine& engine, const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                      Tensor& stash) {
   const Check check(engine, "activate_few_bit");
   check.values("x", x);
   check.like("y", y, x);
   check.is("stash", stash, DType::u8, {(x.size() * bits_of(table) + 7) / 8});
-  engine.backend().activate_few_bit(table, x, y, stash);
+  engine.backend().activate_few_bit(activation, table, x, y, stash);
 }
 
 void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) {

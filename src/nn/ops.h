@@ -57,7 +57,8 @@ void activate(Engine& engine, const Activation& activation, const Tensor& x, Ten
 void activate_backward(Engine& engine, const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx);
 
 // The same with a derivative of few bits (seed 003): stash, u8 (ceil(size bits / 8)), takes the place of x.
-void activate_few_bit(Engine& engine, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash);
+void activate_few_bit(Engine& engine, const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                      Tensor& stash);
 void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx);
 
 // Which elements are dropped is a function of seed, site and the element's number alone: 16 bits of Philox 4x32-10 (Salmon et
