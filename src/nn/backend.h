@@ -29,7 +29,8 @@ class Backend {
   virtual void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) = 0;
   virtual void activate(const Activation& activation, const Tensor& x, Tensor& y) = 0;
   virtual void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
-  virtual void activate_few_bit(const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash) = 0;
+  virtual void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                                Tensor& stash) = 0;
   virtual void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) = 0;
   virtual void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) = 0;
 

@@ -20,7 +20,7 @@ class MissingBackend : public Backend {
   void activate_backward(const Activation&, const Tensor&, const Tensor&, Tensor&) override {
     fail(ErrorKind::internal, "activate_backward: not there yet");
   }
-  void activate_few_bit(const FewBitTable&, const Tensor&, Tensor&, Tensor&) override {
+  void activate_few_bit(const Activation&, const FewBitTable&, const Tensor&, Tensor&, Tensor&) override {
     fail(ErrorKind::internal, "activate_few_bit: not there yet");
   }
   void activate_few_bit_backward(const FewBitTable&, const Tensor&, const Tensor&, Tensor&) override {

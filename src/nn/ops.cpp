@@ -1,12 +1,18 @@
 // The checks of ops.h; what is computed is the backend's business.
 #include "nn/ops.h"
 
+#include <array>
 #include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
 #include "nn/backend.h"
+#include "nn/bit_pack.h"
+#include "nn/dropout.h"
 #include "nn/few_bit.h"
 
 namespace bitloom::nn {
@@ -61,7 +67,7 @@ class Check {
     if (!(value > 0)) refuse("{}: {}; expected more than 0", name, value);
   }
   void rate(double rate) const {
-    if (!(rate >= 0 && rate < 1)) refuse("rate: {}; expected 0 <= rate < 1", rate);
+    if (!(rate >= 0 && rate < 1) || dropout_threshold(rate) == 65536) refuse("rate: {}; expected 0 <= rate < 1", rate);
   }
 
   static bool is_float(DType dtype) {
@@ -75,7 +81,14 @@ class Check {
   std::string_view op_;
 };
 
-std::size_t bits_of(const FewBitTable& table) { return static_cast<std::size_t>(std::bit_width(table.levels.size() - 1)); }
+// What a table's elements take in a stash.
+unsigned few_bits(const Check& check, const FewBitTable& table) {
+  const std::size_t levels = table.levels.size();
+  if (levels < 2 || levels > 256 || !std::has_single_bit(levels) || table.boundaries.size() != levels - 1) {
+    check.refuse("table: {} levels and {} boundaries; expected 2, 4, ... 256 and one fewer", levels, table.boundaries.size());
+  }
+  return static_cast<unsigned>(std::bit_width(levels - 1));
+}
 
 // Whether writing one tensor changes the other, unless both are the same elements.
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -135,8 +148,37 @@ void convert(Engine& engine, const Tensor& x, Tensor& y) {
   engine.backend().convert(x, y);
 }
 
+namespace {
+
+template <typename T>
+bool holds(double value) {
+  // The largest value of 64 bits is no double; one more is.
+  return value >= static_cast<double>(std::numeric_limits<T>::min()) &&
+         value < static_cast<double>(std::numeric_limits<T>::max() / 2 + 1) * 2 && value == std::trunc(value);
+}
+
+bool is_integer_of(DType dtype, double value) {
+  switch (dtype) {
+    case DType::u8: return holds<std::uint8_t>(value);
+    case DType::i8: return holds<std::int8_t>(value);
+    case DType::u16: return holds<std::uint16_t>(value);
+    case DType::i16: return holds<std::int16_t>(value);
+    case DType::u32: return holds<std::uint32_t>(value);
+    case DType::i32: return holds<std::int32_t>(value);
+    case DType::u64: return holds<std::uint64_t>(value);
+    case DType::i64: return holds<std::int64_t>(value);
+    default: return false;
+  }
+}
+
+}  // namespace
+
 void fill(Engine& engine, Tensor& y, double value) {
-  Check(engine, "fill").there("y", y);
+  const Check check(engine, "fill");
+  check.there("y", y);
+  if (!Check::is_float(y.dtype()) && !is_integer_of(y.dtype(), value)) {
+    check.refuse("value: {}; expected one that {} can hold", value, dtype_name(y.dtype()));
+  }
   engine.backend().fill(y, value);
 }
 
@@ -170,19 +212,20 @@ void activate_backward(Engine& engine, const Activation& activation, const Tenso
   engine.backend().activate_backward(activation, x, dy, dx);
 }
 
-void activate_few_bit(Engine& engine, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash) {
+void activate_few_bit(Engine& engine, const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                      Tensor& stash) {
   const Check check(engine, "activate_few_bit");
   check.values("x", x);
   check.like("y", y, x);
-  check.is("stash", stash, DType::u8, {(x.size() * bits_of(table) + 7) / 8});
-  engine.backend().activate_few_bit(table, x, y, stash);
+  check.is("stash", stash, DType::u8, {packed_bytes(x.size(), few_bits(check, table))});
+  engine.backend().activate_few_bit(activation, table, x, y, stash);
 }
 
 void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) {
   const Check check(engine, "activate_few_bit_backward");
   check.values("dy", dy);
   check.like("dx", dx, dy);
-  check.is("stash", stash, DType::u8, {(dy.size() * bits_of(table) + 7) / 8});
+  check.is("stash", stash, DType::u8, {packed_bytes(dy.size(), few_bits(check, table))});
   engine.backend().activate_few_bit_backward(table, stash, dy, dx);
 }
 
@@ -364,24 +407,34 @@ void attention_backward(Engine& engine, const AttentionShape& shape, const Atten
 
 namespace {
 
-// x (N,Y,X,I), w (O,I,KY,KX), y (N,Y',X',O).
-void check_conv(const Check& check, const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& y) {
-  check.axes("x", x, 4);
-  check.axes("w", w, 4);
-  check.axes("y", y, 4);
+struct Named {
+  std::string_view name;
+  const Tensor& tensor;
+};
+
+// x (N,Y,X,I), w (O,I,KY,KX), y (N,Y',X',O), or their gradients.
+void check_conv(const Check& check, const Conv2d& conv, const Named& x_named, const Named& w_named, const Named& y_named) {
+  const auto& [x_name, x] = x_named;
+  const auto& [w_name, w] = w_named;
+  const auto& [y_name, y] = y_named;
+  check.axes(x_name, x, 4);
+  check.axes(w_name, w, 4);
+  check.axes(y_name, y, 4);
   if (conv.stride == 0) check.refuse("stride: 0; expected at least 1");
-  const auto length = [&](std::size_t axis) {
-    const std::size_t padded = x.shape()[axis] + 2 * conv.padding;
-    const std::size_t kernel = w.shape()[axis + 1];
+  std::array<std::size_t, 2> lengths = {};
+  for (const std::size_t i : {0U, 1U}) {
+    const std::size_t padded = x.shape()[1 + i] + 2 * conv.padding;
+    const std::size_t kernel = w.shape()[2 + i];
     if (kernel == 0 || kernel > padded) {
-      check.refuse("w: {}: a kernel that is not within x {} padded by {}", to_text(w), to_text(x), conv.padding);
+      check.refuse("{}: {}: a kernel that is not within {} {} padded by {}", w_name, to_text(w), x_name, to_text(x),
+                   conv.padding);
     }
-    return (padded - kernel) / conv.stride + 1;
-  };
-  const Shape expected = {x.shape()[0], length(1), length(2), w.shape()[0]};
+    lengths[i] = (padded - kernel) / conv.stride + 1;
+  }
+  const Shape expected = {x.shape()[0], lengths[0], lengths[1], w.shape()[0]};
   if (w.shape()[1] != x.shape()[3] || y.shape() != expected) {
-    check.refuse("x {}, w {}, y {}: the shapes do not fit; expected y {}", to_text(x), to_text(w), to_text(y),
-                 to_text(expected));
+    check.refuse("{} {}, {} {}, {} {}: the shapes do not fit; expected {} {}", x_name, to_text(x), w_name, to_text(w), y_name,
+                 to_text(y), y_name, to_text(expected));
   }
 }
 
@@ -392,7 +445,7 @@ void conv2d(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& w
   const DType values = check.values("x", x);
   check.typed("w", w, values);
   check.typed("y", y, values);
-  check_conv(check, conv, x, w, y);
+  check_conv(check, conv, {"x", x}, {"w", w}, {"y", y});
   if (bias) check.is("bias", bias, Check::of_parameters(values), {w.shape()[0]});
   engine.backend().conv2d(conv, x, w, bias, y);
 }
@@ -402,7 +455,7 @@ void conv2d_backward_data(Engine& engine, const Conv2d& conv, const Tensor& dy, 
   const DType values = check.values("dy", dy);
   check.typed("w", w, values);
   check.typed("dx", dx, values);
-  check_conv(check, conv, dx, w, dy);
+  check_conv(check, conv, {"dx", dx}, {"w", w}, {"dy", dy});
   engine.backend().conv2d_backward_data(conv, dy, w, dx);
 }
 
@@ -411,18 +464,18 @@ void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x
   const DType values = check.values("x", x);
   check.typed("dy", dy, values);
   check.typed("dw", dw, Check::of_parameters(values));
-  check_conv(check, conv, x, dw, dy);
+  check_conv(check, conv, {"x", x}, {"dw", dw}, {"dy", dy});
   engine.backend().conv2d_backward_weights(conv, x, dy, dw);
 }
 
 namespace {
 
 // Of (N,Y,X,C), with Y and X k times smaller.
-Shape pooled(const Check& check, std::size_t k, const Tensor& large) {
-  check.axes("x", large, 4);
+Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
+  check.axes(name, large, 4);
   const Shape& shape = large.shape();
   if (k == 0 || k > 15 || shape[1] % k != 0 || shape[2] % k != 0) {
-    check.refuse("{}: windows of {} x {} do not fit; expected 1 to 15 that divide both", to_text(large), k, k);
+    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to 15 that divide both", name, to_text(large), k, k);
   }
   return shape.with(1, shape[1] / k).with(2, shape[2] / k);
 }
@@ -432,7 +485,7 @@ Shape pooled(const Check& check, std::size_t k, const Tensor& large) {
 void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which) {
   const Check check(engine, "max_pool");
   const DType values = check.values("x", x);
-  const Shape small = pooled(check, k, x);
+  const Shape small = pooled(check, k, "x", x);
   check.is("y", y, values, small);
   check.is("which", which, DType::u8, small);
   engine.backend().max_pool(k, x, y, which);
@@ -441,7 +494,7 @@ void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor&
 void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
   const Check check(engine, "max_pool_backward");
   const DType values = check.values("dx", dx);
-  const Shape small = pooled(check, k, dx);
+  const Shape small = pooled(check, k, "dx", dx);
   check.is("dy", dy, values, small);
   check.is("which", which, DType::u8, small);
   engine.backend().max_pool_backward(k, dy, which, dx);
@@ -450,14 +503,14 @@ void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Te
 void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y) {
   const Check check(engine, "upsample");
   const DType values = check.values("y", y);
-  check.is("x", x, values, pooled(check, k, y));
+  check.is("x", x, values, pooled(check, k, "y", y));
   engine.backend().upsample(k, x, y);
 }
 
 void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx) {
   const Check check(engine, "upsample_backward");
   const DType values = check.values("dy", dy);
-  check.is("dx", dx, values, pooled(check, k, dy));
+  check.is("dx", dx, values, pooled(check, k, "dy", dy));
   engine.backend().upsample_backward(k, dy, dx);
 }
 

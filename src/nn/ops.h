@@ -31,7 +31,7 @@ struct MatmulOptions {
   bool transpose_b = false;                // b is (N,K)
   bool accumulate = false;                 // the product is added to what `out` has
   double scale = 1;                        // of the product
-  Tensor bias;                             // (N) of type P, added to every row; or none. Not with accumulate
+  Tensor bias = {};                        // (N) of type P, added to every row; or none. Not with accumulate
   const Activation* activation = nullptr;  // applied last. Not with accumulate
 };
 
@@ -46,6 +46,7 @@ void add_row_sums(Engine& engine, const Tensor& x, Tensor& sums);
 
 // y = x converted; types differ.
 void convert(Engine& engine, const Tensor& x, Tensor& y);
+// y, of any type, integers too, is `value` throughout.
 void fill(Engine& engine, Tensor& y, double value);
 // y = a + b; y may be one of them.
 void add(Engine& engine, const Tensor& a, const Tensor& b, Tensor& y);
@@ -56,14 +57,17 @@ void scale_add(Engine& engine, double alpha, const Tensor& x, double beta, Tenso
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y);
 void activate_backward(Engine& engine, const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx);
 
-// The same with a derivative of few bits (seed 003): stash, u8 (ceil(size bits / 8)), takes the place of x.
-void activate_few_bit(Engine& engine, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash);
+// The same with a derivative of few bits (Novikov et al. 2022): stash, u8 (ceil(size bits / 8)), takes the place of x. It
+// holds, packed as in nn/bit_pack.h, the number of boundaries below every x, 0 for NaN; dx = levels[that] dy. Boundaries and
+// levels are rounded to f32 whatever V is, so that all types agree. The table has 2, 4, ... 256 levels and one boundary fewer.
+void activate_few_bit(Engine& engine, const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                      Tensor& stash);
 void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx);
 
 // Which elements are dropped is a function of seed, site and the element's number alone: 16 bits of Philox 4x32-10 (Salmon et
-// al. 2011) under the key `seed` at the counter (number / 8, site) are below rate 2^16, rounded.
+// al. 2011) under the key `seed` at the counter (number / 8, site) are below rate 2^16, rounded: nn/dropout.h.
 struct Dropout {
-  double rate = 0;  // 0 <= rate < 1
+  double rate = 0;  // 0 <= rate < 1, also after rounding
   std::uint64_t seed = 0;
   std::uint64_t site = 0;  // distinct for every layer, step and micro-batch
 };
@@ -88,10 +92,11 @@ void layer_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tenso
 void layer_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
                          const Tensor& rstd, Tensor& dx, Tensor& dgain, Tensor& dbias, bool accumulate = false);
 
-// Per column of x (R,C), which may have more axes (Ioffe, Szegedy 2015): statistics of these rows, kept for backward; variance
-// is what moving averages follow.
+// Per column of x (R,C), which may have more axes, R > 1 (Ioffe, Szegedy 2015): statistics of these rows, kept for backward;
+// the variance, that of the R rows themselves (divided by R), is what moving averages follow.
 void batch_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y,
                 Tensor& mean, Tensor& variance);
+// dgain, dbias (C) are added to.
 void batch_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
                          const Tensor& variance, double epsilon, Tensor& dx, Tensor& dgain, Tensor& dbias);
 // With statistics that are given.
@@ -141,7 +146,7 @@ void conv2d_backward_data(Engine& engine, const Conv2d& conv, const Tensor& dy, 
 void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw);
 
 // y (N,Y/k,X/k,C) = the largest of windows of k x k; Y and X are multiples of k <= 15. which, u8, of y's shape: its place in
-// the window, the first of equals.
+// the window, counted row by row, the first of equals.
 void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which);
 void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx);
 // y (N,kY,kX,C): every pixel k x k times.
@@ -151,8 +156,8 @@ void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& 
 // --- Loss ---
 
 // Per row of logits (R,C): loss (R) of type P = -log softmax(logits[:classes])[target]; targets (R) i32, -1: the row does not
-// count. dlogits = scale (softmax - one-hot), 0 in columns from `classes` on and in rows that do not count; may be logits; or
-// none.
+// count, its loss is 0. dlogits = scale (softmax - one-hot), 0 in columns from `classes` on and in rows that do not count; may
+// be logits; or none.
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                    Tensor* dlogits);
 
@@ -161,7 +166,7 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
 // All (size) of type P but the copy.
 struct AdamWTensors {
   Tensor value, gradient, mean, variance;
-  Tensor copy;  // the new values as V, or none
+  Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
 };
 struct AdamWStep {

@@ -1,0 +1,66 @@
+// The oracle: plain loops in double precision, one thread, results rounded once. Every other backend is tested against it.
+#pragma once
+
+#include "nn/backend.h"
+
+namespace bitloom::nn::ref {
+
+class RefBackend final : public Backend {
+ public:
+  std::unique_ptr<Allocator> make_allocator() const override;
+  bool supports(DType dtype) const override;
+  void write(void* device, std::span<const std::byte> host) override;
+  void read(const void* device, std::span<std::byte> host) override;
+  void synchronize() override {}
+
+  void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) override;
+  void add_row_sums(const Tensor& x, Tensor& sums) override;
+
+  void convert(const Tensor& x, Tensor& y) override;
+  void fill(Tensor& y, double value) override;
+  void add(const Tensor& a, const Tensor& b, Tensor& y) override;
+  void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
+  void activate(const Activation& activation, const Tensor& x, Tensor& y) override;
+  void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) override;
+  void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                        Tensor& stash) override;
+  void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
+  void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
+
+  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
+  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
+
+  void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
+                  Tensor& rstd) override;
+  void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean, const Tensor& rstd,
+                           Tensor& dx, Tensor& dgain, Tensor& dbias, bool accumulate) override;
+  void batch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
+                  Tensor& variance) override;
+  void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean, const Tensor& variance,
+                           double epsilon, Tensor& dx, Tensor& dgain, Tensor& dbias) override;
+  void batch_norm_inference(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& mean, const Tensor& variance,
+                            double epsilon, Tensor& y) override;
+
+  void softmax(const Tensor& x, Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
+  void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,
+                 const Heads& v, const Heads& out, Tensor& lse) override;
+  void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
+                          const Heads& k, const Heads& v, const Heads& out, const Tensor& lse, const Heads& dout,
+                          const Heads& dq, const Heads& dk, const Heads& dv) override;
+
+  void conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) override;
+  void conv2d_backward_data(const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx) override;
+  void conv2d_backward_weights(const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) override;
+  void max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& which) override;
+  void max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) override;
+  void upsample(std::size_t k, const Tensor& x, Tensor& y) override;
+  void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) override;
+
+  void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
+                     Tensor* dlogits) override;
+  void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
+  double sum_of_squares(std::span<const Tensor> tensors) override;
+};
+
+}  // namespace bitloom::nn::ref

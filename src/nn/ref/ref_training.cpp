@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/error.h"
+#include "nn/ref/numbers.h"
+#include "nn/ref/ref_backend.h"
+
+namespace bitloom::nn::ref {
+
+void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
+                               Tensor* dlogits) {
+  const std::size_t columns = logits.shape()[1];
+  const std::vector<double> logits_rc = load(logits);
+  const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
+  std::vector<double> loss_r(loss.size());
+  std::vector<double> gradient(logits.size());
+  for (std::size_t r = 0; r < targets_r.size(); ++r) {
+    const std::int32_t target = targets_r[r];
+    if (target < -1 || target >= static_cast<std::int64_t>(classes)) {
+      fail(ErrorKind::usage, "cross_entropy: targets[{}] is {}; expected -1 to {}", r, target, classes - 1);
+    }
+    if (target < 0) continue;
+    const double* row = logits_rc.data() + r * columns;
+    const double largest = *std::max_element(row, row + classes);
+    double sum = 0;
+    for (std::size_t c = 0; c < classes; ++c) sum += std::exp(row[c] - largest);
+    loss_r[r] = largest + std::log(sum) - row[target];
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double one_hot = c == static_cast<std::size_t>(target) ? 1 : 0;
+      gradient[r * columns + c] = scale * (std::exp(row[c] - largest) / sum - one_hot);
+    }
+  }
+  store(loss, loss_r);
+  if (dlogits != nullptr) store(*dlogits, gradient);
+}
+
+void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
+  const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.step));
+  const double correction2 = 1 - std::pow(step.beta2, static_cast<double>(step.step));
+  for (const AdamWTensors& each : tensors) {
+    const std::vector<double> gradient = load(each.gradient);
+    std::vector<double> value = load(each.value);
+    std::vector<double> mean = load(each.mean);
+    std::vector<double> variance = load(each.variance);
+    const double decay = each.decays ? step.decay : 0;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const double g = gradient[i] * step.gradient_scale;
+      mean[i] = step.beta1 * mean[i] + (1 - step.beta1) * g;
+      variance[i] = step.beta2 * variance[i] + (1 - step.beta2) * g * g;
+      const double m = mean[i] / correction1;
+      const double v = variance[i] / correction2;
+      value[i] -= step.rate * (m / (std::sqrt(v) + step.epsilon) + decay * value[i]);
+    }
+    store(each.value, value);
+    store(each.mean, mean);
+    store(each.variance, variance);
+    if (each.copy) store(each.copy, load(each.value));  // what convert() would make of the values as they are kept
+  }
+}
+
+double RefBackend::sum_of_squares(std::span<const Tensor> tensors) {
+  double sum = 0;
+  for (const Tensor& tensor : tensors) {
+    for (const double x : load(tensor)) sum += x * x;
+  }
+  return sum;
+}
+
+}  // namespace bitloom::nn::ref
