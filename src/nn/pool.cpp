@@ -79,26 +79,45 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes, Use use) {
   }
   {
     const std::lock_guard lock(mutex_);
-    for (Count* count : {&counts_[static_cast<std::size_t>(use)], &total_}) {
-      count->now += bytes;
-      count->peak = std::max(count->peak, count->now);
-    }
+    const Held held{room, bytes, use};
+    held_.emplace(memory, held);
+    add(held);
   }
-  const auto give_back = [pool = shared_from_this(), room, bytes, use](std::byte* block) {
-    pool->take_back(block, room, bytes, use);
-  };
-  return {memory, give_back};
+  return {memory, [pool = shared_from_this()](std::byte* block) { pool->take_back(block); }};
 }
 
-void Pool::take_back(std::byte* memory, std::size_t room, std::size_t bytes, Use use) noexcept {
+void Pool::add(const Held& held) {
+  for (Count* count : {&counts_[static_cast<std::size_t>(held.use)], &total_}) {
+    count->now += held.bytes;
+    count->peak = std::max(count->peak, count->now);
+  }
+}
+
+void Pool::subtract(const Held& held) noexcept {
+  counts_[static_cast<std::size_t>(held.use)].now -= held.bytes;
+  total_.now -= held.bytes;
+}
+
+void Pool::count_as(const std::byte* block, Use use) {
   const std::lock_guard lock(mutex_);
-  counts_[static_cast<std::size_t>(use)].now -= bytes;
-  total_.now -= bytes;
+  const auto found = held_.find(block);
+  if (found == held_.end()) fail(ErrorKind::internal, "pool: a block that is not in use");
+  subtract(found->second);
+  found->second.use = use;
+  add(found->second);
+}
+
+void Pool::take_back(std::byte* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(memory);
+  const Held held = found->second;
+  held_.erase(found);
+  subtract(held);
   try {
-    free_.emplace(room, memory);
+    free_.emplace(held.room, memory);
   } catch (...) {  // no memory to remember it
-    reserved_ -= room;
-    allocator_->release(memory, room);
+    reserved_ -= held.room;
+    allocator_->release(memory, held.room);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "nn/device.h"
@@ -50,6 +51,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // pointer goes. Throws Error(io), which says what is in use for what, where the limit or the device does not allow it.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
 
+  // From now on a block that is in use is for something else.
+  void count_as(const std::byte* block, Use use);
+
   // Bytes as they were asked for, that is without rounding.
   Count count(Use use) const;
   Count total() const;
@@ -64,13 +68,20 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
  private:
   Pool(Device device, std::unique_ptr<Allocator> allocator);
-  void take_back(std::byte* memory, std::size_t room, std::size_t bytes, Use use) noexcept;
+  struct Held {
+    std::size_t room = 0, bytes = 0;
+    Use use = Use::workspace;
+  };
+  void add(const Held& held);
+  void subtract(const Held& held) noexcept;
+  void take_back(std::byte* memory) noexcept;
   [[noreturn]] void out_of_memory(std::size_t bytes, Use use, const char* why) const;
 
   Device device_;
   std::unique_ptr<Allocator> allocator_;
   mutable std::mutex mutex_;
   std::multimap<std::size_t, std::byte*> free_;  // by size
+  std::unordered_map<const std::byte*, Held> held_;
   std::array<Count, use_count> counts_;
   Count total_;
   std::uint64_t reserved_ = 0, limit_ = 0;

@@ -6,10 +6,16 @@ namespace bitloom::nn {
 
 Tensor::Tensor(Pool& pool, const Shape& shape, DType dtype, Use use)
     : memory_(pool.allocate(shape.size() * dtype_size(dtype), use)),
+      pool_(&pool),
+      block_(memory_.get()),
       shape_(shape),
       size_(shape.size()),
       dtype_(dtype),
       device_(pool.device()) {}
+
+void Tensor::count_as(Use use) const {
+  if (pool_ != nullptr) pool_->count_as(block_, use);
+}
 
 Tensor Tensor::reshaped(const Shape& shape) const {
   if (shape.size() != size_) fail(ErrorKind::internal, "tensor {} cannot be seen as {}", to_text(*this), to_text(shape));

@@ -34,6 +34,9 @@ class Tensor {
     return {static_cast<T*>(data()), size_};
   }
 
+  // From now on all of the memory that this tensor is in is counted as being for `use`.
+  void count_as(Use use) const;
+
   // The same memory. Throw Error(internal) if the number of elements differs, or if there are fewer rows (of the first axis).
   Tensor reshaped(const Shape& shape) const;
   Tensor slice(std::size_t begin, std::size_t end) const;
@@ -42,6 +45,8 @@ class Tensor {
   void require_host(DType wanted) const;
 
   std::shared_ptr<std::byte> memory_;
+  Pool* pool_ = nullptr;              // alive as long as the memory
+  const std::byte* block_ = nullptr;  // that memory_ is in
   Shape shape_;
   std::size_t size_ = 0;
   DType dtype_ = DType::f32;
