@@ -31,7 +31,7 @@ struct MatmulOptions {
   bool transpose_b = false;                // b is (N,K)
   bool accumulate = false;                 // the product is added to what `out` has
   double scale = 1;                        // of the product
-  Tensor bias;                             // (N) of type P, added to every row; or none. Not with accumulate
+  Tensor bias = {};                        // (N) of type P, added to every row; or none. Not with accumulate
   const Activation* activation = nullptr;  // applied last. Not with accumulate
 };
 
@@ -166,7 +166,7 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
 // All (size) of type P but the copy.
 struct AdamWTensors {
   Tensor value, gradient, mean, variance;
-  Tensor copy;  // the new values converted to V, or none
+  Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
 };
 struct AdamWStep {

@@ -1,0 +1,118 @@
+// Loops over elements: walking vectors, sums and conversions, the optimiser.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nn/cpu/kernels.h"
+
+namespace bitloom::nn {
+namespace {
+
+// What for_vectors() gives to its body: how the vector there is loaded and stored, whole or the part that is left at the end.
+template <typename Isa>
+struct WholeVector {
+  static constexpr bool is_whole = true;
+  template <typename T>
+  BITLOOM_INLINE typename Isa::Float load(const T* from) const {
+    return Isa::load(from);
+  }
+  template <typename T>
+  BITLOOM_INLINE void store(T* to, typename Isa::Float x) const {
+    Isa::store(to, x);
+  }
+};
+template <typename Isa>
+struct PartOfVector {
+  static constexpr bool is_whole = false;
+  std::size_t n;
+  template <typename T>
+  BITLOOM_INLINE typename Isa::Float load(const T* from) const {
+    return Isa::load_part(from, n);
+  }
+  template <typename T>
+  BITLOOM_INLINE void store(T* to, typename Isa::Float x) const {
+    Isa::store_part(to, x, n);
+  }
+};
+
+// Calls body(i, part) for i = 0, width, 2 width, ... below n.
+template <typename Isa, typename Body>
+BITLOOM_INLINE void for_vectors(std::size_t n, Body body) {
+  std::size_t i = 0;
+  for (; i + Isa::width <= n; i += Isa::width) body(i, WholeVector<Isa>());
+  if (i < n) body(i, PartOfVector<Isa>{n - i});
+}
+
+template <typename Isa, typename V>
+void add(const V* a, const V* b, V* y, std::size_t n) {
+  for_vectors<Isa>(
+      n, [=](std::size_t i, auto part)
+             __attribute__((always_inline)) { part.store(y + i, part.load(a + i) + part.load(b + i)); });
+}
+
+template <typename Isa, typename X, typename V>
+void scale_add(float alpha, const X* x, float beta, V* y, std::size_t n) {
+  const auto factor = Isa::splat(alpha);
+  if (beta == 0) {
+    for_vectors<Isa>(
+        n, [=](std::size_t i, auto part) __attribute__((always_inline)) { part.store(y + i, factor * part.load(x + i)); });
+    return;
+  }
+  const auto keep = Isa::splat(beta);
+  for_vectors<Isa>(
+      n, [=](std::size_t i, auto part) __attribute__((always_inline)) {
+        part.store(y + i, Isa::fma(keep, part.load(y + i), factor * part.load(x + i)));
+      });
+}
+
+template <typename Isa, typename V>
+void adamw(const AdamWFactors& f, float* value, const float* gradient, float* mean, float* variance, V* copy, std::size_t n) {
+  using Float = typename Isa::Float;
+  const Float gradient_scale = Isa::splat(f.gradient_scale), epsilon = Isa::splat(f.epsilon);
+  const Float beta1 = Isa::splat(f.beta1), rest1 = Isa::splat(f.rest1);
+  const Float beta2 = Isa::splat(f.beta2), rest2 = Isa::splat(f.rest2);
+  const Float variance_factor = Isa::splat(f.variance_factor);
+  const Float rate = Isa::splat(f.rate * f.mean_factor), decay = Isa::splat(f.decay);
+  for_vectors<Isa>(
+      n, [=](std::size_t i, auto part) __attribute__((always_inline)) {
+        const Float g = part.load(gradient + i) * gradient_scale;
+        const Float m = Isa::fma(beta1, part.load(mean + i), rest1 * g);
+        const Float v = Isa::fma(beta2, part.load(variance + i), rest2 * (g * g));
+        const Float old = part.load(value + i);
+        // The decay is formed apart from the value: 1 - decay would be rounded to a multiple of 2^-24, often coarser than decay.
+        const Float step = (rate * m) / (Isa::sqrt(v * variance_factor) + epsilon);
+        const Float fresh = old - Isa::fma(decay, old, step);
+        part.store(mean + i, m);
+        part.store(variance + i, v);
+        part.store(value + i, fresh);
+        if (copy != nullptr) part.store(copy + i, fresh);
+      });
+}
+
+// A square of a float is exact in double. The order of the sum is that of sixteen lanes, whatever the width of vectors.
+template <typename Isa, typename V>
+double sum_of_squares(const V* x, std::size_t n) {
+  constexpr std::size_t lanes = 16;
+  typename Isa::Squares sums[lanes / Isa::width];
+  for (auto& each : sums) each = Isa::no_squares();
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < lanes / Isa::width; ++k) Isa::add_squares(sums[k], Isa::load(x + i + k * Isa::width));
+  }
+  for (std::size_t k = 0; i + k * Isa::width < n; ++k) {
+    const std::size_t left = n - i - k * Isa::width;
+    Isa::add_squares(sums[k], left >= Isa::width ? Isa::load(x + i + k * Isa::width)
+                                                 : Isa::load_part(x + i + k * Isa::width, left));
+  }
+  double lane[lanes];
+  for (std::size_t k = 0; k < lanes / Isa::width; ++k) Isa::store_squares(lane + k * Isa::width, sums[k]);
+  for (std::size_t half = lanes / 2; half > 0; half /= 2) {
+    for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
+  }
+  return lane[0];
+}
+
+}  // namespace
+}  // namespace bitloom::nn

@@ -1,0 +1,26 @@
+// The tables of vector kernels, one per file of isa/, and the choice between them. Private to src/nn/cpu and to the tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/cpu/kernels.h"
+
+namespace bitloom::nn {
+
+// Each is the only symbol that its file exports (scripts/check-symbols): a stray inline function compiled with an ISA's flags
+// could be the copy that the linker keeps for the whole program.
+extern const VectorKernels baseline_vector_kernels;
+extern const VectorKernels avx2_vector_kernels;
+extern const VectorKernels avx512_vector_kernels;
+extern const VectorKernels avx512_bf16_vector_kernels;
+
+// The table in use: the best that this CPU supports, or the one that BITLOOM_ISA names (ref: the baseline). Decided at the
+// first call; throws a usage error if that name is unknown or not supported.
+const VectorKernels& vector_kernels();
+// The table of that name, one of those of BITLOOM_ISA.
+const VectorKernels& vector_kernels(const std::string& name);
+// All tables that this CPU supports, the best first and the baseline last.
+std::vector<const VectorKernels*> supported_vector_kernels();
+
+}  // namespace bitloom::nn

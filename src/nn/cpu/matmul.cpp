@@ -1,0 +1,225 @@
+// Matrix products by oneDNN.
+#include <omp.h>
+
+#include <array>
+#include <string_view>
+#include <tuple>
+
+#include "nn/cpu/cpu_backend.h"
+#include "nn/cpu/elements.h"
+#include "nn/cpu/onednn.h"
+
+namespace bitloom::nn {
+namespace {
+
+// Functions that oneDNN applies to the product while it is in registers. Only those that it computes to 5e-7 of the largest
+// value: its softplus is four times worse, and its relu makes a NaN 0, which would hide an overflow.
+struct Fused {
+  std::string_view name;
+  dnnl::algorithm algorithm;
+  float alpha;
+};
+constexpr std::array fused_table = {
+    Fused{"gelu", dnnl::algorithm::eltwise_gelu_erf, 0}, Fused{"gelu_tanh", dnnl::algorithm::eltwise_gelu_tanh, 0},
+    Fused{"silu", dnnl::algorithm::eltwise_swish, 1},    Fused{"sigmoid", dnnl::algorithm::eltwise_logistic, 0},
+    Fused{"tanh", dnnl::algorithm::eltwise_tanh, 0},
+};
+
+const Fused* find_fused(const Activation* activation) {
+  if (activation == nullptr) return nullptr;
+  for (const Fused& each : fused_table) {
+    if (each.name == activation->name) return &each;
+  }
+  return nullptr;
+}
+
+// out (S,M,N) = scale a (S,M,K) b (S,K,N) + bias (N), and what else decides how it is computed.
+struct Product {
+  std::size_t s, m, k, n;
+  std::size_t b_stride;  // elements from one row of b, as it is in memory, to the next
+  bool transpose_a, transpose_b, accumulate, has_bias, has_scale;
+  DType in, out;
+  const Fused* fused;
+
+  CacheKey key() const {
+    std::uint64_t what = fused == nullptr ? 0U : static_cast<std::uint64_t>(fused - fused_table.data() + 1);
+    for (const bool flag : {transpose_a, transpose_b, accumulate, has_bias, has_scale}) what = what << 1U | std::uint64_t{flag};
+    for (const DType dtype : {in, out}) what = what << 8U | static_cast<std::uint64_t>(dtype);
+    // oneDNN divides the work when it builds a primitive, for the number of threads at that time.
+    const auto threads = static_cast<std::uint64_t>(omp_get_max_threads());
+    return {static_cast<std::uint64_t>(Operation::matmul), what, s, m, k, n, b_stride, threads};
+  }
+};
+
+using Desc = dnnl::memory::desc;
+using Dim = dnnl::memory::dim;
+
+// (S,R,C), or (R,C) if S is 1, whose rows or, where it is transposed, columns are contiguous and `stride` apart.
+Desc matrices(std::size_t s, std::size_t r, std::size_t c, bool transposed, std::size_t stride, DType dtype) {
+  const auto rows = static_cast<Dim>(r);
+  const auto columns = static_cast<Dim>(c);
+  const auto apart = static_cast<Dim>(stride);
+  const Dim row_stride = transposed ? 1 : apart;
+  const Dim column_stride = transposed ? apart : 1;
+  if (s == 1) return {{rows, columns}, onednn_type(dtype), {row_stride, column_stride}};
+  return {{static_cast<Dim>(s), rows, columns}, onednn_type(dtype), {rows * columns, row_stride, column_stride}};
+}
+
+// (1,1,C) for S matrices, (1,C) for one.
+Desc row_for(std::size_t s, std::size_t c) {
+  const auto columns = static_cast<Dim>(c);
+  if (s == 1) return {{1, columns}, dnnl::memory::data_type::f32, {columns, 1}};
+  return {{1, 1, columns}, dnnl::memory::data_type::f32, {columns, columns, 1}};
+}
+
+// The layout of b for the kernel: that which it has, or a better one into which it is copied first.
+Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
+  const auto copied = [&](dnnl::memory::format_tag tag) {
+    return Desc({static_cast<Dim>(product.k), static_cast<Dim>(product.n)}, onednn_type(product.in), tag);
+  };
+  if (product.s != 1) return plain;
+  // For two transposed operands oneDNN may fall back to a kernel that sums by threads.
+  if (product.transpose_a && product.transpose_b) return copied(dnnl::memory::format_tag::ab);
+  // With many rows of a, copying costs less than the kernel's reading of rows far apart: 3 to 16% of the whole are gained (M
+  // 1024 and more, K and N 512 to 4096). It does not pay where the kernel copies b anyway because it is transposed, and large
+  // ones would take too much memory.
+  constexpr std::size_t least_rows = 1024;
+  constexpr std::size_t most_bytes = std::size_t{64} << 20U;
+  const bool pays = !product.transpose_a && !product.transpose_b && product.m >= least_rows;
+  return pays && product.k * product.n * dtype_size(product.in) <= most_bytes ? copied(dnnl::memory::format_tag::any) : plain;
+}
+
+// The arguments of the call: a, b, the scale if there is one, the bias if there is one, out.
+LaidOutCall build(const dnnl::engine& engine, const Product& product) {
+  const auto [s, m, k, n] = std::tuple(product.s, product.m, product.k, product.n);
+  const Desc a = matrices(s, m, k, product.transpose_a, product.transpose_a ? m : k, product.in);
+  const Desc plain_b = matrices(s, k, n, product.transpose_b, product.b_stride, product.in);
+  const Desc out = matrices(s, m, n, false, n, product.out);
+  std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, plain_b}};
+
+  dnnl::post_ops post_ops;
+  const auto append_binary = [&](dnnl::algorithm algorithm, const Desc& operand) {
+    arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_ops.len()) | DNNL_ARG_SRC_1, operand});
+    post_ops.append_binary(algorithm, operand);
+  };
+  Desc bias;
+  // The scale is an argument, not a constant of the primitive: there are scales that are learned. oneDNN adds its own bias
+  // before it.
+  if (product.has_scale) {
+    append_binary(dnnl::algorithm::binary_mul, row_for(product.s, 1));
+    if (product.has_bias) append_binary(dnnl::algorithm::binary_add, row_for(product.s, product.n));
+  } else if (product.has_bias) {
+    bias = row_for(product.s, product.n);
+    arguments.push_back({DNNL_ARG_BIAS, bias});
+  }
+  if (product.accumulate) post_ops.append_sum(1.F);
+  if (product.fused != nullptr) compat::append_eltwise(post_ops, product.fused->algorithm, product.fused->alpha, 0);
+  arguments.push_back({DNNL_ARG_DST, out});
+
+  const auto pd = compat::matmul(engine, a, kernel_layout_of_b(product, plain_b), bias, out, compat::attributes(post_ops));
+  arguments[1].layout = pd.weights_desc();
+  LaidOutCall call;
+  call.main = std::make_unique<Call>(engine, dnnl::matmul(pd), pd.scratchpad_desc(), arguments);
+  call.bytes = pd.weights_desc().get_size();
+  if (pd.weights_desc() != plain_b) call.reorder = make_reorder(engine, plain_b, pd.weights_desc());
+  return call;
+}
+
+Product describe(const Tensor& a, const Tensor& b, const Tensor& out, const MatmulOptions& options) {
+  const std::size_t axes = a.shape().axes();
+  return {.s = axes == 3 ? a.shape()[0] : 1,
+          .m = a.shape()[options.transpose_a ? axes - 1 : axes - 2],
+          .k = a.shape()[options.transpose_a ? axes - 2 : axes - 1],
+          .n = b.shape()[options.transpose_b ? axes - 2 : axes - 1],
+          .b_stride = b.shape()[axes - 1],
+          .transpose_a = options.transpose_a,
+          .transpose_b = options.transpose_b,
+          .accumulate = options.accumulate,
+          .has_bias = static_cast<bool>(options.bias),
+          .has_scale = options.scale != 1,
+          .in = a.dtype(),
+          .out = out.dtype(),
+          .fused = find_fused(options.activation)};
+}
+
+// a, b and out in the types of `product`.
+void run(OneDnn& onednn, const Product& product, const void* a, const void* b, const MatmulOptions& options, void* out) {
+  LaidOutCall& call = onednn.call(product.key(), [&] { return build(onednn.engine(), product); });
+  const auto scale = static_cast<float>(options.scale);
+  std::array<const void*, 5> pointers{};
+  std::size_t count = 0;
+  pointers[count++] = a;
+  pointers[count++] = onednn.lay_out(call, b);
+  if (product.has_scale) pointers[count++] = &scale;
+  if (product.has_bias) pointers[count++] = options.bias.data();
+  pointers[count++] = out;
+  onednn.run(*call.main, std::span(pointers.data(), count));
+}
+
+// Where a is transposed and K at least 2048, as in gradients of weights, oneDNN has several threads sum over parts of K if M
+// and N give them too little work; the result then depends on their number. Parts of our own, which depend on K alone, keep it
+// from that.
+std::size_t parts_of(const Product& product) {
+  constexpr std::size_t limit = 2048;
+  constexpr std::size_t part = 1024;
+  return product.s == 1 && product.transpose_a && product.k >= limit ? (product.k + part - 1) / part : 1;
+}
+
+// The same; out is f32 if there are parts.
+void run_parts(OneDnn& onednn, const Product& product, const void* a, const void* b, const MatmulOptions& options, void* out) {
+  const std::size_t parts = parts_of(product);
+  if (parts == 1) return run(onednn, product, a, b, options, out);
+  const std::size_t size = ((product.k + parts - 1) / parts + 63) / 64 * 64;
+  for (std::size_t begin = 0; begin < product.k; begin += size) {
+    const bool is_first = begin == 0;
+    const bool is_last = begin + size >= product.k;
+    Product part = product;
+    part.k = is_last ? product.k - begin : size;
+    part.accumulate = product.accumulate || !is_first;
+    part.has_bias = product.has_bias && is_first;
+    part.fused = is_last ? product.fused : nullptr;
+    const std::size_t element = dtype_size(product.in);
+    run(onednn, part, static_cast<const std::byte*>(a) + begin * product.m * element,
+        static_cast<const std::byte*>(b) + begin * (product.transpose_b ? 1 : product.b_stride) * element, options, out);
+  }
+}
+
+// In f32 what the machine does not multiply as bf16, and sums of parts before they are rounded.
+void run_typed(OneDnn& onednn, Product product, const Tensor& a, const Tensor& b, const MatmulOptions& options, Tensor& out) {
+  const void* a_v = a.data();
+  const void* b_v = b.data();
+  if (!onednn.has_bf16() && a.dtype() == DType::bf16) {
+    product.in = DType::f32;
+    a_v = as_f32(a, onednn.a);
+    b_v = as_f32(b, onednn.b);
+  }
+  if (out.dtype() == DType::f32 || (product.in == DType::bf16 && parts_of(product) == 1)) {
+    return run_parts(onednn, product, a_v, b_v, options, out.data());
+  }
+  product.out = DType::f32;
+  auto* out_f32 = static_cast<float*>(onednn.out.get(out.size() * sizeof(float)));
+  if (product.accumulate) bf16_to_f32(out.as<bf16>(), out_f32);
+  run_parts(onednn, product, a_v, b_v, options, out_f32);
+  f32_to_bf16({out_f32, out.size()}, out.as<bf16>().data());
+}
+
+}  // namespace
+
+void CpuBackend::matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) {
+  if (out.size() == 0) return;
+  const Product product = describe(a, b, out, options);
+  if (product.k == 0) {
+    if (!options.accumulate) fill_rows(out, options.bias);
+    if (options.activation != nullptr) activate(*options.activation, out, out);
+    return;
+  }
+  translate_errors(
+      "matmul", [&] { run_typed(*onednn_, product, a, b, options, out); },
+      [&] {
+        return fmt::format("a {}{}, b {}{}, out {}", to_text(a), options.transpose_a ? " transposed" : "", to_text(b),
+                           options.transpose_b ? " transposed" : "", to_text(out));
+      });
+  if (options.activation != nullptr && product.fused == nullptr) activate(*options.activation, out, out);
+}
+
+}  // namespace bitloom::nn

@@ -1,0 +1,126 @@
+// oneDNN as the files of this folder use it: primitives are built once per kind of call and kept, their scratch memory is one
+// buffer that all share.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "nn/cpu/dnnl_compat.h"
+#include "nn/cpu/lru_cache.h"
+#include "nn/pool.h"
+#include "nn/tensor.h"
+
+namespace bitloom::nn {
+
+// Memory that grows to what was asked for at most and is written anew by every op.
+class Workspace {
+ public:
+  Workspace() = default;
+  ~Workspace() { release(); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  // At least so many bytes, aligned to 64. Throws Error(io).
+  void* get(std::size_t bytes);
+
+ private:
+  void release();
+
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// A primitive and the memory objects that it is called with; they get their pointers at every call. Building memory objects
+// costs more than a small product. A Call runs in one thread at a time, different ones in as many as they like.
+class Call {
+ public:
+  struct Argument {
+    int index;  // DNNL_ARG_...
+    dnnl::memory::desc layout;
+  };
+
+  // `scratchpad`: the primitive descriptor's.
+  Call(const dnnl::engine& engine, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
+       std::span<const Argument> arguments);
+
+  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  // Pointers in the order of the arguments. Throws dnnl::error.
+  void run(void* scratchpad, std::span<const void* const> pointers);
+
+ private:
+  dnnl::stream stream_;
+  dnnl::primitive primitive_;
+  std::size_t scratchpad_bytes_;
+  std::vector<dnnl::memory> memories_;  // the scratchpad last
+  std::vector<dnnl_exec_arg_t> arguments_;
+};
+
+// A primitive one of whose operands, the weights, has a layout of its own.
+struct LaidOutCall {
+  std::unique_ptr<Call> main;
+  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, for gradients of weights: one per group of images
+  std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
+  std::size_t bytes = 0;          // of the weights in the layout of `main`
+};
+
+// What an operation is: the first word of its key.
+enum class Operation : std::uint64_t { matmul, convolution, convolution_data, convolution_weights };
+
+class OneDnn {
+ public:
+  OneDnn();
+
+  const dnnl::engine& engine() const { return engine_; }
+  // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted
+  // to f32 then.
+  bool has_bf16() const { return has_bf16_; }
+
+  // The call of a key, built by build() if there is none.
+  template <typename Build>
+  LaidOutCall& call(const CacheKey& key, Build&& build) {
+    return calls_.get(key, std::forward<Build>(build));
+  }
+  // The weights in the layout of `call`: in `layout`, unless theirs is plain.
+  const void* lay_out(LaidOutCall& call, const void* plain);
+  void run(Call& call, std::span<const void* const> pointers) {
+    call.run(call.scratchpad_bytes() == 0 ? nullptr : scratchpad.get(call.scratchpad_bytes()), pointers);
+  }
+
+  // What one op needs at a time: the primitive's scratch memory, and inputs and output in another type or layout.
+  Workspace scratchpad, a, b, layout, out;
+
+ private:
+  dnnl::engine engine_;
+  bool has_bf16_;
+  LruCache<LaidOutCall> calls_;
+};
+
+dnnl::memory::data_type onednn_type(DType dtype);
+
+// Between two layouts of the same values; with `adds`, they are added to what is there.
+std::unique_ptr<Call> make_reorder(const dnnl::engine& engine, const dnnl::memory::desc& from, const dnnl::memory::desc& to,
+                                   bool adds = false);
+
+// The elements of an f32 or bf16 tensor as f32, in `memory` unless they are f32.
+const float* as_f32(const Tensor& tensor, Workspace& memory);
+void f32_to_bf16(std::span<const float> from, bf16* to);
+void bf16_to_f32(std::span<const bf16> from, float* to);
+
+// Runs work() of an op; oneDNN's errors become Error(internal) that names the op and describe().
+template <typename Work, typename Describe>
+void translate_errors(std::string_view op, Work&& work, Describe&& describe) {
+  try {
+    std::forward<Work>(work)();
+  } catch (const dnnl::error& error) {
+    fail(ErrorKind::internal, "{}: oneDNN: {} (status {}): {}", op, error.what(), static_cast<int>(error.status), describe());
+  }
+}
+
+}  // namespace bitloom::nn

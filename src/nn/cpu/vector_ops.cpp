@@ -1,0 +1,221 @@
+// The ops of CpuBackend that go element by element, and the optimiser's: which piece of which tensor the kernels get.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "nn/cpu/cpu_backend.h"
+#include "nn/cpu/elements.h"
+#include "nn/cpu/kernel_tables.h"
+#include "nn/cpu/parallel.h"
+#include "nn/cpu/vector_arguments.h"
+#include "nn/dropout.h"
+#include "nn/few_bit.h"
+
+namespace bitloom::nn {
+namespace {
+
+std::size_t number_of(const Activation& activation) {
+  const auto* const found = std::ranges::find(point_function_names, std::string_view(activation.name));
+  if (found == std::end(point_function_names)) fail(ErrorKind::internal, "activation {}: no kernel", activation.name);
+  return static_cast<std::size_t>(found - std::begin(point_function_names));
+}
+
+unsigned bits_of(const FewBitTable& table) { return static_cast<unsigned>(std::bit_width(table.levels.size() - 1)); }
+
+}  // namespace
+
+DropoutKey key_of(const Dropout& dropout) {
+  const std::uint32_t threshold = dropout_threshold(dropout.rate);
+  const float factor = threshold < 65536 ? static_cast<float>(dropout_factor(threshold)) : 0;
+  return {dropout.seed, dropout.site, threshold, factor};
+}
+
+void CpuBackend::convert(const Tensor& x, Tensor& y) { scale_add(1, x, 0, y); }
+
+void CpuBackend::fill(Tensor& y, double value) {
+  const auto fill_with = [&]<typename T>(T element) {
+    T* const to = elements<T>(y);
+    for_elements(y.size(), sizeof(T), [=](std::size_t first, std::size_t n) { std::fill_n(to + first, n, element); });
+  };
+  switch (y.dtype()) {
+    case DType::u8: return fill_with(static_cast<std::uint8_t>(value));
+    case DType::i8: return fill_with(static_cast<std::int8_t>(value));
+    case DType::u16: return fill_with(static_cast<std::uint16_t>(value));
+    case DType::i16: return fill_with(static_cast<std::int16_t>(value));
+    case DType::u32: return fill_with(static_cast<std::uint32_t>(value));
+    case DType::i32: return fill_with(static_cast<std::int32_t>(value));
+    case DType::u64: return fill_with(static_cast<std::uint64_t>(value));
+    case DType::i64: return fill_with(static_cast<std::int64_t>(value));
+    case DType::f32: return fill_with(static_cast<float>(value));
+    case DType::f64: return fill_with(value);
+    case DType::bf16: return fill_with(to_bf16(static_cast<float>(value)));
+    case DType::f16: return fill_with(to_f16(static_cast<float>(value)));
+  }
+}
+
+void CpuBackend::add(const Tensor& a, const Tensor& b, Tensor& y) {
+  with_type(y.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().add;
+    const V* const from_a = elements<V>(a);
+    const V* const from_b = elements<V>(b);
+    V* const to = elements<V>(y);
+    for_elements(y.size(), 3 * sizeof(V), [=](std::size_t i, std::size_t n) { kernel(from_a + i, from_b + i, to + i, n); });
+  });
+}
+
+void CpuBackend::scale_add(double alpha, const Tensor& x, double beta, Tensor& y) {
+  const auto a = static_cast<float>(alpha);
+  const auto b = static_cast<float>(beta);
+  with_type(y.dtype(), [&]<typename V>(V) {
+    V* const to = elements<V>(y);
+    const ValueKernels<V>& kernels = vector_kernels().of<V>();
+    if (x.dtype() == DType::bf16) {
+      const bf16* const from = elements<bf16>(x);
+      for_elements(y.size(), 4 + sizeof(V),
+                   [=, &kernels](std::size_t i, std::size_t n) { kernels.scale_add_bf16(a, from + i, b, to + i, n); });
+    } else {
+      const float* const from = elements<float>(x);
+      for_elements(y.size(), 4 + sizeof(V),
+                   [=, &kernels](std::size_t i, std::size_t n) { kernels.scale_add_f32(a, from + i, b, to + i, n); });
+    }
+  });
+}
+
+void CpuBackend::activate(const Activation& activation, const Tensor& x, Tensor& y) {
+  const std::size_t function = number_of(activation);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().activate[function];
+    const V* const from = elements<V>(x);
+    V* const to = elements<V>(y);
+    for_elements(x.size(), 2 * sizeof(V), [=](std::size_t i, std::size_t n) { kernel(from + i, to + i, n); });
+  });
+}
+
+void CpuBackend::activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) {
+  const std::size_t function = number_of(activation);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().activate_backward[function];
+    const V* const from = elements<V>(x);
+    const V* const slope = elements<V>(dy);
+    V* const to = elements<V>(dx);
+    for_elements(x.size(), 3 * sizeof(V), [=](std::size_t i, std::size_t n) { kernel(from + i, slope + i, to + i, n); });
+  });
+}
+
+void CpuBackend::activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                                  Tensor& stash) {
+  const std::size_t function = number_of(activation);
+  const unsigned bits = bits_of(table);
+  const bool even = table.even;
+  const std::vector<float> boundaries(table.boundaries.begin(), table.boundaries.end());
+  std::uint8_t* const packed = elements<std::uint8_t>(stash);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const ValueKernels<V>& kernels = vector_kernels().of<V>();
+    const V* const from = elements<V>(x);
+    V* const to = elements<V>(y);
+    // Numbers first: y may be x. The second reading finds the piece in the cache.
+    for_elements(x.size(), 2 * sizeof(V), [&](std::size_t i, std::size_t n) {
+      kernels.few_bit_indices(from + i, n, boundaries.data(), bits, even, packed + i / 8 * bits);
+      kernels.activate[function](from + i, to + i, n);
+    });
+  });
+}
+
+void CpuBackend::activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) {
+  const unsigned bits = bits_of(table);
+  std::array<float, 256> levels = {};
+  std::copy(table.levels.begin(), table.levels.end(), levels.begin());
+  const std::uint8_t* const packed = elements<std::uint8_t>(stash);
+  with_type(dy.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().few_bit_backward;
+    const V* const slope = elements<V>(dy);
+    V* const to = elements<V>(dx);
+    for_elements(dy.size(), 2 * sizeof(V), [&](std::size_t i, std::size_t n) {
+      kernel(packed + i / 8 * bits, levels.data(), bits, slope + i, to + i, n);
+    });
+  });
+}
+
+void CpuBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
+  const DropoutKey key = key_of(dropout);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().dropout;
+    const V* const from = elements<V>(x);
+    V* const to = elements<V>(y);
+    for_elements(x.size(), 2 * sizeof(V),
+                 [&](std::size_t i, std::size_t n) { kernel(key, i / dropout_group, from + i, to + i, n); });
+  });
+}
+
+namespace {
+
+// A piece of one of many tensors.
+struct TensorPiece {
+  std::size_t tensor = 0, first = 0, size = 0;
+};
+
+// All pieces of all tensors, so that many small ones keep as many threads busy as a large one.
+template <typename SizeOf>
+std::vector<TensorPiece> pieces_of(std::size_t tensors, SizeOf size_of) {
+  std::vector<TensorPiece> pieces;
+  for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
+    const std::size_t size = size_of(tensor);
+    for (std::size_t first = 0; first < size; first += piece_elements) {
+      pieces.push_back({tensor, first, std::min(piece_elements, size - first)});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
+  AdamWFactors factors;
+  factors.gradient_scale = static_cast<float>(step.gradient_scale);
+  factors.beta1 = static_cast<float>(step.beta1);
+  factors.rest1 = static_cast<float>(1 - step.beta1);
+  factors.beta2 = static_cast<float>(step.beta2);
+  factors.rest2 = static_cast<float>(1 - step.beta2);
+  factors.mean_factor = static_cast<float>(1 / (1 - std::pow(step.beta1, static_cast<double>(step.step))));
+  factors.variance_factor = static_cast<float>(1 / (1 - std::pow(step.beta2, static_cast<double>(step.step))));
+  factors.epsilon = static_cast<float>(step.epsilon);
+  factors.rate = static_cast<float>(step.rate);
+  AdamWFactors decaying = factors;
+  decaying.decay = static_cast<float>(step.rate * step.decay);
+  const VectorKernels& kernels = vector_kernels();
+  const std::vector<TensorPiece> pieces = pieces_of(tensors.size(), [&](std::size_t i) { return tensors[i].value.size(); });
+  for_pieces(pieces.size(), pieces.size() > 2, [&](std::size_t p) {
+    const auto [tensor, first, n] = pieces[p];
+    const AdamWTensors& each = tensors[tensor];
+    const AdamWFactors& f = each.decays ? decaying : factors;
+    const auto at = [first = first](const Tensor& one) { return elements<float>(one) + first; };
+    if (each.copy && each.copy.dtype() == DType::bf16) {
+      kernels.on_bf16.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
+                            elements<bf16>(each.copy) + first, n);
+    } else {
+      kernels.on_f32.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
+                           each.copy ? at(each.copy) : nullptr, n);
+    }
+  });
+}
+
+double CpuBackend::sum_of_squares(std::span<const Tensor> tensors) {
+  const VectorKernels& kernels = vector_kernels();
+  const std::vector<TensorPiece> pieces = pieces_of(tensors.size(), [&](std::size_t i) { return tensors[i].size(); });
+  std::vector<double> sums(pieces.size());
+  for_pieces(pieces.size(), pieces.size() > 8, [&](std::size_t p) {
+    const auto [tensor, first, n] = pieces[p];
+    const Tensor& x = tensors[tensor];
+    sums[p] = x.dtype() == DType::bf16 ? kernels.on_bf16.sum_of_squares(elements<bf16>(x) + first, n)
+                                       : kernels.on_f32.sum_of_squares(elements<float>(x) + first, n);
+  });
+  double sum = 0;
+  for (const double each : sums) sum += each;
+  return sum;
+}
+
+}  // namespace bitloom::nn

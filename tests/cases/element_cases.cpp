@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+
+#include "tests/cases/case.h"
+
+namespace bitloom::test {
+namespace {
+
+std::vector<std::size_t> sizes() {
+  std::vector<std::size_t> sizes = odd_sizes;
+  sizes.insert(sizes.end(), {0, 8, 1000});
+  return sizes;
+}
+
+constexpr std::size_t large = 100001;
+
+OpCase convert_case(std::size_t n, Kind from, Kind to, std::vector<DType> types) {
+  OpCase c;
+  c.ops = {"convert"};
+  c.name = fmt::format("{} elements", n);
+  c.inputs = {{"x", from, {n}, normal_numbers(n, 1, 10)}};
+  c.outputs = {overwritten("y", {n}, to)};
+  c.forward = [](nn::Engine& engine, Tensors& t) { nn::convert(engine, t["x"], t["y"]); };
+  c.types = std::move(types);
+  c.is_large = n == large;
+  return c;
+}
+
+OpCase fill_case(std::size_t n, Kind kind, double value) {
+  OpCase c;
+  c.ops = {"fill"};
+  c.name = fmt::format("{} elements with {}", n, value);
+  c.outputs = {overwritten("y", {n}, kind)};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::fill(engine, t["y"], value); };
+  return c;
+}
+
+OpCase add_case(std::size_t n) {
+  OpCase c;
+  c.ops = {"add"};
+  c.name = fmt::format("{} elements", n);
+  c.inputs = {values("a", {n}, 1), values("b", {n}, 2)};
+  c.outputs = {overwritten("y", {n})};
+  c.forward = [](nn::Engine& engine, Tensors& t) { nn::add(engine, t["a"], t["b"], t["y"]); };
+  c.forward_in_place = {{"y", "a"}};
+  c.is_large = n == large;
+  return c;
+}
+
+OpCase scale_add_case(std::size_t n, double alpha, double beta, Kind from, Kind to) {
+  OpCase c;
+  c.ops = {"scale_add"};
+  c.name = fmt::format("{} elements, {} x + {} y", n, alpha, beta);
+  c.inputs = {{"x", from, {n}, normal_numbers(n, 1)}};
+  // Poison must not get through a factor of 0.
+  c.outputs = {{"y", to, {n}, beta == 0 ? std::vector<double>() : normal_numbers(n, 2)}};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::scale_add(engine, alpha, t["x"], beta, t["y"]); };
+  c.is_large = n == large;
+  return c;
+}
+
+OpCase dropout_case(const nn::Shape& shape, const nn::Dropout& dropout) {
+  OpCase c;
+  c.ops = {"dropout"};
+  c.name = fmt::format("{}, rate {}", to_text(shape), dropout.rate);
+  c.inputs = {values("x", shape, 1)};
+  c.outputs = {overwritten("y", shape)};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::dropout(engine, dropout, t["x"], t["y"]); };
+  c.upstream = {values("dy", shape, 2)};
+  c.gradients = {overwritten("dx", shape)};
+  c.backward = [=](nn::Engine& engine, Tensors& t) { nn::dropout(engine, dropout, t["dy"], t["dx"]); };
+  c.forward_in_place = {{"y", "x"}};
+  c.backward_in_place = {{"dx", "dy"}};
+  c.is_large = shape.size() >= large;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> element_cases() {
+  std::vector<OpCase> cases;
+  std::vector<std::size_t> all = sizes();
+  all.push_back(large);
+  for (const std::size_t n : all) {
+    cases.push_back(convert_case(n, Kind::values, Kind::f32, {DType::f64, DType::bf16, DType::f16}));
+    cases.push_back(convert_case(n, Kind::f32, Kind::values, {DType::f64, DType::bf16, DType::f16}));
+    cases.push_back(add_case(n));
+    cases.push_back(scale_add_case(n, 0.7, -1.25, Kind::values, Kind::values));
+    cases.push_back(scale_add_case(n, 0.7, 0, Kind::values, Kind::values));
+    cases.push_back(scale_add_case(n, -3, 1, Kind::values, Kind::parameters));
+    cases.push_back(scale_add_case(n, 2, 0.5, Kind::parameters, Kind::values));
+    cases.push_back(fill_case(n, Kind::values, -1.5));
+    cases.push_back(fill_case(n, Kind::i32, -7));
+    cases.push_back(fill_case(n, Kind::u8, 255));
+    cases.push_back(dropout_case({n}, {.rate = 0.25, .seed = 5, .site = 77}));
+  }
+  OpCase add_other = add_case(33);
+  add_other.forward_in_place = {{"y", "b"}};
+  cases.push_back(add_other);
+  cases.push_back(fill_case(33, Kind::parameters, 0.25));
+  cases.push_back(scale_add_case(33, 0, 1, Kind::values, Kind::values));
+  const std::uint64_t big = 0xFEDCBA9876543210U;
+  for (const double rate : {0.0, 1e-6, 0.1, 0.5, 0.97}) cases.push_back(dropout_case({7, 33}, {rate, big, ~big}));
+  return cases;
+}
+
+}  // namespace bitloom::test

@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include "tests/cases/case.h"
+
+namespace bitloom::test {
+namespace {
+
+struct Lookup {
+  std::size_t table_rows, rows, columns;
+  Kind table = Kind::parameters;
+  bool accumulate = false;
+  bool is_large = false;
+};
+
+// gather and, as its gradient, scatter_add. There are repeated ids as soon as there are more rows than the table has.
+OpCase lookup_case(const Lookup& p) {
+  const nn::Shape out = {p.rows, p.columns};
+  const nn::Shape table = {p.table_rows, p.columns};
+  OpCase c;
+  c.ops = {"gather", "scatter_add"};
+  c.name = fmt::format("{} rows of {}{}{}", p.rows, to_text(table), p.table == Kind::values ? ", values" : "",
+                       p.accumulate ? ", accumulated" : "");
+  c.inputs = {{"table", p.table, table, normal_numbers(table.size(), 1)},
+              {"ids", Kind::i32, {p.rows}, whole_numbers(p.rows, 2, 0, static_cast<std::int32_t>(p.table_rows) - 1)}};
+  c.outputs = {p.accumulate ? added_to("y", out, 3, Kind::values) : overwritten("y", out)};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::gather(engine, t["table"], t["ids"], t["y"], p.accumulate); };
+  c.upstream = {values("dy", out, 4)};
+  c.gradients = {added_to("dtable", table, 5)};
+  c.backward = [](nn::Engine& engine, Tensors& t) { nn::scatter_add(engine, t["dy"], t["ids"], t["dtable"]); };
+  c.is_large = p.is_large;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> row_cases() {
+  std::vector<OpCase> cases;
+  for (const Kind table : {Kind::parameters, Kind::values}) {
+    for (const bool accumulate : {false, true}) {
+      for (const std::size_t columns : odd_sizes) {
+        cases.push_back(lookup_case({7, 31, columns, table, accumulate}));
+        cases.push_back(lookup_case({127, 3, columns, table, accumulate}));
+      }
+      cases.push_back(lookup_case({1, 33, 5, table, accumulate}));  // every row is the same one
+      cases.push_back(lookup_case({3, 1, 5, table, accumulate}));
+      cases.push_back(lookup_case({3, 0, 5, table, accumulate}));
+      cases.push_back(lookup_case({3, 4, 0, table, accumulate}));
+    }
+  }
+  cases.push_back(lookup_case({.table_rows = 501, .rows = 2003, .columns = 65, .is_large = true}));
+  return cases;
+}
+
+}  // namespace bitloom::test

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include "tests/cases/case.h"
+
+namespace bitloom::test {
+namespace {
+
+struct CrossEntropy {
+  std::size_t rows, columns, classes;
+  double size_of_logits = 2;
+  bool counts_all = false;  // else some targets are -1
+  bool is_large = false;
+};
+
+OpCase cross_entropy_case(const CrossEntropy& p) {
+  constexpr double scale = 0.125;
+  const nn::Shape shape = {p.rows, p.columns};
+  OpCase c;
+  c.ops = {"cross_entropy"};
+  c.name = fmt::format("{}, {} classes{}, logits of {}", to_text(shape), p.classes, p.counts_all ? ", all count" : "",
+                       p.size_of_logits);
+  Slot logits = values("logits", shape, 1, p.size_of_logits);
+  // What is behind the classes would drown them.
+  for (std::size_t i = 0; i < logits.numbers.size(); ++i) {
+    if (i % p.columns >= p.classes) logits.numbers[i] = 1000;
+  }
+  c.inputs = {
+      logits,
+      {"targets", Kind::i32, {p.rows}, whole_numbers(p.rows, 2, p.counts_all ? 0 : -1, static_cast<int>(p.classes) - 1)}};
+  c.outputs = {overwritten("loss", {p.rows}, Kind::parameters)};
+  c.forward = [=](nn::Engine& engine, Tensors& t) {
+    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, t["loss"], nullptr);
+  };
+  c.upstream = {{"dloss", Kind::parameters, {p.rows}, std::vector<double>(p.rows, scale)}};
+  c.gradients = {overwritten("dlogits", shape)};
+  c.backward = [=](nn::Engine& engine, Tensors& t) {
+    nn::Tensor loss = engine.empty({p.rows}, t["loss"].dtype(), nn::Use::workspace);
+    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, loss, &t["dlogits"]);
+  };
+  c.backward_in_place = {{"dlogits", "logits"}};
+  c.is_large = p.is_large;
+  return c;
+}
+
+// Steps 1 to 10 with gradients that change, of two tensors of which one does not decay and one has a copy.
+OpCase adamw_case(std::size_t n, std::size_t other, bool is_large = false) {
+  OpCase c;
+  c.ops = {"adamw"};
+  c.name = fmt::format("{} and {} elements", n, other);
+  c.inputs = {parameters("gradient", {n}, 1), parameters("other_gradient", {other}, 2)};
+  c.outputs = {parameters("value", {n}, 3),
+               parameters("mean", {n}, 4, 0.1),
+               parameters("variance", {n}, 5),
+               parameters("other_value", {other}, 6),
+               parameters("other_mean", {other}, 7, 0),
+               parameters("other_variance", {other}, 8, 0),
+               overwritten("copy", {n})};
+  for (double& v : c.outputs[2].numbers) v *= v;
+  c.forward = [=](nn::Engine& engine, Tensors& t) {
+    nn::AdamWStep step = {.rate = 0.01, .beta1 = 0.9, .beta2 = 0.96, .epsilon = 1e-8, .decay = 0.045};
+    for (step.step = 1; step.step <= 10; ++step.step) {
+      step.gradient_scale = step.step % 3 == 0 ? -0.5 : 0.25;
+      const std::vector<nn::AdamWTensors> tensors = {
+          {t["value"], t["gradient"], t["mean"], t["variance"], t["copy"], true},
+          {t["other_value"], t["other_gradient"], t["other_mean"], t["other_variance"], {}, false}};
+      nn::adamw(engine, tensors, step);
+    }
+  };
+  c.is_large = is_large;
+  return c;
+}
+
+OpCase sum_of_squares_case(const std::vector<std::size_t>& sizes, double size_of_numbers, bool is_large = false) {
+  OpCase c;
+  c.ops = {"sum_of_squares"};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    c.name += fmt::format("{}{}", i == 0 ? "" : " + ", sizes[i]);
+    Slot slot = values(fmt::format("x{}", i), {sizes[i]}, i, size_of_numbers);
+    if (i % 2 == 1) slot.kind = Kind::parameters;
+    c.inputs.push_back(slot);
+  }
+  c.outputs = {overwritten("sum", {1}, Kind::f64)};
+  c.forward = [n = sizes.size()](nn::Engine& engine, Tensors& t) {
+    std::vector<nn::Tensor> tensors;
+    for (std::size_t i = 0; i < n; ++i) tensors.push_back(t[fmt::format("x{}", i)]);
+    const double sum = nn::sum_of_squares(engine, tensors);
+    engine.write(t["sum"], std::as_bytes(std::span(&sum, 1)));
+  };
+  c.limit = 1e-6;  // double precision, whatever is summed
+  c.is_large = is_large;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> loss_cases() {
+  std::vector<OpCase> cases;
+  for (const std::size_t columns : odd_sizes) {
+    cases.push_back(cross_entropy_case({7, columns, columns}));
+    cases.push_back(cross_entropy_case({1, columns, columns, 2, true}));
+    if (columns > 5) cases.push_back(cross_entropy_case({5, columns, columns - 5}));
+  }
+  cases.push_back(cross_entropy_case({5, 7, 1}));
+  cases.push_back(cross_entropy_case({0, 7, 7}));
+  cases.push_back(cross_entropy_case({9, 33, 30, 60}));  // all but sure of one class, often the wrong one
+  cases.push_back(cross_entropy_case({301, 129, 127, 2, false, true}));
+  return cases;
+}
+
+std::vector<OpCase> optimizer_cases() {
+  std::vector<OpCase> cases;
+  for (const std::size_t n : odd_sizes) cases.push_back(adamw_case(n, 5));
+  cases.push_back(adamw_case(0, 1));
+  cases.push_back(adamw_case(70001, 3, true));
+  for (const std::size_t n : odd_sizes) cases.push_back(sum_of_squares_case({n}, 1));
+  cases.push_back(sum_of_squares_case({}, 1));
+  cases.push_back(sum_of_squares_case({0}, 1));
+  cases.push_back(sum_of_squares_case({33, 7, 0, 65}, 1e-4));
+  cases.push_back(sum_of_squares_case({100001, 33}, 100, true));
+  return cases;
+}
+
+}  // namespace bitloom::test

@@ -1,0 +1,90 @@
+// Every op of nn/ops.h, from the descriptions in tests/cases: its gradients are derivatives, and all backends agree.
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "nn/backend.h"
+#include "tests/cases/gradient.h"
+#include "tests/cases/run.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+std::string title(const OpCase& the_case) { return the_case.ops.front() + ": " + the_case.name; }
+
+void check_gradients_of(const std::vector<OpCase>& cases) {
+  nn::Engine engine({}, "ref");
+  std::size_t checked = 0;
+  for (const OpCase& the_case : cases) {
+    if (the_case.backward == nullptr || !the_case.is_differentiable || the_case.is_large) continue;
+    INFO(title(the_case));
+    CHECK(check_gradients(the_case, engine) == "");
+    ++checked;
+  }
+  CHECK(checked > 0);
+}
+
+nn::Device device_of(const std::string& backend) {
+  return backend == "cuda" ? nn::Device{nn::Device::Kind::cuda, 0} : nn::Device{};
+}
+
+void check_backends(const std::vector<OpCase>& cases) {
+  for (const std::string& backend : nn::backends()) {
+    nn::Engine engine(device_of(backend), backend);
+    std::size_t checked = 0;
+    for (const OpCase& the_case : cases) {
+      for (const DType dtype : the_case.types) {
+        if (!engine.backend().supports(dtype)) continue;
+        INFO(backend << ", " << dtype_name(dtype) << ", " << title(the_case));
+        CHECK(check_backend(the_case, engine, dtype) == "");
+        ++checked;
+      }
+    }
+    CHECK(checked > 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gradients of products of matrices", "[nn][gradients]") { check_gradients_of(matrix_cases()); }
+TEST_CASE("gradients of ops on elements", "[nn][gradients]") { check_gradients_of(element_cases()); }
+TEST_CASE("gradients of activations", "[nn][gradients]") { check_gradients_of(activation_cases()); }
+TEST_CASE("gradients of lookups", "[nn][gradients]") { check_gradients_of(row_cases()); }
+TEST_CASE("gradients of norms", "[nn][gradients]") { check_gradients_of(norm_cases()); }
+TEST_CASE("gradients of softmax", "[nn][gradients]") { check_gradients_of(softmax_cases()); }
+TEST_CASE("gradients of attention", "[nn][gradients]") { check_gradients_of(attention_cases()); }
+TEST_CASE("gradients of convolutions", "[nn][gradients]") { check_gradients_of(conv_cases()); }
+TEST_CASE("gradients of pooling", "[nn][gradients]") { check_gradients_of(pool_cases()); }
+TEST_CASE("gradients of losses", "[nn][gradients]") { check_gradients_of(loss_cases()); }
+
+TEST_CASE("backends agree on products of matrices", "[nn][backends]") { check_backends(matrix_cases()); }
+TEST_CASE("backends agree on elements", "[nn][backends]") { check_backends(element_cases()); }
+TEST_CASE("backends agree on activations", "[nn][backends]") { check_backends(activation_cases()); }
+TEST_CASE("backends agree on lookups", "[nn][backends]") { check_backends(row_cases()); }
+TEST_CASE("backends agree on norms", "[nn][backends]") { check_backends(norm_cases()); }
+TEST_CASE("backends agree on softmax", "[nn][backends]") { check_backends(softmax_cases()); }
+TEST_CASE("backends agree on attention", "[nn][backends]") { check_backends(attention_cases()); }
+TEST_CASE("backends agree on convolutions", "[nn][backends]") { check_backends(conv_cases()); }
+TEST_CASE("backends agree on pooling", "[nn][backends]") { check_backends(pool_cases()); }
+TEST_CASE("backends agree on losses", "[nn][backends]") { check_backends(loss_cases()); }
+TEST_CASE("backends agree on optimisers", "[nn][backends]") { check_backends(optimizer_cases()); }
+
+TEST_CASE("every function of ops.h has cases", "[nn][backends]") {
+  std::set<std::string> tested;
+  for (const Part& part : all_parts()) {
+    for (const OpCase& the_case : part.cases()) tested.insert(the_case.ops.begin(), the_case.ops.end());
+  }
+  const std::string header = read_file(source_folder() / "src/nn/ops.h");
+  const std::regex declaration("\n(void|double) ([a-z0-9_]+)\\(Engine& ");
+  std::size_t functions = 0;
+  for (std::sregex_iterator match(header.begin(), header.end(), declaration), end; match != end; ++match) {
+    INFO((*match)[2]);
+    CHECK(tested.contains((*match)[2]));
+    ++functions;
+  }
+  CHECK(functions == tested.size());
+}
