@@ -1,0 +1,40 @@
+// Pointwise activation functions and their derivatives: what few-bit tables are made from, and the plain reference of the float
+// engine. Double precision, accurate in both tails; limits instead of NaN at infinities.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bitloom::nn {
+
+// What the derivative does when the sign of x changes.
+enum class Symmetry {
+  none,
+  even,       // f'(-x) = f'(x): the sign of x need not be stored (Novikov et al., caption of figure 3)
+  half_turn,  // f'(-x) = 1 - f'(x)
+};
+
+struct Activation {
+  const char* name;
+  const char* alias;  // another name that is in use, or ""
+  double (*value)(double);
+  double (*derivative)(double);
+  Symmetry symmetry;
+  std::span<const double> kinks;  // where the derivative jumps; there it has the value of the left side, as in PyTorch
+};
+
+// gelu (with erf: Hendrycks, Gimpel 2016), gelu_tanh (their approximation), silu (alias swish), sigmoid, tanh, selu (Klambauer
+// et al. 2017), softplus, relu.
+std::span<const Activation> activations();
+// Their names without aliases.
+std::vector<std::string> activation_names();
+
+// By name or alias. Throws a usage error that names `argument`, the name and the closest known one.
+const Activation& find_activation(std::string_view name, std::string_view argument = "activation");
+
+// y_n[i] = f(x_n[i]), computed in double and rounded once. The spans may be the same. Throws a usage error if sizes differ.
+void apply(const Activation& activation, std::span<const float> x_n, std::span<float> y_n);
+
+}  // namespace bitloom::nn
