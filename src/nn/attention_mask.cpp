@@ -76,10 +76,13 @@ AttentionMask AttentionMask::column(std::size_t text, std::size_t grid) {
 }
 
 AttentionMask AttentionMask::convolutional(std::size_t text, std::size_t grid, std::size_t extent) {
+  if (extent % 2 == 0 || extent > grid) {
+    fail(ErrorKind::usage, "convolutional mask: extent {}; expected an odd one, at most the grid's {}", extent, grid);
+  }
   const std::size_t reach = extent / 2;
-  const auto near = [reach](std::size_t a, std::size_t b) { return a <= b + reach && b <= a + reach; };
   return over_image(text, grid, [=](std::size_t query, std::size_t key) {
-    return near(query / grid, key / grid) && near(query % grid, key % grid);
+    const std::size_t distance = query - key + reach;  // in raster order, from the rightmost of the query's own row
+    return distance / grid <= reach && distance % grid <= 2 * reach;
   });
 }
 

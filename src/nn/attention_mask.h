@@ -31,8 +31,8 @@ class AttentionMask {
   static AttentionMask causal(std::size_t queries, std::size_t keys, std::size_t first = 0);
   // Zero-shot text-to-image generation, Figure 11: `text` tokens that see the text before them, then grid x grid image tokens
   // in raster order that see all text and, of the image up to themselves: those of the row mask the `grid` before; of the
-  // column mask those of their own column; of the convolutional mask those within extent / 2 rows and columns, as a window on
-  // the grid.
+  // column mask those of their own column; of the convolutional mask those of a window of extent x extent around them, extent
+  // odd and at most `grid`. A row's neighbours are what is next in raster order, also across the border, as in the row mask.
   static AttentionMask row(std::size_t text, std::size_t grid);
   static AttentionMask column(std::size_t text, std::size_t grid);
   static AttentionMask convolutional(std::size_t text, std::size_t grid, std::size_t extent);

@@ -70,7 +70,7 @@ void Engine::write(Tensor& tensor, std::span<const std::byte> bytes) {
 
 void Engine::read(const Tensor& tensor, DType dtype, std::span<std::byte> bytes) {
   if (tensor.dtype() != dtype || bytes.size() != tensor.bytes()) {
-    fail(ErrorKind::internal, "tensor {} is read as {} bytes of {}", to_text(tensor), bytes.size(), dtype_name(dtype));
+    fail(ErrorKind::internal, "tensor {} is read as {} bytes of {}", to_text(tensor), bytes.size(), to_text(dtype));
   }
   backend_->read(tensor.data(), bytes);
 }

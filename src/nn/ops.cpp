@@ -44,12 +44,12 @@ class Check {
   }
   void typed(std::string_view name, const Tensor& tensor, DType dtype) const {
     there(name, tensor);
-    if (tensor.dtype() != dtype) refuse("{}: {}; expected {}", name, to_text(tensor), dtype_name(dtype));
+    if (tensor.dtype() != dtype) refuse("{}: {}; expected {}", name, to_text(tensor), to_text(dtype));
   }
   void is(std::string_view name, const Tensor& tensor, DType dtype, const Shape& shape) const {
     there(name, tensor);
     if (tensor.dtype() != dtype || tensor.shape() != shape) {
-      refuse("{}: {}; expected {} {}", name, to_text(tensor), dtype_name(dtype), to_text(shape));
+      refuse("{}: {}; expected {} {}", name, to_text(tensor), to_text(dtype), to_text(shape));
     }
   }
   void like(std::string_view name, const Tensor& tensor, const Tensor& other) const {
@@ -120,7 +120,7 @@ void matmul(Engine& engine, const Tensor& a, const Tensor& b, Tensor& out, const
                  to_text(b), options.transpose_b ? " transposed" : "", to_text(out));
   }
   if (out.dtype() != values && out.dtype() != Check::of_parameters(values)) {
-    check.refuse("out: {}; expected {} or {}", to_text(out), dtype_name(values), dtype_name(Check::of_parameters(values)));
+    check.refuse("out: {}; expected {} or {}", to_text(out), to_text(values), to_text(Check::of_parameters(values)));
   }
   if (options.bias) check.is("bias", options.bias, Check::of_parameters(values), {n});
   if (options.accumulate && (options.bias || options.activation != nullptr)) {
@@ -177,7 +177,7 @@ void fill(Engine& engine, Tensor& y, double value) {
   const Check check(engine, "fill");
   check.there("y", y);
   if (!Check::is_float(y.dtype()) && !is_integer_of(y.dtype(), value)) {
-    check.refuse("value: {}; expected one that {} can hold", value, dtype_name(y.dtype()));
+    check.refuse("value: {}; expected one that {} can hold", value, to_text(y.dtype()));
   }
   engine.backend().fill(y, value);
 }
@@ -242,7 +242,7 @@ void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out,
   check.axes("table", table, 2);
   const DType values = check.values("out", out);
   if (table.dtype() != values && table.dtype() != Check::of_parameters(values)) {
-    check.refuse("table: {}; expected {} or {}", to_text(table), dtype_name(values), dtype_name(Check::of_parameters(values)));
+    check.refuse("table: {}; expected {} or {}", to_text(table), to_text(values), to_text(Check::of_parameters(values)));
   }
   check.axes("ids", ids, 1);
   check.typed("ids", ids, DType::i32);

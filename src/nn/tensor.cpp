@@ -39,15 +39,16 @@ Tensor Tensor::slice(std::size_t begin, std::size_t end) const {
 void Tensor::require_host(DType wanted) const {
   if (memory_ == nullptr || dtype_ != wanted || device_.kind != Device::Kind::cpu) {
     fail(ErrorKind::internal, "tensor {} on {} is read as {} in this machine's memory", to_text(*this), name_of(device_),
-         dtype_name(wanted));
+         to_text(wanted));
   }
 }
 
-std::string to_text(const Tensor& tensor) {
-  if (!tensor) return "none";
-  std::string name(dtype_name(tensor.dtype()));
+std::string to_text(DType dtype) {
+  std::string name(dtype_name(dtype));
   for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return name + " " + to_text(tensor.shape());
+  return name;
 }
+
+std::string to_text(const Tensor& tensor) { return tensor ? to_text(tensor.dtype()) + " " + to_text(tensor.shape()) : "none"; }
 
 }  // namespace bitloom::nn

@@ -53,7 +53,8 @@ class Tensor {
   Device device_;
 };
 
-// "f32 (2, 3)", for messages; "none".
+// For messages: "f32"; "f32 (2, 3)" or "none".
+std::string to_text(DType dtype);
 std::string to_text(const Tensor& tensor);
 
 }  // namespace bitloom::nn

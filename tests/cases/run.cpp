@@ -204,7 +204,7 @@ Outcome run(const OpCase& the_case, nn::Engine& engine, DType values, const RunO
   if (the_case.backward == nullptr || !options.backward || !outcome.problem.empty()) return outcome;
 
   bench.put(the_case.inputs);
-  bench.keep(the_case.outputs, outcome);
+  bench.keep(the_case.outputs, options.kept != nullptr ? *options.kept : outcome);
   bench.put(the_case.upstream);
   bench.put(the_case.gradients);
   if (options.in_place) {
@@ -255,13 +255,16 @@ std::string compare(const OpCase& the_case, const Outcome& actual, const Outcome
 
 std::string check_backend(const OpCase& the_case, nn::Engine& engine, DType values) {
   nn::Engine reference({}, "ref");
-  const Outcome expected = run(rounded(the_case, values), reference, DType::f64);
+  const OpCase same_start = rounded(the_case, values);
+  const auto problem_of = [&](const Outcome& actual) {
+    return compare(the_case, actual, run(same_start, reference, DType::f64, {.kept = &actual}), values);
+  };
   std::optional<Outcome> of_one_thread;
   for (const int n : {1, 2, 3}) {
     const Threads threads(n);
     const Outcome outcome = run(the_case, engine, values);
     if (!of_one_thread) {
-      if (const std::string problem = compare(the_case, outcome, expected, values); !problem.empty()) return problem;
+      if (const std::string problem = problem_of(outcome); !problem.empty()) return problem;
       of_one_thread = outcome;
     }
     if (outcome.problem != "" || outcome.bytes != of_one_thread->bytes) {
@@ -269,13 +272,10 @@ std::string check_backend(const OpCase& the_case, nn::Engine& engine, DType valu
     }
   }
   const Outcome misaligned = run(the_case, engine, values, {.is_misaligned = true});
-  if (const std::string problem = compare(the_case, misaligned, expected, values); !problem.empty()) {
-    return "misaligned: " + problem;
-  }
+  if (const std::string problem = problem_of(misaligned); !problem.empty()) return "misaligned: " + problem;
   if (the_case.forward_in_place.empty() && the_case.backward_in_place.empty()) return "";
   const Outcome in_place = run(the_case, engine, values, {.in_place = true});
-  if (const std::string problem = compare(the_case, in_place, expected, values); !problem.empty())
-    return "in place: " + problem;
+  if (const std::string problem = problem_of(in_place); !problem.empty()) return "in place: " + problem;
   return "";
 }
 

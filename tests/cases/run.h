@@ -21,6 +21,7 @@ struct RunOptions {
   bool is_misaligned = false;  // tensors begin one element behind what vectors would like
   bool in_place = false;       // wherever the case allows it
   bool backward = true;
+  const struct Outcome* kept = nullptr;  // backward is given these outputs, of another backend, instead of its own
 };
 
 // What the outputs and gradients of a case became, by name.
@@ -41,8 +42,9 @@ Outcome run(const OpCase& the_case, nn::Engine& engine, DType values, const RunO
 // limit.
 std::string compare(const OpCase& the_case, const Outcome& actual, const Outcome& expected, DType values);
 
-// "", or the first thing that is wrong with a case on a backend where V is `values`, against ref in double precision: with
-// tensors where vectors like them and elsewhere, in place, and with 2 and 3 threads, which must give the same bits as 1.
+// "", or the first thing that is wrong with a case on a backend where V is `values`, against ref in double precision, whose
+// backward pass is given the outputs that the backend's has, rounded as they are: with tensors where vectors like them and
+// elsewhere, in place, and with 2 and 3 threads, which must give the same bits as 1.
 std::string check_backend(const OpCase& the_case, nn::Engine& engine, DType values);
 
 }  // namespace bitloom::test

@@ -1,14 +1,12 @@
 #include "nn/dropout.h"
 
 #include <cmath>
-#include <set>
 #include <vector>
 
-#include "tests/cases/run.h"
+#include "nn/ops.h"
 #include "tests/support/catch.h"
 
-using namespace bitloom;
-using namespace bitloom::nn;
+namespace bitloom::nn {
 
 TEST_CASE("Philox 4x32-10 gives its authors' known answers", "[nn][dropout]") {
   // kat_vectors of Random123 1.14 (Salmon et al.), the lines "philox4x32 10".
@@ -113,3 +111,5 @@ TEST_CASE("every backend drops the same elements, at the rate within three devia
     CHECK(kept({.rate = 0, .seed = 7, .site = 1}) == ones);
   }
 }
+
+}  // namespace bitloom::nn

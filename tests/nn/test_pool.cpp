@@ -1,0 +1,221 @@
+#include "nn/pool.h"
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "nn/engine.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+namespace bitloom::nn {
+namespace {
+
+using test::has;
+using test::message_of;
+
+// What a device was asked for; has room for so many bytes.
+struct Device0 {
+  std::uint64_t room = std::uint64_t{1} << 40U;
+  std::uint64_t held = 0;
+  int allocations = 0;
+  int releases = 0;
+};
+
+class CountingAllocator final : public Allocator {
+ public:
+  explicit CountingAllocator(Device0& device) : device_(device), real_(make_cpu_allocator()) {}
+  void* allocate(std::size_t bytes) override {
+    CHECK(bytes % 64 == 0);
+    if (device_.held + bytes > device_.room) fail(ErrorKind::io, "the device is full");
+    device_.held += bytes;
+    ++device_.allocations;
+    return real_->allocate(bytes);
+  }
+  void release(void* memory, std::size_t bytes) noexcept override {
+    device_.held -= bytes;
+    ++device_.releases;
+    real_->release(memory, bytes);
+  }
+
+ private:
+  Device0& device_;
+  std::unique_ptr<Allocator> real_;
+};
+
+std::shared_ptr<Pool> make_pool(Device0& device) { return Pool::make({}, std::make_unique<CountingAllocator>(device)); }
+
+}  // namespace
+
+TEST_CASE("a pool counts bytes by what they are for, as they were asked for", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  auto parameters = pool->allocate(1000, Use::parameters);
+  {
+    const auto stash = pool->allocate(333, Use::stash);
+    const auto more = pool->allocate(7, Use::stash);
+    CHECK(pool->count(Use::stash).now == 340);
+    CHECK(pool->total().now == 1340);
+  }
+  const auto stash = pool->allocate(100, Use::stash);
+  CHECK(pool->count(Use::parameters).now == 1000);
+  CHECK(pool->count(Use::stash).now == 100);
+  CHECK(pool->count(Use::stash).peak == 340);
+  CHECK(pool->count(Use::optimizer).peak == 0);
+  CHECK(pool->total().now == 1100);
+  CHECK(pool->total().peak == 1340);
+  pool->reset_peaks();
+  CHECK(pool->count(Use::stash).peak == 100);
+  CHECK(pool->total().peak == 1100);
+  parameters.reset();
+  CHECK(pool->count(Use::parameters).now == 0);
+  CHECK(pool->count(Use::parameters).peak == 1000);
+  CHECK(pool->total().peak == 1100);
+}
+
+TEST_CASE("a block of a pool may change what it is for", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  auto block = pool->allocate(100, Use::activations);
+  pool->count_as(block.get(), Use::stash);
+  CHECK(pool->count(Use::activations).now == 0);
+  CHECK(pool->count(Use::stash).now == 100);
+  CHECK(pool->count(Use::stash).peak == 100);
+  CHECK(pool->total().now == 100);
+  CHECK(pool->total().peak == 100);
+  const std::byte* gone = block.get();
+  block.reset();
+  CHECK(pool->count(Use::stash).now == 0);
+  CHECK(has(message_of(ErrorKind::internal, [&] { pool->count_as(gone, Use::data); }), "not in use"));
+}
+
+TEST_CASE("blocks are aligned, and 64 bytes behind them may be read", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  std::vector<std::shared_ptr<std::byte>> held;  // so that none is handed out again
+  for (const std::size_t bytes : {0U, 1U, 63U, 64U, 65U, 1000U, 4096U, 100001U}) {
+    INFO(bytes);
+    const std::uint64_t before = device.held;
+    const auto block = pool->allocate(bytes, Use::data);
+    REQUIRE(block != nullptr);
+    CHECK(reinterpret_cast<std::uintptr_t>(block.get()) % 64 == 0);
+    CHECK(device.held - before >= bytes + 64);
+    CHECK(device.held - before <= bytes + bytes / 7 + 192);  // little is lost to rounding
+    std::memset(block.get(), 1, bytes);
+    held.push_back(block);
+  }
+}
+
+TEST_CASE("a pool hands out blocks again that were given back", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  auto first = pool->allocate(10000, Use::stash);
+  const std::byte* place = first.get();
+  const auto other = pool->allocate(10000, Use::stash);
+  CHECK(other.get() != place);
+  first.reset();
+  CHECK(device.releases == 0);
+  auto again = pool->allocate(9999, Use::workspace);  // rounded to the same room
+  CHECK(again.get() == place);
+  CHECK(device.allocations == 2);
+  const auto larger = pool->allocate(20000, Use::stash);
+  CHECK(device.allocations == 3);
+
+  const std::uint64_t reserved = pool->reserved();
+  CHECK(reserved == device.held);
+  again.reset();
+  CHECK(pool->reserved() == reserved);
+  pool->trim();
+  CHECK(device.releases == 1);
+  CHECK(pool->reserved() == device.held);
+  CHECK(pool->reserved() < reserved);
+}
+
+TEST_CASE("a pool that is at its limit says what is in use", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  pool->set_limit(1 << 20U);
+  const auto parameters = pool->allocate(600 << 10U, Use::parameters);
+  const auto stash = pool->allocate(300 << 10U, Use::stash);
+  const std::string message = message_of(ErrorKind::io, [&] { pool->allocate(200 << 10U, Use::activations); });
+  INFO(message);
+  CHECK(has(message, "out of memory on cpu"));
+  CHECK(has(message, "for activations"));
+  CHECK(has(message, "parameters"));
+  CHECK(has(message, "stash"));
+  CHECK(has(message, "limit"));
+  CHECK_FALSE(has(message, "optimiser"));
+  CHECK(pool->count(Use::activations).now == 0);
+  CHECK(pool->total().now == 900U << 10U);
+  CHECK(pool->allocate(124 << 10U, Use::activations) != nullptr);  // to the byte
+  pool->set_limit(0);
+  CHECK(pool->allocate(2 << 20U, Use::activations) != nullptr);
+}
+
+TEST_CASE("a pool gives back what it keeps before it says that the device is full", "[nn][pool]") {
+  Device0 device;
+  device.room = 100000;
+  const auto pool = make_pool(device);
+  auto block = pool->allocate(60000, Use::stash);
+  block.reset();
+  CHECK(pool->allocate(80000, Use::data) != nullptr);  // fits only without the first
+  const auto kept = pool->allocate(50000, Use::optimizer);
+  const std::string message = message_of(ErrorKind::io, [&] { pool->allocate(70000, Use::data); });
+  CHECK(has(message, "the device is full"));
+  CHECK(has(message, "optimiser"));
+  CHECK(pool->count(Use::data).now == 0);
+  CHECK(pool->count(Use::optimizer).now == 50000);
+}
+
+TEST_CASE("the last block may outlive its pool's engine", "[nn][pool]") {
+  Device0 device;
+  std::shared_ptr<std::byte> block;
+  {
+    const auto pool = make_pool(device);
+    block = pool->allocate(1000, Use::parameters);
+    const auto freed = pool->allocate(2000, Use::parameters);
+  }
+  CHECK(device.releases == 0);
+  std::memset(block.get(), 7, 1000);
+  CHECK(block.get()[999] == std::byte{7});
+  block.reset();
+  CHECK(device.releases == 2);
+  CHECK(device.held == 0);
+
+  for (const std::string& backend : backends()) {
+    Tensor tensor;
+    {
+      Engine engine({}, backend);
+      tensor = engine.zeros({7}, DType::f32, Use::parameters);
+    }
+    CHECK(tensor.as<float>()[6] == 0);
+  }
+}
+
+TEST_CASE("threads may share a pool", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  // The counter of devices is not made for threads: let the pool have all blocks beforehand.
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  for (int i = 0; i < 4 * 8; ++i) blocks.push_back(pool->allocate(4096, Use::data));
+  blocks.clear();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool, t] {
+      for (int i = 0; i < 2000; ++i) {
+        std::vector<std::shared_ptr<std::byte>> mine;
+        for (int j = 0; j < 8; ++j) {
+          mine.push_back(pool->allocate(4096, j % 2 == 0 ? Use::stash : Use::workspace));
+          std::memset(mine.back().get(), t, 4096);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(pool->total().now == 0);
+  CHECK(pool->total().peak <= 4U * 8 * 4096);
+  CHECK(device.allocations == 4 * 8);
+}
+
+}  // namespace bitloom::nn
