@@ -15,20 +15,19 @@ using Desc = dnnl::memory::desc;
 using Dim = dnnl::memory::dim;
 using Tag = dnnl::memory::format_tag;
 
-enum class Direction : std::uint64_t { forward, data, weights };
-
 // x (N,Y,X,I), w (O,I,KY,KX), y (N,Y',X',O).
 struct Problem {
-  Direction direction;
+  Operation operation;
   Conv2d conv;
   Shape x, w, y;
   DType dtype;
   bool has_bias;
 
   CacheKey key() const {
-    const auto what =
-        static_cast<std::uint64_t>(direction) | std::uint64_t{has_bias} << 2U | static_cast<std::uint64_t>(dtype) << 3U;
-    return {what,
+    const auto types = std::uint64_t{has_bias} | static_cast<std::uint64_t>(dtype) << 1U;
+    const auto threads = static_cast<std::uint64_t>(omp_get_max_threads());
+    return {static_cast<std::uint64_t>(operation),
+            types,
             x[0],
             x[1],
             x[2],
@@ -38,7 +37,7 @@ struct Problem {
             w[3],
             conv.stride,
             conv.padding,
-            static_cast<std::uint64_t>(omp_get_max_threads())};
+            threads};
   }
 };
 
@@ -55,16 +54,7 @@ Desc weights(const Shape& oiyx, DType dtype, Tag tag) {
           tag};
 }
 
-// Between two layouts of the weights; with `adds`, what is there is added to.
-std::unique_ptr<Call> reorder(const dnnl::engine& engine, const Desc& from, const Desc& to, bool adds) {
-  dnnl::post_ops post_ops;
-  if (adds) post_ops.append_sum(1.F);
-  const dnnl::reorder::primitive_desc pd(engine, from, engine, to, compat::attributes(post_ops));
-  const std::array arguments = {Call::Argument{DNNL_ARG_FROM, from}, Call::Argument{DNNL_ARG_TO, to}};
-  return std::make_unique<Call>(engine, dnnl::reorder(pd), pd.scratchpad_desc(), arguments);
-}
-
-ConvolutionCalls build(const dnnl::engine& engine, const Problem& problem) {
+LaidOutCall build(const dnnl::engine& engine, const Problem& problem) {
   const auto stride = static_cast<Dim>(problem.conv.stride);
   const auto padding = static_cast<Dim>(problem.conv.padding);
   compat::Convolution conv{.x = images(problem.x, problem.dtype),
@@ -76,49 +66,42 @@ ConvolutionCalls build(const dnnl::engine& engine, const Problem& problem) {
   if (problem.has_bias) conv.bias = {{static_cast<Dim>(problem.w[0])}, dnnl::memory::data_type::f32, Tag::x};
   const auto forward = compat::forward(engine, conv);
 
-  ConvolutionCalls calls;
+  LaidOutCall calls;
   const auto finish = [&](const auto& pd, dnnl::primitive primitive, const Desc& layout,
                           std::span<const Call::Argument> arguments) {
     calls.main = std::make_unique<Call>(engine, std::move(primitive), pd.scratchpad_desc(), arguments);
-    calls.weight_bytes = layout.get_size();
+    calls.bytes = layout.get_size();
   };
   const Desc plain = weights(problem.w, problem.dtype, Tag::oihw);
-  switch (problem.direction) {
-    case Direction::forward: {
+  switch (problem.operation) {
+    case Operation::matmul: break;
+    case Operation::convolution: {
       std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_WEIGHTS, forward.weights_desc()}};
       if (problem.has_bias) arguments.push_back({DNNL_ARG_BIAS, conv.bias});
       arguments.push_back({DNNL_ARG_DST, conv.y});
       finish(forward, dnnl::convolution_forward(forward), forward.weights_desc(), arguments);
-      if (forward.weights_desc() != plain) calls.reorder = reorder(engine, plain, forward.weights_desc(), false);
+      if (forward.weights_desc() != plain) calls.reorder = make_reorder(engine, plain, forward.weights_desc());
       break;
     }
-    case Direction::data: {
+    case Operation::convolution_data: {
       const auto pd = compat::backward_data(engine, conv, forward);
       finish(pd, dnnl::convolution_backward_data(pd), pd.weights_desc(),
              std::array{Call::Argument{DNNL_ARG_DIFF_DST, conv.y}, Call::Argument{DNNL_ARG_WEIGHTS, pd.weights_desc()},
                         Call::Argument{DNNL_ARG_DIFF_SRC, conv.x}});
-      if (pd.weights_desc() != plain) calls.reorder = reorder(engine, plain, pd.weights_desc(), false);
+      if (pd.weights_desc() != plain) calls.reorder = make_reorder(engine, plain, pd.weights_desc());
       break;
     }
-    case Direction::weights: {
+    case Operation::convolution_weights: {
       conv.w = weights(problem.w, DType::f32, Tag::any);
       const auto pd = compat::backward_weights(engine, conv, forward);
       finish(pd, dnnl::convolution_backward_weights(pd), pd.diff_weights_desc(),
              std::array{Call::Argument{DNNL_ARG_SRC, conv.x}, Call::Argument{DNNL_ARG_DIFF_DST, conv.y},
                         Call::Argument{DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}});
-      calls.reorder = reorder(engine, pd.diff_weights_desc(), weights(problem.w, DType::f32, Tag::oihw), true);
+      calls.reorder = make_reorder(engine, pd.diff_weights_desc(), weights(problem.w, DType::f32, Tag::oihw), true);
       break;
     }
   }
   return calls;
-}
-
-// The weights in the layout of the call; in `memory` unless that is their own.
-const void* laid_out(OneDnn& onednn, ConvolutionCalls& calls, const void* plain, Workspace& memory) {
-  if (calls.reorder == nullptr) return plain;
-  void* out = memory.get(calls.weight_bytes);
-  calls.reorder->run(onednn.stream(), onednn.scratchpad, std::array<const void*, 2>{plain, out});
-  return out;
 }
 
 // The type that is computed in: that of the tensors where the machine multiplies it.
@@ -148,19 +131,18 @@ std::string describe(const Problem& problem) {
 void CpuBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) {
   if (y.size() == 0) return;
   if (x.size() == 0) return fill_rows(y, bias);
-  const Problem problem{Direction::forward,     conv, x.shape(), w.shape(), y.shape(), compute_type(*onednn_, x.dtype()),
+  const Problem problem{Operation::convolution, conv, x.shape(), w.shape(), y.shape(), compute_type(*onednn_, x.dtype()),
                         static_cast<bool>(bias)};
   translate_errors(
       "conv2d",
       [&] {
-        ConvolutionCalls& calls = onednn_->convolutions().get(problem.key(), [&] { return build(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build(onednn_->engine(), problem); });
         const void* x_v = as_type(x, problem.dtype, onednn_->a);
-        const void* w_v = laid_out(*onednn_, calls, as_type(w, problem.dtype, onednn_->b), onednn_->layout);
+        const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
         write_as(y, problem.dtype, onednn_->out, [&](const void* y_v) {
           const std::array<const void*, 4> with_bias = {x_v, w_v, bias.data(), y_v};
           const std::array<const void*, 3> without = {x_v, w_v, y_v};
-          calls.main->run(onednn_->stream(), onednn_->scratchpad,
-                          bias ? std::span<const void* const>(with_bias) : std::span<const void* const>(without));
+          onednn_->run(*call.main, bias ? std::span<const void* const>(with_bias) : std::span<const void* const>(without));
         });
       },
       [&] { return describe(problem); });
@@ -169,15 +151,16 @@ void CpuBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, co
 void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx) {
   if (dx.size() == 0) return;
   if (dy.size() == 0) return fill_rows(dx, {});
-  const Problem problem{Direction::data, conv, dx.shape(), w.shape(), dy.shape(), compute_type(*onednn_, dy.dtype()), false};
+  const Problem problem{Operation::convolution_data,        conv, dx.shape(), w.shape(), dy.shape(),
+                        compute_type(*onednn_, dy.dtype()), false};
   translate_errors(
       "conv2d_backward_data",
       [&] {
-        ConvolutionCalls& calls = onednn_->convolutions().get(problem.key(), [&] { return build(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build(onednn_->engine(), problem); });
         const void* dy_v = as_type(dy, problem.dtype, onednn_->a);
-        const void* w_v = laid_out(*onednn_, calls, as_type(w, problem.dtype, onednn_->b), onednn_->layout);
+        const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
         write_as(dx, problem.dtype, onednn_->out, [&](const void* dx_v) {
-          calls.main->run(onednn_->stream(), onednn_->scratchpad, std::array<const void*, 3>{dy_v, w_v, dx_v});
+          onednn_->run(*call.main, std::array<const void*, 3>{dy_v, w_v, dx_v});
         });
       },
       [&] { return describe(problem); });
@@ -185,16 +168,17 @@ void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, cons
 
 void CpuBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) {
   if (dw.size() == 0 || dy.size() == 0) return;
-  const Problem problem{Direction::weights, conv, x.shape(), dw.shape(), dy.shape(), compute_type(*onednn_, dy.dtype()), false};
+  const Problem problem{Operation::convolution_weights,     conv, x.shape(), dw.shape(), dy.shape(),
+                        compute_type(*onednn_, dy.dtype()), false};
   translate_errors(
       "conv2d_backward_weights",
       [&] {
-        ConvolutionCalls& calls = onednn_->convolutions().get(problem.key(), [&] { return build(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build(onednn_->engine(), problem); });
         const void* x_v = as_type(x, problem.dtype, onednn_->a);
         const void* dy_v = as_type(dy, problem.dtype, onednn_->b);
-        const void* dw_v = onednn_->layout.get(calls.weight_bytes);
-        calls.main->run(onednn_->stream(), onednn_->scratchpad, std::array<const void*, 3>{x_v, dy_v, dw_v});
-        calls.reorder->run(onednn_->stream(), onednn_->scratchpad, std::array<const void*, 2>{dw_v, dw.data()});
+        const void* dw_v = onednn_->layout.get(call.bytes);
+        onednn_->run(*call.main, std::array<const void*, 3>{x_v, dy_v, dw_v});
+        onednn_->run(*call.reorder, std::array<const void*, 2>{dw_v, dw.data()});
       },
       [&] { return describe(problem); });
 }

@@ -50,7 +50,8 @@ class CpuBackend final : public Backend {
   void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
   void activate(const Activation& activation, const Tensor& x, Tensor& y) override;
   void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) override;
-  void activate_few_bit(const Activation&, const FewBitTable& table, const Tensor& x, Tensor& y, Tensor& stash) override;
+  void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                        Tensor& stash) override;
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,

@@ -8,9 +8,9 @@
 namespace bitloom::nn {
 namespace {
 
-// Bounds on what is kept: a net has a few dozen kinds of calls, a program that samples texts of every length some hundreds.
-constexpr std::size_t most_products = 512;
-constexpr std::size_t most_convolutions = 256;
+// A net has a few dozen kinds of calls, a program that samples texts of every length some thousands. A call takes about
+// 50 KB.
+constexpr std::size_t most_calls = 1024;
 
 // The values of dnnl_cpu_isa_t are sets of bits: an instruction set has those of all that it contains.
 bool multiplies_bf16() {
@@ -60,16 +60,27 @@ void Call::run(const dnnl::stream& stream, Workspace& scratchpad, std::span<cons
       "could not execute a primitive");
 }
 
-OneDnn::OneDnn()
-    : engine_(dnnl::engine::kind::cpu, 0),
-      stream_(engine_),
-      has_bf16_(multiplies_bf16()),
-      products_(most_products),
-      convolutions_(most_convolutions) {}
+OneDnn::OneDnn() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), has_bf16_(multiplies_bf16()), calls_(most_calls) {}
+
+const void* OneDnn::lay_out(LaidOutCall& call, const void* plain) {
+  if (call.reorder == nullptr) return plain;
+  const void* values = layout.get(call.bytes);
+  run(*call.reorder, std::array{plain, values});
+  return values;
+}
 
 dnnl::memory::data_type onednn_type(DType dtype) {
   assert(dtype == DType::f32 || dtype == DType::bf16);
   return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+std::unique_ptr<Call> make_reorder(const dnnl::engine& engine, const dnnl::memory::desc& from, const dnnl::memory::desc& to,
+                                   bool adds) {
+  dnnl::post_ops post_ops;
+  if (adds) post_ops.append_sum(1.F);
+  const dnnl::reorder::primitive_desc pd(engine, from, engine, to, compat::attributes(post_ops));
+  const std::array arguments = {Call::Argument{DNNL_ARG_FROM, from}, Call::Argument{DNNL_ARG_TO, to}};
+  return std::make_unique<Call>(engine, dnnl::reorder(pd), pd.scratchpad_desc(), arguments);
 }
 
 void bf16_to_f32(std::span<const bf16> from, float* to) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -59,25 +60,33 @@ class Call {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// A convolution in one direction, with the reordering of its weights.
-struct ConvolutionCalls {
+// A primitive one of whose operands, the weights, has a layout of its own.
+struct LaidOutCall {
   std::unique_ptr<Call> main;
-  std::unique_ptr<Call> reorder;  // between (O,I,KY,KX) and the layout that `main` takes; null if they are the same
-  std::size_t weight_bytes = 0;   // in the layout that `main` takes
+  std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
+  std::size_t bytes = 0;          // of the weights in the layout of `main`
 };
+
+// What an operation is: the first word of its key.
+enum class Operation : std::uint64_t { matmul, convolution, convolution_data, convolution_weights };
 
 class OneDnn {
  public:
   OneDnn();
 
   const dnnl::engine& engine() const { return engine_; }
-  const dnnl::stream& stream() const { return stream_; }
   // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted
   // to f32 then.
   bool has_bf16() const { return has_bf16_; }
 
-  LruCache<Call>& products() { return products_; }
-  LruCache<ConvolutionCalls>& convolutions() { return convolutions_; }
+  // The call of a key, built by build() if there is none.
+  template <typename Build>
+  LaidOutCall& call(const CacheKey& key, Build&& build) {
+    return calls_.get(key, std::forward<Build>(build));
+  }
+  // The weights in the layout of `call`: in `layout`, unless theirs is plain.
+  const void* lay_out(LaidOutCall& call, const void* plain);
+  void run(Call& call, std::span<const void* const> pointers) { call.run(stream_, scratchpad, pointers); }
 
   // What one op needs at a time: the primitive's scratch memory, and inputs and output in another type or layout.
   Workspace scratchpad, a, b, layout, out;
@@ -86,11 +95,14 @@ class OneDnn {
   dnnl::engine engine_;
   dnnl::stream stream_;
   bool has_bf16_;
-  LruCache<Call> products_;
-  LruCache<ConvolutionCalls> convolutions_;
+  LruCache<LaidOutCall> calls_;
 };
 
 dnnl::memory::data_type onednn_type(DType dtype);
+
+// Between two layouts of the same values; with `adds`, they are added to what is there.
+std::unique_ptr<Call> make_reorder(const dnnl::engine& engine, const dnnl::memory::desc& from, const dnnl::memory::desc& to,
+                                   bool adds = false);
 
 // The elements of an f32 or bf16 tensor as f32, in `memory` unless they are f32.
 const float* as_f32(const Tensor& tensor, Workspace& memory);
