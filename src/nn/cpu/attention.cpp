@@ -1,5 +1,5 @@
-// Attention of CpuBackend: which heads and blocks the kernels get. A task is a head of a sequence or, where there are too few of
-// these for the threads, a group of its blocks. Results do not depend on how tasks are cut.
+// Attention of CpuBackend: which heads and blocks the kernels get. A task is a head of a sequence or, where there are too few
+// of these for the threads, a group of its blocks. Results do not depend on how tasks are cut.
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -149,9 +149,9 @@ void CpuBackend::attention(const AttentionShape& shape, const AttentionMask& mas
   });
 }
 
-// dQ needs a sum over keys, dK and dV need sums over queries. One task per head gives all three from five products per block. If
-// heads are too few for the threads, tasks that give dK and dV of a group of keys are followed by ones that give dQ of a group of
-// queries: seven products per block, but more tasks. Every sum has the same order either way.
+// dQ needs a sum over keys, dK and dV need sums over queries. One task per head gives all three from five products per block.
+// If heads are too few for the threads, tasks that give dK and dV of a group of keys are followed by ones that give dQ of a
+// group of queries: seven products per block, but more tasks. Every sum has the same order either way.
 void CpuBackend::attention_backward(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout,
                                     const Heads& q, const Heads& k, const Heads& v, const Heads& out, const Tensor& lse,
                                     const Heads& dout, const Heads& dq, const Heads& dk, const Heads& dv) {
@@ -189,8 +189,7 @@ void CpuBackend::attention_backward(const AttentionShape& shape, const Attention
     const std::size_t team = in_parallel ? threads() : 1;
     const std::size_t rounds = (heads + team - 1) / team;
     if (products_together * rounds * team <= products_apart * heads) {
-      for_uneven_pieces(heads, in_parallel,
-                        [&](std::size_t head) { run(head, 0, query_blocks, 0, key_blocks, true, true); });
+      for_uneven_pieces(heads, in_parallel, [&](std::size_t head) { run(head, 0, query_blocks, 0, key_blocks, true, true); });
       return;
     }
     const std::size_t wanted = (4 * team + heads - 1) / heads;

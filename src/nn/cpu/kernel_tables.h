@@ -15,8 +15,8 @@ extern const VectorKernels avx2_vector_kernels;
 extern const VectorKernels avx512_vector_kernels;
 extern const VectorKernels avx512_bf16_vector_kernels;
 
-// The table in use: the best that this CPU supports, or the one that BITLOOM_ISA names (ref: the baseline). Decided at the first
-// call; throws a usage error if that name is unknown or not supported.
+// The table in use: the best that this CPU supports, or the one that BITLOOM_ISA names (ref: the baseline). Decided at the
+// first call; throws a usage error if that name is unknown or not supported.
 const VectorKernels& vector_kernels();
 // The table of that name, one of those of BITLOOM_ISA.
 const VectorKernels& vector_kernels(const std::string& name);

@@ -1,8 +1,8 @@
 // The vector kernels of the backend "cpu": one table of functions per instruction set, chosen at run time. Private to
 // src/nn/cpu and to the tests. One call covers a piece of a tensor that one thread works on; arguments are checked by ops.cpp.
 //
-// Letters as in ops.h: R rows, C columns, n elements, B sequences, H heads, D size of a head. V is float or bf16: bf16 is widened
-// when it is loaded and rounded to the nearest even when it is stored; all arithmetic is done in float.
+// Letters as in ops.h: R rows, C columns, n elements, B sequences, H heads, D size of a head. V is float or bf16: bf16 is
+// widened when it is loaded and rounded to the nearest even when it is stored; all arithmetic is done in float.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct AttentionHead {
   const std::uint32_t* first_entry = nullptr;  // per block of queries, and one more
   const AttentionEntry* entries = nullptr;
   DropoutKey dropout;
-  std::uint64_t first_element = 0;  // number of the pair (query 0, key 0), for dropout
+  std::uint64_t first_element = 0;             // number of the pair (query 0, key 0), for dropout
   std::size_t first_block = 0, end_block = 0;  // of queries: what this call is about
   float* scratch = nullptr;                    // attention_scratch() or attention_backward_scratch() floats, 64-byte aligned
 };

@@ -1,5 +1,5 @@
-// Loops over pieces of tensors, by threads where there is enough to do. What a piece is depends on shapes alone, so that results
-// do not depend on the number of threads.
+// Loops over pieces of tensors, by threads where there is enough to do. What a piece is depends on shapes alone, so that
+// results do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -231,9 +231,8 @@ void CpuBackend::softmax(const Tensor& x, Tensor& y) {
     const auto kernel = vector_kernels().of<V>().softmax;
     const V* const from = elements<V>(x);
     V* const to = elements<V>(y);
-    for_rows(x.shape().rows(), columns, 2 * sizeof(V), [&](std::size_t row, std::size_t rows) {
-      kernel(from + row * columns, to + row * columns, rows, columns);
-    });
+    for_rows(x.shape().rows(), columns, 2 * sizeof(V),
+             [&](std::size_t row, std::size_t rows) { kernel(from + row * columns, to + row * columns, rows, columns); });
   });
 }
 

@@ -63,8 +63,7 @@ void CpuBackend::add(const Tensor& a, const Tensor& b, Tensor& y) {
     const V* const from_a = elements<V>(a);
     const V* const from_b = elements<V>(b);
     V* const to = elements<V>(y);
-    for_elements(y.size(), 3 * sizeof(V),
-                 [=](std::size_t i, std::size_t n) { kernel(from_a + i, from_b + i, to + i, n); });
+    for_elements(y.size(), 3 * sizeof(V), [=](std::size_t i, std::size_t n) { kernel(from_a + i, from_b + i, to + i, n); });
   });
 }
 
@@ -103,8 +102,7 @@ void CpuBackend::activate_backward(const Activation& activation, const Tensor& x
     const V* const from = elements<V>(x);
     const V* const slope = elements<V>(dy);
     V* const to = elements<V>(dx);
-    for_elements(x.size(), 3 * sizeof(V),
-                 [=](std::size_t i, std::size_t n) { kernel(from + i, slope + i, to + i, n); });
+    for_elements(x.size(), 3 * sizeof(V), [=](std::size_t i, std::size_t n) { kernel(from + i, slope + i, to + i, n); });
   });
 }
 
