@@ -95,8 +95,8 @@ struct Tanh {
     const Logistic<Isa> s(t + t);
     const Float far = (Isa::splat(1) - s.e) * s.r;
     const Float square = t * t;
-    const Float near = t * polynomial<Isa>(square, 1.0F, -0.3333328194F, 0.1333144216F, -0.05373971216F, 0.02063907874F,
-                                           -0.005704978374F);
+    const Float near =
+        t * polynomial<Isa>(square, 1.0F, -0.3333328194F, 0.1333144216F, -0.05373971216F, 0.02063907874F, -0.005704978374F);
     const Float size = Isa::select(Isa::less(t, Isa::splat(0.625F)), near, far);
     return by_sign<Isa>(x, size, Isa::splat(0) - size);
   }
@@ -142,7 +142,8 @@ struct Relu {
 template <typename Isa, typename V, typename Function>
 void activate(const V* x, V* y, std::size_t n) {
   for_vectors<Isa>(
-      n, [=](std::size_t i, auto part) __attribute__((always_inline)) { part.store(y + i, Function::value(part.load(x + i))); });
+      n, [=](std::size_t i, auto part)
+             __attribute__((always_inline)) { part.store(y + i, Function::value(part.load(x + i))); });
 }
 
 template <typename Isa, typename V, typename Function>

@@ -17,17 +17,16 @@ struct QueryState {
   std::size_t rows = 0;  // queries
   std::uint32_t entry = 0, end = 0;
   bool is_first = true;
-  Element* q = nullptr;     // turned
-  float* out = nullptr;     // (D, 64), not yet divided by the sum
-  float* most = nullptr;    // (64) the largest score
-  float* sum = nullptr;     // (64) of exp2(c (score - most))
+  Element* q = nullptr;   // turned
+  float* out = nullptr;   // (D, 64), not yet divided by the sum
+  float* most = nullptr;  // (64) the largest score
+  float* sum = nullptr;   // (64) of exp2(c (score - most))
 };
 
 // Scores (keys, queries) into what exp gives of them, and the state after that. c = scale log2(e): exp(scale x) = 2^(c x).
 template <typename Isa, typename P, bool kDropout>
 BITLOOM_INLINE void absorb_scores(const float* scores, std::size_t keys, float c, const BlockMasks& masks,
-                                  QueryState<typename P::Element>& state, std::size_t head_size,
-                                  typename P::Element* weights) {
+                                  QueryState<typename P::Element>& state, std::size_t head_size, typename P::Element* weights) {
   using Float = typename Isa::Float;
   const std::size_t columns = (state.rows + Isa::width - 1) / Isa::width * Isa::width;
   const Float factor = Isa::splat(c);

@@ -51,8 +51,8 @@ BITLOOM_INLINE void pack_queries(const AttentionBackward<V>& task, std::size_t b
     const V* b = dout.data + i * dout.pitch;
     tiles.lse[i] = task.lse[block * attention_block + i] * log2_e;
     tiles.delta[i] = sum_over<Isa>(
-        head_size,
-        [=](std::size_t k, auto part) __attribute__((always_inline)) { return part.load(a + k) * part.load(b + k); });
+        head_size, [=](std::size_t k, auto part)
+                       __attribute__((always_inline)) { return part.load(a + k) * part.load(b + k); });
   }
 }
 

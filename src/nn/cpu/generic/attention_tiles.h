@@ -1,8 +1,8 @@
 // What attention's forward and backward passes share: tiles packed from the rows of a head, transposition, masks of a block.
 //
-// A tile has 64 rows (tokens; those beyond the last are 0) of padded_head(D) columns (beyond D 0). Scores are formed transposed,
-// S^T (keys, queries) = K Q^T: then the maximum and the sum of a softmax go over rows of vectors, no vector is ever summed across
-// its lanes, and for every D all vectors are full. The operands of products (matrix_product.h) are therefore
+// A tile has 64 rows (tokens; those beyond the last are 0) of padded_head(D) columns (beyond D 0). Scores are formed
+// transposed, S^T (keys, queries) = K Q^T: then the maximum and the sum of a softmax go over rows of vectors, no vector is ever
+// summed across its lanes, and for every D all vectors are full. The operands of products (matrix_product.h) are therefore
 //   along    (tokens, D / depth): A of products over D
 //   across   (tokens / depth, D): A, transposed, or B of products over tokens
 //   turned   (D / depth, tokens): B of products over D
@@ -155,8 +155,8 @@ BITLOOM_INLINE void unpack_rows(const float* from, std::size_t rows, std::size_t
     const float* x = from + row * pitch;
     V* y = to.data + row * to.pitch;
     for_vectors<Isa>(
-        head_size,
-        [=](std::size_t i, auto part) __attribute__((always_inline)) { part.store(y + i, Isa::load(x + i) * scale); });
+        head_size, [=](std::size_t i, auto part)
+                       __attribute__((always_inline)) { part.store(y + i, Isa::load(x + i) * scale); });
   }
 }
 

@@ -80,7 +80,8 @@ void adamw(const AdamWFactors& f, float* value, const float* gradient, float* me
         const Float m = Isa::fma(beta1, part.load(mean + i), rest1 * g);
         const Float v = Isa::fma(beta2, part.load(variance + i), rest2 * (g * g));
         const Float old = part.load(value + i);
-        // The decay is formed apart from the value: 1 - decay would be rounded to a multiple of 2^-24, often coarser than decay.
+        // The decay is formed apart from the value: 1 - decay would be rounded to a multiple of 2^-24, often coarser than
+        // decay.
         const Float step = (rate * m) / (Isa::sqrt(v * variance_factor) + epsilon);
         const Float fresh = old - Isa::fma(decay, old, step);
         part.store(mean + i, m);
@@ -103,8 +104,8 @@ double sum_of_squares(const V* x, std::size_t n) {
   }
   for (std::size_t k = 0; i + k * Isa::width < n; ++k) {
     const std::size_t left = n - i - k * Isa::width;
-    Isa::add_squares(sums[k], left >= Isa::width ? Isa::load(x + i + k * Isa::width)
-                                                 : Isa::load_part(x + i + k * Isa::width, left));
+    Isa::add_squares(sums[k],
+                     left >= Isa::width ? Isa::load(x + i + k * Isa::width) : Isa::load_part(x + i + k * Isa::width, left));
   }
   double lane[lanes];
   for (std::size_t k = 0; k < lanes / Isa::width; ++k) Isa::store_squares(lane + k * Isa::width, sums[k]);

@@ -95,7 +95,7 @@ void few_bit_backward(const std::uint8_t* stash, const float* levels, unsigned b
       for (std::size_t k = 0; k < group; ++k) numbers[i + k] = static_cast<std::uint32_t>(eight >> (8 * k)) & 0xFFU;
     }
     for_vectors<Isa>(
-        here, [=, &numbers](std::size_t i, auto part) __attribute__((always_inline)) {
+        here, [ =, &numbers ](std::size_t i, auto part) __attribute__((always_inline)) {
           typename Isa::Float slope;
           if (bits <= 4) {
             slope = Isa::lookup(levels, Isa::load_words(numbers + i));

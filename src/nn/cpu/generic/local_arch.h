@@ -1,6 +1,6 @@
 // Makes an xsimd architecture tag with internal linkage: `BITLOOM_NN_LOCAL_ARCH(avx2)` at the top level of a file of isa/
-// declares bitloom::nn::LocalArch. Templates instantiated with it, xsimd's own included, are then local to that file, even where
-// the compiler does not inline them: the linker can never pick code with this file's ISA flags for another file.
+// declares bitloom::nn::LocalArch. Templates instantiated with it, xsimd's own included, are then local to that file, even
+// where the compiler does not inline them: the linker can never pick code with this file's ISA flags for another file.
 //
 // The bodies of generic/ are templated on a struct `Isa` of the including file, about vectors of `width` floats:
 //   Float, Word, Mask   xsimd batches of float and std::uint32_t, and of truth values

@@ -38,13 +38,13 @@ BITLOOM_INLINE typename Isa::Float exp2(typename Isa::Float x) {
   if constexpr (Isa::exact_scaling) x = Isa::max(Isa::splat(-160), x);
   typename Isa::Float power;
   const typename Isa::Float f = x - Isa::round_to_power(x, power);
-  const typename Isa::Float p = polynomial<Isa>(f, 1.0F, 0.6931472029F, 0.2402264791F, 0.0555033247F, 0.009618437366F,
-                                                0.001339887487F, 0.0001535336063F);
+  const typename Isa::Float p =
+      polynomial<Isa>(f, 1.0F, 0.6931472029F, 0.2402264791F, 0.0555033247F, 0.009618437366F, 0.001339887487F, 0.0001535336063F);
   return finish_power<Isa>(p, power, x);
 }
 
-// exp(x) = 2^n (1 + expm1_rest), for x <= 0 clamped to where float has results. Cody and Waite's reduction: n ln 2 is subtracted
-// in two parts, of which the first has few bits, so that its product is exact.
+// exp(x) = 2^n (1 + expm1_rest), for x <= 0 clamped to where float has results. Cody and Waite's reduction: n ln 2 is
+// subtracted in two parts, of which the first has few bits, so that its product is exact.
 template <typename Isa>
 BITLOOM_INLINE typename Isa::Float reduce_exp(typename Isa::Float x, typename Isa::Float& power, typename Isa::Float& binary) {
   using Float = typename Isa::Float;
@@ -137,8 +137,8 @@ BITLOOM_INLINE NormalTail<Isa> normal_tail(typename Isa::Float t) {
   tail.e = exp<Isa>(square * Isa::splat(-0.5F), low * Isa::splat(-0.5F));
   const Float s = (t - Isa::splat(3)) / (t + Isa::splat(3));
   tail.ratio = polynomial<Isa>(s, 0.12151394613056753F, -0.20640264500231487F, 0.12322516534843184F, -0.04621281219179098F,
-                               0.006130556509584398F, 0.002901961093032812F, -0.0009787363239603768F,
-                               -0.00033345974078089445F, 0.00011046488599115306F, 4.833686621261591e-05F);
+                               0.006130556509584398F, 0.002901961093032812F, -0.0009787363239603768F, -0.00033345974078089445F,
+                               0.00011046488599115306F, 4.833686621261591e-05F);
   return tail;
 }
 

@@ -9,8 +9,8 @@
 namespace bitloom::nn {
 namespace {
 
-// The sum over i of value(i, part): four vectors of partial sums, since one would wait for each addition. value() of a part must
-// be 0 in lanes beyond the end.
+// The sum over i of value(i, part): four vectors of partial sums, since one would wait for each addition. value() of a part
+// must be 0 in lanes beyond the end.
 template <typename Isa, typename Value>
 BITLOOM_INLINE float sum_over(std::size_t n, Value value) {
   using Float = typename Isa::Float;
@@ -85,7 +85,7 @@ BITLOOM_INLINE void layer_norm_backward_rows(const V* dy, const V* x, const floa
       add(i + Isa::width, 1, WholeVector<Isa>());
     }
     for_vectors<Isa>(
-        columns - i, [&, i](std::size_t k, auto part) __attribute__((always_inline)) { add(i + k, 0, part); });
+        columns - i, [&, i ](std::size_t k, auto part) __attribute__((always_inline)) { add(i + k, 0, part); });
     const float share = 1 / static_cast<float>(columns);
     g_mean[r] = Isa::splat(Isa::sum(g_sum[0] + g_sum[1]) * share);
     gz_mean[r] = Isa::splat(Isa::sum(gx_sum[0] + gx_sum[1]) * share * rstd[r]);
@@ -146,18 +146,17 @@ BITLOOM_INLINE void add_columns(std::size_t rows, std::size_t columns, float* su
   for (; row < rows; ++row) {
     const std::size_t at = row * columns;
     for_vectors<Isa>(
-        columns, [=](std::size_t i, auto part) __attribute__((always_inline)) {
-          part.store(sums + i, part.load(sums + i) + value(at + i, part, i));
-        });
+        columns, [=](std::size_t i, auto part)
+                     __attribute__((always_inline)) { part.store(sums + i, part.load(sums + i) + value(at + i, part, i)); });
   }
 }
 
 template <typename Isa, typename V>
 void column_sums(const V* x, std::size_t rows, std::size_t columns, float* sums) {
   clear(sums, columns);
-  add_columns<Isa>(rows, columns, sums, [=](std::size_t at, auto part, std::size_t) __attribute__((always_inline)) {
-    return part.load(x + at);
-  });
+  add_columns<Isa>(
+      rows, columns,
+      sums, [=](std::size_t at, auto part, std::size_t) __attribute__((always_inline)) { return part.load(x + at); });
 }
 
 // Two passes: callers give rows that fit into a cache.
@@ -166,13 +165,14 @@ void column_moments(const V* x, std::size_t rows, std::size_t columns, float* me
   column_sums<Isa, V>(x, rows, columns, mean);
   const auto share = Isa::splat(1 / static_cast<float>(rows));
   for_vectors<Isa>(
-      columns,
-      [=](std::size_t i, auto part) __attribute__((always_inline)) { part.store(mean + i, part.load(mean + i) * share); });
+      columns, [=](std::size_t i, auto part)
+                   __attribute__((always_inline)) { part.store(mean + i, part.load(mean + i) * share); });
   clear(squares, columns);
-  add_columns<Isa>(rows, columns, squares, [=](std::size_t at, auto part, std::size_t i) __attribute__((always_inline)) {
-    const auto d = part.load(x + at) - part.load(mean + i);
-    return d * d;
-  });
+  add_columns<Isa>(
+      rows, columns, squares, [=](std::size_t at, auto part, std::size_t i) __attribute__((always_inline)) {
+        const auto d = part.load(x + at) - part.load(mean + i);
+        return d * d;
+      });
 }
 
 template <typename Isa, typename V>
@@ -180,9 +180,10 @@ void column_products(const V* dy, const V* x, const float* mean, std::size_t row
                      float* product_sum) {
   column_sums<Isa, V>(dy, rows, columns, dy_sum);
   clear(product_sum, columns);
-  add_columns<Isa>(rows, columns, product_sum, [=](std::size_t at, auto part, std::size_t i) __attribute__((always_inline)) {
-    return part.load(dy + at) * (part.load(x + at) - part.load(mean + i));
-  });
+  add_columns<Isa>(
+      rows, columns, product_sum, [=](std::size_t at, auto part, std::size_t i) __attribute__((always_inline)) {
+        return part.load(dy + at) * (part.load(x + at) - part.load(mean + i));
+      });
 }
 
 template <typename Isa, typename V>

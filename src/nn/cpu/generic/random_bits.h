@@ -44,7 +44,8 @@ void keep_bits(const DropoutKey& key, const std::uint64_t* groups, std::size_t n
     for (int word = 0; word < 4; ++word) {
       const Word first = last_dropped - (c[word] & Isa::word_splat(0xFFFF));
       const Word second = last_dropped - Isa::template shift_right<16>(c[word]);
-      const Word pair = Isa::template shift_right<31>(first) | Isa::template shift_left<1>(Isa::template shift_right<31>(second));
+      const Word pair =
+          Isa::template shift_right<31>(first) | Isa::template shift_left<1>(Isa::template shift_right<31>(second));
       kept = Isa::template shift_right<2>(kept) | Isa::template shift_left<6>(pair);
     }
     Isa::store_bytes(bits + begin, kept);
@@ -62,7 +63,7 @@ void dropout(const DropoutKey& key, std::uint64_t first_group, const V* x, V* y,
     keep_bits<Isa>(key, groups, groups_at_once, bits);
     const std::size_t here = n - begin < groups_at_once * group ? n - begin : groups_at_once * group;
     for_vectors<Isa>(
-        here, [=, &bits](std::size_t i, auto part) __attribute__((always_inline)) {
+        here, [ =, &bits ](std::size_t i, auto part) __attribute__((always_inline)) {
           std::uint32_t lanes;
           __builtin_memcpy(&lanes, bits + i / group, sizeof lanes);
           const auto kept = Isa::mask_of(lanes >> (i % group));

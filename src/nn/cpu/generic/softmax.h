@@ -66,9 +66,8 @@ void softmax(const V* x, V* y, std::size_t rows, std::size_t columns) {
     const auto shift = Isa::splat(d.most);
     const auto factor = Isa::splat(1 / d.sum);
     for_vectors<Isa>(
-        columns, [=](std::size_t i, auto part) __attribute__((always_inline)) {
-          part.store(to + i, exp<Isa>(part.load(from + i) - shift) * factor);
-        });
+        columns, [=](std::size_t i, auto part)
+                     __attribute__((always_inline)) { part.store(to + i, exp<Isa>(part.load(from + i) - shift) * factor); });
   }
 }
 
@@ -79,8 +78,8 @@ void softmax_backward(const V* y, const V* dy, V* dx, std::size_t rows, std::siz
     const V* dy_row = dy;
     V* dx_row = dx;
     const auto mean = Isa::splat(sum_over<Isa>(
-        columns,
-        [=](std::size_t i, auto part) __attribute__((always_inline)) { return part.load(y_row + i) * part.load(dy_row + i); }));
+        columns, [=](std::size_t i, auto part)
+                     __attribute__((always_inline)) { return part.load(y_row + i) * part.load(dy_row + i); }));
     for_vectors<Isa>(
         columns, [=](std::size_t i, auto part) __attribute__((always_inline)) {
           part.store(dx_row + i, part.load(y_row + i) * (part.load(dy_row + i) - mean));
@@ -119,9 +118,8 @@ void cross_entropy(const V* logits, const std::int32_t* targets, std::size_t cla
     const auto shift = Isa::splat(d.most);
     const auto factor = Isa::splat(scale / d.sum);
     for_vectors<Isa>(
-        classes, [=](std::size_t i, auto part) __attribute__((always_inline)) {
-          part.store(dx + i, exp<Isa>(part.load(x + i) - shift) * factor);
-        });
+        classes, [=](std::size_t i, auto part)
+                     __attribute__((always_inline)) { part.store(dx + i, exp<Isa>(part.load(x + i) - shift) * factor); });
     // 1 - p without the difference of numbers that are nearly equal: the loss is -log p.
     const double rest = __builtin_expm1(-static_cast<double>(__builtin_log(static_cast<double>(d.sum)) + distance));
     Isa::store_part(dx + target, Isa::splat(static_cast<float>(static_cast<double>(scale) * rest)), 1);

@@ -35,8 +35,12 @@ struct Avx512 {
 
   static BITLOOM_INLINE Float splat(float x) { return Float(_mm512_set1_ps(x)); }
   static BITLOOM_INLINE Float load(const float* from) { return Float(_mm512_loadu_ps(from)); }
-  static BITLOOM_INLINE Float load(const bf16* from) { return Float(widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))); }
-  static BITLOOM_INLINE Float load_part(const float* from, std::size_t n) { return Float(_mm512_maskz_loadu_ps(first(n), from)); }
+  static BITLOOM_INLINE Float load(const bf16* from) {
+    return Float(widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+  }
+  static BITLOOM_INLINE Float load_part(const float* from, std::size_t n) {
+    return Float(_mm512_maskz_loadu_ps(first(n), from));
+  }
   static BITLOOM_INLINE Float load_part(const bf16* from, std::size_t n) {
     return Float(widen(_mm256_maskz_loadu_epi16(first(n), from)));
   }
