@@ -9,8 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/mpi.h"
 
-using namespace bitloom;
-using namespace bitloom::nn;
+namespace bitloom::nn {
 
 namespace {
 
@@ -92,3 +91,5 @@ TEST_CASE("four blocks as two processes have the gradients of one", "[boundary]"
   }
   CHECK(stash.empty());
 }
+
+}  // namespace bitloom::nn

@@ -13,10 +13,9 @@
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 
-using namespace bitloom;
-using namespace bitloom::nn;
-using bitloom::test::compare;
-using bitloom::test::message_of;
+namespace bitloom::nn {
+using test::compare;
+using test::message_of;
 
 namespace {
 
@@ -316,3 +315,5 @@ TEST_CASE("layers name what they cannot take", "[layers]") {
   CHECK(message_of(ErrorKind::usage, [&] { SelfAttention("a", 12, mask, options); }) ==
         "a: 5 heads; expected a divisor of the width, 12");
 }
+
+}  // namespace bitloom::nn
