@@ -56,27 +56,15 @@ Desc weights(const Shape& oiyx, DType dtype, Tag tag) {
           tag};
 }
 
-// oneDNN adds up the gradients of weights by threads, so that they depend on their number. Here images are put into groups
-// that depend on shapes alone; one thread works on a group, and the groups' gradients are added in order. A group has as many
-// pixels as make its work much longer than that addition.
+// oneDNN adds up the gradients of weights by threads, so that they depend on their number, as other convolutions do where it
+// may not divide them. There, images are put into groups that depend on shapes alone, and one thread works on a group; the
+// groups' gradients are added in order. A group has as many pixels as make its work much longer than that addition.
 std::size_t images_per_group(const Shape& x, const Shape& y) {
   constexpr std::size_t pixels = 256;
   constexpr std::size_t most_groups = 32;  // of which each has memory for a gradient
   const std::size_t for_pixels = (pixels + y[1] * y[2] - 1) / (y[1] * y[2]);
   return std::clamp((x[0] + most_groups - 1) / most_groups, std::min(for_pixels, x[0]), x[0]);
 }
-
-// What oneDNN does meanwhile it does in this thread alone.
-class OneThread {
- public:
-  OneThread() { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_ = omp_get_max_threads();
-};
 
 // Of so many of the images.
 compat::Convolution convolution(const Problem& problem, std::size_t count) {
@@ -92,60 +80,110 @@ compat::Convolution convolution(const Problem& problem, std::size_t count) {
   return conv;
 }
 
-// Arguments: x, w, the bias if there is one, y.
-LaidOutCall build_forward(const dnnl::engine& engine, const Problem& problem) {
-  const compat::Convolution conv = convolution(problem, problem.x[0]);
+// A primitive and the layout that it has for weights.
+struct Built {
+  dnnl::primitive primitive;
+  Desc scratchpad, weights;
+  std::vector<Call::Argument> arguments;
+};
+
+// Arguments: x, w, the bias if there is one, y. The layout of w may be any.
+Built build_forward(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+  conv.w = layout;
   const auto pd = compat::forward(engine, conv);
   std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}};
-  if (problem.has_bias) arguments.push_back({DNNL_ARG_BIAS, conv.bias});
+  if (conv.bias != Desc()) arguments.push_back({DNNL_ARG_BIAS, conv.bias});
   arguments.push_back({DNNL_ARG_DST, conv.y});
-  LaidOutCall call;
-  call.main = std::make_unique<Call>(engine, dnnl::convolution_forward(pd), pd.scratchpad_desc(), arguments);
-  call.bytes = pd.weights_desc().get_size();
-  const Desc plain = weights(problem.w, problem.dtype, Tag::oihw);
-  if (pd.weights_desc() != plain) call.reorder = make_reorder(engine, plain, pd.weights_desc());
-  return call;
+  return {dnnl::convolution_forward(pd), pd.scratchpad_desc(), pd.weights_desc(), std::move(arguments)};
 }
 
 // Arguments: dy, w, dx.
-LaidOutCall build_data(const dnnl::engine& engine, const Problem& problem) {
-  const compat::Convolution conv = convolution(problem, problem.x[0]);
-  const auto pd = compat::backward_data(engine, conv, compat::forward(engine, conv));
-  const std::array arguments = {Call::Argument{DNNL_ARG_DIFF_DST, conv.y}, Call::Argument{DNNL_ARG_WEIGHTS, pd.weights_desc()},
-                                Call::Argument{DNNL_ARG_DIFF_SRC, conv.x}};
-  LaidOutCall call;
-  call.main = std::make_unique<Call>(engine, dnnl::convolution_backward_data(pd), pd.scratchpad_desc(), arguments);
-  call.bytes = pd.weights_desc().get_size();
+Built build_data(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+  const auto forward = compat::forward(engine, conv);
+  conv.w = layout;
+  const auto pd = compat::backward_data(engine, conv, forward);
+  return {dnnl::convolution_backward_data(pd),
+          pd.scratchpad_desc(),
+          pd.weights_desc(),
+          {{DNNL_ARG_DIFF_DST, conv.y}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_SRC, conv.x}}};
+}
+
+// Arguments: x, dy, dw.
+Built build_weights(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+  const auto forward = compat::forward(engine, conv);
+  conv.w = layout;
+  const auto pd = compat::backward_weights(engine, conv, forward);
+  return {dnnl::convolution_backward_weights(pd),
+          pd.scratchpad_desc(),
+          pd.diff_weights_desc(),
+          {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_DIFF_DST, conv.y}, {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}}};
+}
+
+using Build = Built (*)(const dnnl::engine&, compat::Convolution, const Desc&);
+
+// A call for each group of images, and how it has weights.
+Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build, Desc layout, LaidOutCall& call) {
+  const OneThread one_thread;
+  const std::size_t size = images_per_group(problem.x, problem.y);
+  // The last group may be smaller; it is told to use the layout of the others.
+  for (const auto& [images, groups] : {std::pair(size, problem.x[0] / size), std::pair(problem.x[0] % size, std::size_t{1})}) {
+    if (images == 0) continue;
+    const Built built = build(engine, convolution(problem, images), layout);
+    layout = built.weights;
+    for (std::size_t group = 0; group < groups; ++group) {
+      call.groups.push_back(std::make_unique<Call>(engine, built.primitive, built.scratchpad, built.arguments));
+    }
+  }
+  return layout;
+}
+
+LaidOutCall build_reading_weights(const OneDnn& onednn, const Problem& problem) {
+  const Build build = problem.operation == Operation::convolution ? build_forward : build_data;
+  const Desc any = weights(problem.w, problem.dtype, Tag::any);
   const Desc plain = weights(problem.w, problem.dtype, Tag::oihw);
-  if (pd.weights_desc() != plain) call.reorder = make_reorder(engine, plain, pd.weights_desc());
+  LaidOutCall call;
+  Desc layout;
+  if (onednn.may_divide()) {
+    const Built built = build(onednn.engine(), convolution(problem, problem.x[0]), any);
+    layout = built.weights;
+    call.main = std::make_unique<Call>(onednn.engine(), built.primitive, built.scratchpad, built.arguments);
+  } else {
+    layout = add_groups(onednn.engine(), problem, build, any, call);
+  }
+  call.bytes = layout.get_size();
+  if (layout != plain) call.reorder = make_reorder(onednn.engine(), plain, layout);
   return call;
 }
 
-// Arguments of each group: x, dy, dw. The last group may be smaller; it is told to use the layout of the others.
-LaidOutCall build_weights(const dnnl::engine& engine, const Problem& problem) {
-  const OneThread one_thread;
-  const std::size_t size = images_per_group(problem.x, problem.y);
+LaidOutCall build_adding_weights(const OneDnn& onednn, const Problem& problem) {
   LaidOutCall call;
-  Desc layout = weights(problem.w, DType::f32, Tag::any);
-  const auto add_groups_of = [&](std::size_t images, std::size_t groups) {
-    if (groups == 0) return;
-    compat::Convolution conv = convolution(problem, images);
-    const auto forward = compat::forward(engine, conv);
-    conv.w = layout;
-    const auto pd = compat::backward_weights(engine, conv, forward);
-    layout = pd.diff_weights_desc();
-    const dnnl::convolution_backward_weights primitive(pd);
-    const std::array arguments = {Call::Argument{DNNL_ARG_SRC, conv.x}, Call::Argument{DNNL_ARG_DIFF_DST, conv.y},
-                                  Call::Argument{DNNL_ARG_DIFF_WEIGHTS, layout}};
-    for (std::size_t group = 0; group < groups; ++group) {
-      call.groups.push_back(std::make_unique<Call>(engine, primitive, pd.scratchpad_desc(), arguments));
-    }
-  };
-  add_groups_of(size, problem.x[0] / size);
-  add_groups_of(problem.x[0] % size, problem.x[0] % size == 0 ? 0 : 1);
+  const Desc layout = add_groups(onednn.engine(), problem, build_weights, weights(problem.w, DType::f32, Tag::any), call);
   call.bytes = layout.get_size();
-  call.reorder = make_reorder(engine, layout, weights(problem.w, DType::f32, Tag::oihw), true);
+  call.reorder = make_reorder(onednn.engine(), layout, weights(problem.w, DType::f32, Tag::oihw), true);
   return call;
+}
+
+// Pointers to all images, in the problem's type, of which a call is given its own.
+struct Images {
+  Images(const Problem& problem, const void* x_images, const void* y_images)
+      : x(static_cast<const std::byte*>(x_images)), y(static_cast<const std::byte*>(y_images)) {
+    const std::size_t bytes = images_per_group(problem.x, problem.y) * dtype_size(problem.dtype);
+    x_bytes = bytes * problem.x.with(0, 1).size();
+    y_bytes = bytes * problem.y.with(0, 1).size();
+  }
+  const void* x_of(std::size_t group) const { return x + group * x_bytes; }
+  const void* y_of(std::size_t group) const { return y + group * y_bytes; }
+
+  const std::byte *x, *y;
+  std::size_t x_bytes, y_bytes;  // of a group
+};
+
+// Runs all calls, whose pointers are pointers(group).
+template <typename Pointers>
+void run_all(OneDnn& onednn, LaidOutCall& call, const Pointers& pointers) {
+  if (call.main != nullptr) return onednn.run(*call.main, pointers(0));
+  onednn.for_blocks(call.groups.size(), call,
+                    [&](std::size_t group, std::size_t, void* scratch) { call.groups[group]->run(scratch, pointers(group)); });
 }
 
 // The type that is computed in: that of the tensors where the machine multiplies it.
@@ -180,13 +218,17 @@ void CpuBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, co
   translate_errors(
       "conv2d",
       [&] {
-        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_forward(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_reading_weights(*onednn_, problem); });
         const void* x_v = as_type(x, problem.dtype, onednn_->a);
         const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
         write_as(y, problem.dtype, onednn_->out, [&](const void* y_v) {
-          const std::array<const void*, 4> with_bias = {x_v, w_v, bias.data(), y_v};
-          const std::array<const void*, 3> without = {x_v, w_v, y_v};
-          onednn_->run(*call.main, bias ? std::span<const void* const>(with_bias) : std::span<const void* const>(without));
+          const Images images(problem, x_v, y_v);
+          run_all(*onednn_, call, [&](std::size_t group) {
+            std::vector<const void*> pointers = {images.x_of(group), w_v};
+            if (bias) pointers.push_back(bias.data());
+            pointers.push_back(images.y_of(group));
+            return pointers;
+          });
         });
       },
       [&] { return describe(problem); });
@@ -200,11 +242,12 @@ void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, cons
   translate_errors(
       "conv2d_backward_data",
       [&] {
-        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_data(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_reading_weights(*onednn_, problem); });
         const void* dy_v = as_type(dy, problem.dtype, onednn_->a);
         const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
         write_as(dx, problem.dtype, onednn_->out, [&](const void* dx_v) {
-          onednn_->run(*call.main, std::array<const void*, 3>{dy_v, w_v, dx_v});
+          const Images images(problem, dx_v, dy_v);
+          run_all(*onednn_, call, [&](std::size_t group) { return std::array{images.y_of(group), w_v, images.x_of(group)}; });
         });
       },
       [&] { return describe(problem); });
@@ -213,43 +256,13 @@ void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, cons
 namespace {
 
 // sums[0] += sums[1] + ... in this order, of arrays of `size` one behind the other.
-void add_groups(float* sums, std::size_t size, std::size_t groups) {
+void add_sums(float* sums, std::size_t size, std::size_t groups) {
   for_elements(size, groups * sizeof(float), [&](std::size_t first, std::size_t count) {
     for (std::size_t group = 1; group < groups; ++group) {
       const float* from = sums + group * size;
       for (std::size_t i = first; i < first + count; ++i) sums[i] += from[i];
     }
   });
-}
-
-// The gradients of the groups, laid out as call.bytes says, one behind the other.
-float* run_groups(OneDnn& onednn, LaidOutCall& call, const Problem& problem, const void* x, const void* dy) {
-  const std::size_t groups = call.groups.size();
-  const std::size_t images = images_per_group(problem.x, problem.y);
-  const std::size_t element = dtype_size(problem.dtype);
-  const std::size_t x_bytes = images * problem.x.size() / problem.x[0] * element;
-  const std::size_t y_bytes = images * problem.y.size() / problem.y[0] * element;
-  std::size_t scratch_bytes = 0;
-  for (const auto& group : call.groups) scratch_bytes = std::max(scratch_bytes, (group->scratchpad_bytes() + 63) / 64 * 64);
-  const auto threads = std::min(static_cast<std::size_t>(omp_get_max_threads()), groups);
-  auto* scratch = static_cast<std::byte*>(onednn.scratchpad.get(threads * scratch_bytes));
-  auto* sums = static_cast<float*>(onednn.layout.get(groups * call.bytes));
-  std::exception_ptr failure;  // none may leave the parallel region
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(threads))
-  for (std::size_t group = 0; group < groups; ++group) {
-    try {
-      const OneThread one_thread;
-      const std::array<const void*, 3> pointers = {static_cast<const std::byte*>(x) + group * x_bytes,
-                                                   static_cast<const std::byte*>(dy) + group * y_bytes,
-                                                   sums + group * (call.bytes / sizeof(float))};
-      call.groups[group]->run(scratch + static_cast<std::size_t>(omp_get_thread_num()) * scratch_bytes, pointers);
-    } catch (...) {
-#pragma omp critical(bitloom_run_groups)
-      failure = std::current_exception();
-    }
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
-  return sums;
 }
 
 }  // namespace
@@ -261,11 +274,17 @@ void CpuBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, co
   translate_errors(
       "conv2d_backward_weights",
       [&] {
-        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_weights(onednn_->engine(), problem); });
+        LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_adding_weights(*onednn_, problem); });
         const void* x_v = as_type(x, problem.dtype, onednn_->a);
         const void* dy_v = as_type(dy, problem.dtype, onednn_->b);
-        float* dw_v = run_groups(*onednn_, call, problem, x_v, dy_v);
-        add_groups(dw_v, call.bytes / sizeof(float), call.groups.size());
+        const Images images(problem, x_v, dy_v);
+        // The gradients of the groups, one behind the other.
+        const std::size_t size = call.bytes / sizeof(float);
+        auto* dw_v = static_cast<float*>(onednn_->layout.get(call.groups.size() * call.bytes));
+        run_all(*onednn_, call, [&](std::size_t group) {
+          return std::array<const void*, 3>{images.x_of(group), images.y_of(group), dw_v + group * size};
+        });
+        add_sums(dw_v, size, call.groups.size());
         onednn_->run(*call.reorder, std::array<const void*, 2>{dw_v, dw.data()});
       },
       [&] { return describe(problem); });

@@ -1,6 +1,7 @@
 // Matrix products by oneDNN.
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <tuple>
@@ -36,7 +37,7 @@ const Fused* find_fused(const Activation* activation) {
 // out (S,M,N) = scale a (S,M,K) b (S,K,N) + bias (N), and what else decides how it is computed.
 struct Product {
   std::size_t s, m, k, n;
-  std::size_t b_stride;  // elements from one row of b, as it is in memory, to the next
+  std::size_t a_stride, b_stride, out_stride;  // elements from one row, as it is in memory, to the next
   bool transpose_a, transpose_b, accumulate, has_bias, has_scale;
   DType in, out;
   const Fused* fused;
@@ -72,6 +73,9 @@ Desc row_for(std::size_t s, std::size_t c) {
   return {{1, 1, columns}, dnnl::memory::data_type::f32, {columns, columns, 1}};
 }
 
+// A copy of b may take so much memory, for speed.
+constexpr std::size_t most_copied_bytes = std::size_t{64} << 20U;
+
 // The layout of b for the kernel: that which it has, or a better one into which it is copied first.
 Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
   const auto copied = [&](dnnl::memory::format_tag tag) {
@@ -84,18 +88,22 @@ Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
   // 1024 and more, K and N 512 to 4096). It does not pay where the kernel copies b anyway because it is transposed, and large
   // ones would take too much memory.
   constexpr std::size_t least_rows = 1024;
-  constexpr std::size_t most_bytes = std::size_t{64} << 20U;
   const bool pays = !product.transpose_a && !product.transpose_b && product.m >= least_rows;
-  return pays && product.k * product.n * dtype_size(product.in) <= most_bytes ? copied(dnnl::memory::format_tag::any) : plain;
+  return pays && product.k * product.n * dtype_size(product.in) <= most_copied_bytes ? copied(dnnl::memory::format_tag::any)
+                                                                                     : plain;
 }
 
 // The arguments of the call: a, b, the scale if there is one, the bias if there is one, out.
-LaidOutCall build(const dnnl::engine& engine, const Product& product) {
+struct Built {
+  dnnl::matmul::primitive_desc pd;
+  std::vector<Call::Argument> arguments;
+};
+
+Built build_primitive(const dnnl::engine& engine, const Product& product, const Desc& b) {
   const auto [s, m, k, n] = std::tuple(product.s, product.m, product.k, product.n);
-  const Desc a = matrices(s, m, k, product.transpose_a, product.transpose_a ? m : k, product.in);
-  const Desc plain_b = matrices(s, k, n, product.transpose_b, product.b_stride, product.in);
-  const Desc out = matrices(s, m, n, false, n, product.out);
-  std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, plain_b}};
+  const Desc a = matrices(s, m, k, product.transpose_a, product.a_stride, product.in);
+  const Desc out = matrices(s, m, n, false, product.out_stride, product.out);
+  std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}};
 
   dnnl::post_ops post_ops;
   const auto append_binary = [&](dnnl::algorithm algorithm, const Desc& operand) {
@@ -116,12 +124,114 @@ LaidOutCall build(const dnnl::engine& engine, const Product& product) {
   if (product.fused != nullptr) compat::append_eltwise(post_ops, product.fused->algorithm, product.fused->alpha, 0);
   arguments.push_back({DNNL_ARG_DST, out});
 
-  const auto pd = compat::matmul(engine, a, kernel_layout_of_b(product, plain_b), bias, out, compat::attributes(post_ops));
+  auto pd = compat::matmul(engine, a, b, bias, out, compat::attributes(post_ops));
   arguments[1].layout = pd.weights_desc();
+  return {std::move(pd), std::move(arguments)};
+}
+
+Desc plain_layout_of_b(const Product& product) {
+  return matrices(product.s, product.k, product.n, product.transpose_b, product.b_stride, product.in);
+}
+
+LaidOutCall build(const dnnl::engine& engine, const Product& product) {
+  const Desc plain_b = plain_layout_of_b(product);
+  const auto [pd, arguments] = build_primitive(engine, product, kernel_layout_of_b(product, plain_b));
   LaidOutCall call;
   call.main = std::make_unique<Call>(engine, dnnl::matmul(pd), pd.scratchpad_desc(), arguments);
   call.bytes = pd.weights_desc().get_size();
   if (pd.weights_desc() != plain_b) call.reorder = make_reorder(engine, plain_b, pd.weights_desc());
+  return call;
+}
+
+// Where oneDNN may not divide a product, one thread computes a block of out. Blocks depend on shapes alone.
+class Blocks {
+ public:
+  explicit Blocks(const Product& product) : m_(product.m), n_(product.n), s_(product.s) {
+    constexpr std::size_t most_blocks = 64;
+    constexpr std::size_t least_side = 64;
+    constexpr std::size_t least_work = std::size_t{1} << 20U;  // multiplications
+    // Both operands are copied for each block, the less in all the squarer blocks are.
+    std::size_t down = 1;
+    std::size_t across = 1;
+    const auto is_divisible = [&] {
+      const std::size_t blocks = s_ * down * across;
+      return blocks < most_blocks && std::max(m_ / down, n_ / across) >= 2 * least_side &&
+             m_ * product.k / down * n_ / across >= 2 * least_work;
+    };
+    while (is_divisible()) (m_ / down >= n_ / across ? down : across) *= 2;
+    // oneDNN's kernels compute 4 or 6 by 16 or 24 elements at a time.
+    constexpr std::size_t multiple = 48;
+    rows_ = ((m_ + down - 1) / down + multiple - 1) / multiple * multiple;
+    columns_ = ((n_ + across - 1) / across + multiple - 1) / multiple * multiple;
+    down_ = (m_ + rows_ - 1) / rows_;
+    across_ = (n_ + columns_ - 1) / columns_;
+  }
+
+  struct Block {
+    std::size_t matrix, row, column;
+    std::size_t rows, columns;
+    std::size_t kind;  // the same for blocks of one size
+  };
+  static constexpr std::size_t kinds = 4;
+
+  std::size_t count() const { return s_ * down_ * across_; }
+  Block operator[](std::size_t i) const {
+    const std::size_t row = i / across_ % down_ * rows_;
+    const std::size_t column = i % across_ * columns_;
+    const std::size_t rows = std::min(rows_, m_ - row);
+    const std::size_t columns = std::min(columns_, n_ - column);
+    return {.matrix = i / (down_ * across_),
+            .row = row,
+            .column = column,
+            .rows = rows,
+            .columns = columns,
+            .kind = (rows < rows_ ? 2U : 0U) + (columns < columns_ ? 1U : 0U)};
+  }
+
+ private:
+  std::size_t m_, n_, s_;
+  std::size_t rows_, columns_;  // of a block; the last ones may have fewer
+  std::size_t down_, across_;   // blocks of a matrix
+};
+
+// The product whose blocks are computed: b may be transposed first. oneDNN's kernels for small matrices read rows of b that are
+// far apart at half the speed of transposed ones; with few rows of a, transposing takes longer.
+Product transposing_b(const Product& product) {
+  constexpr std::size_t least_rows = 128;
+  Product result = product;
+  const bool pays = product.s == 1 && !product.transpose_b && product.m >= least_rows;
+  if (pays && product.k * product.n * dtype_size(product.in) <= most_copied_bytes) {
+    result.transpose_b = true;
+    result.b_stride = product.k;
+  }
+  return result;
+}
+
+// groups[kind * threads + thread].
+LaidOutCall build_blocks(const dnnl::engine& engine, const Product& product) {
+  const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+  const Product laid_out = transposing_b(product);
+  LaidOutCall call;
+  if (laid_out.transpose_b != product.transpose_b) {
+    const Desc layout = plain_layout_of_b(laid_out);
+    call.reorder = make_reorder(engine, plain_layout_of_b(product), layout);
+    call.bytes = layout.get_size();
+  }
+  const OneThread one_thread;
+  const Blocks blocks(product);
+  call.groups.resize(Blocks::kinds * threads);
+  for (std::size_t i = 0; i < blocks.count(); ++i) {
+    const Blocks::Block block = blocks[i];
+    const auto calls = std::span(call.groups).subspan(block.kind * threads, threads);
+    if (calls.front() != nullptr) continue;
+    Product part = laid_out;
+    part.s = 1;
+    part.m = block.rows;
+    part.n = block.columns;
+    const auto [pd, arguments] = build_primitive(engine, part, plain_layout_of_b(part));
+    const dnnl::matmul primitive(pd);
+    for (auto& each : calls) each = std::make_unique<Call>(engine, primitive, pd.scratchpad_desc(), arguments);
+  }
   return call;
 }
 
@@ -131,7 +241,9 @@ Product describe(const Tensor& a, const Tensor& b, const Tensor& out, const Matm
           .m = a.shape()[options.transpose_a ? axes - 1 : axes - 2],
           .k = a.shape()[options.transpose_a ? axes - 2 : axes - 1],
           .n = b.shape()[options.transpose_b ? axes - 2 : axes - 1],
+          .a_stride = a.shape()[axes - 1],
           .b_stride = b.shape()[axes - 1],
+          .out_stride = out.shape()[axes - 1],
           .transpose_a = options.transpose_a,
           .transpose_b = options.transpose_b,
           .accumulate = options.accumulate,
@@ -142,32 +254,71 @@ Product describe(const Tensor& a, const Tensor& b, const Tensor& out, const Matm
           .fused = find_fused(options.activation)};
 }
 
+// In the order of a call's arguments.
+class Pointers {
+ public:
+  Pointers(const Product& product, const void* a, const void* b, const float* scale, const float* bias, const void* out) {
+    add(a);
+    add(b);
+    if (product.has_scale) add(scale);
+    if (product.has_bias) add(bias);
+    add(out);
+  }
+  operator std::span<const void* const>() const { return {pointers_.data(), count_}; }
+
+ private:
+  void add(const void* pointer) { pointers_[count_++] = pointer; }
+
+  std::array<const void*, 5> pointers_{};
+  std::size_t count_ = 0;
+};
+
+void run_blocks(OneDnn& onednn, const Product& product, const void* a, const void* b, const float* scale, const float* bias,
+                void* out) {
+  LaidOutCall& call = onednn.call(product.key(), [&] { return build_blocks(onednn.engine(), product); });
+  const Product laid_out = transposing_b(product);
+  const void* laid_out_b = onednn.lay_out(call, b);
+  const Blocks blocks(product);
+  const std::size_t threads = call.groups.size() / Blocks::kinds;
+  onednn.for_blocks(blocks.count(), call, [&](std::size_t i, std::size_t thread, void* scratch) {
+    const Blocks::Block block = blocks[i];
+    const auto part = [&](const void* matrices, DType dtype, std::size_t matrix_size, std::size_t offset) {
+      return static_cast<const std::byte*>(matrices) + (block.matrix * matrix_size + offset) * dtype_size(dtype);
+    };
+    const std::size_t a_offset = block.row * (product.transpose_a ? 1 : product.a_stride);
+    const std::size_t b_offset = block.column * (laid_out.transpose_b ? laid_out.b_stride : 1);
+    const std::size_t out_offset = block.row * product.out_stride + block.column;
+    const Pointers pointers(product, part(a, product.in, product.m * product.k, a_offset),
+                            part(laid_out_b, product.in, product.k * product.n, b_offset), scale,
+                            bias == nullptr ? nullptr : bias + block.column,
+                            part(out, product.out, product.m * product.n, out_offset));
+    call.groups[block.kind * threads + thread]->run(scratch, pointers);
+  });
+}
+
 // a, b and out in the types of `product`.
 void run(OneDnn& onednn, const Product& product, const void* a, const void* b, const MatmulOptions& options, void* out) {
-  LaidOutCall& call = onednn.call(product.key(), [&] { return build(onednn.engine(), product); });
   const auto scale = static_cast<float>(options.scale);
-  std::array<const void*, 5> pointers{};
-  std::size_t count = 0;
-  pointers[count++] = a;
-  pointers[count++] = onednn.lay_out(call, b);
-  if (product.has_scale) pointers[count++] = &scale;
-  if (product.has_bias) pointers[count++] = options.bias.data();
-  pointers[count++] = out;
-  onednn.run(*call.main, std::span(pointers.data(), count));
+  const float* bias = product.has_bias ? options.bias.as<float>().data() : nullptr;
+  if (onednn.may_divide()) {
+    LaidOutCall& call = onednn.call(product.key(), [&] { return build(onednn.engine(), product); });
+    return onednn.run(*call.main, Pointers(product, a, onednn.lay_out(call, b), &scale, bias, out));
+  }
+  run_blocks(onednn, product, a, b, &scale, bias, out);
 }
 
 // Where a is transposed and K at least 2048, as in gradients of weights, oneDNN has several threads sum over parts of K if M
 // and N give them too little work; the result then depends on their number. Parts of our own, which depend on K alone, keep it
 // from that.
-std::size_t parts_of(const Product& product) {
+std::size_t parts_of(const OneDnn& onednn, const Product& product) {
   constexpr std::size_t limit = 2048;
   constexpr std::size_t part = 1024;
-  return product.s == 1 && product.transpose_a && product.k >= limit ? (product.k + part - 1) / part : 1;
+  return onednn.may_divide() && product.s == 1 && product.transpose_a && product.k >= limit ? (product.k + part - 1) / part : 1;
 }
 
 // The same; out is f32 if there are parts.
 void run_parts(OneDnn& onednn, const Product& product, const void* a, const void* b, const MatmulOptions& options, void* out) {
-  const std::size_t parts = parts_of(product);
+  const std::size_t parts = parts_of(onednn, product);
   if (parts == 1) return run(onednn, product, a, b, options, out);
   const std::size_t size = ((product.k + parts - 1) / parts + 63) / 64 * 64;
   for (std::size_t begin = 0; begin < product.k; begin += size) {
@@ -193,7 +344,7 @@ void run_typed(OneDnn& onednn, Product product, const Tensor& a, const Tensor& b
     a_v = as_f32(a, onednn.a);
     b_v = as_f32(b, onednn.b);
   }
-  if (out.dtype() == DType::f32 || (product.in == DType::bf16 && parts_of(product) == 1)) {
+  if (out.dtype() == DType::f32 || (product.in == DType::bf16 && parts_of(onednn, product) == 1)) {
     return run_parts(onednn, product, a_v, b_v, options, out.data());
   }
   product.out = DType::f32;

@@ -1,7 +1,10 @@
 #include "nn/cpu/onednn.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cassert>
+#include <exception>
 
 #include "core/half.h"
 
@@ -13,8 +16,8 @@ namespace {
 constexpr std::size_t most_calls = 1024;
 
 // The values of dnnl_cpu_isa_t are sets of bits: an instruction set has those of all that it contains.
-bool multiplies_bf16() {
-  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+bool has_isa(dnnl::cpu_isa isa) {
+  const auto wanted = static_cast<unsigned>(isa);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
@@ -60,7 +63,37 @@ void Call::run(void* scratchpad, std::span<const void* const> pointers) {
       "could not execute a primitive");
 }
 
-OneDnn::OneDnn() : engine_(dnnl::engine::kind::cpu, 0), has_bf16_(multiplies_bf16()), calls_(most_calls) {}
+OneThread::OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+
+OneThread::~OneThread() { omp_set_num_threads(before_); }
+
+OneDnn::OneDnn()
+    : engine_(dnnl::engine::kind::cpu, 0),
+      has_bf16_(has_isa(dnnl::cpu_isa::avx512_core_bf16)),
+      may_divide_(has_isa(dnnl::cpu_isa::avx512_core)),
+      calls_(most_calls) {}
+
+void OneDnn::for_blocks(std::size_t blocks, const LaidOutCall& call, const BlockWork& work) {
+  std::size_t bytes = 0;
+  for (const auto& group : call.groups) {
+    if (group != nullptr) bytes = std::max(bytes, (group->scratchpad_bytes() + 63) / 64 * 64);
+  }
+  const auto threads = std::min(static_cast<std::size_t>(omp_get_max_threads()), blocks);
+  auto* scratch = static_cast<std::byte*>(scratchpad.get(threads * bytes));
+  std::exception_ptr failure;  // none may leave the parallel region
+#pragma omp parallel for schedule(static) num_threads(static_cast <int>(threads))
+  for (std::size_t block = 0; block < blocks; ++block) {
+    try {
+      const OneThread one_thread;
+      const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+      work(block, thread, scratch + thread * bytes);
+    } catch (...) {
+#pragma omp critical(bitloom_for_blocks)
+      failure = std::current_exception();
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
 
 const void* OneDnn::lay_out(LaidOutCall& call, const void* plain) {
   if (call.reorder == nullptr) return plain;

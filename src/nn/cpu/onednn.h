@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -65,9 +66,21 @@ class Call {
 // A primitive one of whose operands, the weights, has a layout of its own.
 struct LaidOutCall {
   std::unique_ptr<Call> main;
-  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, for gradients of weights: one per group of images
+  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: what runs at a time
   std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
   std::size_t bytes = 0;          // of the weights in the layout of `main`
+};
+
+// What oneDNN builds and runs meanwhile it does in this thread alone.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
 };
 
 // What an operation is: the first word of its key.
@@ -81,6 +94,9 @@ class OneDnn {
   // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted
   // to f32 then.
   bool has_bf16() const { return has_bf16_; }
+  // Whether oneDNN may divide products and forward convolutions among threads. Its kernels without AVX-512 have last bits that
+  // depend on the number of threads.
+  bool may_divide() const { return may_divide_; }
 
   // The call of a key, built by build() if there is none.
   template <typename Build>
@@ -93,12 +109,17 @@ class OneDnn {
     call.run(call.scratchpad_bytes() == 0 ? nullptr : scratchpad.get(call.scratchpad_bytes()), pointers);
   }
 
+  // Calls work(block, thread, scratch memory for any of call.groups) for blocks 0 ... blocks - 1. Groups that were built under
+  // OneThread may run there, each in one thread. `thread` is below omp_get_max_threads().
+  using BlockWork = std::function<void(std::size_t block, std::size_t thread, void* scratch)>;
+  void for_blocks(std::size_t blocks, const LaidOutCall& call, const BlockWork& work);
+
   // What one op needs at a time: the primitive's scratch memory, and inputs and output in another type or layout.
   Workspace scratchpad, a, b, layout, out;
 
  private:
   dnnl::engine engine_;
-  bool has_bf16_;
+  bool has_bf16_, may_divide_;
   LruCache<LaidOutCall> calls_;
 };
 
