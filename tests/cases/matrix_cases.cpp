@@ -122,6 +122,11 @@ std::vector<OpCase> matrix_cases() {
   cases.push_back(matmul_case({.m = 5, .k = 0, .n = 3, .options = {.accumulate = true}}));
   cases.push_back(matmul_case({.m = 257, .k = 129, .n = 131, .has_bias = true, .activation = "gelu", .is_large = true}));
   cases.push_back(matmul_case({.m = 65, .k = 64, .n = 63, .products = 5, .is_large = true}));
+  // Large enough for every backend to divide them.
+  cases.push_back(matmul_case({.m = 130, .k = 140, .n = 150, .products = 2, .is_large = true}));
+  cases.push_back(matmul_case(
+      {.m = 210, .k = 90, .n = 230, .options = {.transpose_b = true, .scale = 0.5}, .has_bias = true, .is_large = true}));
+  cases.push_back(matmul_case({.m = 7, .k = 300, .n = 1100, .has_bias = true, .is_large = true}));
   for (const nn::Shape& shape : {nn::Shape{1, 1}, {3, 7}, {127, 33}, {1, 65}, {31, 1}, {0, 5}, {2, 3, 5, 7}, {9}}) {
     cases.push_back(row_sums_case(shape));
   }
