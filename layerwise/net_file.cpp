@@ -338,14 +338,21 @@ Json to_json(const NetSpec& net) {
 NetSpec with_setting(const NetSpec& net, const std::string& key, const std::string& value) {
   Json json = to_json(net);
   const std::size_t dot = key.find('.');
-  if (dot == std::string::npos) fail(ErrorKind::usage, "'{}': expected LAYER.KEY, STAGE.KEY, encoder.KEY or head.KEY", key);
+  if (dot == std::string::npos)
+    fail(ErrorKind::usage, "'{}': expected LAYER.KEY, STAGE.KEY, encoder.KEY, head.KEY or net.KEY", key);
   const std::string object = key.substr(0, dot);
   const std::string member = key.substr(dot + 1);
   // A value that is not JSON by itself (or, and, binary, ...) is a string.
   Json parsed = Json::parse(value, nullptr, false);
   if (parsed.is_discarded()) parsed = value;
-  std::vector<std::string> known = {"encoder", "head"};
+  std::vector<std::string> known = {"encoder", "head", "net"};
   std::vector<Json*> targets;
+  if (object == "net") {
+    if (member != "mirror" && member != "shift") {
+      fail(ErrorKind::usage, "'{}': expected net.mirror or net.shift", key);
+    }
+    targets.push_back(&json);
+  }
   if (object == "encoder") targets.push_back(&json["encoder"]);
   for (Json& stage : json["stages"]) {
     if (object == "head") targets.push_back(&stage["head"]);
@@ -358,7 +365,7 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   if (targets.empty()) {
     for (Json& layer : json["layers"]) {
       if (object == layer["name"]) targets.push_back(&layer);
-      known.push_back(layer["name"]);
+      if (!contains(known, layer["name"].get<std::string>())) known.push_back(layer["name"]);
     }
   }
   if (targets.empty()) fail(ErrorKind::usage, "'{}': unknown name '{}'{}", key, object, did_you_mean(object, known));

@@ -1,8 +1,10 @@
 #include "mpi/sparse_exchange.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "core/error.h"
@@ -22,9 +24,14 @@ constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 16;
-constexpr double steering = 0.05;  // how fast it moves, in its logarithm, per byte too many of the bytes wanted
-constexpr double rms_keep = 0.7;   // of the old value, per observation
-constexpr double rms_parts = 16;   // of an integer, that a root mean square is rounded to
+constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
+constexpr double rms_keep = 0.7;     // of the old value, per observation
+constexpr double rms_parts = 16;     // of an integer, that a root mean square is rounded to
+constexpr std::size_t widths = 64;   // of magnitudes, in bits
+constexpr double bits_of_value = 3;  // of an element that is sent, its sign included
+
+// The same on every machine, unlike the C library's.
+double log2_fixed(double x) { return static_cast<double>(log_fixed(static_cast<float>(x))) / std::numbers::ln2; }
 
 template <typename T>
 double root_mean_square(std::span<const T> values) {
@@ -92,6 +99,38 @@ void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t v
                         largest_multiple);
 }
 
+// Before anything is sent: what messages would have of elements above a threshold follows from how many are how large, as the
+// workers counted. magnitudes is (vectors, widths), of all workers.
+void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& sizes,
+                                           double wanted, double workers) {
+  const auto bytes_at = [&](double at) {
+    double bits = 0;
+    for (std::size_t v = 0; v < sizes.size(); ++v) {
+      if (!(rms[v] > 0)) continue;
+      const double threshold = at * rms[v];
+      const auto width = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(threshold)));
+      const std::span<const std::int64_t> counts = magnitudes.subspan(v * widths, widths);
+      double above = 0;
+      for (std::size_t w = width + 1; w < widths; ++w) above += static_cast<double>(counts[w]);
+      // Of those as wide as the threshold, as if their logarithms were spread evenly.
+      const double low = width == 0 ? 1 : std::ldexp(1.0, static_cast<int>(width) - 1);
+      const double share = 1 - std::clamp(log2_fixed(std::max(threshold, 1.0) / low), 0.0, 1.0);
+      if (width < widths) above += static_cast<double>(counts[width]) * share;
+      const double each = above / workers;
+      if (each > 0) bits += each * (log2_fixed(std::numbers::e * static_cast<double>(sizes[v].size) / each) + bits_of_value);
+    }
+    return bits / 8;
+  };
+  double low = least_multiple;
+  double high = largest_multiple;
+  for (int i = 0; i < 20; ++i) {
+    const double middle = std::sqrt(low * high);
+    (bytes_at(middle) > wanted ? low : high) = middle;
+  }
+  multiple = high;
+  owed = 0;
+}
+
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
                                std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics)
     : comm_(comm),
@@ -152,6 +191,8 @@ void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint6
 void SparseExchange::begin(std::uint64_t update, bool statistics) {
   update_ = update;
   with_statistics_ = statistics;
+  with_magnitudes_ = statistics && options_.bytes_per_update != 0 && options_.threshold == 0 &&
+                     std::find(up_thresholds_.begin(), up_thresholds_.end(), nothing_passes) != up_thresholds_.end();
 }
 
 void SparseExchange::begin_worker(std::size_t worker) {
@@ -161,12 +202,21 @@ void SparseExchange::begin_worker(std::size_t worker) {
   current_.workers = 1;
   current_.vectors.resize(feedback_.size() + statistics_.size());
   current_rms_.assign(feedback_.size(), 0);
+  current_magnitudes_.assign(with_magnitudes_ ? feedback_.size() * widths : 0, 0);
+  current_is_new_ = false;
   user_totals_ = 0;
 }
 
 template <typename T>
 void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept) {
   check_size("a feedback vector", fresh.size(), feedback_[v].size);
+  if (with_magnitudes_) {
+    for (const T value : fresh) {
+      const auto width = static_cast<std::size_t>(std::bit_width(magnitude(value)));
+      ++current_magnitudes_[v * widths + std::min(width, widths - 1)];
+    }
+    current_is_new_ |= up_thresholds_[v] == nothing_passes;
+  }
   if (with_statistics_) current_rms_[v] = std::llround(std::min(rms_parts * root_mean_square(fresh), 0x1p60));
   SparseVector sent;
   if (options_.exact()) {
@@ -205,6 +255,9 @@ void SparseExchange::add_totals(std::span<const std::int64_t> totals) {
 void SparseExchange::end_worker() {
   const Clock::time_point start = Clock::now();
   if (with_statistics_) current_.totals.insert(current_.totals.end(), current_rms_.begin(), current_rms_.end());
+  if (current_is_new_) {
+    current_.totals.insert(current_.totals.end(), current_magnitudes_.begin(), current_magnitudes_.end());
+  }
   vector_sizes_.clear();
   current_.worker_bytes = encode(current_, &vector_sizes_).size();  // what a worker sends that is alone on its rank
   add_sizes(counts_.vector_bytes, vector_sizes_);
@@ -233,8 +286,12 @@ std::optional<Bundle> SparseExchange::gather() {
     }
   }
   if (options_.bytes_per_update != 0) {
-    up_.steer(static_cast<double>(merged->worker_bytes) / each, static_cast<double>(options_.bytes_per_update),
-              vectors_in(*merged));
+    const auto wanted = static_cast<double>(options_.bytes_per_update);
+    up_.steer(static_cast<double>(merged->worker_bytes) / each, wanted, vectors_in(*merged));
+    const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * widths;
+    if (with_statistics_ && merged->totals.size() == end) {
+      up_.begin_with(std::span(merged->totals).last(feedback_.size() * widths), feedback_, wanted, each);
+    }
   }
   counts_.encode += seconds_since(start);
   return merged;

@@ -148,6 +148,8 @@ class SparseExchange {
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);
     void steer(double bytes, double wanted, std::size_t vectors);
+    void begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& sizes, double wanted,
+                    double workers);
   };
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   std::size_t vectors_in(const Bundle& bundle) const;
@@ -177,9 +179,12 @@ class SparseExchange {
   // Of the update under way.
   std::uint64_t update_ = 0;
   bool with_statistics_ = false;
-  std::size_t worker_ = 0;  // counted from first_
+  bool with_magnitudes_ = false;  // they are counted; sent if a vector is there that was not before
+  std::size_t worker_ = 0;        // counted from first_
   Bundle current_;
-  std::vector<std::int64_t> current_rms_;  // by feedback vector, in sixteenths
+  std::vector<std::int64_t> current_rms_;         // by feedback vector, in sixteenths
+  std::vector<std::int64_t> current_magnitudes_;  // by feedback vector and bit width: how many elements have it
+  bool current_is_new_ = false;
   std::unique_ptr<Merger> merger_ = std::make_unique<Merger>();
   std::vector<std::size_t> vector_sizes_;  // scratch
   std::size_t user_totals_ = 0;

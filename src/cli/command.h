@@ -56,6 +56,7 @@ int info(Session& session, std::span<const std::string> args);
 int launch(Session& session, std::span<const std::string> args);
 int plan(Session& session, std::span<const std::string> args);
 int simulate(Session& session, std::span<const std::string> args);
+int fewbit(Session& session, std::span<const std::string> args);
 int data_synth(Session& session, std::span<const std::string> args);
 int data_info(Session& session, std::span<const std::string> args);
 int data_sheet(Session& session, std::span<const std::string> args);

@@ -17,7 +17,7 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 12> commands{{
+constexpr std::array<Command, 13> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"eval", "", "measure a model's accuracy on a data set", &eval},
     {"predict", "", "classify images", &predict},
@@ -27,6 +27,7 @@ constexpr std::array<Command, 12> commands{{
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
     {"simulate", "", "updates of very many workers in one process, and what they take on a cluster", &simulate},
+    {"fewbit", "", "the few-bit table of an activation function, and its picture", &fewbit},
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
     {"data", "info", "show what a data set holds", &data_info},
     {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},

@@ -41,7 +41,7 @@ void declare_net(Options& options, TrainSettings& settings) {
   options.list(
       "set", settings.changes, "KEY=VALUE",
       "change a value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, of the options below "
-      "those that are real numbers), encoder.filters, head.grid, ...");
+      "those that are real numbers), encoder.filters, head.grid, net.shift, ...");
 }
 
 void declare_run(Options& options, TrainSettings& settings) {

@@ -32,6 +32,7 @@ enum class Stream : std::uint64_t {
   dropout = 12,
   workers = 13,
   cluster = 14,
+  activation_rounding = 15,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

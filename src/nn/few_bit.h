@@ -52,7 +52,7 @@ struct FewBitTable : StepFunction {
 };
 
 struct FewBitOptions {
-  std::size_t points = 2000;  // n of (7): intervals of the grid on which boundaries are searched first
+  std::size_t points = 2000;  // n of (7): cells of the grid on which boundaries are searched first
   bool polish = true;         // then move the boundaries off the grid
 };
 

@@ -34,6 +34,8 @@ class Tensor {
     return {static_cast<T*>(data()), size_};
   }
 
+  // Whether other tensors are in the same memory.
+  bool is_shared() const { return memory_.use_count() > 1; }
   // From now on all of the memory that this tensor is in is counted as being for `use`.
   void count_as(Use use) const;
 

@@ -1,5 +1,10 @@
 #include "optim/schedule.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
 namespace bitloom {
 
 double power(double base, std::uint64_t exponent) {
@@ -28,6 +33,34 @@ double cosine_decay(double progress, double floor) {
   if (!(progress > 0)) return 1;
   if (progress >= 1) return floor;
   return floor + (1 - floor) * 0.5 * (1 + cos_pi(progress));
+}
+
+double cosine_between(double from, double to, std::uint64_t step, std::uint64_t steps) {
+  const double progress = steps == 0 ? 1 : static_cast<double>(step) / static_cast<double>(steps);
+  return to + (from - to) * cosine_decay(progress, 0);
+}
+
+double RateSchedule::at(std::uint64_t step) const {
+  double rate = peak;
+  if (step < warmup) {
+    rate = peak * static_cast<double>(step + 1) / static_cast<double>(warmup + 1);
+  } else if (decay != 0) {
+    rate = cosine_between(peak, floor, step - warmup, decay);
+  }
+  for (const std::uint64_t halving : halvings) rate *= step >= halving ? 0.5 : 1;
+  return rate;
+}
+
+void check(const RateSchedule& schedule) {
+  if (!(schedule.peak >= 0) || !std::isfinite(schedule.peak)) {
+    fail(ErrorKind::usage, "--learning-rate: {}; expected 0 or more", schedule.peak);
+  }
+  if (!(schedule.floor >= 0 && schedule.floor <= schedule.peak)) {
+    fail(ErrorKind::usage, "--final-learning-rate: {}; expected 0 to the learning rate, {}", schedule.floor, schedule.peak);
+  }
+  if (!std::is_sorted(schedule.halvings.begin(), schedule.halvings.end())) {
+    fail(ErrorKind::usage, "--halve-at: steps must ascend");
+  }
 }
 
 }  // namespace bitloom

@@ -19,6 +19,10 @@ nn::AttentionShape shape_of(const Attention& p) {
   return {p.heads, p.head_size, 1 / std::sqrt(static_cast<double>(p.head_size))};
 }
 
+// Backends may round probabilities and their gradients to V before they multiply them, as FlashAttention does; errors of many
+// keys add up, and are seen where results cancel.
+double limit_of(const Attention& p) { return p.is_large ? 2 : 1; }
+
 // q, k, v and out are tensors of their own.
 OpCase attention_case(const Attention& p) {
   const std::size_t width = p.heads * p.head_size;
@@ -40,6 +44,7 @@ OpCase attention_case(const Attention& p) {
                            t["lse"], t.heads("dy"), t.heads("dq"), t.heads("dk"), t.heads("dv"));
   };
   c.is_large = p.is_large;
+  c.limit = limit_of(p);
   return c;
 }
 
@@ -73,6 +78,7 @@ OpCase packed_attention_case(const Attention& p, std::size_t before) {
                            t.heads("dx", part(1)), t.heads("dx", part(2)));
   };
   c.is_large = p.is_large;
+  c.limit = limit_of(p);
   return c;
 }
 

@@ -39,7 +39,7 @@ TEST_CASE("every command has help with defaults", "[usage]") {
   REQUIRE(general.code == 0);
   CHECK(has(general.out, "Exit codes:"));
   const std::vector<std::string> names = listed_commands(general.out);
-  CHECK(names.size() == 12);
+  CHECK(names.size() == 13);
   for (const std::string& name : names) {
     INFO(name);
     std::vector<std::string> args = words(name);
@@ -95,7 +95,16 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"inspect tinny", "did you mean 'tiny'?"},
       {"inspect tiny --image-size 32x32", "--image-size: '32x32' is not"},
       {"data synth", "--out: missing"},
-      {"info --measured", "did you mean 'measure'?"}};
+      {"info --measured", "did you mean 'measure'?"},
+      {"fewbit --function gleu", "--function: unknown function 'gleu'; did you mean 'gelu'?"},
+      {"fewbit --bits 9", "--bits: '9' is out of range; expected a whole number from 1 to 8"},
+      {"fewbit --interval 5", "--interval: '5' is not LOW,HIGH"},
+      {"fewbit --interval 5,-5", "--interval: '5,-5' is not LOW,HIGH"},
+      {"fewbit --interval -10,inf", "--interval: '-10,inf' is not LOW,HIGH"},
+      {"fewbit --weight normall", "--weight: unknown value 'normall'; did you mean 'normal'?"},
+      {"fewbit --weight normal --interval 50,60", "--weight: normal weight vanishes on [50, 60]"},
+      {"fewbit --bits 8 --points 255", "--points: '255' is fewer than the 256 levels of 8 bits"},
+      {"fewbit --out picture.pdf", "--out: 'picture.pdf' ends in neither .svg nor .png"}};
   for (const auto& [line, message] : cases) {
     INFO(line);
     const Outcome outcome = run_program(folder.path(), words(line));

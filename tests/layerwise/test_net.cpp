@@ -174,6 +174,8 @@ TEST_CASE("settings change one value of a net", "[net]") {
   CHECK(with_setting(net, "b.pool", "majority").layers[1].pool == Downsample::majority);
   CHECK_FALSE(with_setting(net, "b.weights", "binary").layers[1].ternary);
   CHECK(with_setting(net, "c.inputs", R"(["b"])").layers[2].inputs == std::vector<std::string>{"b"});
+  CHECK(with_setting(net, "net.shift", "2").views.shift == 2);
+  CHECK_FALSE(with_setting(net, "net.mirror", "false").views.mirror);
   CHECK(with_setting(net, "first.epochs", "7").stages[0].epochs == 7);
   CHECK(with_setting(net, "first.epochs", "7").stages[1].epochs == 4);
   CHECK(with_setting(net, "first.passes_gradient", "true").stages[0].passes_gradient);
@@ -200,7 +202,8 @@ TEST_CASE("settings that make no sense are named", "[net]") {
   const auto message = [&](const std::string& key, const std::string& value) {
     return message_of(ErrorKind::usage, [&] { with_setting(net, key, value); });
   };
-  CHECK(has(message("width", "3"), "'width': expected LAYER.KEY, STAGE.KEY, encoder.KEY or head.KEY"));
+  CHECK(has(message("width", "3"), "'width': expected LAYER.KEY, STAGE.KEY, encoder.KEY, head.KEY or net.KEY"));
+  CHECK(has(message("net.name", "x"), "'net.name': expected net.mirror or net.shift"));
   CHECK(has(message("encodr.levels", "3"), "'encodr.levels': unknown name 'encodr'; did you mean 'encoder'?"));
   CHECK(has(message("a.widht", "3"), "unknown key 'widht'; did you mean 'width'?"));
   CHECK(has(message("a.width", "many"), "\"many\" has the wrong type; expected a whole number"));

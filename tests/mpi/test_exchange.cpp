@@ -88,7 +88,9 @@ std::vector<ExchangeOptions> option_cases() {
   forgetful.residuals = Residuals::none;
   forgetful.value_bits = 8;
   forgetful.tree.fan_in = 2;
-  return {exact, fixed, budget, forgetful};
+  ExchangeOptions counted = budget;  // messages begin with the right length, which the workers' counts give
+  counted.threshold = 0;
+  return {exact, fixed, budget, forgetful, counted};
 }
 
 std::vector<std::int64_t> dense(const SparseVector& vector) {
@@ -282,6 +284,24 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
   }
   CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(300).epsilon(0.05));
   CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(300).epsilon(0.05));
+}
+
+TEST_CASE("without a first threshold, messages have the bytes that are asked for from the first on that hold gradients",
+          "[exchange]") {
+  for (const std::uint64_t wanted : {250U, 600U, 1500U}) {
+    CAPTURE(wanted);
+    ExchangeOptions options;
+    options.bytes_per_update = wanted;
+    options.residuals = Residuals::none;
+    Comm alone;
+    Trial trial(alone, options);
+    trial.update(0);  // shows how large gradients are
+    trial.exchange().take_counts();
+    trial.update(1);
+    const auto bytes = static_cast<double>(trial.exchange().take_counts().worker_bytes) / workers;
+    CHECK(bytes > 0.7 * static_cast<double>(wanted));
+    CHECK(bytes < 1.3 * static_cast<double>(wanted));
+  }
 }
 
 TEST_CASE("an exchange that was saved goes on as if it had not been", "[exchange]") {

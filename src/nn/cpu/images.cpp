@@ -5,6 +5,7 @@
 
 #include "nn/cpu/cpu_backend.h"
 #include "nn/cpu/elements.h"
+#include "nn/cpu/parallel.h"
 
 namespace bitloom::nn {
 namespace {
@@ -16,13 +17,15 @@ constexpr std::size_t chunk = 256;
 struct Sizes {
   std::size_t k, rows, x, c;
   Sizes(std::size_t factor, const Shape& small) : k(factor), rows(small[0] * small[1]), x(small[2]), c(small[3]) {}
+  // Whether there is work for threads: bytes of the larger image.
+  bool is_long() const { return rows * k * row() * k * sizeof(bf16) >= parallel_bytes; }
   std::size_t row() const { return x * c; }  // elements of a row of the smaller image
 };
 
 // y (rows,x,C) and which, of large (k rows, k x, C).
 template <typename T>
 void max_pool_rows(const Sizes& sizes, const T* large, T* y, std::uint8_t* which) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.is_long())
   for (std::size_t r = 0; r < sizes.rows; ++r) {
     for (std::size_t x = 0; x < sizes.x; ++x) {
       T* y_c = y + (r * sizes.x + x) * sizes.c;
@@ -51,7 +54,7 @@ void max_pool_rows(const Sizes& sizes, const T* large, T* y, std::uint8_t* which
 // Every element of large is dy where it was the largest of its window, else 0.
 template <typename T>
 void max_pool_backward_rows(const Sizes& sizes, const T* dy, const std::uint8_t* which, T* large) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.is_long())
   for (std::size_t row = 0; row < sizes.rows * sizes.k; ++row) {
     const std::size_t r = row / sizes.k;
     for (std::size_t column = 0; column < sizes.x * sizes.k; ++column) {
@@ -65,7 +68,7 @@ void max_pool_backward_rows(const Sizes& sizes, const T* dy, const std::uint8_t*
 
 template <typename T>
 void upsample_rows(const Sizes& sizes, const T* small, T* large) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.is_long())
   for (std::size_t r = 0; r < sizes.rows; ++r) {
     const std::size_t large_row = sizes.row() * sizes.k;
     T* first = large + r * sizes.k * large_row;
@@ -78,7 +81,7 @@ void upsample_rows(const Sizes& sizes, const T* small, T* large) {
 
 template <typename T>
 void upsample_backward_rows(const Sizes& sizes, const T* large, T* small) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.is_long())
   for (std::size_t r = 0; r < sizes.rows; ++r) {
     for (std::size_t x = 0; x < sizes.x; ++x) {
       for (std::size_t begin = 0; begin < sizes.c; begin += chunk) {

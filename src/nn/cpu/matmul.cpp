@@ -72,14 +72,21 @@ Desc row_for(std::size_t s, std::size_t c) {
   return {{1, 1, columns}, dnnl::memory::data_type::f32, {columns, columns, 1}};
 }
 
-// Whether b is first copied into the layout that the kernel likes best. With many rows of a that costs less than the kernel's
-// reading of rows far apart: 3 to 16% of the whole are gained (M 1024 and more, K and N 512 to 4096). It does not pay where
-// the kernel copies b anyway because it is transposed, and large ones would take too much memory.
-bool lays_out_b(const Product& product) {
+// The layout of b for the kernel: that which it has, or a better one into which it is copied first.
+Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
+  const auto copied = [&](dnnl::memory::format_tag tag) {
+    return Desc({static_cast<Dim>(product.k), static_cast<Dim>(product.n)}, onednn_type(product.in), tag);
+  };
+  if (product.s != 1) return plain;
+  // For two transposed operands oneDNN may fall back to a kernel that sums by threads.
+  if (product.transpose_a && product.transpose_b) return copied(dnnl::memory::format_tag::ab);
+  // With many rows of a, copying costs less than the kernel's reading of rows far apart: 3 to 16% of the whole are gained (M
+  // 1024 and more, K and N 512 to 4096). It does not pay where the kernel copies b anyway because it is transposed, and large
+  // ones would take too much memory.
   constexpr std::size_t least_rows = 1024;
   constexpr std::size_t most_bytes = std::size_t{64} << 20U;
-  return product.s == 1 && !product.transpose_a && !product.transpose_b && product.m >= least_rows &&
-         product.k * product.n * dtype_size(product.in) <= most_bytes;
+  const bool pays = !product.transpose_a && !product.transpose_b && product.m >= least_rows;
+  return pays && product.k * product.n * dtype_size(product.in) <= most_bytes ? copied(dnnl::memory::format_tag::any) : plain;
 }
 
 // The arguments of the call: a, b, the scale if there is one, the bias if there is one, out.
@@ -87,7 +94,6 @@ LaidOutCall build(const dnnl::engine& engine, const Product& product) {
   const auto [s, m, k, n] = std::tuple(product.s, product.m, product.k, product.n);
   const Desc a = matrices(s, m, k, product.transpose_a, product.transpose_a ? m : k, product.in);
   const Desc plain_b = matrices(s, k, n, product.transpose_b, product.b_stride, product.in);
-  const Desc any_b({static_cast<Dim>(k), static_cast<Dim>(n)}, onednn_type(product.in), dnnl::memory::format_tag::any);
   const Desc out = matrices(s, m, n, false, n, product.out);
   std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, plain_b}};
 
@@ -110,7 +116,7 @@ LaidOutCall build(const dnnl::engine& engine, const Product& product) {
   if (product.fused != nullptr) compat::append_eltwise(post_ops, product.fused->algorithm, product.fused->alpha, 0);
   arguments.push_back({DNNL_ARG_DST, out});
 
-  const auto pd = compat::matmul(engine, a, lays_out_b(product) ? any_b : plain_b, bias, out, compat::attributes(post_ops));
+  const auto pd = compat::matmul(engine, a, kernel_layout_of_b(product, plain_b), bias, out, compat::attributes(post_ops));
   arguments[1].layout = pd.weights_desc();
   LaidOutCall call;
   call.main = std::make_unique<Call>(engine, dnnl::matmul(pd), pd.scratchpad_desc(), arguments);

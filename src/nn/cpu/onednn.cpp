@@ -40,7 +40,7 @@ void Workspace::release() {
 
 Call::Call(const dnnl::engine& engine, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
            std::span<const Argument> arguments)
-    : primitive_(std::move(primitive)), scratchpad_bytes_(scratchpad.get_size()) {
+    : stream_(engine), primitive_(std::move(primitive)), scratchpad_bytes_(scratchpad.get_size()) {
   const auto add = [&](int index, const dnnl::memory::desc& layout) {
     memories_.emplace_back(layout, engine, nullptr);
     arguments_.push_back({index, memories_.back().get()});
@@ -49,18 +49,18 @@ Call::Call(const dnnl::engine& engine, dnnl::primitive primitive, const dnnl::me
   if (scratchpad_bytes_ != 0) add(DNNL_ARG_SCRATCHPAD, scratchpad);
 }
 
-void Call::run(const dnnl::stream& stream, Workspace& scratchpad, std::span<const void* const> pointers) {
+void Call::run(void* scratchpad, std::span<const void* const> pointers) {
   assert(pointers.size() + (scratchpad_bytes_ != 0 ? 1 : 0) == memories_.size());
   auto memory = memories_.begin();
   // oneDNN's handles are not const, of inputs neither.
   for (const void* pointer : pointers) (memory++)->set_data_handle(const_cast<void*>(pointer));
-  if (scratchpad_bytes_ != 0) memory->set_data_handle(scratchpad.get(scratchpad_bytes_));
+  if (scratchpad_bytes_ != 0) memory->set_data_handle(scratchpad);
   dnnl::error::wrap_c_api(
-      dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments_.size()), arguments_.data()),
+      dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data()),
       "could not execute a primitive");
 }
 
-OneDnn::OneDnn() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), has_bf16_(multiplies_bf16()), calls_(most_calls) {}
+OneDnn::OneDnn() : engine_(dnnl::engine::kind::cpu, 0), has_bf16_(multiplies_bf16()), calls_(most_calls) {}
 
 const void* OneDnn::lay_out(LaidOutCall& call, const void* plain) {
   if (call.reorder == nullptr) return plain;

@@ -38,7 +38,7 @@ class Workspace {
 };
 
 // A primitive and the memory objects that it is called with; they get their pointers at every call. Building memory objects
-// costs more than a small product.
+// costs more than a small product. A Call runs in one thread at a time, different ones in as many as they like.
 class Call {
  public:
   struct Argument {
@@ -50,10 +50,12 @@ class Call {
   Call(const dnnl::engine& engine, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
        std::span<const Argument> arguments);
 
+  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
   // Pointers in the order of the arguments. Throws dnnl::error.
-  void run(const dnnl::stream& stream, Workspace& scratchpad, std::span<const void* const> pointers);
+  void run(void* scratchpad, std::span<const void* const> pointers);
 
  private:
+  dnnl::stream stream_;
   dnnl::primitive primitive_;
   std::size_t scratchpad_bytes_;
   std::vector<dnnl::memory> memories_;  // the scratchpad last
@@ -63,6 +65,7 @@ class Call {
 // A primitive one of whose operands, the weights, has a layout of its own.
 struct LaidOutCall {
   std::unique_ptr<Call> main;
+  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, for gradients of weights: one per group of images
   std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
   std::size_t bytes = 0;          // of the weights in the layout of `main`
 };
@@ -86,14 +89,15 @@ class OneDnn {
   }
   // The weights in the layout of `call`: in `layout`, unless theirs is plain.
   const void* lay_out(LaidOutCall& call, const void* plain);
-  void run(Call& call, std::span<const void* const> pointers) { call.run(stream_, scratchpad, pointers); }
+  void run(Call& call, std::span<const void* const> pointers) {
+    call.run(call.scratchpad_bytes() == 0 ? nullptr : scratchpad.get(call.scratchpad_bytes()), pointers);
+  }
 
   // What one op needs at a time: the primitive's scratch memory, and inputs and output in another type or layout.
   Workspace scratchpad, a, b, layout, out;
 
  private:
   dnnl::engine engine_;
-  dnnl::stream stream_;
   bool has_bf16_;
   LruCache<LaidOutCall> calls_;
 };

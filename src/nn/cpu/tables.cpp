@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "nn/cpu/cpu_backend.h"
 #include "nn/cpu/elements.h"
+#include "nn/cpu/parallel.h"
 
 namespace bitloom::nn {
 namespace {
@@ -25,7 +26,7 @@ std::span<const std::int32_t> checked_ids(std::string_view op, const Tensor& ids
 // out (R,C) = table[ids (R)], or += it.
 template <typename T, typename O>
 void gather_rows(const T* table, std::span<const std::int32_t> ids_r, std::size_t columns, bool accumulate, O* out) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (ids_r.size() * columns * sizeof(O) >= parallel_bytes)
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
     const T* from_c = table + static_cast<std::size_t>(ids_r[r]) * columns;
     O* to_c = out + r * columns;
@@ -67,7 +68,7 @@ void scatter_rows(const T* dout, std::span<const std::int32_t> ids_r, std::size_
   const std::size_t aligned = (width + 15) / 16 * 16;
   const std::size_t used = (columns + aligned - 1) / aligned;
   const std::size_t parts = std::max(threads / used, std::size_t{1});
-#pragma omp parallel for schedule(static) collapse(2)
+#pragma omp parallel for schedule(static) collapse(2) if (ids_r.size() * columns * sizeof(T) >= parallel_bytes)
   for (std::size_t range = 0; range < used; ++range) {
     for (std::size_t part = 0; part < parts; ++part) {
       const std::size_t begin = range * aligned;

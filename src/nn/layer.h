@@ -1,0 +1,102 @@
+// A step of a net with an explicit forward and backward pass. Nets are sequences of layers; what crosses from one layer to the
+// next is one tensor, which may as well cross to another process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/ops.h"
+#include "nn/parameter.h"
+#include "nn/stash.h"
+
+namespace bitloom::nn {
+
+// What a pass over a micro-batch needs besides its input.
+struct Pass {
+  Engine& engine;
+  // Where forward puts and backward takes. Forward without one keeps nothing.
+  Stash* stash = nullptr;
+  bool training = true;  // dropout; batch norm by the micro-batch's own statistics
+  // Forward again, for the backward pass of a block whose stash was dropped: nothing outside it may change.
+  bool again = false;
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;         // of the optimiser
+  std::uint64_t micro_batch = 0;  // of the step
+  // Called in backward when nothing more will be added to a parameter's gradient in this pass.
+  std::function<void(Parameter&)> on_gradient = {};
+
+  void keep(const Tensor& tensor) const {
+    if (stash != nullptr) stash->put(tensor);
+  }
+  // Which elements dropout number `layer` drops.
+  Dropout dropout(double rate, std::uint64_t layer) const;
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  // x may be overwritten only if nobody keeps it: layers that need it keep it in the stash.
+  virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
+  // dy: the gradient of what forward gave; adds to the gradients of parameters and returns that of x, or none if x is no
+  // tensor of values. Takes from the stash what forward put.
+  virtual Tensor backward(Pass& pass, const Tensor& dy) = 0;
+
+  // In a fixed order.
+  virtual void add_parameters(std::vector<Parameter*>& /*all*/) {}
+  // Once, after the last micro-batch of a step.
+  virtual void end_step(Pass& /*pass*/) {}
+  // Tensors besides parameters that belong to a trained net, moving averages say, made if they are not there yet.
+  virtual void add_buffers(Engine& /*engine*/, DType /*values*/, std::vector<std::pair<std::string, Tensor*>>& /*all*/) {}
+
+  // The shape of y, and what a pass costs and keeps, for one of x. Throws Error(usage) for an x that the layer cannot take.
+  virtual Shape output(const Shape& x) const = 0;
+  // Multiplications and additions of forward.
+  virtual double cost(const Shape& x) const = 0;
+  // Bytes that forward puts into the stash. values: V.
+  virtual std::uint64_t stash_bytes(const Shape& x, DType values) const = 0;
+  // Bytes in stashes at once during forward and backward, at most.
+  virtual std::uint64_t peak_stash_bytes(const Shape& x, DType values) const { return stash_bytes(x, values); }
+};
+
+using LayerPointer = std::unique_ptr<Layer>;
+
+class Sequence final : public Layer {
+ public:
+  Sequence() = default;
+  void add(LayerPointer layer) { layers_.push_back(std::move(layer)); }
+  template <typename L, typename... Args>
+  L& emplace(Args&&... args) {
+    auto layer = std::make_unique<L>(std::forward<Args>(args)...);
+    L& added = *layer;
+    layers_.push_back(std::move(layer));
+    return added;
+  }
+  std::size_t size() const { return layers_.size(); }
+  Layer& operator[](std::size_t i) { return *layers_[i]; }
+
+  Tensor forward(Pass& pass, const Tensor& x) override { return forward(pass, x, 0, size()); }
+  Tensor backward(Pass& pass, const Tensor& dy) override { return backward(pass, dy, 0, size()); }
+  // Of layers first .. last - 1, a part that one process of a pipeline has.
+  Tensor forward(Pass& pass, const Tensor& x, std::size_t first, std::size_t last);
+  Tensor backward(Pass& pass, const Tensor& dy, std::size_t first, std::size_t last);
+
+  void add_parameters(std::vector<Parameter*>& all) override;
+  void end_step(Pass& pass) override;
+  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override;
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override;
+
+ private:
+  std::vector<LayerPointer> layers_;
+};
+
+std::vector<Parameter*> parameters_of(Layer& layer);
+
+}  // namespace bitloom::nn

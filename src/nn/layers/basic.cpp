@@ -1,0 +1,216 @@
+#include "nn/layers/basic.h"
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/error.h"
+#include "nn/layers/parts.h"
+
+namespace bitloom::nn {
+namespace {
+
+// The paper's table: its interval, every x equally likely (seed 003, section 3.4). Found once; that takes a moment.
+const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, unsigned>, FewBitTable> tables;
+  constexpr double reach = 10;
+  const std::lock_guard lock(mutex);
+  const std::pair<std::string, unsigned> key(activation.name, bits);
+  auto found = tables.find(key);
+  if (found == tables.end()) {
+    found = tables.emplace(key, fit_few_bit(few_bit_problem(activation, uniform_weight(), -reach, reach), bits)).first;
+  }
+  return found->second;
+}
+
+}  // namespace
+
+// --- Linear ---
+
+Linear::Linear(const std::string& name, std::size_t inputs, std::size_t outputs, const LinearOptions& options)
+    : name_(name), inputs_(inputs), outputs_(outputs) {
+  using Split = LinearOptions::Split;
+  weight_.name = name + ".weight";
+  weight_.shape = options.transposed ? Shape{outputs, inputs} : Shape{inputs, outputs};
+  weight_.transposed = options.transposed;
+  weight_.deviation = options.deviation;
+  const std::size_t output_axis = options.transposed ? 0 : 1;
+  if (options.split == Split::outputs) weight_.split_axis = output_axis;
+  if (options.split == Split::inputs) weight_.split_axis = 1 - output_axis;
+  if (!options.bias) return;
+  bias_ = vector_parameter(name + ".bias", outputs, 0);
+  if (options.split == Split::outputs) bias_->split_axis = 0;
+}
+
+Tensor Linear::apply(Pass& pass, const Tensor& x) const {
+  require_columns(name_, x.shape(), inputs_);
+  const Shape shape = output(x.shape());
+  Tensor y = pass.engine.empty(shape, x.dtype(), Use::activations);
+  Tensor flat = y.reshaped({shape.rows(), outputs_});
+  MatmulOptions options;
+  options.transpose_b = weight_.transposed;
+  if (bias_) options.bias = bias_->read();
+  matmul(pass.engine, x.reshaped({shape.rows(), inputs_}), weight_.read(), flat, options);
+  return y;
+}
+
+Tensor Linear::apply_backward(Pass& pass, const Tensor& x, const Tensor& dy) {
+  const std::size_t rows = x.shape().rows();
+  const Tensor flat_x = x.reshaped({rows, inputs_});
+  const Tensor flat_dy = dy.reshaped({rows, outputs_});
+  MatmulOptions sum;
+  sum.transpose_a = true;
+  sum.accumulate = true;
+  if (weight_.transposed) {
+    matmul(pass.engine, flat_dy, flat_x, weight_.gradient, sum);
+  } else {
+    matmul(pass.engine, flat_x, flat_dy, weight_.gradient, sum);
+  }
+  gradient_is_done(pass, weight_);
+  if (bias_) {
+    add_row_sums(pass.engine, flat_dy, bias_->gradient);
+    gradient_is_done(pass, *bias_);
+  }
+  Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  Tensor flat_dx = dx.reshaped({rows, inputs_});
+  MatmulOptions back;
+  back.transpose_b = !weight_.transposed;
+  matmul(pass.engine, flat_dy, weight_.read(), flat_dx, back);
+  return dx;
+}
+
+Tensor Linear::forward(Pass& pass, const Tensor& x) {
+  Tensor y = apply(pass, x);
+  pass.keep(x);
+  return y;
+}
+
+Tensor Linear::backward(Pass& pass, const Tensor& dy) {
+  const Tensor x = pass.stash->take();
+  return apply_backward(pass, x, dy);
+}
+
+void Linear::add_parameters(std::vector<Parameter*>& all) {
+  all.push_back(&weight_);
+  if (bias_) all.push_back(&*bias_);
+}
+
+Shape Linear::output(const Shape& x) const {
+  require_columns(name_, x, inputs_);
+  return x.with(x.axes() - 1, outputs_);
+}
+
+double Linear::cost(const Shape& x) const { return 2 * static_cast<double>(x.size()) * static_cast<double>(outputs_); }
+
+std::uint64_t Linear::stash_bytes(const Shape& x, DType values) const { return x.size() * dtype_size(values); }
+
+// --- LayerNorm ---
+
+LayerNorm::LayerNorm(const std::string& name, std::size_t columns, double epsilon)
+    : name_(name),
+      columns_(columns),
+      epsilon_(epsilon),
+      gain_(vector_parameter(name + ".gain", columns, 1)),
+      bias_(vector_parameter(name + ".bias", columns, 0)) {}
+
+Tensor LayerNorm::forward(Pass& pass, const Tensor& x) {
+  require_columns(name_, x.shape(), columns_);
+  Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  const DType type = parameter_type(x.dtype());
+  Tensor mean = pass.engine.empty({x.shape().rows()}, type, Use::activations);
+  Tensor rstd = pass.engine.empty({x.shape().rows()}, type, Use::activations);
+  layer_norm(pass.engine, x, gain_.read(), bias_.read(), epsilon_, y, mean, rstd);
+  pass.keep(x);
+  pass.keep(mean);
+  pass.keep(rstd);
+  return y;
+}
+
+Tensor LayerNorm::backward(Pass& pass, const Tensor& dy) {
+  const Tensor rstd = pass.stash->take();
+  const Tensor mean = pass.stash->take();
+  const Tensor x = pass.stash->take();
+  Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  layer_norm_backward(pass.engine, dy, x, gain_.read(), mean, rstd, dx, gain_.gradient, bias_.gradient);
+  gradient_is_done(pass, gain_);
+  gradient_is_done(pass, bias_);
+  return dx;
+}
+
+void LayerNorm::add_parameters(std::vector<Parameter*>& all) { all.insert(all.end(), {&gain_, &bias_}); }
+
+Shape LayerNorm::output(const Shape& x) const {
+  require_columns(name_, x, columns_);
+  return x;
+}
+
+std::uint64_t LayerNorm::stash_bytes(const Shape& x, DType values) const {
+  return x.size() * dtype_size(values) + 2 * x.rows() * dtype_size(parameter_type(values));
+}
+
+// --- Activate ---
+
+Activate::Activate(const Activation& activation, unsigned bits) : activation_(activation), bits_(bits) {
+  if (bits != 0) table_ = paper_table(activation, bits);
+}
+
+Tensor Activate::forward(Pass& pass, const Tensor& x) {
+  Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  if (!table_ || pass.stash == nullptr) {
+    activate(pass.engine, activation_, x, y);
+    pass.keep(x);
+    return y;
+  }
+  Tensor stash = pass.engine.empty({(x.size() * bits_ + 7) / 8}, DType::u8, Use::stash);
+  activate_few_bit(pass.engine, activation_, *table_, x, y, stash);
+  pass.keep(stash);
+  return y;
+}
+
+Tensor Activate::backward(Pass& pass, const Tensor& dy) {
+  const Tensor kept = pass.stash->take();
+  Tensor dx = pass.engine.empty(dy.shape(), dy.dtype(), Use::activations);
+  if (table_) {
+    activate_few_bit_backward(pass.engine, *table_, kept, dy, dx);
+  } else {
+    activate_backward(pass.engine, activation_, kept, dy, dx);
+  }
+  return dx;
+}
+
+std::uint64_t Activate::stash_bytes(const Shape& x, DType values) const {
+  return bits_ == 0 ? x.size() * dtype_size(values) : (x.size() * bits_ + 7) / 8;
+}
+
+// --- DropoutLayer ---
+
+Tensor DropoutLayer::forward(Pass& pass, const Tensor& x) {
+  if (rate_ == 0 || !pass.training) return x;
+  Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  dropout(pass.engine, pass.dropout(rate_, number_), x, y);
+  return y;
+}
+
+Tensor DropoutLayer::backward(Pass& pass, const Tensor& dy) { return forward(pass, dy); }
+
+// --- Flatten ---
+
+Shape Flatten::output(const Shape& x) const {
+  const std::size_t each = example_.size();
+  if (x.axes() == 0 || x.size() != x[0] * each) {
+    fail(ErrorKind::usage, "flatten: x {}; expected examples of {}", to_text(x), to_text(example_));
+  }
+  return {x[0], each};
+}
+
+Tensor Flatten::forward(Pass& /*pass*/, const Tensor& x) { return x.reshaped(output(x.shape())); }
+
+Tensor Flatten::backward(Pass& /*pass*/, const Tensor& dy) {
+  std::array<std::size_t, Shape::most_axes> lengths = {dy.shape()[0]};
+  for (std::size_t axis = 0; axis < example_.axes(); ++axis) lengths.at(axis + 1) = example_[axis];
+  return dy.reshaped(Shape(std::span(lengths).first(example_.axes() + 1)));
+}
+
+}  // namespace bitloom::nn

@@ -1,0 +1,106 @@
+// Layers of one op.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "nn/few_bit.h"
+#include "nn/layer.h"
+
+namespace bitloom::nn {
+
+struct LinearOptions {
+  bool bias = true;
+  bool transposed = false;  // the weight is (outputs, inputs), as in PyTorch's Linear; otherwise (inputs, outputs), as in GPT-2
+  double deviation = 0.02;
+  // How tensor-parallel ranks divide it: by outputs, by inputs, or not at all.
+  enum class Split { none, outputs, inputs } split = Split::none;
+};
+
+// y (..., O) = x (..., I) w + b.
+class Linear final : public Layer {
+ public:
+  Linear(const std::string& name, std::size_t inputs, std::size_t outputs, const LinearOptions& options = {});
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override;
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+
+  // Forward and backward for layers that keep x themselves.
+  Tensor apply(Pass& pass, const Tensor& x) const;
+  Tensor apply_backward(Pass& pass, const Tensor& x, const Tensor& dy);
+
+ private:
+  std::string name_;
+  std::size_t inputs_, outputs_;
+  Parameter weight_;
+  std::optional<Parameter> bias_;
+};
+
+// Over the last axis (ops.h).
+class LayerNorm final : public Layer {
+ public:
+  LayerNorm(const std::string& name, std::size_t columns, double epsilon = 1e-5);
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+
+ private:
+  std::string name_;
+  std::size_t columns_;
+  double epsilon_;
+  Parameter gain_, bias_;
+};
+
+// f(x) of every element; keeps x, or few bits of it (seed 003).
+class Activate final : public Layer {
+ public:
+  // bits 0: the whole of x.
+  explicit Activate(const Activation& activation, unsigned bits = 0);
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override { return x; }
+  double cost(const Shape& x) const override { return 10 * static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+
+ private:
+  const Activation& activation_;
+  std::optional<FewBitTable> table_;
+  unsigned bits_;
+};
+
+class DropoutLayer final : public Layer {
+ public:
+  // number: distinct for every dropout of the net.
+  DropoutLayer(double rate, std::uint64_t number) : rate_(rate), number_(number) {}
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override { return x; }
+  double cost(const Shape& x) const override { return 2 * static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& /*x*/, DType /*values*/) const override { return 0; }
+
+ private:
+  double rate_;
+  std::uint64_t number_;
+};
+
+// (N, example...) -> (N, C), the size of an example.
+class Flatten final : public Layer {
+ public:
+  explicit Flatten(const Shape& example) : example_(example) {}
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& /*x*/) const override { return 0; }
+  std::uint64_t stash_bytes(const Shape& /*x*/, DType /*values*/) const override { return 0; }
+
+ private:
+  Shape example_;
+};
+
+}  // namespace bitloom::nn

@@ -1,0 +1,65 @@
+// Layers that hold layers: residual blocks and blocks that are computed again.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "nn/layer.h"
+
+namespace bitloom::nn {
+
+// Called with the gradient where it enters a residual branch from above and where it leaves it below: a scale of the block's
+// own goes on and off here (seed 000, section 2.4), and other number formats begin and end. Each returns what goes on.
+struct BranchHooks {
+  std::function<Tensor(Pass&, Tensor)> enter, leave;
+};
+
+// y = x + branch(x).
+class Residual final : public Layer {
+ public:
+  // block: the number that its parameters get, if they have none.
+  explicit Residual(LayerPointer branch, std::optional<std::size_t> block = {});
+  void set_hooks(BranchHooks hooks) { hooks_ = std::move(hooks); }
+
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override { branch_->add_parameters(all); }
+  void end_step(Pass& pass) override { branch_->end_step(pass); }
+  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {
+    branch_->add_buffers(engine, values, all);
+  }
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return branch_->cost(x) + static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override { return branch_->stash_bytes(x, values); }
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override { return branch_->peak_stash_bytes(x, values); }
+
+ private:
+  LayerPointer branch_;
+  BranchHooks hooks_;
+};
+
+// Keeps its input alone, and computes the layer again before its backward pass (Chen et al. 2016; seed 001, section 2.3).
+class Recomputed final : public Layer {
+ public:
+  explicit Recomputed(LayerPointer layer) : layer_(std::move(layer)) {}
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override { layer_->add_parameters(all); }
+  void end_step(Pass& pass) override { layer_->end_step(pass); }
+  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {
+    layer_->add_buffers(engine, values, all);
+  }
+  Shape output(const Shape& x) const override { return layer_->output(x); }
+  double cost(const Shape& x) const override { return layer_->cost(x); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override {
+    return stash_bytes(x, values) + layer_->peak_stash_bytes(x, values);
+  }
+
+ private:
+  LayerPointer layer_;
+};
+
+}  // namespace bitloom::nn

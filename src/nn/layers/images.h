@@ -1,0 +1,88 @@
+// Layers of convolutional nets, on maps (N,Y,X,C).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "nn/layer.h"
+
+namespace bitloom::nn {
+
+class Convolution final : public Layer {
+ public:
+  struct Options {
+    Conv2d conv;
+    bool bias = true;
+    double deviation = 0;  // of the initial weights; 0: 1 / sqrt(inputs kernel^2)
+  };
+  Convolution(const std::string& name, std::size_t inputs, std::size_t outputs, std::size_t kernel, const Options& options);
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override;
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
+
+ private:
+  std::string name_;
+  std::size_t inputs_, outputs_, kernel_;
+  Conv2d conv_;
+  Parameter weight_;
+  std::optional<Parameter> bias_;
+};
+
+// Statistics of each micro-batch normalise it; the moving averages, which evaluation uses, follow the mean of a step's
+// statistics once per step (seed 001, section 2.2).
+class BatchNorm final : public Layer {
+ public:
+  BatchNorm(const std::string& name, std::size_t channels, double momentum = 0.1, double epsilon = 1e-5);
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void add_parameters(std::vector<Parameter*>& all) override;
+  void end_step(Pass& pass) override;
+  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+
+ private:
+  void make_averages(Engine& engine, DType parameters);
+
+  std::string name_;
+  std::size_t channels_;
+  double momentum_, epsilon_;
+  Parameter gain_, bias_;
+  Tensor moving_mean_, moving_variance_;
+  Tensor step_mean_, step_variance_;  // sums over the step's micro-batches
+  std::size_t micro_batches_ = 0;
+};
+
+class MaxPool final : public Layer {
+ public:
+  explicit MaxPool(std::size_t k) : k_(k) {}
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+
+ private:
+  std::size_t k_;
+};
+
+// Nearest neighbours.
+class Upsample final : public Layer {
+ public:
+  explicit Upsample(std::size_t k) : k_(k) {}
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return static_cast<double>(x.size() * k_ * k_); }
+  std::uint64_t stash_bytes(const Shape& /*x*/, DType /*values*/) const override { return 0; }
+
+ private:
+  std::size_t k_;
+};
+
+}  // namespace bitloom::nn

@@ -1,0 +1,32 @@
+// What layers have in common. Private to src/nn/layers.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+#include "nn/layer.h"
+
+namespace bitloom::nn {
+
+// A vector that ops read as it is, and that weight decay leaves alone.
+inline Parameter vector_parameter(const std::string& name, std::size_t size, double constant) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.shape = {size};
+  parameter.decays = false;
+  parameter.reads_values = false;
+  parameter.constant = constant;
+  return parameter;
+}
+
+inline void require_columns(const std::string& name, const Shape& x, std::size_t columns) {
+  if (x.axes() < 2 || x.back() != columns) {
+    fail(ErrorKind::usage, "{}: x {}; expected rows of {}", name, to_text(x), columns);
+  }
+}
+
+inline void gradient_is_done(Pass& pass, Parameter& parameter) {
+  if (pass.on_gradient) pass.on_gradient(parameter);
+}
+
+}  // namespace bitloom::nn

@@ -1,0 +1,142 @@
+#include "nn/layers/tokens.h"
+
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "nn/layers/parts.h"
+
+namespace bitloom::nn {
+namespace {
+
+LinearOptions linear(const SelfAttentionOptions& options, double deviation, LinearOptions::Split split) {
+  LinearOptions linear;
+  linear.transposed = options.transposed;
+  linear.deviation = deviation;
+  linear.split = split;
+  return linear;
+}
+
+}  // namespace
+
+// --- SelfAttention ---
+
+SelfAttention::SelfAttention(const std::string& name, std::size_t width, std::shared_ptr<const AttentionMask> mask,
+                             const SelfAttentionOptions& options)
+    : name_(name),
+      width_(width),
+      mask_(std::move(mask)),
+      options_(options),
+      qkv_(name + ".qkv", width, 3 * width, linear(options, options.deviation, LinearOptions::Split::outputs)),
+      projection_(name + ".projection", width, width,
+                  linear(options, options.projection_deviation, LinearOptions::Split::inputs)) {
+  if (options.heads == 0 || width % options.heads != 0) {
+    fail(ErrorKind::usage, "{}: {} heads; expected a divisor of the width, {}", name, options.heads, width);
+  }
+}
+
+AttentionShape SelfAttention::shape() const {
+  const std::size_t size = width_ / options_.heads;
+  return {options_.heads, size, 1 / std::sqrt(static_cast<double>(size))};
+}
+
+Shape SelfAttention::output(const Shape& x) const {
+  if (x.axes() != 3 || x[1] != mask_->queries() || x[2] != width_) {
+    fail(ErrorKind::usage, "{}: x {}; expected sequences of {} tokens of {}", name_, to_text(x), mask_->queries(), width_);
+  }
+  return x;
+}
+
+Tensor SelfAttention::forward(Pass& pass, const Tensor& x) {
+  output(x.shape());
+  const Tensor qkv = qkv_.apply(pass, x);
+  const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  Tensor lse = pass.engine.empty({x.shape()[0], options_.heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
+  attention(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, width_},
+            {qkv, 2 * width_}, {mixed, 0}, lse);
+  for (const Tensor& kept : {x, qkv, mixed, lse}) pass.keep(kept);
+  return projection_.apply(pass, mixed);
+}
+
+Tensor SelfAttention::backward(Pass& pass, const Tensor& dy) {
+  const Tensor lse = pass.stash->take();
+  const Tensor mixed = pass.stash->take();
+  const Tensor qkv = pass.stash->take();
+  const Tensor x = pass.stash->take();
+  const Tensor dmixed = projection_.apply_backward(pass, mixed, dy);
+  const Tensor dqkv = pass.engine.empty(qkv.shape(), qkv.dtype(), Use::activations);
+  attention_backward(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0},
+                     {qkv, width_}, {qkv, 2 * width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, width_},
+                     {dqkv, 2 * width_});
+  return qkv_.apply_backward(pass, x, dqkv);
+}
+
+void SelfAttention::add_parameters(std::vector<Parameter*>& all) {
+  qkv_.add_parameters(all);
+  projection_.add_parameters(all);
+}
+
+double SelfAttention::cost(const Shape& x) const {
+  const double pairs = static_cast<double>(x[0]) * static_cast<double>(mask_->size());
+  return qkv_.cost(x) + projection_.cost(x) + 4 * pairs * static_cast<double>(width_);
+}
+
+std::uint64_t SelfAttention::stash_bytes(const Shape& x, DType values) const {
+  return 5 * x.size() * dtype_size(values) + x[0] * options_.heads * x[1] * dtype_size(parameter_type(values));
+}
+
+// --- Embedding ---
+
+Embedding::Embedding(const std::string& name, std::size_t vocabulary, std::size_t positions, std::size_t width,
+                     double deviation)
+    : name_(name), vocabulary_(vocabulary), width_(width) {
+  tokens_.name = name + ".tokens";
+  tokens_.shape = {vocabulary, width};
+  tokens_.split_axis = 0;
+  positions_.name = name + ".positions";
+  positions_.shape = {positions, width};
+  for (Parameter* table : {&tokens_, &positions_}) table->deviation = deviation;
+}
+
+Shape Embedding::output(const Shape& ids) const {
+  if (ids.axes() != 2 || ids[1] > positions_.shape[0]) {
+    fail(ErrorKind::usage, "{}: ids {}; expected sequences of at most {} tokens", name_, to_text(ids), positions_.shape[0]);
+  }
+  return {ids[0], ids[1], width_};
+}
+
+Tensor Embedding::position_ids(Engine& engine, const Shape& ids) {
+  if (position_ids_ && position_ids_.size() == ids.size() && position_ids_.shape()[1] == ids[1]) {
+    return position_ids_.reshaped({ids.size()});
+  }
+  std::vector<std::int32_t> positions(ids.size());
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i % ids[1]);
+  position_ids_ = engine.from(std::span<const std::int32_t>(positions), ids, Use::data);
+  return position_ids_.reshaped({ids.size()});
+}
+
+Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
+  const Shape shape = output(ids.shape());
+  Tensor y = pass.engine.empty(shape, tokens_.read().dtype(), Use::activations);
+  Tensor flat = y.reshaped({ids.size(), width_});
+  gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat);
+  gather(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape()), flat, true);
+  pass.keep(ids);
+  return y;
+}
+
+Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
+  const Tensor ids = pass.stash->take();
+  const Tensor flat = dy.reshaped({ids.size(), width_});
+  scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient);
+  scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape()), positions_.gradient);
+  gradient_is_done(pass, tokens_);
+  gradient_is_done(pass, positions_);
+  return {};
+}
+
+void Embedding::add_parameters(std::vector<Parameter*>& all) { all.insert(all.end(), {&tokens_, &positions_}); }
+
+std::uint64_t Embedding::stash_bytes(const Shape& ids, DType /*values*/) const { return ids.size() * sizeof(std::int32_t); }
+
+}  // namespace bitloom::nn

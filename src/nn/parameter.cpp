@@ -1,0 +1,69 @@
+#include "nn/parameter.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/hash.h"
+#include "core/random.h"
+#include "nn/ops.h"
+
+namespace bitloom::nn {
+
+DType parameter_type(DType values) { return values == DType::f64 ? DType::f64 : DType::f32; }
+
+namespace {
+
+// Box and Muller's method: tails as a normal distribution has them, unlike those of sums of uniform numbers.
+double normal(Random& random) {
+  const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+  return radius * std::cos(2 * std::numbers::pi * random.uniform());
+}
+
+template <typename T>
+void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
+  std::vector<T> values(parameter.value.size(), static_cast<T>(parameter.constant));
+  if (parameter.deviation > 0) {
+    const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Random random(seed, Stream::weight_init, name, i);
+      values[i] = static_cast<T>(parameter.constant + parameter.deviation * normal(random));
+    }
+  }
+  engine.write(parameter.value, std::as_bytes(std::span(values)));
+}
+
+}  // namespace
+
+void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed) {
+  const DType type = parameter_type(values);
+  for (Parameter* parameter : parameters) {
+    parameter->value = engine.empty(parameter->shape, type, Use::parameters);
+    parameter->gradient = engine.zeros(parameter->shape, type, Use::gradients);
+    const bool copies = parameter->reads_values && values != type;
+    parameter->copy = copies ? engine.empty(parameter->shape, values, Use::parameters) : parameter->value;
+    if (type == DType::f64) {
+      write_initial<double>(engine, *parameter, seed);
+    } else {
+      write_initial<float>(engine, *parameter, seed);
+    }
+  }
+  refresh_copies(engine, parameters);
+}
+
+void refresh_copies(Engine& engine, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) {
+    if (parameter->copy.dtype() != parameter->value.dtype()) convert(engine, parameter->value, parameter->copy);
+  }
+}
+
+void clear_gradients(Engine& engine, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) fill(engine, parameter->gradient, 0);
+}
+
+std::uint64_t count_elements(std::span<Parameter* const> parameters) {
+  std::uint64_t count = 0;
+  for (const Parameter* parameter : parameters) count += parameter->shape.size();
+  return count;
+}
+
+}  // namespace bitloom::nn

@@ -1,0 +1,21 @@
+#include "train/memory.h"
+
+namespace bitloom::train {
+
+MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOptions& options) {
+  const DType type = nn::parameter_type(options.values);
+  MemoryNeeds needs;
+  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
+    const std::uint64_t bytes = parameter->shape.size() * dtype_size(type);
+    needs.parameters += bytes;
+    if (parameter->reads_values && options.values != type) {
+      needs.parameters += parameter->shape.size() * dtype_size(options.values);
+    }
+    needs.gradients += bytes;
+    needs.optimizer += (options.optimizer.average > 0 ? 3 : 2) * bytes;
+  }
+  needs.stash = net.peak_stash_bytes(x, options.values);
+  return needs;
+}
+
+}  // namespace bitloom::train

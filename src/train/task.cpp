@@ -1,0 +1,37 @@
+#include "train/task.h"
+
+#include <numeric>
+
+#include "core/error.h"
+
+namespace bitloom::train {
+
+Classification::Classification(nn::LayerPointer net, std::size_t examples, Source source)
+    : net_(std::move(net)), examples_(examples), source_(std::move(source)) {}
+
+std::uint64_t Classification::targets(std::uint64_t /*step*/, std::size_t micro_batches) {
+  return static_cast<std::uint64_t>(examples_) * micro_batches;
+}
+
+Loss Classification::run(nn::Pass& pass, double scale) {
+  const Batch batch = source_(pass.step, pass.micro_batch);
+  if (batch.labels.size() != examples_) {
+    fail(ErrorKind::internal, "classification: a micro-batch of {} labels; expected {}", batch.labels.size(), examples_);
+  }
+  nn::Tensor logits = net_->forward(pass, batch.x);
+  nn::Tensor losses = pass.engine.empty({examples_}, nn::parameter_type(logits.dtype()), nn::Use::activations);
+  // The gradient takes the place of the logits, which nobody needs any more.
+  nn::Tensor* gradient = pass.stash != nullptr ? &logits : nullptr;
+  nn::cross_entropy(pass.engine, logits, batch.labels, logits.shape().back(), scale, losses, gradient);
+  if (gradient != nullptr) net_->backward(pass, *gradient);
+  Loss loss;
+  loss.count = examples_;
+  if (losses.dtype() == DType::f64) {
+    for (const double each : pass.engine.to_host<double>(losses)) loss.sum += each;
+  } else {
+    for (const float each : pass.engine.to_host<float>(losses)) loss.sum += static_cast<double>(each);
+  }
+  return loss;
+}
+
+}  // namespace bitloom::train

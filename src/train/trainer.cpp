@@ -1,0 +1,123 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace bitloom::train {
+
+void check(const TrainOptions& options) {
+  check(options.rate);
+  check(options.optimizer);
+  if (options.micro_batches == 0) fail(ErrorKind::usage, "--micro-batches: 0; expected at least 1");
+  if (options.loss_scale && !(options.loss_scale->first >= 1 && options.loss_scale->first <= options.loss_scale->largest)) {
+    fail(ErrorKind::usage, "--loss-scale: {}; expected 1 to {}", options.loss_scale->first, options.loss_scale->largest);
+  }
+}
+
+Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options)
+    : engine_(engine), task_(task), options_(options), parameters_(nn::parameters_of(task.net())) {
+  check(options);
+  nn::initialise(engine, parameters_, options.values, options.seed);
+  optimizer_.emplace(engine, parameters_, options.optimizer);
+  task.net().add_buffers(engine, options.values, buffers_);
+  if (options.loss_scale) loss_scale_ = options.loss_scale->first;
+}
+
+nn::Pass Trainer::make_pass(std::uint64_t step, nn::Stash* stash) const {
+  nn::Pass pass{engine_};
+  pass.stash = stash;
+  pass.training = stash != nullptr;
+  pass.seed = options_.seed;
+  pass.step = step;
+  return pass;
+}
+
+StepReport Trainer::step() {
+  const Clock::time_point start = Clock::now();
+  StepReport report;
+  report.step = step_;
+  report.rate = options_.rate.at(step_);
+  report.loss_scale = loss_scale_;
+  nn::clear_gradients(engine_, parameters_);
+  const std::uint64_t targets = task_.targets(step_, options_.micro_batches);
+  const double scale = loss_scale_ / static_cast<double>(std::max<std::uint64_t>(targets, 1));
+  nn::Stash stash;
+  nn::Pass pass = make_pass(step_, &stash);
+  Loss loss;
+  for (std::size_t i = 0; i < options_.micro_batches; ++i) {
+    pass.micro_batch = i;
+    const Loss part = task_.run(pass, scale);
+    loss.sum += part.sum;
+    loss.count += part.count;
+    report.stash_bytes = std::max(report.stash_bytes, stash.peak_bytes());
+    if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
+  }
+  task_.net().end_step(pass);
+  report.targets = loss.count;
+  report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
+  const double unscale = 1 / loss_scale_;
+  report.gradient_norm = optimizer_->gradient_norm(unscale);
+  report.skipped = !std::isfinite(report.gradient_norm);
+  if (report.skipped) {
+    if (!options_.loss_scale || loss_scale_ <= 1) {
+      const nn::Parameter* bad = optimizer_->find_bad_gradient();
+      fail(ErrorKind::data, "step {}: {}; the loss is {}. A smaller learning rate or clipping may help", step_,
+           bad == nullptr ? "the gradients together are too large for a number"
+                          : fmt::format("the gradient of '{}' is not finite", bad->name),
+           report.loss);
+    }
+    loss_scale_ = std::max(1.0, loss_scale_ / 2);
+    clean_steps_ = 0;
+  } else {
+    optimizer_->step(report.rate, unscale, report.gradient_norm);
+    if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
+      loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);
+      clean_steps_ = 0;
+    }
+  }
+  ++step_;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
+  optimizer_->swap_averages();
+  Loss loss;
+  nn::Pass pass = make_pass(step, nullptr);
+  try {
+    for (pass.micro_batch = first; pass.micro_batch < first + count; ++pass.micro_batch) {
+      const Loss part = task_.run(pass, 0);
+      loss.sum += part.sum;
+      loss.count += part.count;
+    }
+  } catch (...) {
+    optimizer_->swap_averages();
+    throw;
+  }
+  optimizer_->swap_averages();
+  return loss;
+}
+
+void Trainer::save(TensorFile& file) {
+  for (const nn::Parameter* parameter : parameters_) save_tensor(engine_, file, parameter->name, parameter->value);
+  for (const auto& [name, tensor] : buffers_) save_tensor(engine_, file, name, *tensor);
+  optimizer_->save(file);
+  file.put("trainer.state", {3},
+           std::vector<double>{static_cast<double>(step_), loss_scale_, static_cast<double>(clean_steps_)});
+}
+
+void Trainer::load(const TensorFile& file) {
+  for (nn::Parameter* parameter : parameters_) load_tensor(engine_, file, parameter->name, parameter->value);
+  nn::refresh_copies(engine_, parameters_);
+  for (const auto& [name, tensor] : buffers_) load_tensor(engine_, file, name, *tensor);
+  optimizer_->load(file);
+  const auto state = file.get("trainer.state", DType::f64, {3}).as<double>();
+  step_ = static_cast<std::uint64_t>(state[0]);
+  loss_scale_ = state[1];
+  clean_steps_ = static_cast<std::uint64_t>(state[2]);
+}
+
+}  // namespace bitloom::train

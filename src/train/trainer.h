@@ -1,0 +1,84 @@
+// The float trainer: micro-batches, accumulation, clipping, schedules, number formats, checkpoints. Deterministic: a step is a
+// function of the state before it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "optim/schedule.h"
+#include "train/optimizer.h"
+#include "train/task.h"
+
+namespace bitloom::train {
+
+// A factor on the loss that keeps gradients of 16 bits above the smallest number: halved where one overflows, which skips the
+// step, and doubled after so many clean steps (Micikevicius et al. 2018).
+struct LossScaleOptions {
+  double first = 65536;
+  std::uint64_t double_every = 2000;
+  double largest = 16777216;
+};
+
+struct TrainOptions {
+  DType values = DType::f32;  // V
+  std::size_t micro_batches = 1;
+  RateSchedule rate;
+  OptimizerOptions optimizer;
+  std::optional<LossScaleOptions> loss_scale;  // for f16; without it, gradients that are not finite are an error
+  std::uint64_t seed = 1;
+};
+
+// Throws Error(usage).
+void check(const TrainOptions& options);
+
+struct StepReport {
+  std::uint64_t step = 0;
+  double loss = 0;           // mean, in nats
+  double gradient_norm = 0;  // before clipping
+  double rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;  // a gradient was not finite
+  std::uint64_t targets = 0;
+  std::uint64_t stash_bytes = 0;  // of a micro-batch, at most
+  double seconds = 0;
+};
+
+class Trainer {
+ public:
+  // Makes the parameters and gives them their initial values. The task outlives this.
+  Trainer(nn::Engine& engine, Task& task, const TrainOptions& options);
+
+  // Throws Error(data), which names the step and the tensor, if a gradient or the loss is not finite and the loss is not
+  // scaled, or scaled by no more than 1.
+  StepReport step();
+  // Mean loss of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
+  // there are any.
+  Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
+
+  std::uint64_t steps() const { return step_; }
+  const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
+  nn::Engine& engine() { return engine_; }
+
+  // All state: a trainer that loads it goes on bit by bit as this one.
+  void save(TensorFile& file);
+  void load(const TensorFile& file);
+
+ private:
+  nn::Pass make_pass(std::uint64_t step, nn::Stash* stash) const;
+
+  nn::Engine& engine_;
+  Task& task_;
+  TrainOptions options_;
+  std::vector<nn::Parameter*> parameters_;
+  std::vector<std::pair<std::string, nn::Tensor*>> buffers_;
+  std::optional<Optimizer> optimizer_;
+  std::uint64_t step_ = 0;
+  double loss_scale_ = 1;
+  std::uint64_t clean_steps_ = 0;  // since the scale changed
+};
+
+}  // namespace bitloom::train

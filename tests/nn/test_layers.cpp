@@ -1,0 +1,319 @@
+// Layers: their gradients against finite differences in double precision, what they keep, and blocks that are computed again.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/random.h"
+#include "nn/layers/basic.h"
+#include "nn/layers/blocks.h"
+#include "nn/layers/images.h"
+#include "nn/layers/tokens.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+
+namespace bitloom::nn {
+using test::compare;
+using test::message_of;
+
+namespace {
+
+std::vector<double> noise(std::size_t size, std::uint64_t seed) {
+  Random random(seed, Stream::test);
+  std::vector<double> values(size);
+  for (double& value : values) value = random.normal();
+  return values;
+}
+
+Tensor random_tensor(Engine& engine, const Shape& shape, std::uint64_t seed) {
+  const std::vector<double> values = noise(shape.size(), seed);
+  return engine.from(std::span<const double>(values), shape, Use::activations);
+}
+
+// A layer in double precision under the loss sum(y r), r random.
+class Setting {
+ public:
+  Setting(LayerPointer layer, const Tensor& x, Engine& engine)
+      : engine_(engine), layer_(std::move(layer)), x_(x), parameters_(parameters_of(*layer_)) {
+    initialise(engine, parameters_, DType::f64, 7);
+    for (Parameter* parameter : parameters_) {  // gains and biases too get something to do
+      if (parameter->deviation > 0) continue;
+      std::vector<double> values = noise(parameter->shape.size(), 8);
+      for (double& value : values) value = parameter->constant + 0.3 * value;
+      engine.write(parameter->value, std::as_bytes(std::span(values)));
+    }
+  }
+
+  Pass pass(Stash* stash) {
+    Pass pass{engine_};
+    pass.stash = stash;
+    pass.seed = 3;
+    pass.step = 5;
+    pass.micro_batch = 2;
+    return pass;
+  }
+  double loss() {
+    Stash unused;
+    Pass forward = pass(nullptr);
+    const std::vector<double> y = engine_.to_host<double>(layer_->forward(forward, x_));
+    const std::vector<double> r = noise(y.size(), 9);
+    double sum = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * r[i];
+    return sum;
+  }
+  Tensor run_backward() {
+    clear_gradients(engine_, parameters_);
+    Pass both = pass(&stash_);
+    const Tensor y = layer_->forward(both, x_);
+    CHECK(y.shape() == layer_->output(x_.shape()));
+    kept_ = stash_.bytes();
+    Tensor dx = layer_->backward(both, random_tensor(engine_, y.shape(), 9));
+    CHECK(stash_.empty());
+    return dx;
+  }
+  // Of some elements of a tensor, by central differences.
+  void check_gradient(const std::string& what, Tensor& tensor, const Tensor& gradient) {
+    std::vector<double> values = engine_.to_host<double>(tensor);
+    const std::vector<double> expected_all = engine_.to_host<double>(gradient);
+    std::vector<double> found;
+    std::vector<double> expected;
+    const std::size_t step = std::max<std::size_t>(1, values.size() / 40);
+    for (std::size_t i = 0; i < values.size(); i += step) {
+      const double middle = values[i];
+      const double h = 1e-5;
+      const auto at = [&](double value) {
+        values[i] = value;
+        engine_.write(tensor, std::as_bytes(std::span(values)));
+        return loss();
+      };
+      found.push_back((at(middle + h) - at(middle - h)) / (2 * h));
+      at(middle);
+      expected.push_back(expected_all[i]);
+    }
+    INFO(what);
+    CHECK(compare(found, expected, 2e-7) == "");
+  }
+  void check_all(bool of_input = true) {
+    const Tensor dx = run_backward();
+    if (of_input) check_gradient("x", x_, dx);
+    std::vector<Tensor> gradients;
+    for (const Parameter* parameter : parameters_) gradients.push_back(parameter->gradient);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      check_gradient(parameters_[i]->name, parameters_[i]->value, gradients[i]);
+    }
+    CHECK(kept_ == layer_->stash_bytes(x_.shape(), DType::f64));
+  }
+
+  std::uint64_t kept() const { return kept_; }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  Layer& layer() { return *layer_; }
+
+ private:
+  Engine& engine_;
+  LayerPointer layer_;
+  Tensor x_;
+  std::vector<Parameter*> parameters_;
+  Stash stash_;
+  std::uint64_t kept_ = 0;
+};
+
+void check_layer(LayerPointer layer, const Shape& x) {
+  Engine engine({}, "ref");
+  Setting(std::move(layer), random_tensor(engine, x, 1), engine).check_all();
+}
+
+LayerPointer transformer_block(std::size_t tokens, std::size_t width, double dropout) {
+  const auto mask = std::make_shared<AttentionMask>(AttentionMask::causal(tokens, tokens));
+  SelfAttentionOptions options;
+  options.heads = 3;
+  options.deviation = options.projection_deviation = 0.2;
+  options.dropout = dropout;
+  options.dropout_number = 1;
+  auto attention = std::make_unique<Sequence>();
+  attention->emplace<LayerNorm>("norm1", width);
+  attention->emplace<SelfAttention>("attention", width, mask, options);
+  attention->emplace<DropoutLayer>(dropout, 2);
+  LinearOptions linear;
+  linear.deviation = 0.2;
+  auto mlp = std::make_unique<Sequence>();
+  mlp->emplace<LayerNorm>("norm2", width);
+  mlp->emplace<Linear>("up", width, 4 * width, linear);
+  mlp->emplace<Activate>(find_activation("gelu"));
+  mlp->emplace<Linear>("down", 4 * width, width, linear);
+  mlp->emplace<DropoutLayer>(dropout, 3);
+  auto block = std::make_unique<Sequence>();
+  block->emplace<Residual>(std::move(attention), 0);
+  block->emplace<Residual>(std::move(mlp), 1);
+  return block;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of linear layers", "[layers]") {
+  LinearOptions options;
+  options.deviation = 0.3;
+  check_layer(std::make_unique<Linear>("l", 5, 7, options), {3, 4, 5});
+  options.transposed = true;
+  options.bias = false;
+  check_layer(std::make_unique<Linear>("l", 5, 7, options), {11, 5});
+}
+
+TEST_CASE("gradients of normalisation and activation", "[layers]") {
+  check_layer(std::make_unique<LayerNorm>("n", 9), {2, 3, 9});
+  check_layer(std::make_unique<BatchNorm>("n", 4), {2, 3, 3, 4});
+  for (const Activation& activation : activations()) {
+    if (std::string(activation.name) == "relu") continue;  // has a kink, which differences may straddle
+    check_layer(std::make_unique<Activate>(activation), {3, 17});
+  }
+  check_layer(std::make_unique<DropoutLayer>(0.3, 4), {5, 13});
+}
+
+TEST_CASE("gradients of layers of images", "[layers]") {
+  Convolution::Options options;
+  options.conv = {2, 1};
+  options.deviation = 0.3;
+  check_layer(std::make_unique<Convolution>("c", 3, 5, 3, options), {2, 7, 5, 3});
+  check_layer(std::make_unique<MaxPool>(2), {2, 4, 6, 3});
+  check_layer(std::make_unique<Upsample>(3), {2, 4, 3, 2});
+  check_layer(std::make_unique<Flatten>(Shape{4, 3, 2}), {2, 4, 3, 2});
+}
+
+TEST_CASE("gradients of a transformer block, with dropout and computed again", "[layers]") {
+  check_layer(transformer_block(5, 12, 0), {2, 5, 12});
+  check_layer(transformer_block(5, 12, 0.2), {2, 5, 12});
+  check_layer(std::make_unique<Recomputed>(transformer_block(5, 12, 0.2)), {2, 5, 12});
+}
+
+TEST_CASE("gradients of an embedding", "[layers]") {
+  Engine engine({}, "ref");
+  const std::vector<std::int32_t> ids = {1, 0, 4, 4, 1, 2};
+  const Tensor x = engine.from(std::span<const std::int32_t>(ids), {2, 3}, Use::data);
+  Setting setting(std::make_unique<Embedding>("e", 5, 4, 7, 0.5), x, engine);
+  setting.check_all(false);
+  CHECK_FALSE(setting.run_backward());
+}
+
+TEST_CASE("a block that is computed again gives the same bits and keeps its input alone", "[layers]") {
+  for (const std::string& backend : backends()) {
+    INFO(backend);
+    Engine engine({}, backend);
+    std::vector<std::vector<float>> results;
+    std::vector<std::uint64_t> kept;
+    for (const bool again : {false, true}) {
+      LayerPointer block = transformer_block(37, 48, 0.1);
+      if (again) block = std::make_unique<Recomputed>(std::move(block));
+      const std::vector<Parameter*> parameters = parameters_of(*block);
+      initialise(engine, parameters, DType::f32, 7);
+      std::vector<float> values(2 * 37 * 48);
+      const std::vector<double> precise = noise(values.size(), 1);
+      std::copy(precise.begin(), precise.end(), values.begin());
+      const Tensor x = engine.from(std::span<const float>(values), {2, 37, 48}, Use::activations);
+      Stash stash;
+      Pass pass{engine};
+      pass.stash = &stash;
+      pass.seed = 3;
+      const Tensor y = block->forward(pass, x);
+      kept.push_back(stash.bytes());
+      CHECK(stash.bytes() == block->stash_bytes(x.shape(), DType::f32));
+      std::vector<float> all = engine.to_host<float>(y);
+      const std::vector<float> dx = engine.to_host<float>(block->backward(pass, x));
+      all.insert(all.end(), dx.begin(), dx.end());
+      for (const Parameter* parameter : parameters) {
+        const std::vector<float> gradient = engine.to_host<float>(parameter->gradient);
+        all.insert(all.end(), gradient.begin(), gradient.end());
+      }
+      results.push_back(std::move(all));
+    }
+    CHECK(results[0] == results[1]);
+    CHECK(kept[1] == 2 * 37 * 48 * sizeof(float));
+    CHECK(kept[0] > 10 * kept[1]);
+  }
+}
+
+TEST_CASE("residual branches have hooks, and blocks their numbers", "[layers]") {
+  Engine engine({}, "ref");
+  LinearOptions options;
+  options.deviation = 0.3;
+  auto residual = std::make_unique<Residual>(std::make_unique<Linear>("l", 6, 6, options), 3);
+  Residual& block = *residual;
+  Setting setting(std::move(residual), random_tensor(engine, {4, 6}, 1), engine);
+  for (const Parameter* parameter : setting.parameters()) CHECK(parameter->block == 3);
+  const std::vector<double> plain_dx = engine.to_host<double>(setting.run_backward());
+  const std::vector<double> plain = engine.to_host<double>(setting.parameters()[0]->gradient);
+  const auto scaled = [&](double factor) {
+    return [&engine, factor](Pass&, Tensor tensor) {
+      Tensor y = engine.empty(tensor.shape(), tensor.dtype(), Use::activations);
+      scale_add(engine, factor, tensor, 0, y);
+      return y;
+    };
+  };
+  block.set_hooks({scaled(1024), scaled(1.0 / 1024)});
+  CHECK(engine.to_host<double>(setting.run_backward()) == plain_dx);
+  std::vector<double> gradient = engine.to_host<double>(setting.parameters()[0]->gradient);
+  for (double& value : gradient) value /= 1024;
+  CHECK(gradient == plain);
+}
+
+TEST_CASE("every gradient that is ready is announced once, the last layer's first", "[layers]") {
+  Engine engine({}, "ref");
+  LayerPointer block = transformer_block(5, 12, 0);
+  const std::vector<Parameter*> parameters = parameters_of(*block);
+  initialise(engine, parameters, DType::f64, 1);
+  Stash stash;
+  Pass pass{engine};
+  pass.stash = &stash;
+  std::vector<std::string> order;
+  pass.on_gradient = [&](Parameter& parameter) { order.push_back(parameter.name); };
+  block->backward(pass, block->forward(pass, random_tensor(engine, {1, 5, 12}, 1)));
+  REQUIRE(order.size() == parameters.size());
+  CHECK(order.front().starts_with("down."));
+  CHECK(order.back().starts_with("norm1."));
+  std::sort(order.begin(), order.end());
+  CHECK(std::adjacent_find(order.begin(), order.end()) == order.end());
+}
+
+TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]") {
+  Engine engine({}, "ref");
+  BatchNorm norm("n", 1, 0.25, 1e-5);
+  const std::vector<Parameter*> parameters = parameters_of(norm);
+  initialise(engine, parameters, DType::f64, 1);
+  Pass pass{engine};
+  const auto show = [&](const std::vector<double>& values) {
+    norm.forward(pass, engine.from(std::span<const double>(values), {values.size(), 1}, Use::activations));
+  };
+  show({0, 2});  // mean 1, variance 2 of n - 1
+  show({4, 8});  // mean 6, variance 8
+  pass.again = true;
+  show({100, 200});
+  std::vector<std::pair<std::string, Tensor*>> buffers;
+  norm.add_buffers(engine, DType::f64, buffers);
+  REQUIRE(buffers.size() == 2);
+  CHECK(engine.to_host<double>(*buffers[0].second)[0] == 0);
+  norm.end_step(pass);
+  CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
+  CHECK(engine.to_host<double>(*buffers[1].second)[0] == Approx(0.75 + 0.25 * 5));
+  norm.end_step(pass);  // without micro-batches nothing moves
+  CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
+}
+
+TEST_CASE("layers name what they cannot take", "[layers]") {
+  Engine engine({}, "ref");
+  Pass pass{engine};
+  Linear linear("blocks.0.up", 5, 7);
+  const std::vector<Parameter*> parameters = parameters_of(linear);
+  initialise(engine, parameters, DType::f64, 1);
+  CHECK(message_of(ErrorKind::usage, [&] {
+          linear.forward(pass, engine.zeros({3, 4}, DType::f64, Use::data));
+        }) == "blocks.0.up: x (3, 4); expected rows of 5");
+  CHECK(message_of(ErrorKind::usage, [&] {
+          MaxPool(2).output({1, 4, 5, 3});
+        }) == "max_pool: x (1, 4, 5, 3); expected maps whose sides are multiples of 2");
+  const auto mask = std::make_shared<AttentionMask>(AttentionMask::causal(4, 4));
+  SelfAttentionOptions options;
+  options.heads = 5;
+  CHECK(message_of(ErrorKind::usage, [&] { SelfAttention("a", 12, mask, options); }) ==
+        "a: 5 heads; expected a divisor of the width, 12");
+}
+
+}  // namespace bitloom::nn
