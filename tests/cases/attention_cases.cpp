@@ -31,7 +31,6 @@ OpCase attention_case(const Attention& p) {
   OpCase c;
   c.ops = {"attention", "attention_backward"};
   c.name = p.name;
-  c.limit = 2;  // the weights are rounded to V between the two products, as are their gradients
   c.inputs = {values("q", queries, 1, p.size_of_queries), values("k", keys, 2), values("v", keys, 3)};
   c.outputs = {overwritten("y", queries), overwritten("lse", {p.sequences, p.heads, p.mask.queries()}, Kind::parameters)};
   c.forward = [=](nn::Engine& engine, Tensors& t) {
