@@ -195,7 +195,7 @@ TEST_CASE("malformed headers are refused with the reason", "[safetensors]") {
       {R"({"a":{"dtype":"U8","shape":[]}})", 0, "has no 'data_offsets'"},
       {R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0,1],"b":1}})", 1, "unknown 'b'"},
       {R"({"a":{"dtype":"X9","shape":[],"data_offsets":[0,1]}})", 1, "unknown element type 'X9'"},
-      {R"({"a":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}})", 2, "unknown element type 'BF16'"},
+      {R"({"a":{"dtype":"F8_E4M3","shape":[],"data_offsets":[0,2]}})", 2, "unknown element type 'F8_E4M3'"},
       {R"({"a":{"dtype":8,"shape":[],"data_offsets":[0,1]}})", 1, "unknown element type '8'"},
       {R"({"a":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1, "'shape' of the tensor 'a' is not an array"},
       {R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "something else than sizes"},

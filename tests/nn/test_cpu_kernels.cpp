@@ -141,6 +141,8 @@ TEST_CASE("vector kernels: bf16 is rounded to the nearest even, NaN stays NaN", 
       INFO("bits " << std::hex << std::bit_cast<std::uint32_t>(x[i]) << " became " << y[i].bits);
       if (std::isnan(x[i])) {
         CHECK(std::isnan(to_float(y[i])));
+      } else if (table->name == std::string("avx512_bf16") && x[i] != 0 && !std::isnormal(x[i]) && !std::isinf(x[i])) {
+        CHECK(to_float(y[i]) == 0);  // the instruction takes such numbers for 0
       } else {
         CHECK(y[i] == to_bf16(x[i]));
       }
@@ -171,9 +173,9 @@ TEST_CASE("vector kernels: activations are within a few units of the last place,
       for (std::size_t i = 0; i < x.size(); ++i) {
         const double value = activation.value(static_cast<double>(widened(x[i])));
         const double slope = activation.derivative(static_cast<double>(widened(x[i])));
-        // Relative, down to results near the smallest normal numbers; gelu_tanh forms its exponent from a cubic, which costs
-        // digits in its far tail. Slopes cross 0, so theirs is absolute.
-        const double far = std::string(activation.name) == "gelu_tanh" ? 1e-9 : 1e-36;
+        // Relative, until the exponential is below the smallest normal number and counts as 0; gelu_tanh forms its exponent
+        // from a cubic, which costs digits in its far tail. Slopes cross 0, so theirs is absolute.
+        const double far = std::string(activation.name) == "gelu_tanh" ? 1e-9 : 1e-32;
         const double error = std::abs(static_cast<double>(widened(y[i])) - value) / std::max(std::abs(value), far);
         if (!(error <= worst)) {
           worst = error;

@@ -43,7 +43,6 @@ class CpuBackend final : public Backend {
   void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
 
   // vector_ops.cpp
-  void add_row_sums(const Tensor& x, Tensor& sums) override;
   void convert(const Tensor& x, Tensor& y) override;
   void fill(Tensor& y, double value) override;
   void add(const Tensor& a, const Tensor& b, Tensor& y) override;
@@ -54,6 +53,11 @@ class CpuBackend final : public Backend {
                         Tensor& stash) override;
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
+  void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
+  double sum_of_squares(std::span<const Tensor> tensors) override;
+
+  // row_ops.cpp
+  void add_row_sums(const Tensor& x, Tensor& sums) override;
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
                   Tensor& rstd) override;
   void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean, const Tensor& rstd,
@@ -68,8 +72,6 @@ class CpuBackend final : public Backend {
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits) override;
-  void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
-  double sum_of_squares(std::span<const Tensor> tensors) override;
 
   // attention.cpp
   void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,

@@ -63,7 +63,7 @@ class Partials {
 
 constexpr std::size_t small_group = 8192;    // elements: enough to start a kernel for
 constexpr std::size_t cached_group = 65536;  // fits into a core's cache, to be read twice
-constexpr std::size_t most_groups = 128;
+constexpr std::size_t most_groups = 64;
 constexpr std::size_t most_cached_groups = 4096;
 
 // sums += the partial ones.

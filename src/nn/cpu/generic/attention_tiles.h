@@ -127,7 +127,7 @@ __attribute__((noinline)) void find_masks(const AttentionHead<V>& head, std::siz
     for (std::size_t i = 0; i < per_query; ++i) groups[q * per_query + i] = group + i;
   }
   const std::size_t used = rows * per_query;
-  for (std::size_t i = used; i < (used + 15) / 16 * 16; ++i) groups[i] = 0;
+  for (std::size_t i = used; i < (used + random_at_once - 1) / random_at_once * random_at_once; ++i) groups[i] = 0;
   keep_bits<Isa>(head.dropout, groups, used, bits);
   for (std::size_t q = 0; q < attention_block; ++q) {
     masks.kept[q] = 0;

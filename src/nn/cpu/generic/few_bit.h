@@ -9,15 +9,20 @@
 namespace bitloom::nn {
 namespace {
 
-// Eight numbers below 2^bits, one per byte, into the low 8 bits bits, in order: neighbours are moved together, then pairs, then
-// fours.
-BITLOOM_INLINE std::uint64_t squeeze(std::uint64_t x, unsigned bits) {
+// Numbers that are packed at once. They pass through memory from vectors to words to bytes; so many that what is read in
+// another width than it was written in has reached the cache by then.
+inline constexpr std::size_t few_bit_block = 512;
+typedef std::uint64_t EightWords __attribute__((vector_size(64)));
+
+// Of each word eight numbers below 2^bits, one per byte, into the low 8 bits bits, in order: neighbours are moved together,
+// then pairs, then fours.
+BITLOOM_INLINE void squeeze(EightWords& x, unsigned bits) {
   constexpr std::uint64_t bytes = 0x00FF00FF00FF00FFU, pairs = 0x0000FFFF0000FFFFU, fours = 0x00000000FFFFFFFFU;
   x = (x & bytes) | ((x & ~bytes) >> (8 - bits));
   x = (x & pairs) | ((x & ~pairs) >> (16 - 2 * bits));
-  return (x & fours) | ((x & ~fours) >> (32 - 4 * bits));
+  x = (x & fours) | ((x & ~fours) >> (32 - 4 * bits));
 }
-BITLOOM_INLINE std::uint64_t spread(std::uint64_t x, unsigned bits) {
+BITLOOM_INLINE void spread(EightWords& x, unsigned bits) {
   const std::uint64_t one = (std::uint64_t{1} << bits) - 1;
   const std::uint64_t two = (std::uint64_t{1} << (2 * bits)) - 1;
   const std::uint64_t four = (std::uint64_t{1} << (4 * bits)) - 1;
@@ -25,38 +30,64 @@ BITLOOM_INLINE std::uint64_t spread(std::uint64_t x, unsigned bits) {
   const std::uint64_t low_pairs = two | (two << 32U);
   x = (x & low_pairs) | (((x >> (2 * bits)) & low_pairs) << 16U);
   const std::uint64_t low_ones = one * 0x0001000100010001U;
-  return (x & low_ones) | (((x >> bits) & low_ones) << 8U);
+  x = (x & low_ones) | (((x >> bits) & low_ones) << 8U);
 }
 
-// The number of boundaries below x: all are compared, four vectors of x at a time.
+// The number of boundaries below each of four vectors, in floats; `places` holds them for lookup().
+template <typename Isa>
+BITLOOM_INLINE void count_boundaries(const typename Isa::Float* value, typename Isa::Float* below, const float* boundaries,
+                                     const float* places, unsigned bits) {
+  using Float = typename Isa::Float;
+  constexpr std::size_t vectors = 4;
+  const Float zero = Isa::splat(0);
+  if (Isa::fast_lookup && bits >= 3 && bits <= 4) {
+    // Bisection: whether the boundary in the middle of those that are left is below x is a bit of the number.
+    typename Isa::Word index[vectors];
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) index[k] = Isa::word_splat(0);
+    for (unsigned step = 1U << (bits - 1); step != 0; step /= 2) {
+      const auto advance = Isa::as_float(Isa::word_splat(step));
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < vectors; ++k) {
+        const Float boundary = Isa::lookup(places, index[k] + Isa::word_splat(step - 1));
+        index[k] = index[k] + Isa::as_word(Isa::select(Isa::less(boundary, value[k]), advance, zero));
+      }
+    }
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) below[k] = Isa::to_float(index[k]);
+    return;
+  }
+#pragma GCC unroll 4
+  for (std::size_t k = 0; k < vectors; ++k) below[k] = zero;
+  for (std::size_t b = 0; b + 1 < std::size_t{1} << bits; ++b) {
+    const Float boundary = Isa::splat(boundaries[b]);
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) {
+      below[k] = below[k] + Isa::select(Isa::less(boundary, value[k]), Isa::splat(1), zero);
+    }
+  }
+}
+
 template <typename Isa, typename V>
 void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
-  constexpr std::size_t at_once = 64, vectors = 4, group = 8;
-  const std::size_t count = (std::size_t{1} << bits) - 1;
-  const auto one = Isa::splat(1);
-  const auto zero = Isa::splat(0);
-  alignas(64) std::uint8_t numbers[at_once];
-  for (std::size_t begin = 0; begin < n; begin += at_once) {
-    const std::size_t here = n - begin < at_once ? n - begin : at_once;
-    for (std::size_t first = 0; first < at_once; first += vectors * Isa::width) {
+  constexpr std::size_t vectors = 4, group = 8, words = sizeof(EightWords);
+  alignas(64) float places[16] = {};
+  for (std::size_t b = 0; bits <= 4 && b + 1 < std::size_t{1} << bits; ++b) places[b] = boundaries[b];
+  alignas(64) std::uint8_t numbers[few_bit_block];
+  for (std::size_t begin = 0; begin < n; begin += few_bit_block) {
+    const std::size_t here = n - begin < few_bit_block ? n - begin : few_bit_block;
+    for (std::size_t first = 0; first < here; first += vectors * Isa::width) {
       Float value[vectors], below[vectors];
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < vectors; ++k) {
         const std::size_t at = first + k * Isa::width;
         value[k] = at + Isa::width <= here ? Isa::load(x + begin + at)
                    : at < here             ? Isa::load_part(x + begin + at, here - at)
-                                           : zero;
+                                           : Isa::splat(0);
         if (even) value[k] = Isa::abs(value[k]);
-        below[k] = zero;
       }
-      for (std::size_t b = 0; b < count; ++b) {
-        const Float boundary = Isa::splat(boundaries[b]);
-#pragma GCC unroll 4
-        for (std::size_t k = 0; k < vectors; ++k) {
-          below[k] = below[k] + Isa::select(Isa::less(boundary, value[k]), one, zero);
-        }
-      }
+      count_boundaries<Isa>(value, below, boundaries, places, bits);
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < vectors; ++k) {
         // 2^23 + index has the index in its low bits.
@@ -64,44 +95,57 @@ void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigne
         Isa::store_bytes(numbers + first + k * Isa::width, word);
       }
     }
-    for (std::size_t i = here; i < at_once; ++i) numbers[i] = 0;
-    for (std::size_t i = 0; i < here; i += group) {
-      std::uint64_t eight;
+    for (std::size_t i = here; i < (here + words - 1) / words * words; ++i) numbers[i] = 0;
+    for (std::size_t i = 0; i < here; i += words) {
+      EightWords eight;
       __builtin_memcpy(&eight, numbers + i, sizeof eight);
-      const std::uint64_t packed = squeeze(eight, bits);
+      squeeze(eight, bits);
+      __builtin_memcpy(numbers + i, &eight, sizeof eight);
+    }
+    if (begin + few_bit_block + words <= n) {
+      // Whole words: what they write beyond their bytes is overwritten next.
+      for (std::size_t i = 0; i < few_bit_block; i += group, stash += bits) __builtin_memcpy(stash, numbers + i, group);
+      continue;
+    }
+    for (std::size_t i = 0; i < here; i += group) {
       const std::size_t left = here - i < group ? ((here - i) * bits + 7) / 8 : bits;
-      for (std::size_t byte = 0; byte < left; ++byte) *stash++ = static_cast<std::uint8_t>(packed >> (8 * byte));
+      for (std::size_t byte = 0; byte < left; ++byte) *stash++ = numbers[i + byte];
     }
   }
 }
 
 template <typename Isa, typename V>
 void few_bit_backward(const std::uint8_t* stash, const float* levels, unsigned bits, const V* dy, V* dx, std::size_t n) {
-  constexpr std::size_t at_once = 64, group = 8;
+  constexpr std::size_t group = 8, words = sizeof(EightWords);
   const std::size_t bytes = n / group * bits + (n % group * bits + 7) / 8;
-  alignas(64) std::uint32_t numbers[at_once];
-  for (std::size_t begin = 0; begin < n; begin += at_once) {
-    const std::size_t here = n - begin < at_once ? n - begin : at_once;
-    for (std::size_t i = 0; i < here; i += group) {
-      const std::size_t at = (begin + i) / group * bits;
-      std::uint64_t packed = 0;
-      if (at + sizeof packed <= bytes) {
-        __builtin_memcpy(&packed, stash + at, sizeof packed);
-      } else {
-        for (std::size_t byte = 0; at + byte < bytes; ++byte) packed |= std::uint64_t{stash[at + byte]} << (8 * byte);
+  alignas(64) std::uint8_t numbers[few_bit_block];
+  for (std::size_t begin = 0; begin < n; begin += few_bit_block) {
+    const std::size_t here = n - begin < few_bit_block ? n - begin : few_bit_block;
+    const std::size_t padded = (here + words - 1) / words * words;
+    const std::uint8_t* from = stash + begin / group * bits;
+    if (begin + few_bit_block + words <= n) {
+      for (std::size_t i = 0; i < few_bit_block; i += group, from += bits) __builtin_memcpy(numbers + i, from, group);
+    } else {
+      const std::uint8_t* const end = stash + bytes;
+      for (std::size_t i = 0; i < padded; i += group) {
+        for (std::size_t byte = 0; byte < group; ++byte)
+          numbers[i + byte] = byte < bits && from < end ? *from++ : std::uint8_t{0};
       }
-      const std::uint64_t eight = spread(packed, bits);
-#pragma GCC unroll 8
-      for (std::size_t k = 0; k < group; ++k) numbers[i + k] = static_cast<std::uint32_t>(eight >> (8 * k)) & 0xFFU;
+    }
+    for (std::size_t i = 0; i < padded; i += words) {
+      EightWords eight;
+      __builtin_memcpy(&eight, numbers + i, sizeof eight);
+      spread(eight, bits);
+      __builtin_memcpy(numbers + i, &eight, sizeof eight);
     }
     for_vectors<Isa>(
         here, [ =, &numbers ](std::size_t i, auto part) __attribute__((always_inline)) {
           typename Isa::Float slope;
-          if (bits <= 4) {
-            slope = Isa::lookup(levels, Isa::load_words(numbers + i));
+          if (Isa::fast_lookup && bits <= 4) {
+            slope = Isa::lookup(levels, Isa::load_bytes(numbers + i));
           } else {
             alignas(64) float found[Isa::width];
-            for (std::size_t k = 0; k < Isa::width; ++k) found[k] = levels[numbers[i + k] & 0xFFU];
+            for (std::size_t k = 0; k < Isa::width; ++k) found[k] = levels[numbers[i + k]];
             slope = Isa::load(found);
           }
           part.store(dx + begin + i, slope * part.load(dy + begin + i));

@@ -11,9 +11,9 @@
 //   sum, largest        of the lanes
 //   round_to_power(x, power), scale_by(p, power): x to the nearest integer n, and p 2^n (exact_scaling: for every n, otherwise
 //                       for -126 <= n <= 0 only)
-//   as_word, as_float, word_splat, shift_left<n>, shift_right<n>, to_float (of small integers), load_words, store_words,
+//   as_word, as_float, word_splat, shift_left<n>, shift_right<n>, to_float (of small integers), load_words, load_bytes,
 //   store_bytes, product(a, m, high): the two halves of a 64-bit product
-//   lookup(table, index): table[index] of 16 entries
+//   lookup(table, index): table[index] of 16 entries; fast_lookup: by instructions that permute lanes
 //   tile_rows, tile_vectors: the part of a matrix product that stays in registers
 //   Product<V>: how products of matrices of V are formed (matrix_product.h)
 #pragma once

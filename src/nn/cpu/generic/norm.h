@@ -51,6 +51,7 @@ void layer_norm(const V* x, const float* gain, const float* bias, float epsilon,
     V* to = y;
     for_vectors<Isa>(
         columns, [=](std::size_t i, auto part) __attribute__((always_inline)) {
+          __builtin_prefetch(from + columns + i);
           const Float z = (part.load(from + i) - shift) * factor;
           part.store(to + i, Isa::fma(z, part.load(gain + i), part.load(bias + i)));
         });
@@ -75,6 +76,7 @@ BITLOOM_INLINE void layer_norm_backward_rows(const V* dy, const V* x, const floa
     const V* dy_row = dy + r * columns;
     const V* x_row = x + r * columns;
     const auto add = [&](std::size_t i, std::size_t k, auto part) __attribute__((always_inline)) {
+      __builtin_prefetch(dx + r * columns + i, 1, 2);
       const Float g = part.load(dy_row + i) * part.load(gain + i);  // 0 beyond the end
       g_sum[k] = g_sum[k] + g;
       gx_sum[k] = Isa::fma(g, part.load(x_row + i) - shift, gx_sum[k]);
@@ -97,6 +99,9 @@ BITLOOM_INLINE void layer_norm_backward_rows(const V* dy, const V* x, const floa
 #pragma GCC unroll 4
         for (std::size_t r = 0; r < kRows; ++r) {
           const std::size_t at = r * columns + i;
+          // Rows that come next: they begin where a prefetcher that follows these ends.
+          __builtin_prefetch(dy + at + kRows * columns, 0, 2);
+          __builtin_prefetch(x + at + kRows * columns, 0, 2);
           const Float slope = part.load(dy + at);
           const Float z = (part.load(x + at) - centre[r]) * scale[r];
           gain_sum = Isa::fma(slope, z, gain_sum);
@@ -118,9 +123,9 @@ void layer_norm_backward(const V* dy, const V* x, const float* gain, const float
   clear(dgain, columns);
   clear(dbias, columns);
   std::size_t row = 0;
-  for (; row + 4 <= rows; row += 4) {
+  for (; row + 2 <= rows; row += 2) {
     const std::size_t at = row * columns;
-    layer_norm_backward_rows<Isa, V, 4>(dy + at, x + at, gain, mean + row, rstd + row, dx + at, dgain, dbias, columns,
+    layer_norm_backward_rows<Isa, V, 2>(dy + at, x + at, gain, mean + row, rstd + row, dx + at, dgain, dbias, columns,
                                         accumulate);
   }
   for (; row < rows; ++row) {

@@ -10,45 +10,63 @@
 namespace bitloom::nn {
 namespace {
 
-// bits[i], bit e: element e of group groups[i] is kept. `groups` is a multiple of 16 long (the rest may be anything), and so is
-// `bits`.
+inline constexpr std::size_t random_at_once = 32;  // groups: two vectors at least, since one waits for its own products
+
+// bits[i], bit e: element e of group groups[i] is kept. n is rounded up to a multiple of random_at_once: so long are both.
 template <typename Isa>
 void keep_bits(const DropoutKey& key, const std::uint64_t* groups, std::size_t n, std::uint8_t* bits) {
   using Word = typename Isa::Word;
+  constexpr std::size_t rounds = 10, vectors = 2;
   constexpr std::uint32_t m0 = 0xD2511F53, m1 = 0xCD9E8D57;
-  for (std::size_t begin = 0; begin < n; begin += Isa::width) {
-    alignas(64) std::uint32_t low[Isa::width], high[Isa::width];
-    for (std::size_t lane = 0; lane < Isa::width; ++lane) {
-      low[lane] = static_cast<std::uint32_t>(groups[begin + lane]);
-      high[lane] = static_cast<std::uint32_t>(groups[begin + lane] >> 32U);
+  Word key0[rounds], key1[rounds];
+#pragma GCC unroll 10
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+    key0[round] = Isa::word_splat(static_cast<std::uint32_t>(key.seed) + round * 0x9E3779B9U);
+    key1[round] = Isa::word_splat(static_cast<std::uint32_t>(key.seed >> 32U) + round * 0xBB67AE85U);
+  }
+  // A draw is kept if it is at least the threshold: then threshold - 1 - draw has its highest bit set.
+  const Word last_dropped = Isa::word_splat(key.threshold - 1);
+  for (std::size_t begin = 0; begin < n; begin += vectors * Isa::width) {
+    Word c[vectors][4];
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < vectors; ++v) {
+      alignas(64) std::uint32_t low[Isa::width], high[Isa::width];
+      for (std::size_t lane = 0; lane < Isa::width; ++lane) {
+        const std::uint64_t group = groups[begin + v * Isa::width + lane];
+        low[lane] = static_cast<std::uint32_t>(group);
+        high[lane] = static_cast<std::uint32_t>(group >> 32U);
+      }
+      c[v][0] = Isa::load_words(low);
+      c[v][1] = Isa::load_words(high);
+      c[v][2] = Isa::word_splat(static_cast<std::uint32_t>(key.site));
+      c[v][3] = Isa::word_splat(static_cast<std::uint32_t>(key.site >> 32U));
     }
-    Word c[4] = {Isa::load_words(low), Isa::load_words(high), Isa::word_splat(static_cast<std::uint32_t>(key.site)),
-                 Isa::word_splat(static_cast<std::uint32_t>(key.site >> 32U))};
-    auto k0 = static_cast<std::uint32_t>(key.seed);
-    auto k1 = static_cast<std::uint32_t>(key.seed >> 32U);
-    for (int round = 0; round < 10; ++round) {
-      Word high0, high1;
-      const Word low0 = Isa::product(c[0], m0, high0);
-      const Word low1 = Isa::product(c[2], m1, high1);
-      c[0] = (high1 ^ c[1]) ^ Isa::word_splat(k0);
-      c[1] = low1;
-      c[2] = (high0 ^ c[3]) ^ Isa::word_splat(k1);
-      c[3] = low0;
-      k0 += 0x9E3779B9U;
-      k1 += 0xBB67AE85U;
+#pragma GCC unroll 10
+    for (std::size_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < vectors; ++v) {
+        Word high0, high1;
+        const Word low0 = Isa::product(c[v][0], m0, high0);
+        const Word low1 = Isa::product(c[v][2], m1, high1);
+        c[v][0] = (high1 ^ c[v][1]) ^ key0[round];
+        c[v][1] = low1;
+        c[v][2] = (high0 ^ c[v][3]) ^ key1[round];
+        c[v][3] = low0;
+      }
     }
-    // A draw is kept if it is at least the threshold: then threshold - 1 - draw has its highest bit set.
-    const Word last_dropped = Isa::word_splat(key.threshold - 1);
-    Word kept = Isa::word_splat(0);
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < vectors; ++v) {
+      Word kept = Isa::word_splat(0);
 #pragma GCC unroll 4
-    for (int word = 0; word < 4; ++word) {
-      const Word first = last_dropped - (c[word] & Isa::word_splat(0xFFFF));
-      const Word second = last_dropped - Isa::template shift_right<16>(c[word]);
-      const Word pair =
-          Isa::template shift_right<31>(first) | Isa::template shift_left<1>(Isa::template shift_right<31>(second));
-      kept = Isa::template shift_right<2>(kept) | Isa::template shift_left<6>(pair);
+      for (int word = 0; word < 4; ++word) {
+        const Word first = last_dropped - (c[v][word] & Isa::word_splat(0xFFFF));
+        const Word second = last_dropped - Isa::template shift_right<16>(c[v][word]);
+        const Word pair =
+            Isa::template shift_right<31>(first) | Isa::template shift_left<1>(Isa::template shift_right<31>(second));
+        kept = Isa::template shift_right<2>(kept) | Isa::template shift_left<6>(pair);
+      }
+      Isa::store_bytes(bits + begin + v * Isa::width, kept);
     }
-    Isa::store_bytes(bits + begin, kept);
   }
 }
 
@@ -64,6 +82,9 @@ void dropout(const DropoutKey& key, std::uint64_t first_group, const V* x, V* y,
     const std::size_t here = n - begin < groups_at_once * group ? n - begin : groups_at_once * group;
     for_vectors<Isa>(
         here, [ =, &bits ](std::size_t i, auto part) __attribute__((always_inline)) {
+          // The next numbers arrive while their bits are drawn.
+          __builtin_prefetch(x + begin + groups_at_once * group + i, 0, 2);
+          __builtin_prefetch(y + begin + groups_at_once * group + i, 1, 2);
           std::uint32_t lanes;
           __builtin_memcpy(&lanes, bits + i / group, sizeof lanes);
           const auto kept = Isa::mask_of(lanes >> (i % group));

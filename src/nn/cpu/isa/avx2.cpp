@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
   static constexpr std::size_t width = 8, tile_rows = 6, tile_vectors = 2;
-  static constexpr bool has_fma = true, exact_scaling = false;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = true;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -114,6 +114,9 @@ struct Isa {
   static BITLOOM_INLINE Float to_float(Word x) { return Float(_mm256_cvtepi32_ps(x)); }
   static BITLOOM_INLINE Word load_words(const std::uint32_t* from) {
     return Word(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static BITLOOM_INLINE Word load_bytes(const std::uint8_t* from) {
+    return Word(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
   }
   static BITLOOM_INLINE void store_bytes(std::uint8_t* to, Word x) {
     const __m256i words = x;

@@ -7,7 +7,7 @@
 namespace bitloom::nn {
 namespace {
 
-struct Isa : Avx512 {
+struct Isa : Avx512<NarrowByIntegers> {
   template <typename V>
   using Product = FloatProduct<Isa>;
 };

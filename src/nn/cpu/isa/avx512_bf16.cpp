@@ -1,6 +1,6 @@
 // The table for CPUs with AVX-512 F, BW, DQ, VL and BF16 (Cooper Lake, Sapphire Rapids, Zen 4 and later): products of bf16
-// matrices by vdpbf16ps, which adds two products per lane to a float and rounds once or twice on the way; everything else is as
-// in the table without BF16.
+// matrices by vdpbf16ps, which adds two products per lane to a float, and conversions by vcvtneps2bf16. Both take numbers that
+// are too small to be normal for 0.
 #include "nn/cpu/isa/avx512_vectors.h"
 
 #include "nn/cpu/generic/table.h"
@@ -30,7 +30,11 @@ struct ProductOf<Isa, bf16> {
   using Type = PairProduct;
 };
 
-struct Isa : Avx512 {
+struct NarrowNatively {
+  static BITLOOM_INLINE __m256i narrow(__m512 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
+};
+
+struct Isa : Avx512<NarrowNatively> {
   template <typename V>
   using Product = typename ProductOf<Isa, V>::Type;
 };
@@ -50,7 +54,7 @@ struct Packing<Isa, PairProduct> {
   }
 
   static BITLOOM_INLINE __m512i widen(const bf16* from, std::size_t n) {
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(n >= 16 ? 0xFFFF : Avx512::first(n), from));
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(n >= 16 ? 0xFFFF : Isa::first(n), from));
   }
   static void pack_across(HeadRows<const bf16> from, std::size_t rows, std::size_t head_size, std::uint32_t* to) {
     const std::size_t pitch = padded_head(head_size);

@@ -14,16 +14,8 @@ BITLOOM_NN_LOCAL_ARCH(avx512bw)
 namespace bitloom::nn {
 namespace {
 
-struct Avx512 {
-  using Float = xsimd::batch<float, LocalArch>;
-  using Word = xsimd::batch<std::uint32_t, LocalArch>;
-  using Mask = __mmask16;
-  static constexpr std::size_t width = 16, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = true;
-
-  static BITLOOM_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
-  static BITLOOM_INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
-  // To the nearest, ties to even; NaN stays NaN.
+// To the nearest bf16, ties to even; NaN stays NaN.
+struct NarrowByIntegers {
   static BITLOOM_INLINE __m256i narrow(__m512 x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i upper = _mm512_srli_epi32(bits, 16);
@@ -32,7 +24,19 @@ struct Avx512 {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
   }
+};
 
+// Narrow: how floats become bf16.
+template <typename Narrow>
+struct Avx512 {
+  using Float = xsimd::batch<float, LocalArch>;
+  using Word = xsimd::batch<std::uint32_t, LocalArch>;
+  using Mask = __mmask16;
+  static constexpr std::size_t width = 16, tile_rows = 6, tile_vectors = 4;
+  static constexpr bool has_fma = true, exact_scaling = true, fast_lookup = true;
+
+  static BITLOOM_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
+  static BITLOOM_INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
   static BITLOOM_INLINE Float splat(float x) { return Float(_mm512_set1_ps(x)); }
   static BITLOOM_INLINE Float load(const float* from) { return Float(_mm512_loadu_ps(from)); }
   static BITLOOM_INLINE Float load(const bf16* from) {
@@ -50,9 +54,13 @@ struct Avx512 {
   }
   static BITLOOM_INLINE Float first_lanes(Float x, std::size_t n) { return Float(_mm512_maskz_mov_ps(first(n), x)); }
   static BITLOOM_INLINE void store(float* to, Float x) { _mm512_storeu_ps(to, x); }
-  static BITLOOM_INLINE void store(bf16* to, Float x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrow(x)); }
+  static BITLOOM_INLINE void store(bf16* to, Float x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), Narrow::narrow(x));
+  }
   static BITLOOM_INLINE void store_part(float* to, Float x, std::size_t n) { _mm512_mask_storeu_ps(to, first(n), x); }
-  static BITLOOM_INLINE void store_part(bf16* to, Float x, std::size_t n) { _mm256_mask_storeu_epi16(to, first(n), narrow(x)); }
+  static BITLOOM_INLINE void store_part(bf16* to, Float x, std::size_t n) {
+    _mm256_mask_storeu_epi16(to, first(n), Narrow::narrow(x));
+  }
 
   static BITLOOM_INLINE Float fma(Float a, Float b, Float c) { return Float(_mm512_fmadd_ps(a, b, c)); }
   static BITLOOM_INLINE Float fnma(Float a, Float b, Float c) { return Float(_mm512_fnmadd_ps(a, b, c)); }
@@ -85,6 +93,9 @@ struct Avx512 {
   }
   static BITLOOM_INLINE Float to_float(Word x) { return Float(_mm512_cvtepi32_ps(x)); }
   static BITLOOM_INLINE Word load_words(const std::uint32_t* from) { return Word(_mm512_loadu_si512(from)); }
+  static BITLOOM_INLINE Word load_bytes(const std::uint8_t* from) {
+    return Word(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
   static BITLOOM_INLINE void store_bytes(std::uint8_t* to, Word x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x));
   }

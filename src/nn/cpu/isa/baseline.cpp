@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
   static constexpr std::size_t width = 4, tile_rows = 6, tile_vectors = 2;
-  static constexpr bool has_fma = false, exact_scaling = false;
+  static constexpr bool has_fma = false, exact_scaling = false, fast_lookup = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -109,6 +109,9 @@ struct Isa {
   static BITLOOM_INLINE Float to_float(Word x) { return Float(_mm_cvtepi32_ps(x)); }
   static BITLOOM_INLINE Word load_words(const std::uint32_t* from) {
     return Word(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static BITLOOM_INLINE Word load_bytes(const std::uint8_t* from) {
+    return Word(_mm_setr_epi32(from[0], from[1], from[2], from[3]));
   }
   static BITLOOM_INLINE void store_bytes(std::uint8_t* to, Word x) {
     const __m128i halves = _mm_packs_epi32(x, x);

@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = uint32x4_t;
   static constexpr std::size_t width = 4, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = false;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -97,6 +97,10 @@ struct Isa {
   }
   static BITLOOM_INLINE Float to_float(Word x) { return Float(vcvtq_f32_u32(x)); }
   static BITLOOM_INLINE Word load_words(const std::uint32_t* from) { return Word(vld1q_u32(from)); }
+  static BITLOOM_INLINE Word load_bytes(const std::uint8_t* from) {
+    const uint32x4_t words = {from[0], from[1], from[2], from[3]};
+    return Word(words);
+  }
   static BITLOOM_INLINE void store_bytes(std::uint8_t* to, Word x) {
     const uint16x4_t halves = vmovn_u32(x);
     const uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
