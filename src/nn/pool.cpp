@@ -52,38 +52,53 @@ Pool::Pool(Device device, std::unique_ptr<Allocator> allocator) : device_(device
 Pool::~Pool() { trim(); }
 
 std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes, Use use) {
-  const std::size_t room = room_for(bytes);
   std::byte* memory = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (limit_ != 0 && total_.now + bytes > limit_) out_of_memory(bytes, use, "the limit is reached");
-    if (const auto found = free_.find(room); found != free_.end()) {
-      memory = found->second;
-      free_.erase(found);
-    }
-  }
-  if (memory == nullptr) {
+    const Held held{room_for(bytes), bytes, use};
+    memory = take_room(held);
     try {
-      memory = static_cast<std::byte*>(allocator_->allocate(room));
-    } catch (const Error&) {
-      trim();
-      try {
-        memory = static_cast<std::byte*>(allocator_->allocate(room));
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex_);
-        out_of_memory(bytes, use, error.what());
-      }
+      held_.emplace(memory, held);
+    } catch (...) {  // no memory to remember it
+      release(memory, held.room);
+      throw;
     }
-    const std::lock_guard lock(mutex_);
-    reserved_ += room;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    const Held held{room, bytes, use};
-    held_.emplace(memory, held);
     add(held);
   }
   return {memory, [pool = shared_from_this()](std::byte* block) { pool->take_back(block); }};
+}
+
+// A block that was given back, or a new one.
+std::byte* Pool::take_room(const Held& held) {
+  if (const auto found = free_.find(held.room); found != free_.end()) {
+    std::byte* memory = found->second;
+    free_.erase(found);
+    return memory;
+  }
+  void* memory = nullptr;
+  try {
+    memory = allocator_->allocate(held.room);
+  } catch (const Error&) {
+    release_free();
+    try {
+      memory = allocator_->allocate(held.room);
+    } catch (const Error& error) {
+      out_of_memory(held.bytes, held.use, error.what());
+    }
+  }
+  reserved_ += held.room;
+  return static_cast<std::byte*>(memory);
+}
+
+void Pool::release(std::byte* memory, std::size_t room) noexcept {
+  reserved_ -= room;
+  allocator_->release(memory, room);
+}
+
+void Pool::release_free() noexcept {
+  for (const auto& [room, memory] : free_) release(memory, room);
+  free_.clear();
 }
 
 void Pool::add(const Held& held) {
@@ -116,8 +131,7 @@ void Pool::take_back(std::byte* memory) noexcept {
   try {
     free_.emplace(held.room, memory);
   } catch (...) {  // no memory to remember it
-    reserved_ -= held.room;
-    allocator_->release(memory, held.room);
+    release(memory, held.room);
   }
 }
 
@@ -155,11 +169,7 @@ std::uint64_t Pool::reserved() const {
 
 void Pool::trim() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [room, memory] : free_) {
-    allocator_->release(memory, room);
-    reserved_ -= room;
-  }
-  free_.clear();
+  release_free();
 }
 
 void Pool::set_limit(std::uint64_t bytes) {

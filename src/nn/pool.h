@@ -72,6 +72,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
     std::size_t room = 0, bytes = 0;
     Use use = Use::workspace;
   };
+  // These are called under the lock.
+  std::byte* take_room(const Held& held);
+  void release(std::byte* memory, std::size_t room) noexcept;
+  void release_free() noexcept;
   void add(const Held& held);
   void subtract(const Held& held) noexcept;
   void take_back(std::byte* memory) noexcept;
