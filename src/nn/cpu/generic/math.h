@@ -11,14 +11,14 @@
 namespace bitloom::nn {
 namespace {
 
-template <typename Isa>
-BITLOOM_INLINE typename Isa::Float polynomial(typename Isa::Float, float last) {
-  return Isa::splat(last);
-}
 // c0 + c1 x + c2 x^2 + ..., by Horner's rule.
 template <typename Isa, typename... Rest>
 BITLOOM_INLINE typename Isa::Float polynomial(typename Isa::Float x, float c0, Rest... rest) {
-  return Isa::fma(polynomial<Isa>(x, rest...), x, Isa::splat(c0));
+  if constexpr (sizeof...(rest) == 0) {
+    return Isa::splat(c0);
+  } else {
+    return Isa::fma(polynomial<Isa>(x, rest...), x, Isa::splat(c0));
+  }
 }
 
 // 2^n p for the n of round_to_power(x): 0 where x is too small for a normal number; x <= 0.
