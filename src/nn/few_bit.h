@@ -3,6 +3,7 @@
 // the equation numbers are theirs).
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <functional>
 #include <vector>
@@ -38,6 +39,8 @@ struct StepFunction {
   std::vector<double> levels;
   bool even = false;  // looked up by |x|
 
+  // What the number of an interval takes, if there are 2, 4, 8, ... of them.
+  unsigned bits() const { return static_cast<unsigned>(std::bit_width(levels.size() - 1)); }
   // The number of boundaries below x (below |x| if even); 0 for NaN.
   std::size_t index(double x) const;
   double operator()(double x) const { return levels[index(x)]; }

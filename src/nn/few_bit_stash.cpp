@@ -15,8 +15,8 @@ void check_size(const char* what, std::size_t size, std::size_t expected) {
 
 }  // namespace
 
-std::uint32_t FewBitLookup::index(float x) const {
-  const float key = even ? std::abs(x) : x;
+std::uint32_t FewBitLookup::index(double x) const {
+  const double key = even ? std::abs(x) : x;
   return static_cast<std::uint32_t>(std::lower_bound(boundaries.begin(), boundaries.end(), key) - boundaries.begin());
 }
 
@@ -27,7 +27,7 @@ FewBitLookup few_bit_lookup(const StepFunction& steps) {
          steps.boundaries.size());
   }
   FewBitLookup lookup;
-  lookup.bits = static_cast<unsigned>(std::countr_zero(levels));
+  lookup.bits = steps.bits();
   lookup.even = steps.even;
   for (const double s : steps.boundaries) lookup.boundaries.push_back(static_cast<float>(s));
   for (const double y : steps.levels) lookup.levels.push_back(static_cast<float>(y));

@@ -20,7 +20,7 @@ struct FewBitLookup {
   std::vector<float> levels;      // (2^bits)
 
   // The number of boundaries below x (below |x| if even); 0 for NaN, whose gradient is NaN from the loss on anyway.
-  std::uint32_t index(float x) const;
+  std::uint32_t index(double x) const;
 };
 
 // Throws a usage error unless there are 2, 4, ... 256 levels and one boundary fewer.

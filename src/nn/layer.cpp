@@ -22,11 +22,6 @@ Tensor Stash::take() {
   return tensor;
 }
 
-void Stash::clear() {
-  tensors_.clear();
-  bytes_ = 0;
-}
-
 Dropout Pass::dropout(double rate, std::uint64_t layer) const {
   return {training ? rate : 0, seed, mix64(mix64(mix64(layer) ^ step) ^ micro_batch)};
 }

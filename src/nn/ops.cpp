@@ -1,7 +1,6 @@
-// The checks of ops.h; what is computed is the backend's business.
+// The checks of ops.h: matrices, elements, tables of rows, loss, optimiser. What is computed is the backend's business.
 #include "nn/ops.h"
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -9,77 +8,15 @@
 #include <string_view>
 #include <utility>
 
-#include "core/error.h"
-#include "nn/backend.h"
 #include "nn/bit_pack.h"
-#include "nn/dropout.h"
 #include "nn/few_bit.h"
+#include "nn/ops_check.h"
 
 namespace bitloom::nn {
+
+DType parameter_type(DType values) { return values == DType::f64 ? DType::f64 : DType::f32; }
+
 namespace {
-
-// What one op checks about its tensors; every complaint names the op.
-class Check {
- public:
-  Check(Engine& engine, std::string_view op) : engine_(engine), op_(op) {}
-
-  template <typename... Args>
-  [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) const {
-    fail(ErrorKind::usage, "{}: {}", op_, fmt::format(text, std::forward<Args>(args)...));
-  }
-
-  void there(std::string_view name, const Tensor& tensor) const {
-    if (!tensor) refuse("{}: no tensor", name);
-    if (tensor.device() != engine_.device()) {
-      refuse("{}: {} on {}; expected one on {}", name, to_text(tensor), name_of(tensor.device()), name_of(engine_.device()));
-    }
-  }
-  // A tensor of values; gives V.
-  DType values(std::string_view name, const Tensor& tensor) const {
-    there(name, tensor);
-    if (!is_float(tensor.dtype()) || !engine_.backend().supports(tensor.dtype())) {
-      refuse("{}: {}; backend {} has no values of that type", name, to_text(tensor), engine_.backend_name());
-    }
-    return tensor.dtype();
-  }
-  void typed(std::string_view name, const Tensor& tensor, DType dtype) const {
-    there(name, tensor);
-    if (tensor.dtype() != dtype) refuse("{}: {}; expected {}", name, to_text(tensor), to_text(dtype));
-  }
-  void is(std::string_view name, const Tensor& tensor, DType dtype, const Shape& shape) const {
-    there(name, tensor);
-    if (tensor.dtype() != dtype || tensor.shape() != shape) {
-      refuse("{}: {}; expected {} {}", name, to_text(tensor), to_text(dtype), to_text(shape));
-    }
-  }
-  void like(std::string_view name, const Tensor& tensor, const Tensor& other) const {
-    is(name, tensor, other.dtype(), other.shape());
-  }
-  void axes(std::string_view name, const Tensor& tensor, std::size_t count) const {
-    there(name, tensor);
-    if (tensor.shape().axes() != count) refuse("{}: {}; expected {} axes", name, to_text(tensor), count);
-  }
-  void some_axes(std::string_view name, const Tensor& tensor) const {
-    there(name, tensor);
-    if (tensor.shape().axes() == 0) refuse("{}: {}; expected at least one axis", name, to_text(tensor));
-  }
-  void positive(std::string_view name, double value) const {
-    if (!(value > 0)) refuse("{}: {}; expected more than 0", name, value);
-  }
-  void rate(double rate) const {
-    if (!(rate >= 0 && rate < 1) || dropout_threshold(rate) == 65536) refuse("rate: {}; expected 0 <= rate < 1", rate);
-  }
-
-  static bool is_float(DType dtype) {
-    return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
-  }
-  // P for V.
-  static DType of_parameters(DType values) { return values == DType::f64 ? DType::f64 : DType::f32; }
-
- private:
-  Engine& engine_;
-  std::string_view op_;
-};
 
 // What a table's elements take in a stash.
 unsigned few_bits(const Check& check, const FewBitTable& table) {
@@ -87,7 +24,7 @@ unsigned few_bits(const Check& check, const FewBitTable& table) {
   if (levels < 2 || levels > 256 || !std::has_single_bit(levels) || table.boundaries.size() != levels - 1) {
     check.refuse("table: {} levels and {} boundaries; expected 2, 4, ... 256 and one fewer", levels, table.boundaries.size());
   }
-  return static_cast<unsigned>(std::bit_width(levels - 1));
+  return table.bits();
 }
 
 // Whether writing one tensor changes the other, unless both are the same elements.
@@ -119,10 +56,10 @@ void matmul(Engine& engine, const Tensor& a, const Tensor& b, Tensor& out, const
     check.refuse("a {}{}, b {}{}, out {}: the shapes do not fit", to_text(a), options.transpose_a ? " transposed" : "",
                  to_text(b), options.transpose_b ? " transposed" : "", to_text(out));
   }
-  if (out.dtype() != values && out.dtype() != Check::of_parameters(values)) {
-    check.refuse("out: {}; expected {} or {}", to_text(out), to_text(values), to_text(Check::of_parameters(values)));
+  if (out.dtype() != values && out.dtype() != parameter_type(values)) {
+    check.refuse("out: {}; expected {} or {}", to_text(out), to_text(values), to_text(parameter_type(values)));
   }
-  if (options.bias) check.is("bias", options.bias, Check::of_parameters(values), {n});
+  if (options.bias) check.is("bias", options.bias, parameter_type(values), {n});
   if (options.accumulate && (options.bias || options.activation != nullptr)) {
     check.refuse("neither bias nor activation where products accumulate");
   }
@@ -134,7 +71,7 @@ void add_row_sums(Engine& engine, const Tensor& x, Tensor& sums) {
   const Check check(engine, "add_row_sums");
   const DType values = check.values("x", x);
   check.some_axes("x", x);
-  check.is("sums", sums, Check::of_parameters(values), {x.shape().back()});
+  check.is("sums", sums, parameter_type(values), {x.shape().back()});
   engine.backend().add_row_sums(x, sums);
 }
 
@@ -241,8 +178,8 @@ void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out,
   const Check check(engine, "gather");
   check.axes("table", table, 2);
   const DType values = check.values("out", out);
-  if (table.dtype() != values && table.dtype() != Check::of_parameters(values)) {
-    check.refuse("table: {}; expected {} or {}", to_text(table), to_text(values), to_text(Check::of_parameters(values)));
+  if (table.dtype() != values && table.dtype() != parameter_type(values)) {
+    check.refuse("table: {}; expected {} or {}", to_text(table), to_text(values), to_text(parameter_type(values)));
   }
   check.axes("ids", ids, 1);
   check.typed("ids", ids, DType::i32);
@@ -256,262 +193,9 @@ void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& 
   check.axes("ids", ids, 1);
   check.typed("ids", ids, DType::i32);
   check.axes("dtable", dtable, 2);
-  check.typed("dtable", dtable, Check::of_parameters(values));
+  check.typed("dtable", dtable, parameter_type(values));
   check.is("dout", dout, values, {ids.size(), dtable.shape()[1]});
   engine.backend().scatter_add(dout, ids, dtable);
-}
-
-void layer_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y,
-                Tensor& mean, Tensor& rstd) {
-  const Check check(engine, "layer_norm");
-  const DType parameters = Check::of_parameters(check.values("x", x));
-  check.some_axes("x", x);
-  check.is("gain", gain, parameters, {x.shape().back()});
-  check.is("bias", bias, parameters, {x.shape().back()});
-  check.positive("epsilon", epsilon);
-  check.like("y", y, x);
-  check.is("mean", mean, parameters, {x.shape().rows()});
-  check.is("rstd", rstd, parameters, {x.shape().rows()});
-  engine.backend().layer_norm(x, gain, bias, epsilon, y, mean, rstd);
-}
-
-void layer_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
-                         const Tensor& rstd, Tensor& dx, Tensor& dgain, Tensor& dbias, bool accumulate) {
-  const Check check(engine, "layer_norm_backward");
-  const DType parameters = Check::of_parameters(check.values("x", x));
-  check.some_axes("x", x);
-  check.like("dy", dy, x);
-  check.is("gain", gain, parameters, {x.shape().back()});
-  check.is("mean", mean, parameters, {x.shape().rows()});
-  check.is("rstd", rstd, parameters, {x.shape().rows()});
-  check.like("dx", dx, x);
-  check.is("dgain", dgain, parameters, {x.shape().back()});
-  check.is("dbias", dbias, parameters, {x.shape().back()});
-  engine.backend().layer_norm_backward(dy, x, gain, mean, rstd, dx, dgain, dbias, accumulate);
-}
-
-void batch_norm(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y,
-                Tensor& mean, Tensor& variance) {
-  const Check check(engine, "batch_norm");
-  const DType parameters = Check::of_parameters(check.values("x", x));
-  check.some_axes("x", x);
-  if (x.shape().rows() < 2) check.refuse("x: {}; expected at least two rows to have a variance", to_text(x));
-  check.is("gain", gain, parameters, {x.shape().back()});
-  check.is("bias", bias, parameters, {x.shape().back()});
-  check.positive("epsilon", epsilon);
-  check.like("y", y, x);
-  check.is("mean", mean, parameters, {x.shape().back()});
-  check.is("variance", variance, parameters, {x.shape().back()});
-  engine.backend().batch_norm(x, gain, bias, epsilon, y, mean, variance);
-}
-
-void batch_norm_backward(Engine& engine, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean,
-                         const Tensor& variance, double epsilon, Tensor& dx, Tensor& dgain, Tensor& dbias) {
-  const Check check(engine, "batch_norm_backward");
-  const DType parameters = Check::of_parameters(check.values("x", x));
-  check.some_axes("x", x);
-  check.like("dy", dy, x);
-  check.is("gain", gain, parameters, {x.shape().back()});
-  check.is("mean", mean, parameters, {x.shape().back()});
-  check.is("variance", variance, parameters, {x.shape().back()});
-  check.positive("epsilon", epsilon);
-  check.like("dx", dx, x);
-  check.is("dgain", dgain, parameters, {x.shape().back()});
-  check.is("dbias", dbias, parameters, {x.shape().back()});
-  engine.backend().batch_norm_backward(dy, x, gain, mean, variance, epsilon, dx, dgain, dbias);
-}
-
-void batch_norm_inference(Engine& engine, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& mean,
-                          const Tensor& variance, double epsilon, Tensor& y) {
-  const Check check(engine, "batch_norm_inference");
-  const DType parameters = Check::of_parameters(check.values("x", x));
-  check.some_axes("x", x);
-  for (const auto& [name, tensor] : {std::pair("gain", &gain), {"bias", &bias}, {"mean", &mean}, {"variance", &variance}}) {
-    check.is(name, *tensor, parameters, {x.shape().back()});
-  }
-  check.positive("epsilon", epsilon);
-  check.like("y", y, x);
-  engine.backend().batch_norm_inference(x, gain, bias, mean, variance, epsilon, y);
-}
-
-void softmax(Engine& engine, const Tensor& x, Tensor& y) {
-  const Check check(engine, "softmax");
-  check.values("x", x);
-  check.some_axes("x", x);
-  check.like("y", y, x);
-  engine.backend().softmax(x, y);
-}
-
-void softmax_backward(Engine& engine, const Tensor& y, const Tensor& dy, Tensor& dx) {
-  const Check check(engine, "softmax_backward");
-  check.values("y", y);
-  check.some_axes("y", y);
-  check.like("dy", dy, y);
-  check.like("dx", dx, y);
-  engine.backend().softmax_backward(y, dy, dx);
-}
-
-namespace {
-
-// Heads of B sequences of `tokens` tokens.
-void check_heads(const Check& check, std::string_view name, const Heads& heads, const AttentionShape& shape, DType values,
-                 std::size_t sequences, std::size_t tokens) {
-  check.axes(name, heads.tensor, 3);
-  check.typed(name, heads.tensor, values);
-  const Shape& is = heads.tensor.shape();
-  const std::size_t width = shape.heads * shape.head_size;
-  if (is[0] != sequences || is[1] != tokens || heads.first > is[2] || is[2] - heads.first < width) {
-    check.refuse("{}: {}; expected {} sequences of {} tokens with {} heads of {} from column {} on", name,
-                 to_text(heads.tensor), sequences, tokens, shape.heads, shape.head_size, heads.first);
-  }
-}
-
-DType check_attention(const Check& check, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout,
-                      const Heads& q, const Heads& k, const Heads& v, const Heads& out, const Tensor& lse) {
-  if (shape.heads == 0 || shape.head_size == 0) {
-    check.refuse("{} heads of {}; expected at least one of 1", shape.heads, shape.head_size);
-  }
-  check.positive("scale", shape.scale);
-  check.rate(dropout.rate);
-  const DType values = check.values("q", q.tensor);
-  check.axes("q", q.tensor, 3);
-  const std::size_t sequences = q.tensor.shape()[0];
-  check_heads(check, "q", q, shape, values, sequences, mask.queries());
-  check_heads(check, "k", k, shape, values, sequences, mask.keys());
-  check_heads(check, "v", v, shape, values, sequences, mask.keys());
-  check_heads(check, "out", out, shape, values, sequences, mask.queries());
-  check.is("lse", lse, Check::of_parameters(values), {sequences, shape.heads, mask.queries()});
-  return values;
-}
-
-}  // namespace
-
-void attention(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
-               const Heads& k, const Heads& v, const Heads& out, Tensor& lse) {
-  check_attention(Check(engine, "attention"), shape, mask, dropout, q, k, v, out, lse);
-  engine.backend().attention(shape, mask, dropout, q, k, v, out, lse);
-}
-
-void attention_backward(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout,
-                        const Heads& q, const Heads& k, const Heads& v, const Heads& out, const Tensor& lse, const Heads& dout,
-                        const Heads& dq, const Heads& dk, const Heads& dv) {
-  const Check check(engine, "attention_backward");
-  const DType values = check_attention(check, shape, mask, dropout, q, k, v, out, lse);
-  const std::size_t sequences = q.tensor.shape()[0];
-  check_heads(check, "dout", dout, shape, values, sequences, mask.queries());
-  check_heads(check, "dq", dq, shape, values, sequences, mask.queries());
-  check_heads(check, "dk", dk, shape, values, sequences, mask.keys());
-  check_heads(check, "dv", dv, shape, values, sequences, mask.keys());
-  engine.backend().attention_backward(shape, mask, dropout, q, k, v, out, lse, dout, dq, dk, dv);
-}
-
-namespace {
-
-struct Named {
-  std::string_view name;
-  const Tensor& tensor;
-};
-
-// x (N,Y,X,I), w (O,I,KY,KX), y (N,Y',X',O), or their gradients.
-void check_conv(const Check& check, const Conv2d& conv, const Named& x_named, const Named& w_named, const Named& y_named) {
-  const auto& [x_name, x] = x_named;
-  const auto& [w_name, w] = w_named;
-  const auto& [y_name, y] = y_named;
-  check.axes(x_name, x, 4);
-  check.axes(w_name, w, 4);
-  check.axes(y_name, y, 4);
-  if (conv.stride == 0) check.refuse("stride: 0; expected at least 1");
-  std::array<std::size_t, 2> lengths = {};
-  for (const std::size_t i : {0U, 1U}) {
-    const std::size_t padded = x.shape()[1 + i] + 2 * conv.padding;
-    const std::size_t kernel = w.shape()[2 + i];
-    if (kernel == 0 || kernel > padded) {
-      check.refuse("{}: {}: a kernel that is not within {} {} padded by {}", w_name, to_text(w), x_name, to_text(x),
-                   conv.padding);
-    }
-    lengths[i] = (padded - kernel) / conv.stride + 1;
-  }
-  const Shape expected = {x.shape()[0], lengths[0], lengths[1], w.shape()[0]};
-  if (w.shape()[1] != x.shape()[3] || y.shape() != expected) {
-    check.refuse("{} {}, {} {}, {} {}: the shapes do not fit; expected {} {}", x_name, to_text(x), w_name, to_text(w), y_name,
-                 to_text(y), y_name, to_text(expected));
-  }
-}
-
-}  // namespace
-
-void conv2d(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) {
-  const Check check(engine, "conv2d");
-  const DType values = check.values("x", x);
-  check.typed("w", w, values);
-  check.typed("y", y, values);
-  check_conv(check, conv, {"x", x}, {"w", w}, {"y", y});
-  if (bias) check.is("bias", bias, Check::of_parameters(values), {w.shape()[0]});
-  engine.backend().conv2d(conv, x, w, bias, y);
-}
-
-void conv2d_backward_data(Engine& engine, const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx) {
-  const Check check(engine, "conv2d_backward_data");
-  const DType values = check.values("dy", dy);
-  check.typed("w", w, values);
-  check.typed("dx", dx, values);
-  check_conv(check, conv, {"dx", dx}, {"w", w}, {"dy", dy});
-  engine.backend().conv2d_backward_data(conv, dy, w, dx);
-}
-
-void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) {
-  const Check check(engine, "conv2d_backward_weights");
-  const DType values = check.values("x", x);
-  check.typed("dy", dy, values);
-  check.typed("dw", dw, Check::of_parameters(values));
-  check_conv(check, conv, {"x", x}, {"dw", dw}, {"dy", dy});
-  engine.backend().conv2d_backward_weights(conv, x, dy, dw);
-}
-
-namespace {
-
-// Of (N,Y,X,C), with Y and X k times smaller.
-Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
-  check.axes(name, large, 4);
-  const Shape& shape = large.shape();
-  if (k == 0 || k > 15 || shape[1] % k != 0 || shape[2] % k != 0) {
-    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to 15 that divide both", name, to_text(large), k, k);
-  }
-  return shape.with(1, shape[1] / k).with(2, shape[2] / k);
-}
-
-}  // namespace
-
-void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which) {
-  const Check check(engine, "max_pool");
-  const DType values = check.values("x", x);
-  const Shape small = pooled(check, k, "x", x);
-  check.is("y", y, values, small);
-  check.is("which", which, DType::u8, small);
-  engine.backend().max_pool(k, x, y, which);
-}
-
-void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
-  const Check check(engine, "max_pool_backward");
-  const DType values = check.values("dx", dx);
-  const Shape small = pooled(check, k, "dx", dx);
-  check.is("dy", dy, values, small);
-  check.is("which", which, DType::u8, small);
-  engine.backend().max_pool_backward(k, dy, which, dx);
-}
-
-void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y) {
-  const Check check(engine, "upsample");
-  const DType values = check.values("y", y);
-  check.is("x", x, values, pooled(check, k, "y", y));
-  engine.backend().upsample(k, x, y);
-}
-
-void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx) {
-  const Check check(engine, "upsample_backward");
-  const DType values = check.values("dy", dy);
-  check.is("dx", dx, values, pooled(check, k, "dy", dy));
-  engine.backend().upsample_backward(k, dy, dx);
 }
 
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
@@ -520,7 +204,7 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
   const DType values = check.values("logits", logits);
   check.axes("logits", logits, 2);
   check.is("targets", targets, DType::i32, {logits.shape()[0]});
-  check.is("loss", loss, Check::of_parameters(values), {logits.shape()[0]});
+  check.is("loss", loss, parameter_type(values), {logits.shape()[0]});
   if (classes == 0 || classes > logits.shape()[1]) {
     check.refuse("classes: {}; expected 1 to {}", classes, logits.shape()[1]);
   }
@@ -533,7 +217,7 @@ void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWSte
   if (step.step == 0) check.refuse("step: 0; expected 1 for the first");
   for (const AdamWTensors& each : tensors) {
     const DType values = check.values("value", each.value);
-    if (values != Check::of_parameters(values)) check.refuse("value: {}; expected f32", to_text(each.value));
+    if (values != parameter_type(values)) check.refuse("value: {}; expected f32", to_text(each.value));
     check.like("gradient", each.gradient, each.value);
     check.like("mean", each.mean, each.value);
     check.like("variance", each.variance, each.value);

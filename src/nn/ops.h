@@ -24,6 +24,9 @@ namespace bitloom::nn {
 
 struct FewBitTable;
 
+// P for V.
+DType parameter_type(DType values);
+
 // --- Matrices ---
 
 struct MatmulOptions {

@@ -9,8 +9,6 @@
 
 namespace bitloom::nn {
 
-DType parameter_type(DType values) { return values == DType::f64 ? DType::f64 : DType::f32; }
-
 namespace {
 
 // Box and Muller's method: tails as a normal distribution has them, unlike those of sums of uniform numbers.
@@ -58,12 +56,6 @@ void refresh_copies(Engine& engine, std::span<Parameter* const> parameters) {
 
 void clear_gradients(Engine& engine, std::span<Parameter* const> parameters) {
   for (Parameter* parameter : parameters) fill(engine, parameter->gradient, 0);
-}
-
-std::uint64_t count_elements(std::span<Parameter* const> parameters) {
-  std::uint64_t count = 0;
-  for (const Parameter* parameter : parameters) count += parameter->shape.size();
-  return count;
 }
 
 }  // namespace bitloom::nn

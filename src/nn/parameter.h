@@ -33,16 +33,10 @@ struct Parameter {
   const Tensor& read() const { return reads_values ? copy : value; }
 };
 
-// P for V.
-DType parameter_type(DType values);
-
 // Gives the parameters memory and their initial values: element i of a parameter follows from the seed, its name and i alone.
 void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed);
 // After values were written: the copies follow.
 void refresh_copies(Engine& engine, std::span<Parameter* const> parameters);
 void clear_gradients(Engine& engine, std::span<Parameter* const> parameters);
-
-// Of all parameters together.
-std::uint64_t count_elements(std::span<Parameter* const> parameters);
 
 }  // namespace bitloom::nn

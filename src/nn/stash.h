@@ -22,7 +22,6 @@ class Stash {
   // Of the tensors in it; memory that two of them share counts twice.
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t peak_bytes() const { return peak_bytes_; }
-  void clear();
 
  private:
   std::vector<Tensor> tensors_;

@@ -161,7 +161,7 @@ class Bench {
 DType dtype_of(Kind kind, DType values) {
   switch (kind) {
     case Kind::values: return values;
-    case Kind::parameters: return values == DType::f64 ? DType::f64 : DType::f32;
+    case Kind::parameters: return nn::parameter_type(values);
     case Kind::f32: return DType::f32;
     case Kind::f64: return DType::f64;
     case Kind::i32: return DType::i32;

@@ -54,7 +54,6 @@ class Setting {
     return pass;
   }
   double loss() {
-    Stash unused;
     Pass forward = pass(nullptr);
     const std::vector<double> y = engine_.to_host<double>(layer_->forward(forward, x_));
     const std::vector<double> r = noise(y.size(), 9);

@@ -154,8 +154,7 @@ TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, b
     for (int i = 0; i < 10; ++i) first.trainer.step();
     TensorFile file;
     first.trainer.save(file);
-    TrainOptions other_seed = options;
-    Run<float> second(other_seed, spirals, backend);
+    Run<float> second(options, spirals, backend);
     second.trainer.step();  // whatever it has is replaced
     second.trainer.load(TensorFile::parse(file.serialize(), "memory"));
     CHECK(second.trainer.steps() == 10);
@@ -195,9 +194,7 @@ TEST_CASE("a gradient that is no number names the step and the tensor", "[train]
 
 TEST_CASE("the loss scale falls where f16 overflows, skips that step and leaves everything as it was", "[train]") {
   TrainOptions options = options_of(DType::f16);
-  options.loss_scale = LossScaleOptions{1e9, 3, 1e9};
-  options.loss_scale->first = 16777216.0 * 32;
-  options.loss_scale->largest = 16777216.0 * 32;
+  options.loss_scale = LossScaleOptions{std::ldexp(1, 29), 3, std::ldexp(1, 29)};
   Run<float> run(options, {});
   const std::vector<double> before = run.values();
   double expected = options.loss_scale->first;

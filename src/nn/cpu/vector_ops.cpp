@@ -1,7 +1,6 @@
 // The ops of CpuBackend that go element by element, and the optimiser's: which piece of which tensor the kernels get.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "nn/cpu/parallel.h"
 #include "nn/cpu/vector_arguments.h"
 #include "nn/dropout.h"
-#include "nn/few_bit.h"
+#include "nn/few_bit_stash.h"
 
 namespace bitloom::nn {
 namespace {
@@ -23,8 +22,6 @@ std::size_t number_of(const Activation& activation) {
   if (found == std::end(point_function_names)) fail(ErrorKind::internal, "activation {}: no kernel", activation.name);
   return static_cast<std::size_t>(found - std::begin(point_function_names));
 }
-
-unsigned bits_of(const FewBitTable& table) { return static_cast<unsigned>(std::bit_width(table.levels.size() - 1)); }
 
 }  // namespace
 
@@ -109,9 +106,7 @@ void CpuBackend::activate_backward(const Activation& activation, const Tensor& x
 void CpuBackend::activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                                   Tensor& stash) {
   const std::size_t function = number_of(activation);
-  const unsigned bits = bits_of(table);
-  const bool even = table.even;
-  const std::vector<float> boundaries(table.boundaries.begin(), table.boundaries.end());
+  const FewBitLookup lookup = few_bit_lookup(table);
   std::uint8_t* const packed = elements<std::uint8_t>(stash);
   with_type(x.dtype(), [&]<typename V>(V) {
     const ValueKernels<V>& kernels = vector_kernels().of<V>();
@@ -119,16 +114,17 @@ void CpuBackend::activate_few_bit(const Activation& activation, const FewBitTabl
     V* const to = elements<V>(y);
     // Numbers first: y may be x. The second reading finds the piece in the cache.
     for_elements(x.size(), 2 * sizeof(V), [&](std::size_t i, std::size_t n) {
-      kernels.few_bit_indices(from + i, n, boundaries.data(), bits, even, packed + i / 8 * bits);
+      kernels.few_bit_indices(from + i, n, lookup.boundaries.data(), lookup.bits, lookup.even, packed + i / 8 * lookup.bits);
       kernels.activate[function](from + i, to + i, n);
     });
   });
 }
 
 void CpuBackend::activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) {
-  const unsigned bits = bits_of(table);
-  std::array<float, 256> levels = {};
-  std::copy(table.levels.begin(), table.levels.end(), levels.begin());
+  const FewBitLookup lookup = few_bit_lookup(table);
+  const unsigned bits = lookup.bits;
+  std::array<float, 256> levels = {};  // kernels may read whole vectors of them
+  std::copy(lookup.levels.begin(), lookup.levels.end(), levels.begin());
   const std::uint8_t* const packed = elements<std::uint8_t>(stash);
   with_type(dy.dtype(), [&]<typename V>(V) {
     const auto kernel = vector_kernels().of<V>().few_bit_backward;

@@ -1,12 +1,10 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "core/error.h"
-#include "nn/bit_pack.h"
 #include "nn/dropout.h"
-#include "nn/few_bit.h"
+#include "nn/few_bit_stash.h"
 #include "nn/ref/numbers.h"
 #include "nn/ref/ref_backend.h"
 
@@ -66,26 +64,13 @@ void RefBackend::activate_backward(const Activation& activation, const Tensor& x
   store(dx, gradient);
 }
 
-namespace {
-
-unsigned bits_of(const FewBitTable& table) { return static_cast<unsigned>(std::bit_width(table.levels.size() - 1)); }
-
-// The number of boundaries, in single precision, below x (below |x| if the function is even); 0 for NaN.
-std::uint32_t interval_of(const FewBitTable& table, double x) {
-  const double place = table.even ? std::fabs(x) : x;
-  std::uint32_t below = 0;
-  for (const double boundary : table.boundaries) below += static_cast<float>(boundary) < place ? 1 : 0;
-  return below;
-}
-
-}  // namespace
-
 void RefBackend::activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                                   Tensor& stash) {
+  const FewBitLookup lookup = few_bit_lookup(table);
   std::vector<double> values = load(x);
-  BitPacker packer(stash.as<std::uint8_t>().data(), bits_of(table));
+  BitPacker packer(stash.as<std::uint8_t>().data(), lookup.bits);
   for (double& value : values) {
-    packer.put(interval_of(table, value));
+    packer.put(lookup.index(value));
     value = activation.value(value);
   }
   packer.finish();
@@ -93,9 +78,10 @@ void RefBackend::activate_few_bit(const Activation& activation, const FewBitTabl
 }
 
 void RefBackend::activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) {
+  const FewBitLookup lookup = few_bit_lookup(table);
   std::vector<double> gradient = load(dy);
-  BitUnpacker unpacker(stash.as<std::uint8_t>().data(), bits_of(table));
-  for (double& g : gradient) g *= static_cast<float>(table.levels[unpacker.get()]);
+  BitUnpacker unpacker(stash.as<std::uint8_t>().data(), lookup.bits);
+  for (double& g : gradient) g *= lookup.levels[unpacker.get()];
   store(dx, gradient);
 }
 
