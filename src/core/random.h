@@ -33,6 +33,7 @@ enum class Stream : std::uint64_t {
   workers = 13,
   cluster = 14,
   activation_rounding = 15,
+  sampling = 16,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

@@ -15,6 +15,8 @@
 
 namespace bitloom::nn {
 
+class KeyValueCache;
+
 // What a pass over a micro-batch needs besides its input.
 struct Pass {
   Engine& engine;
@@ -26,6 +28,8 @@ struct Pass {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;         // of the optimiser
   std::uint64_t micro_batch = 0;  // of the step
+  // Forward, not training: the sequences go on behind the tokens in it (layers/tokens.h).
+  KeyValueCache* cache = nullptr;
   // Called in backward when nothing more will be added to a parameter's gradient in this pass.
   std::function<void(Parameter&)> on_gradient = {};
 

@@ -32,13 +32,20 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
 
 }  // namespace
 
-void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed) {
+void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values) {
   const DType type = parameter_type(values);
   for (Parameter* parameter : parameters) {
     parameter->value = engine.empty(parameter->shape, type, Use::parameters);
-    parameter->gradient = engine.zeros(parameter->shape, type, Use::gradients);
     const bool copies = parameter->reads_values && values != type;
     parameter->copy = copies ? engine.empty(parameter->shape, values, Use::parameters) : parameter->value;
+  }
+}
+
+void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed) {
+  const DType type = parameter_type(values);
+  make_parameters(engine, parameters, values);
+  for (Parameter* parameter : parameters) {
+    parameter->gradient = engine.zeros(parameter->shape, type, Use::gradients);
     if (type == DType::f64) {
       write_initial<double>(engine, *parameter, seed);
     } else {

@@ -33,6 +33,8 @@ struct Parameter {
   const Tensor& read() const { return reads_values ? copy : value; }
 };
 
+// Gives the parameters memory for values and copies of type V, none for gradients. Not initialised.
+void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values);
 // Gives the parameters memory and their initial values: element i of a parameter follows from the seed, its name and i alone.
 void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed);
 // After values were written: the copies follow.

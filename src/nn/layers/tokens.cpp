@@ -19,6 +19,54 @@ LinearOptions linear(const SelfAttentionOptions& options, double deviation, Line
 
 }  // namespace
 
+// --- KeyValueCache ---
+
+KeyValueCache::KeyValueCache(std::size_t sequences, std::size_t capacity) : sequences_(sequences), capacity_(capacity) {
+  if (sequences == 0 || capacity == 0) {
+    fail(ErrorKind::usage, "cache: {} sequences of {} tokens; expected at least one of 1", sequences, capacity);
+  }
+}
+
+std::uint64_t KeyValueCache::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Tensor& call : calls_) sum += call.bytes();
+  return sum;
+}
+
+void KeyValueCache::begin(std::size_t tokens) {
+  if (tokens == 0 || tokens > capacity_ - size_) {
+    fail(ErrorKind::usage, "cache: {} tokens after {}; expected 1 to {}", tokens, size_, capacity_ - size_);
+  }
+  tokens_ = tokens;
+  call_ = 0;
+  mask_ = AttentionMask::causal(tokens, capacity_, size_);
+}
+
+void KeyValueCache::end() {
+  size_ += tokens_;
+  tokens_ = 0;
+}
+
+const Tensor& KeyValueCache::append(Engine& engine, const Tensor& qkv) {
+  const Shape& shape = qkv.shape();
+  if (shape[0] != sequences_ || shape[1] != tokens_) {
+    fail(ErrorKind::usage, "cache: {}; expected {} sequences of {} tokens", to_text(qkv), sequences_, tokens_);
+  }
+  // Zeros: attention multiplies what no query sees by 0, and NaN would stay NaN.
+  if (call_ == calls_.size()) {
+    calls_.push_back(engine.zeros({sequences_, capacity_, shape[2]}, qkv.dtype(), Use::activations));
+  }
+  Tensor& call = calls_[call_++];
+  const Tensor to = call.reshaped({sequences_ * capacity_, shape[2]});
+  const Tensor from = qkv.reshaped({sequences_ * tokens_, shape[2]});
+  for (std::size_t b = 0; b < sequences_; ++b) {
+    const std::size_t row = b * capacity_ + size_;
+    Tensor rows = to.slice(row, row + tokens_);
+    scale_add(engine, 1, from.slice(b * tokens_, (b + 1) * tokens_), 0, rows);
+  }
+  return call;
+}
+
 // --- SelfAttention ---
 
 SelfAttention::SelfAttention(const std::string& name, std::size_t width, std::shared_ptr<const AttentionMask> mask,
@@ -47,7 +95,17 @@ Shape SelfAttention::output(const Shape& x) const {
   return x;
 }
 
+Tensor SelfAttention::forward_cached(Pass& pass, const Tensor& x) {
+  const Tensor qkv = qkv_.apply(pass, x);
+  const Tensor& all = pass.cache->append(pass.engine, qkv);
+  const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  Tensor lse = pass.engine.empty({x.shape()[0], options_.heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
+  attention(pass.engine, shape(), pass.cache->mask(), {}, {qkv, 0}, {all, width_}, {all, 2 * width_}, {mixed, 0}, lse);
+  return projection_.apply(pass, mixed);
+}
+
 Tensor SelfAttention::forward(Pass& pass, const Tensor& x) {
+  if (pass.cache != nullptr) return forward_cached(pass, x);
   output(x.shape());
   const Tensor qkv = qkv_.apply(pass, x);
   const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
@@ -105,22 +163,27 @@ Shape Embedding::output(const Shape& ids) const {
   return {ids[0], ids[1], width_};
 }
 
-Tensor Embedding::position_ids(Engine& engine, const Shape& ids) {
-  if (position_ids_ && position_ids_.size() == ids.size() && position_ids_.shape()[1] == ids[1]) {
-    return position_ids_.reshaped({ids.size()});
-  }
+Tensor Embedding::position_ids(Engine& engine, const Shape& ids, std::size_t first) {
+  const Shape flat = {ids.size()};
+  if (first == 0 && position_ids_ && position_ids_.shape() == ids) return position_ids_.reshaped(flat);
   std::vector<std::int32_t> positions(ids.size());
-  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i % ids[1]);
-  position_ids_ = engine.from(std::span<const std::int32_t>(positions), ids, Use::data);
-  return position_ids_.reshaped({ids.size()});
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(first + i % ids[1]);
+  Tensor made = engine.from(std::span<const std::int32_t>(positions), ids, Use::data);
+  if (first == 0) position_ids_ = made;
+  return made.reshaped(flat);
 }
 
 Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
   const Shape shape = output(ids.shape());
+  const std::size_t first = pass.cache == nullptr ? 0 : pass.cache->size();
+  if (first + ids.shape()[1] > positions_.shape[0]) {
+    fail(ErrorKind::usage, "{}: {} tokens after {}; expected at most {} positions", name_, ids.shape()[1], first,
+         positions_.shape[0]);
+  }
   Tensor y = pass.engine.empty(shape, tokens_.read().dtype(), Use::activations);
   Tensor flat = y.reshaped({ids.size(), width_});
   gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat);
-  gather(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape()), flat, true);
+  gather(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape(), first), flat, true);
   pass.keep(ids);
   return y;
 }
@@ -129,7 +192,7 @@ Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
   const Tensor ids = pass.stash->take();
   const Tensor flat = dy.reshaped({ids.size(), width_});
   scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient);
-  scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape()), positions_.gradient);
+  scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape(), 0), positions_.gradient);
   gradient_is_done(pass, tokens_);
   gradient_is_done(pass, positions_);
   return {};

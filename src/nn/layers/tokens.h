@@ -5,10 +5,42 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nn/layers/basic.h"
 
 namespace bitloom::nn {
+
+// Keys and values of the tokens so far, of every attention in the order in which a net calls them: a forward pass with a cache
+// goes on where the one before it ended. Forward alone, without dropout.
+class KeyValueCache {
+ public:
+  // Throws Error(usage) if one of them is 0.
+  KeyValueCache(std::size_t sequences, std::size_t capacity);
+
+  std::size_t sequences() const { return sequences_; }
+  std::size_t capacity() const { return capacity_; }
+  // Tokens of every sequence that are in it.
+  std::size_t size() const { return size_; }
+  std::uint64_t bytes() const;
+
+  // Before a pass over `tokens` more of each sequence. Throws Error(usage) if there is no room for them.
+  void begin(std::size_t tokens);
+  // After it: they are in.
+  void end();
+  // Forgets all tokens, not the memory.
+  void clear() { size_ = 0; }
+
+  // For attention, during a pass: what is in the cache of this call, with qkv (B,T',W) added behind it: (B,capacity,W).
+  const Tensor& append(Engine& engine, const Tensor& qkv);
+  const AttentionMask& mask() const { return mask_; }
+
+ private:
+  std::size_t sequences_, capacity_, size_ = 0;
+  std::size_t tokens_ = 0, call_ = 0;  // of the pass under way
+  std::vector<Tensor> calls_;
+  AttentionMask mask_;
+};
 
 struct SelfAttentionOptions {
   std::size_t heads = 1;
@@ -22,7 +54,7 @@ struct SelfAttentionOptions {
 // Multi-head self-attention with its projections (Vaswani et al. 2017): (B,T,C) -> (B,T,C), C a multiple of the heads.
 class SelfAttention final : public Layer {
  public:
-  // The mask is that of all T; batches of other lengths are refused.
+  // The mask is that of all T; batches of other lengths are refused. With a cache, every token sees itself and those before it.
   SelfAttention(const std::string& name, std::size_t width, std::shared_ptr<const AttentionMask> mask,
                 const SelfAttentionOptions& options);
   Tensor forward(Pass& pass, const Tensor& x) override;
@@ -34,6 +66,7 @@ class SelfAttention final : public Layer {
 
  private:
   AttentionShape shape() const;
+  Tensor forward_cached(Pass& pass, const Tensor& x);
 
   std::string name_;
   std::size_t width_;
@@ -55,12 +88,12 @@ class Embedding final : public Layer {
   Parameter& tokens() { return tokens_; }
 
  private:
-  Tensor position_ids(Engine& engine, const Shape& ids);
+  Tensor position_ids(Engine& engine, const Shape& ids, std::size_t first);
 
   std::string name_;
   std::size_t vocabulary_, width_;
   Parameter tokens_, positions_;
-  Tensor position_ids_;  // of the last shape
+  Tensor position_ids_;  // of the last shape, from position 0 on
 };
 
 }  // namespace bitloom::nn

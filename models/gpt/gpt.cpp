@@ -1,0 +1,102 @@
+#include "models/gpt/gpt.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace bitloom::models {
+namespace {
+
+using nn::LayerPointer;
+using nn::Sequence;
+
+// Dropout layers are numbered in the order in which they act.
+struct Builder {
+  const GptConfig& config;
+  std::shared_ptr<const nn::AttentionMask> mask;
+  std::uint64_t dropouts = 0;
+
+  double projection_deviation() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)); }
+
+  LayerPointer attention(const std::string& name) {
+    nn::SelfAttentionOptions options;
+    options.heads = config.heads;
+    options.dropout = config.dropout;
+    options.dropout_number = dropouts++;
+    options.projection_deviation = projection_deviation();
+    auto branch = std::make_unique<Sequence>();
+    branch->emplace<nn::LayerNorm>(name + ".norm", config.width);
+    branch->emplace<nn::SelfAttention>(name, config.width, mask, options);
+    branch->emplace<nn::DropoutLayer>(config.dropout, dropouts++);
+    return branch;
+  }
+
+  LayerPointer feed_forward(const std::string& name) {
+    const std::size_t inside = 4 * config.width;
+    nn::LinearOptions first;
+    first.split = nn::LinearOptions::Split::outputs;
+    nn::LinearOptions second;
+    second.split = nn::LinearOptions::Split::inputs;
+    second.deviation = projection_deviation();
+    auto branch = std::make_unique<Sequence>();
+    branch->emplace<nn::LayerNorm>(name + ".norm", config.width);
+    branch->emplace<nn::Linear>(name + ".first", config.width, inside, first);
+    branch->emplace<nn::Activate>(nn::find_activation(config.activation), config.activation_bits);
+    branch->emplace<nn::Linear>(name + ".second", inside, config.width, second);
+    branch->emplace<nn::DropoutLayer>(config.dropout, dropouts++);
+    return branch;
+  }
+
+  LayerPointer block(std::size_t i) {
+    const std::string name = fmt::format("blocks.{}", i);
+    auto block = std::make_unique<Sequence>();
+    block->emplace<nn::Residual>(attention(name + ".attention"), 2 * i);
+    block->emplace<nn::Residual>(feed_forward(name + ".feed_forward"), 2 * i + 1);
+    if (!config.recompute) return block;
+    return std::make_unique<nn::Recomputed>(std::move(block));
+  }
+};
+
+const GptConfig& checked(const GptConfig& config, std::size_t tokens) {
+  check(config);
+  if (tokens > config.context) {
+    fail(ErrorKind::usage, "sequences of {} tokens; expected at most the context, {}", tokens, config.context);
+  }
+  return config;
+}
+
+}  // namespace
+
+Gpt::Gpt(const GptConfig& config, std::size_t tokens)
+    : config_(checked(config, tokens)), tokens_(tokens == 0 ? config.context : tokens) {
+  Builder builder{config_, std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(tokens_, tokens_))};
+  auto& embedding = layers_.emplace<nn::Embedding>("embedding", config_.padded_vocabulary(), config_.context, config_.width);
+  table_ = &embedding.tokens();
+  layers_.emplace<nn::DropoutLayer>(config_.dropout, builder.dropouts++);
+  for (std::size_t i = 0; i < config_.layers; ++i) layers_.add(builder.block(i));
+  layers_.emplace<nn::LayerNorm>("norm", config_.width);
+}
+
+double Gpt::cost(const nn::Shape& ids) const {
+  return layers_.cost(ids) + 2 * static_cast<double>(ids.size() * config_.width * config_.padded_vocabulary());
+}
+
+nn::Tensor Gpt::logits(nn::Engine& engine, const nn::Tensor& hidden) const {
+  const std::size_t rows = hidden.shape().rows();
+  nn::Tensor logits =
+      engine.empty({rows, config_.padded_vocabulary()}, nn::parameter_type(hidden.dtype()), nn::Use::activations);
+  nn::MatmulOptions options;
+  options.transpose_b = true;
+  nn::matmul(engine, hidden.reshaped({rows, config_.width}), table_->read(), logits, options);
+  return logits;
+}
+
+void Gpt::logits_backward(nn::Engine& engine, const nn::Tensor& hidden, const nn::Tensor& dlogits, nn::Tensor& dhidden) {
+  nn::MatmulOptions sum;
+  sum.transpose_a = true;
+  sum.accumulate = true;
+  nn::matmul(engine, dlogits, hidden, table_->gradient, sum);
+  nn::matmul(engine, dlogits, table_->read(), dhidden);
+}
+
+}  // namespace bitloom::models

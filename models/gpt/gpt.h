@@ -1,0 +1,52 @@
+// The net: embeddings, blocks of self-attention and feed-forward parts before each of which stands a layer norm, a last layer
+// norm, and logits by the table of tokens itself (tied embeddings).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/gpt/config.h"
+#include "nn/layers/blocks.h"
+#include "nn/layers/tokens.h"
+
+namespace bitloom::models {
+
+// ids (B,T) i32 -> hidden states (B,T,C) behind the last layer norm. Logits are a step of their own, since nobody needs them of
+// all tokens at once.
+//
+// Initial weights are normal with deviation 0.02, those before residual sums divided by sqrt(2 layers) (seed 002, section 3.3).
+class Gpt final : public nn::Layer {
+ public:
+  // For sequences of `tokens` tokens, at most the context; 0: of the context's. Throws Error(usage) as check() does.
+  explicit Gpt(const GptConfig& config, std::size_t tokens = 0);
+
+  const GptConfig& config() const { return config_; }
+  std::size_t tokens() const { return tokens_; }
+  // The layers: the embeddings, then two residual blocks for each of config().layers, then the last norm.
+  nn::Sequence& layers() { return layers_; }
+
+  nn::Tensor forward(nn::Pass& pass, const nn::Tensor& ids) override { return layers_.forward(pass, ids); }
+  nn::Tensor backward(nn::Pass& pass, const nn::Tensor& dy) override { return layers_.backward(pass, dy); }
+  void add_parameters(std::vector<nn::Parameter*>& all) override { layers_.add_parameters(all); }
+  nn::Shape output(const nn::Shape& ids) const override { return layers_.output(ids); }
+  // With the logits of all tokens.
+  double cost(const nn::Shape& ids) const override;
+  std::uint64_t stash_bytes(const nn::Shape& ids, DType values) const override { return layers_.stash_bytes(ids, values); }
+  std::uint64_t peak_stash_bytes(const nn::Shape& ids, DType values) const override {
+    return layers_.peak_stash_bytes(ids, values);
+  }
+
+  // hidden (R,C) -> logits (R,padded vocabulary) of type P. Columns from config().vocabulary on mean nothing.
+  nn::Tensor logits(nn::Engine& engine, const nn::Tensor& hidden) const;
+  // dlogits of type V (R,padded vocabulary) -> that of hidden, written to dhidden (R,C); adds to the table's gradient.
+  void logits_backward(nn::Engine& engine, const nn::Tensor& hidden, const nn::Tensor& dlogits, nn::Tensor& dhidden);
+
+ private:
+  GptConfig config_;
+  std::size_t tokens_;
+  nn::Sequence layers_;
+  nn::Parameter* table_ = nullptr;  // of tokens
+};
+
+}  // namespace bitloom::models

@@ -1,0 +1,87 @@
+#include "models/gpt/language_task.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+
+namespace bitloom::models {
+
+using nn::Tensor;
+using nn::Use;
+
+std::size_t LanguageTask::rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes) {
+  constexpr std::size_t unit = 64;  // that matrix products like
+  const std::uint64_t fitting = logits_bytes / (config.padded_vocabulary() * sizeof(float));
+  return std::min<std::size_t>(rows, std::max<std::size_t>(unit, fitting / unit * unit));
+}
+
+std::uint64_t LanguageTask::workspace_bytes(const GptConfig& config, std::size_t rows, DType values,
+                                            std::uint64_t logits_bytes) {
+  const std::uint64_t elements = rows_at_once(config, rows, logits_bytes) * config.padded_vocabulary();
+  const DType type = nn::parameter_type(values);
+  return elements * (dtype_size(type) + (values == type ? 0 : dtype_size(values)));
+}
+
+Tensor language_losses(nn::Engine& engine, Gpt& net, const Tensor& hidden, const Tensor& targets, double scale, Tensor* dhidden,
+                       std::uint64_t logits_bytes) {
+  const std::size_t rows = targets.size();
+  const std::size_t width = net.config().width;
+  const std::size_t vocabulary = net.config().vocabulary;
+  const std::size_t at_once = LanguageTask::rows_at_once(net.config(), rows, logits_bytes);
+  const Tensor flat = hidden.reshaped({rows, width});
+  const Tensor all_targets = targets.reshaped({rows});
+  Tensor losses = engine.empty({rows}, nn::parameter_type(hidden.dtype()), Use::activations);
+  for (std::size_t begin = 0; begin < rows; begin += at_once) {
+    const std::size_t end = std::min(rows, begin + at_once);
+    const Tensor part = flat.slice(begin, end);
+    Tensor logits = net.logits(engine, part);
+    Tensor loss = losses.slice(begin, end);
+    nn::cross_entropy(engine, logits, all_targets.slice(begin, end), vocabulary, scale, loss,
+                      dhidden == nullptr ? nullptr : &logits);
+    if (dhidden == nullptr) continue;
+    Tensor dpart = dhidden->reshaped({rows, width}).slice(begin, end);
+    if (logits.dtype() != hidden.dtype()) {
+      Tensor converted = engine.empty(logits.shape(), hidden.dtype(), Use::activations);
+      nn::convert(engine, logits, converted);
+      logits = converted;
+    }
+    net.logits_backward(engine, part, logits, dpart);
+  }
+  return losses;
+}
+
+LanguageTask::LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes)
+    : net_(net), sequences_(sequences), source_(std::move(source)), logits_bytes_(logits_bytes) {
+  if (sequences == 0) fail(ErrorKind::usage, "--micro-batch: 0; expected at least 1");
+}
+
+std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_batches) {
+  return static_cast<std::uint64_t>(sequences_) * net_.tokens() * micro_batches;
+}
+
+train::Loss LanguageTask::run(nn::Pass& pass, double scale) {
+  const nn::Shape shape = {sequences_, net_.tokens()};
+  std::vector<std::int32_t> inputs(shape.size());
+  std::vector<std::int32_t> targets(shape.size());
+  source_(pass.step, pass.micro_batch, inputs, targets);
+  const Tensor ids = pass.engine.from(std::span<const std::int32_t>(inputs), shape, Use::data);
+  const Tensor wanted = pass.engine.from(std::span<const std::int32_t>(targets), shape, Use::data);
+  Tensor hidden = net_.forward(pass, ids);
+  const bool learns = pass.stash != nullptr;
+  Tensor dhidden;
+  if (learns) dhidden = pass.engine.empty(hidden.shape(), hidden.dtype(), Use::activations);
+  const Tensor losses = language_losses(pass.engine, net_, hidden, wanted, scale, learns ? &dhidden : nullptr, logits_bytes_);
+  hidden = {};
+  if (learns) net_.backward(pass, dhidden);
+  train::Loss loss;
+  for (const std::int32_t target : targets) loss.count += target >= 0 ? 1 : 0;
+  if (losses.dtype() == DType::f64) {
+    for (const double each : pass.engine.to_host<double>(losses)) loss.sum += each;
+  } else {
+    for (const float each : pass.engine.to_host<float>(losses)) loss.sum += static_cast<double>(each);
+  }
+  return loss;
+}
+
+}  // namespace bitloom::models

@@ -1,0 +1,44 @@
+// What the float trainer trains a GPT by: the next token of every token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "models/gpt/gpt.h"
+#include "train/task.h"
+
+namespace bitloom::models {
+
+class LanguageTask final : public train::Task {
+ public:
+  // Fills the inputs and targets (B,T) of a micro-batch; targets of -1 do not count, and none in training is.
+  using Source = std::function<void(std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
+                                    std::span<std::int32_t> targets)>;
+
+  // sequences: of a micro-batch. logits_bytes: logits of so many rows at once, not of all, are in memory: about so many bytes.
+  LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes = default_logits_bytes);
+
+  nn::Layer& net() override { return net_; }
+  std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
+  train::Loss run(nn::Pass& pass, double scale) override;
+
+  // Rows whose logits are computed at once, and what that takes in bytes, for values of a type.
+  static std::size_t rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes);
+  static std::uint64_t workspace_bytes(const GptConfig& config, std::size_t rows, DType values,
+                                       std::uint64_t logits_bytes = default_logits_bytes);
+  static constexpr std::uint64_t default_logits_bytes = 128 << 20;
+
+ private:
+  Gpt& net_;
+  std::size_t sequences_;
+  Source source_;
+  std::uint64_t logits_bytes_;
+};
+
+// Losses (R) of type P, in nats, of hidden states (R,C) with targets (R), -1: 0. With `dhidden` (R,C), that of hidden is
+// written to it, for `scale` times the sum of the losses, and the table's gradient is added to.
+nn::Tensor language_losses(nn::Engine& engine, Gpt& net, const nn::Tensor& hidden, const nn::Tensor& targets, double scale,
+                           nn::Tensor* dhidden, std::uint64_t logits_bytes = LanguageTask::default_logits_bytes);
+
+}  // namespace bitloom::models

@@ -1,0 +1,39 @@
+// A trained GPT as a file: safetensors with the parameters under their names, the architecture in the metadata and the
+// tokenizer beside them, so that the file alone can be sampled from.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "data/text/tokenizer.h"
+#include "models/gpt/gpt.h"
+
+namespace bitloom::models {
+
+// "bitloom.kind" in the metadata of model files.
+inline constexpr const char* kind_key = "bitloom.kind";
+inline constexpr const char* gpt_kind = "gpt";
+
+// The net's parameters, as they are on the engine's device, in f32.
+TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer);
+
+// A net with its parameters, ready for forward passes.
+struct LoadedGpt {
+  std::unique_ptr<Gpt> net;
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::vector<nn::Parameter*> parameters;
+};
+
+// values: V. tokens: as Gpt has it. Throws Error(data) that names the file and what is missing, of another kind or of another
+// size.
+LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType values = DType::f32, std::size_t tokens = 0);
+
+// The architecture alone.
+GptConfig config_of_file(const TensorFile& file, const std::string& name);
+// Writes the parameters of a model file to those of a net. Throws Error(data) that names what is missing or of another shape.
+void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);
+
+}  // namespace bitloom::models

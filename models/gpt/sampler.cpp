@@ -1,0 +1,164 @@
+#include "models/gpt/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace bitloom::models {
+namespace {
+
+using nn::Tensor;
+using nn::Use;
+
+// The logits behind the last token of every sequence, step by step.
+class Steps {
+ public:
+  Steps(nn::Engine& engine, Gpt& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
+    if (cache) cache_.emplace(count, net.config().context);
+  }
+
+  // sequences: as long as one another. Gives (count, padded vocabulary).
+  std::vector<float> next(const std::vector<std::vector<std::int32_t>>& sequences) {
+    const std::size_t context = net_.tokens();
+    const std::size_t size = sequences.front().size();
+    if (size - begin_ > context) {
+      begin_ = size - (context + 1) / 2;
+      if (cache_) cache_->clear();
+    }
+    return cache_ ? with_cache(sequences, size) : without_cache(sequences, size);
+  }
+
+ private:
+  Tensor ids_of(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t begin, std::size_t end,
+                std::size_t padded) const {
+    std::vector<std::int32_t> ids;
+    for (const std::vector<std::int32_t>& sequence : sequences) {
+      ids.insert(ids.end(), sequence.begin() + static_cast<std::ptrdiff_t>(begin),
+                 sequence.begin() + static_cast<std::ptrdiff_t>(end));
+      ids.resize(ids.size() + padded - (end - begin));
+    }
+    return engine_.from(std::span<const std::int32_t>(ids), {sequences.size(), padded}, Use::data);
+  }
+
+  // Of row `last` of every sequence.
+  std::vector<float> logits_of(const Tensor& hidden, std::size_t last) const {
+    const std::size_t tokens = hidden.shape()[1];
+    const std::size_t width = hidden.shape()[2];
+    const Tensor rows = hidden.reshaped({count_ * tokens, width});
+    Tensor lasts = engine_.empty({count_, width}, hidden.dtype(), Use::activations);
+    for (std::size_t s = 0; s < count_; ++s) {
+      Tensor row = lasts.slice(s, s + 1);
+      nn::scale_add(engine_, 1, rows.slice(s * tokens + last, s * tokens + last + 1), 0, row);
+    }
+    return engine_.to_host<float>(net_.logits(engine_, lasts));
+  }
+
+  std::vector<float> with_cache(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t size) {
+    const std::size_t begin = begin_ + cache_->size();
+    cache_->begin(size - begin);
+    nn::Pass pass{engine_};
+    pass.training = false;
+    pass.cache = &*cache_;
+    const Tensor hidden = net_.forward(pass, ids_of(sequences, begin, size, size - begin));
+    cache_->end();
+    return logits_of(hidden, size - begin - 1);
+  }
+
+  // What stands behind the last token is seen by none before it.
+  std::vector<float> without_cache(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t size) {
+    nn::Pass pass{engine_};
+    pass.training = false;
+    const Tensor hidden = net_.forward(pass, ids_of(sequences, begin_, size, net_.tokens()));
+    return logits_of(hidden, size - begin_ - 1);
+  }
+
+  nn::Engine& engine_;
+  Gpt& net_;
+  std::size_t count_;
+  std::size_t begin_ = 0;  // of the context, in the sequences
+  std::optional<nn::KeyValueCache> cache_;
+};
+
+}  // namespace
+
+void check(const SampleOptions& options) {
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    fail(ErrorKind::usage, "--temperature: {}; expected at least 0", options.temperature);
+  }
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    fail(ErrorKind::usage, "--top-p: {}; expected more than 0 and at most 1", options.top_p);
+  }
+  if (options.count == 0) fail(ErrorKind::usage, "--count: 0; expected at least 1");
+}
+
+std::int32_t draw(std::span<const float> logits, const SampleOptions& options, double uniform) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)];
+    const float y = logits[static_cast<std::size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), before);
+  const std::size_t kept = options.top_k == 0 ? order.size() : std::min(options.top_k, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), before);
+  order.resize(kept);
+  std::vector<double> sums;  // of probabilities, up to a factor
+  sums.reserve(kept);
+  double sum = 0;
+  const double largest = static_cast<double>(logits[static_cast<std::size_t>(order.front())]);
+  for (const std::int32_t token : order) {
+    sum += std::exp((static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest) / options.temperature);
+    sums.push_back(sum);
+  }
+  if (options.top_p < 1) {
+    const auto enough = std::lower_bound(sums.begin(), sums.end(), options.top_p * sum);
+    if (enough != sums.end()) sums.erase(enough + 1, sums.end());
+    sum = sums.back();
+  }
+  const auto drawn = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
+  const std::ptrdiff_t place = std::min<std::ptrdiff_t>(drawn - sums.begin(), static_cast<std::ptrdiff_t>(sums.size()) - 1);
+  return order[static_cast<std::size_t>(place)];
+}
+
+std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> prompt,
+                                              const SampleOptions& options,
+                                              const std::function<bool(std::size_t, std::int32_t)>& on_token) {
+  check(options);
+  const GptConfig& config = net.config();
+  if (prompt.empty()) fail(ErrorKind::usage, "--prompt: no tokens; expected at least one");
+  if (prompt.size() >= net.tokens()) {
+    fail(ErrorKind::usage, "--prompt: {} tokens; expected fewer than the context, {}", prompt.size(), net.tokens());
+  }
+  for (const std::int32_t token : prompt) {
+    if (token < 0 || static_cast<std::size_t>(token) >= config.vocabulary) {
+      fail(ErrorKind::usage, "--prompt: token {}; expected 0 to {}", token, config.vocabulary - 1);
+    }
+  }
+  std::vector<std::vector<std::int32_t>> sequences(options.count, {prompt.begin(), prompt.end()});
+  std::vector<std::vector<std::int32_t>> drawn(options.count);
+  std::vector<bool> ended(options.count);
+  Steps steps(engine, net, options.count, options.cache);
+  for (std::size_t n = 0; n < options.tokens; ++n) {
+    const std::vector<float> logits = steps.next(sequences);
+    for (std::size_t s = 0; s < options.count; ++s) {
+      Random random(options.seed, Stream::sampling, s, n);
+      const std::span<const float> row(logits.data() + s * config.padded_vocabulary(), config.vocabulary);
+      // A sample that has ended goes along until all have.
+      const std::int32_t token = ended[s] ? 0 : draw(row, options, random.uniform());
+      sequences[s].push_back(token);
+      if (ended[s]) continue;
+      if (token == options.end) ended[s] = true;
+      if (!ended[s]) drawn[s].push_back(token);
+      if (on_token && !on_token(s, token)) return drawn;
+    }
+    if (std::all_of(ended.begin(), ended.end(), [](bool each) { return each; })) break;
+  }
+  return drawn;
+}
+
+}  // namespace bitloom::models

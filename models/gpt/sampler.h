@@ -1,0 +1,39 @@
+// Text from a GPT, token by token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/gpt/gpt.h"
+
+namespace bitloom::models {
+
+struct SampleOptions {
+  double temperature = 1;    // logits are divided by it; 0: always the most likely token, the first of equals
+  std::size_t top_k = 0;     // draw from the k most likely tokens alone; 0: from all
+  double top_p = 1;          // from the fewest most likely ones whose probabilities sum to p (Holtzman et al. 2020)
+  std::size_t tokens = 256;  // to be drawn, at most
+  std::size_t count = 1;     // samples
+  std::uint64_t seed = 1;
+  std::int32_t end = -1;  // the token that ends a sample
+  bool cache = true;      // keep keys and values; without it every token takes a pass over all before it
+};
+
+// Throws Error(usage) that names the option.
+void check(const SampleOptions& options);
+
+// A token drawn from logits (V). uniform: in [0, 1). Ties of equal logits go to the smaller token.
+std::int32_t draw(std::span<const float> logits, const SampleOptions& options, double uniform);
+
+// Draws options.count samples behind the prompt. A context that is full goes on with its second half alone. Sample s draws
+// token n with the same random number whatever the other samples do. on_token(sample, token) sees every token as it is drawn,
+// options.end too; it may stop all by returning false. Gives the tokens behind the prompt, without options.end. Throws
+// Error(usage) for a prompt that is empty, has tokens that are not there, or is longer than the context less one.
+std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> prompt,
+                                              const SampleOptions& options,
+                                              const std::function<bool(std::size_t, std::int32_t)>& on_token = {});
+
+}  // namespace bitloom::models
