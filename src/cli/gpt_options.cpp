@@ -44,8 +44,9 @@ void declare_text(Options& options, GptSettings& settings) {
   options.text("tokenizer", settings.tokenizer, "SPEC",
                "for files of text: bytes, a file of `bitloom tokenizer train`, or a folder with GPT-2's vocab.json and "
                "merges.txt");
-  options.text("validation", settings.validation, "N",
-               "one in N documents is held back for validation; of a single document, the last N-th");
+  options.number("validation", settings.validation_share, 0, 0.99,
+                 "share of the documents that is held back for validation; of a single document, of its end");
+  options.count("split-seed", settings.split_seed, 0, any_count, "which documents are held back");
   options.text("documents", settings.documents, "HOW",
                "what divides a text file into documents: file (nothing), blank-lines, or the line that stands between them");
   options.text("field", settings.field, "NAME", "of JSONL: the field with the document");

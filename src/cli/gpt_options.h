@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/options.h"
+#include "data/text/prepare.h"
 #include "models/gpt/config.h"
 #include "nn/engine.h"
 #include "train/trainer.h"
@@ -24,7 +25,8 @@ struct GptSettings {
   // Text.
   std::string data;
   std::string tokenizer = "bytes";
-  std::string validation = "30";
+  double validation_share = data::default_validation_share;
+  std::size_t split_seed = 1;
   std::string documents = "file";
   std::string field = "text";
   // Training.

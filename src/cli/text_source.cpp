@@ -6,12 +6,17 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "data/text/documents.h"
+#include "data/text/prepare.h"
 
 namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Names in a folder of `bitloom data text`.
+constexpr const char* train_tokens_file = "train.tokens";
+constexpr const char* validation_tokens_file = "validation.tokens";
+constexpr const char* tokenizer_file = "tokenizer";
 
 // The sizes, the tokenizer and the tokens at both ends: to read all of a large file would take as long as an epoch.
 std::string fingerprint_of(const TextSource& source) {
@@ -28,29 +33,41 @@ std::string fingerprint_of(const TextSource& source) {
   return hasher.finish().hex();
 }
 
+// What `bitloom data text` left in a folder.
+void open_folder(const fs::path& folder, TextSource& source) {
+  for (const char* name : {train_tokens_file, validation_tokens_file, tokenizer_file}) {
+    if (!fs::exists(folder / name)) {
+      fail(ErrorKind::data, "--data: {}: there is no {}; expected a folder that `bitloom data text` made", folder.string(),
+           name);
+    }
+  }
+  source.tokenizer = data::load_tokenizer((folder / tokenizer_file).string());
+  source.train = data::TokenFile::open(folder / train_tokens_file);
+  source.validation = data::TokenFile::open(folder / validation_tokens_file);
+  const std::string hash = data::tokenizer_hash(*source.tokenizer);
+  for (const data::TokenFile* file : {&source.train, &source.validation}) {
+    if (file->tokenizer_hash() != hash || file->vocabulary() != source.tokenizer->size()) {
+      fail(ErrorKind::data, "--data: {}: its {} tokens file is of another tokenizer ({} tokens) than the one beside it ({})",
+           folder.string(), file == &source.train ? "training" : "validation", file->vocabulary(), source.tokenizer->size());
+    }
+  }
+}
+
 }  // namespace
 
-TextSource open_text(Terminal& /*terminal*/, const GptSettings& settings) {
+TextSource open_text(Terminal& terminal, const GptSettings& settings) {
   TextSource source;
-  source.tokenizer = data::load_tokenizer(settings.tokenizer);
-  data::TokenFile::Content all;
-  all.vocabulary = source.tokenizer->size();
-  all.tokenizer_hash = data::tokenizer_hash(*source.tokenizer);
-  data::TextInput input;
-  input.files = {settings.data};
-  data::for_each_document(input, [&](const data::Document& document) {
-    source.tokenizer->encode(document.text, all.tokens);
-    all.tokens.push_back(source.tokenizer->end_of_text());
-    all.document_ends.push_back(all.tokens.size());
-  });
-  const std::size_t n = all.tokens.size() - all.tokens.size() / std::stoul(settings.validation);
-  data::TokenFile::Content validation = all;
-  validation.tokens.assign(all.tokens.begin() + static_cast<std::ptrdiff_t>(n), all.tokens.end());
-  all.tokens.resize(n);
-  validation.document_ends = {validation.tokens.size()};
-  all.document_ends = {n};
-  source.train = data::TokenFile(all);
-  source.validation = data::TokenFile(validation);
+  if (!fs::exists(settings.data)) fail(ErrorKind::data, "--data: {}: there is no such file or folder", settings.data);
+  if (fs::is_directory(settings.data)) {
+    open_folder(settings.data, source);
+  } else {
+    source.tokenizer = data::load_tokenizer(settings.tokenizer);
+    const data::TextInput input{{settings.data}, settings.documents, settings.field};
+    data::TokenSplits splits =
+        data::prepare_text(input, *source.tokenizer, settings.validation_share, settings.split_seed, &terminal);
+    source.train = data::TokenFile(std::move(splits.train));
+    source.validation = data::TokenFile(std::move(splits.validation));
+  }
   source.fingerprint = fingerprint_of(source);
   return source;
 }
