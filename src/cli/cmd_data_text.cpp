@@ -89,7 +89,7 @@ int data_text(Session& session, std::span<const std::string> args) {
     return exit_done;
   }
   options.finish();
-  const data::TextInput input = text.input();
+  const data::TextInput& input = text.input();
   const double share = parse_share(validation);
   if (tokenizer_spec.empty()) fail(ErrorKind::usage, "--tokenizer: missing; expected {}", tokenizer_spec_help);
   session.on_root([&] {
@@ -124,15 +124,15 @@ int data_clean(Session& session, std::span<const std::string> args) {
   options.count("min-tokens", settings.min_tokens, 0, 1000000000, "tokens that a document has at least");
   options.number("jaccard", settings.jaccard, 0, 1,
                  "drop documents whose sets of five characters in a row are more similar than this; 1: none", true);
-  options.list("test", settings.tests, "FILE",
-               "a test set, read as the input is: report the percentage of its 8-grams of words");
+  options.series("test", settings.tests, "FILE",
+                 "a test set, read as the input is: report the percentage of its 8-grams of words");
   options.flag("force", force, "replace files that are there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
   }
   options.finish();
-  const data::TextInput input = text.input();
+  const data::TextInput& input = text.input();
   session.on_root([&] {
     const std::string expected = "the name of a .jsonl file";
     if (!out.empty() && !out.ends_with(".jsonl")) fail(ErrorKind::usage, "--out: '{}': expected {}", out, expected);

@@ -3,24 +3,22 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "cli/options.h"
 #include "data/text/documents.h"
 
 namespace bitloom::cli {
 
-// --input (also as arguments behind it: --input a.txt b.txt), --documents, --field.
+// --input, --documents, --field.
 class TextOptions {
  public:
   // The object outlives `options`.
   void declare(Options& options);
   // After finish(). Throws a usage error if there is no input.
-  data::TextInput input() const;
+  const data::TextInput& input() const;
 
  private:
   data::TextInput text_;
-  std::vector<std::string> more_;
 };
 
 inline constexpr const char* tokenizer_spec_help =
