@@ -68,9 +68,70 @@ BITLOOM_INLINE void count_boundaries(const typename Isa::Float* value, typename 
   }
 }
 
+// The same for few bits where masks of lanes are bits of a register: every bit of the numbers of 16 elements is one comparison,
+// with the boundary in the middle of those that are left, and the masks are interleaved.
+template <typename Isa, unsigned kBits>
+BITLOOM_INLINE std::uint64_t interleaved_indices(typename Isa::Float value, const typename Isa::Float* boundary,
+                                                 std::uint32_t lanes) {
+  using Float = typename Isa::Float;
+  constexpr std::uint64_t every[] = {0, 0xFFFF, 0x55555555, 0x249249249249, 0x1111111111111111};
+  typename Isa::Mask above[kBits];
+  std::uint64_t result = 0;
+#pragma GCC unroll 4
+  for (unsigned level = 0; level < kBits; ++level) {
+    const unsigned step = 1U << (kBits - 1 - level);
+    Float middle[1U << (kBits - 1)];
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 1U << level; ++i) middle[i] = boundary[(2 * i + 1) * step - 1];
+#pragma GCC unroll 4
+    for (unsigned upper = level; upper > 0; --upper) {
+#pragma GCC unroll 8
+      for (unsigned i = 0; i < 1U << (upper - 1); ++i) {
+        middle[i] = Isa::select(above[upper - 1], middle[2 * i + 1], middle[2 * i]);
+      }
+    }
+    above[level] = Isa::less(middle[0], value);
+    result |= Isa::deposit(Isa::lanes_of(above[level]) & lanes, every[kBits] << (kBits - 1 - level));
+  }
+  return result;
+}
+
+template <typename Isa, unsigned kBits, typename V>
+void few_bit_indices_by_lanes(const V* x, std::size_t n, const float* boundaries, bool even, std::uint8_t* stash) {
+  using Float = typename Isa::Float;
+  static_assert(Isa::width == 16);
+  Float boundary[(1U << kBits) - 1];
+#pragma GCC unroll 16
+  for (std::size_t b = 0; b < (1U << kBits) - 1; ++b) boundary[b] = Isa::splat(boundaries[b]);
+  std::size_t i = 0;
+  for (; i + 4 * Isa::width <= n; i += Isa::width, stash += 2 * kBits) {
+    Float value = Isa::load(x + i);
+    if (even) value = Isa::abs(value);
+    // What a store writes beyond its bytes is overwritten next.
+    const std::uint64_t packed = interleaved_indices<Isa, kBits>(value, boundary, 0xFFFF);
+    __builtin_memcpy(stash, &packed, sizeof packed);
+  }
+  for (; i < n; i += Isa::width, stash += 2 * kBits) {
+    const std::size_t here = n - i < Isa::width ? n - i : Isa::width;
+    Float value = here == Isa::width ? Isa::load(x + i) : Isa::load_part(x + i, here);
+    if (even) value = Isa::abs(value);
+    const std::uint64_t packed = interleaved_indices<Isa, kBits>(value, boundary, (1U << here) - 1);
+    __builtin_memcpy(stash, &packed, (here * kBits + 7) / 8);
+  }
+}
+
 template <typename Isa, typename V>
 void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
+  if constexpr (Isa::has_lane_bits) {
+    switch (bits) {
+      case 1: return few_bit_indices_by_lanes<Isa, 1>(x, n, boundaries, even, stash);
+      case 2: return few_bit_indices_by_lanes<Isa, 2>(x, n, boundaries, even, stash);
+      case 3: return few_bit_indices_by_lanes<Isa, 3>(x, n, boundaries, even, stash);
+      case 4: return few_bit_indices_by_lanes<Isa, 4>(x, n, boundaries, even, stash);
+      default: break;
+    }
+  }
   constexpr std::size_t vectors = 4, group = 8, words = sizeof(EightWords);
   alignas(64) float places[16] = {};
   for (std::size_t b = 0; bits <= 4 && b + 1 < std::size_t{1} << bits; ++b) places[b] = boundaries[b];
@@ -90,9 +151,7 @@ void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigne
       count_boundaries<Isa>(value, below, boundaries, places, bits);
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < vectors; ++k) {
-        // 2^23 + index has the index in its low bits.
-        const auto word = Isa::as_word(below[k] + Isa::splat(8388608)) & Isa::word_splat(0xFF);
-        Isa::store_bytes(numbers + first + k * Isa::width, word);
+        Isa::store_bytes(numbers + first + k * Isa::width, small_words<Isa>(below[k]));
       }
     }
     for (std::size_t i = here; i < (here + words - 1) / words * words; ++i) numbers[i] = 0;
