@@ -104,9 +104,10 @@ struct ValueKernels {
   // y = f(x); dx = f'(x) dy
   void (*activate[point_functions])(const V* x, V* y, std::size_t n);
   void (*activate_backward[point_functions])(const V* x, const V* dy, V* dx, std::size_t n);
-  // Of each x the number of boundaries (2^bits - 1, ascending) below it, below |x| if even; packed as bit_pack.h says into
-  // ceil(n bits / 8) bytes.
-  void (*few_bit_indices)(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash);
+  // y = f(x), which may be x, and of each x the number of boundaries (2^bits - 1, ascending) below it, below |x| if even;
+  // packed as bit_pack.h says into ceil(n bits / 8) bytes.
+  void (*activate_few_bit[point_functions])(const V* x, V* y, std::size_t n, const float* boundaries, unsigned bits, bool even,
+                                            std::uint8_t* stash);
   // dx = levels[index] dy; levels (256), those beyond 2^bits are not used.
   void (*few_bit_backward)(const std::uint8_t* stash, const float* levels, unsigned bits, const V* dy, V* dx, std::size_t n);
   // Elements number 8 first_group, ...

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/cpu/generic/activations.h"
 #include "nn/cpu/generic/elements.h"
 
 namespace bitloom::nn {
@@ -96,42 +97,30 @@ BITLOOM_INLINE std::uint64_t interleaved_indices(typename Isa::Float value, cons
   return result;
 }
 
-template <typename Isa, unsigned kBits, typename V>
-void few_bit_indices_by_lanes(const V* x, std::size_t n, const float* boundaries, bool even, std::uint8_t* stash) {
+template <typename Isa, typename V, typename Function, unsigned kBits>
+void activate_few_bit_by_lanes(const V* x, V* y, std::size_t n, const float* boundaries, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
   static_assert(Isa::width == 16);
   Float boundary[(1U << kBits) - 1];
 #pragma GCC unroll 16
   for (std::size_t b = 0; b < (1U << kBits) - 1; ++b) boundary[b] = Isa::splat(boundaries[b]);
-  std::size_t i = 0;
-  for (; i + 4 * Isa::width <= n; i += Isa::width, stash += 2 * kBits) {
-    Float value = Isa::load(x + i);
-    if (even) value = Isa::abs(value);
-    // What a store writes beyond its bytes is overwritten next.
-    const std::uint64_t packed = interleaved_indices<Isa, kBits>(value, boundary, 0xFFFF);
-    __builtin_memcpy(stash, &packed, sizeof packed);
-  }
-  for (; i < n; i += Isa::width, stash += 2 * kBits) {
-    const std::size_t here = n - i < Isa::width ? n - i : Isa::width;
-    Float value = here == Isa::width ? Isa::load(x + i) : Isa::load_part(x + i, here);
-    if (even) value = Isa::abs(value);
-    const std::uint64_t packed = interleaved_indices<Isa, kBits>(value, boundary, (1U << here) - 1);
-    __builtin_memcpy(stash, &packed, (here * kBits + 7) / 8);
-  }
+  for_vectors<Isa>(
+      n, [ =, &boundary ](std::size_t i, auto part) __attribute__((always_inline)) {
+        const Float value = part.load(x + i);
+        std::uint32_t lanes = 0xFFFF;
+        if constexpr (!decltype(part)::is_whole) lanes = (1U << part.n) - 1;
+        const std::uint64_t packed = interleaved_indices<Isa, kBits>(even ? Isa::abs(value) : value, boundary, lanes);
+        part.store(y + i, Function::value(value));
+        std::uint8_t* to = stash + i / 8 * kBits;
+        // What a store of 8 bytes writes beyond its own is overwritten next, but for the last vectors.
+        const std::size_t left = n - i;
+        __builtin_memcpy(to, &packed, left >= 4 * Isa::width ? sizeof packed : ((left < 16 ? left : 16) * kBits + 7) / 8);
+      });
 }
 
 template <typename Isa, typename V>
 void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
-  if constexpr (Isa::has_lane_bits) {
-    switch (bits) {
-      case 1: return few_bit_indices_by_lanes<Isa, 1>(x, n, boundaries, even, stash);
-      case 2: return few_bit_indices_by_lanes<Isa, 2>(x, n, boundaries, even, stash);
-      case 3: return few_bit_indices_by_lanes<Isa, 3>(x, n, boundaries, even, stash);
-      case 4: return few_bit_indices_by_lanes<Isa, 4>(x, n, boundaries, even, stash);
-      default: break;
-    }
-  }
   constexpr std::size_t vectors = 4, group = 8, words = sizeof(EightWords);
   alignas(64) float places[16] = {};
   for (std::size_t b = 0; bits <= 4 && b + 1 < std::size_t{1} << bits; ++b) places[b] = boundaries[b];
@@ -171,6 +160,22 @@ void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigne
       for (std::size_t byte = 0; byte < left; ++byte) *stash++ = numbers[i + byte];
     }
   }
+}
+
+template <typename Isa, typename V, typename Function>
+void activate_few_bit(const V* x, V* y, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
+  if constexpr (Isa::has_lane_bits) {
+    switch (bits) {
+      case 1: return activate_few_bit_by_lanes<Isa, V, Function, 1>(x, y, n, boundaries, even, stash);
+      case 2: return activate_few_bit_by_lanes<Isa, V, Function, 2>(x, y, n, boundaries, even, stash);
+      case 3: return activate_few_bit_by_lanes<Isa, V, Function, 3>(x, y, n, boundaries, even, stash);
+      case 4: return activate_few_bit_by_lanes<Isa, V, Function, 4>(x, y, n, boundaries, even, stash);
+      default: break;
+    }
+  }
+  // Numbers first: y may be x. The second reading finds the piece in the cache.
+  few_bit_indices<Isa, V>(x, n, boundaries, bits, even, stash);
+  activate<Isa, V, Function>(x, y, n);
 }
 
 template <typename Isa, typename V>
