@@ -34,6 +34,9 @@ enum class Stream : std::uint64_t {
   cluster = 14,
   activation_rounding = 15,
   sampling = 16,
+  merge_dropout = 20,
+  chunk_order = 21,
+  text_split = 22,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

@@ -66,21 +66,21 @@ class Parser {
  public:
   Parser(std::span<const std::byte> bytes, std::string_view name) : bytes_(bytes), name_(name) {}
 
-  void parse(TensorFile& file) {
+  // Calls take(name, dtype, shape, bytes) for every tensor.
+  template <typename Take>
+  void parse(std::map<std::string, std::string>& metadata, Take&& take) {
     const nlohmann::json header = parse_header();
     if (!header.is_object()) damaged("the header is not a JSON object");
     for (const auto& [key, value] : header.items()) {
       if (key == metadata_key) {
-        parse_metadata(value, file.metadata);
+        parse_metadata(value, metadata);
       } else {
         parse_entry(key, value);
       }
     }
     check_coverage();
     for (const Entry& entry : entries_) {
-      Tensor tensor{entry.dtype, entry.shape, Buffer<std::byte>(entry.end - entry.begin)};
-      if (!tensor.bytes.empty()) std::memcpy(tensor.bytes.data(), data_.data() + entry.begin, tensor.bytes.size());
-      file.tensors.emplace(entry.name, std::move(tensor));
+      take(entry.name, entry.dtype, entry.shape, data_.subspan(entry.begin, entry.end - entry.begin));
     }
   }
 
@@ -309,7 +309,9 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
   TensorFile file;
   file.source_ = name;
   Parser parser(bytes, name);
-  parser.parse(file);
+  parser.parse(file.metadata,
+               [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
+                   std::span<const std::byte> elements) { file.put_bytes(tensor_name, dtype, shape, elements); });
   const auto stored = file.metadata.find(std::string(checksum_key));
   if (stored != file.metadata.end()) {
     if (stored->second != file.content_checksum()) parser.damaged("its checksum does not match: the file is damaged");
@@ -318,6 +320,19 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
     parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
   }
   return file;
+}
+
+TensorMapping TensorMapping::open(const std::filesystem::path& path) {
+  TensorMapping mapping;
+  mapping.file_ = FileMapping(path);
+  const std::string name = path.string();
+  Parser(mapping.file_.bytes(), name)
+      .parse(mapping.metadata, [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
+                                   std::span<const std::byte> elements) {
+        mapping.tensors.emplace(tensor_name, View{dtype, shape, elements});
+      });
+  mapping.metadata.erase(std::string(checksum_key));
+  return mapping;
 }
 
 }  // namespace bitloom

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/file.h"
 #include "core/half.h"
 
 namespace bitloom {
@@ -108,6 +109,26 @@ class TensorFile {
   std::string content_checksum() const;
 
   std::string source_ = "tensors in memory";  // where this came from, for error messages
+};
+
+// A file whose header is read and whose elements stay on disk until they are looked at: for what may be larger than memory.
+// The checksum is not verified, which would read everything.
+class TensorMapping {
+ public:
+  struct View {
+    DType dtype = DType::u8;
+    std::vector<std::size_t> shape;
+    std::span<const std::byte> bytes;  // aligned to nothing
+  };
+
+  // The same data errors as TensorFile::load(), but for the checksum's.
+  static TensorMapping open(const std::filesystem::path& path);
+
+  std::map<std::string, std::string> metadata;  // without the checksum
+  std::map<std::string, View> tensors;
+
+ private:
+  FileMapping file_;
 };
 
 }  // namespace bitloom

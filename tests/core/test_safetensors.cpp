@@ -289,3 +289,28 @@ TEST_CASE("putting a tensor again replaces it", "[safetensors]") {
   file.put("a", {2}, values);
   CHECK(file.get("a").as<std::int32_t>()[1] == 5);
 }
+
+TEST_CASE("a mapped file has the tensors of the loaded one, and no less is checked but the checksum", "[safetensors]") {
+  const test::TempDir folder;
+  TensorFile file;
+  file.metadata["key"] = "value";
+  file.put("bytes", {3}, std::vector<std::uint8_t>{1, 2, 3});
+  file.put("numbers", {2, 2}, std::vector<double>{1, 2, 3, 4});
+  file.save(folder / "a.safetensors");
+  TensorMapping mapping = TensorMapping::open(folder / "a.safetensors");
+  const TensorMapping moved = std::move(mapping);
+  CHECK(moved.metadata == file.metadata);
+  REQUIRE(moved.tensors.size() == 2);
+  for (const auto& [name, view] : moved.tensors) {
+    const Tensor& tensor = file.get(name);
+    CHECK(view.dtype == tensor.dtype);
+    CHECK(view.shape == tensor.shape);
+    CHECK(std::equal(view.bytes.begin(), view.bytes.end(), tensor.bytes.begin(), tensor.bytes.end()));
+  }
+  const std::string bytes = test::read_file(folder / "a.safetensors");
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    test::write_file(folder / "b.safetensors", std::string_view(bytes).substr(0, length));
+    CHECK(has(message_of(ErrorKind::data, [&] { TensorMapping::open(folder / "b.safetensors"); }),
+              "is not a good safetensors file"));
+  }
+}

@@ -39,8 +39,9 @@ class Tokenizer {
   virtual std::string serialize() const = 0;
 };
 
-// `spec`: "bytes"; a file of serialize() or of sentencepiece (*.model); a folder with GPT-2's vocab.json and merges.txt, or with
-// a file "tokenizer" of serialize(). Throws Error(usage) for anything else and Error(data) that names what is wrong in the file.
+// `spec`: "bytes"; a file of serialize() or of sentencepiece (*.model); a folder with GPT-2's vocab.json and merges.txt, or
+// with a file "tokenizer" of serialize(). Throws Error(usage) for anything else and Error(data) that names what is wrong in the
+// file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec);
 // `name` stands for the text in messages.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view serialized, std::string_view name);

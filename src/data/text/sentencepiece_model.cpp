@@ -1,0 +1,114 @@
+#include "data/text/sentencepiece_model.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace bitloom::data {
+namespace {
+
+// One field of a message: a number (also a float's bits) or bytes, whichever the file holds.
+struct Field {
+  std::uint64_t number = 0;
+  std::uint64_t value = 0;
+  std::string_view bytes;
+
+  bool flag() const { return value != 0; }
+};
+
+// The fields of a message, one after the other.
+class Message {
+ public:
+  Message(std::string_view bytes, std::string_view name) : rest_(bytes), name_(name) {}
+
+  // False at the end.
+  bool next(Field& field) {
+    if (rest_.empty()) return false;
+    const std::uint64_t tag = varint();
+    field = {tag >> 3U, 0, {}};
+    switch (tag & 7U) {
+      case 0: field.value = varint(); break;
+      case 1: field.value = fixed(8); break;
+      case 2: field.bytes = take(varint()); break;
+      case 5: field.value = fixed(4); break;
+      default: damaged();
+    }
+    return true;
+  }
+
+  [[noreturn]] void damaged() const { fail(ErrorKind::data, "'{}' is no good sentencepiece model: it is damaged", name_); }
+
+ private:
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1).front());
+      value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
+      if (byte < 0x80) return value;
+    }
+    damaged();
+  }
+
+  std::uint64_t fixed(std::size_t size) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, take(size).data(), size);
+    return value;
+  }
+
+  std::string_view take(std::uint64_t size) {
+    if (size > rest_.size()) damaged();
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view rest_;
+  std::string_view name_;
+};
+
+SentencepieceModel::Piece read_piece(std::string_view bytes, std::string_view name) {
+  SentencepieceModel::Piece piece;
+  Message message(bytes, name);
+  for (Field field; message.next(field);) {
+    if (field.number == 1) piece.text = field.bytes;
+    if (field.number == 2) std::memcpy(&piece.score, &field.value, sizeof piece.score);
+    if (field.number == 3) {
+      if (field.value < 1 || field.value > 6) message.damaged();
+      piece.kind = static_cast<SentencepieceModel::PieceKind>(field.value);
+    }
+  }
+  return piece;
+}
+
+}  // namespace
+
+SentencepieceModel read_sentencepiece_model(std::string_view bytes, std::string_view name) {
+  SentencepieceModel model;
+  Message message(bytes, name);
+  for (Field field; message.next(field);) {
+    Message inner(field.bytes, name);
+    if (field.number == 1) model.pieces.push_back(read_piece(field.bytes, name));
+    if (field.number == 2) {  // how it was trained
+      for (Field spec; inner.next(spec);) {
+        if (spec.number == 3) {
+          if (spec.value < 1 || spec.value > 4) message.damaged();
+          model.kind = static_cast<SentencepieceModel::Kind>(spec.value);
+        }
+        if (spec.number == 35) model.byte_fallback = spec.flag();
+      }
+    }
+    if (field.number == 3) {  // how text is normalised
+      for (Field spec; inner.next(spec);) {
+        if (spec.number == 1) model.normalizer = spec.bytes;
+        if (spec.number == 3) model.add_dummy_prefix = spec.flag();
+        if (spec.number == 4) model.remove_extra_whitespaces = spec.flag();
+        if (spec.number == 5) model.escape_whitespaces = spec.flag();
+      }
+    }
+  }
+  if (model.pieces.empty()) fail(ErrorKind::data, "'{}' is no sentencepiece model: it has no pieces", name);
+  return model;
+}
+
+}  // namespace bitloom::data

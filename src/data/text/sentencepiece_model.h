@@ -1,0 +1,39 @@
+// What a model file of sentencepiece says of itself, as far as its library keeps it from its users: the kind of model, the kind
+// of every piece, the treatment of spaces. The fields are those of sentencepiece_model.proto, read as protocol buffers
+// (protobuf.dev/programming-guides/encoding).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bitloom::data {
+
+struct SentencepieceModel {
+  // The numbers of sentencepiece_model.proto.
+  enum class Kind { unigram = 1, bpe = 2, word = 3, character = 4 };
+  enum class PieceKind { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+  struct Piece {
+    std::string text;
+    float score = 0;
+    PieceKind kind = PieceKind::normal;
+  };
+
+  Kind kind = Kind::unigram;
+  std::vector<Piece> pieces;
+  bool byte_fallback = false;
+  std::string normalizer;  // its name
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;
+
+  // Whether spaces, line ends and every character come back as they were.
+  bool is_exact() const {
+    return byte_fallback && escape_whitespaces && normalizer == "identity" && !add_dummy_prefix && !remove_extra_whitespaces;
+  }
+};
+
+// Throws Error(data) that names `name`.
+SentencepieceModel read_sentencepiece_model(std::string_view bytes, std::string_view name);
+
+}  // namespace bitloom::data

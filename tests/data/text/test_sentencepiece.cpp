@@ -1,0 +1,96 @@
+// Training through sentencepiece, and what its models tell.
+#include "core/error.h"
+#include "core/file.h"
+#include "data/text/sentencepiece_model.h"
+#include "data/text/tokenizer_training.h"
+#include "tests/data/text/texts.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::data;
+using namespace bitloom::test;
+
+namespace {
+
+TextInput file_with(const TempDir& folder, const std::string& text) {
+  write_file(folder / "text.txt", text);
+  TextInput input;
+  input.files = {(folder / "text.txt").string()};
+  return input;
+}
+
+std::string model_bytes(const Tokenizer& tokenizer) {
+  const std::string all = tokenizer.serialize();
+  return all.substr(all.find('\n') + 1);
+}
+
+}  // namespace
+
+TEST_CASE("training gives the size that was asked for, and the same bytes again", "[sentencepiece]") {
+  const auto tokenizer = small_sentencepiece(340);
+  CHECK(tokenizer->kind() == "sentencepiece");
+  CHECK(tokenizer->size() == 340);
+  CHECK(tokenizer->end_of_text() == 1);
+  CHECK(small_sentencepiece(340)->serialize() == tokenizer->serialize());
+  const std::string text = some_text(10, 7);
+  CHECK(encode(*tokenizer, text).size() < text.size() / 2);
+  const SentencepieceModel model = read_sentencepiece_model(model_bytes(*tokenizer), "test");
+  CHECK(model.kind == SentencepieceModel::Kind::bpe);
+  CHECK(model.pieces.size() == 340);
+  CHECK(model.is_exact());
+  CHECK(model.pieces[2].kind == SentencepieceModel::PieceKind::byte);
+  CHECK(model.pieces[2].text == "<0x00>");
+  // A file of the library itself does too.
+  const TempDir folder;
+  write_file(folder / "m.model", model_bytes(*tokenizer));
+  CHECK(load_tokenizer((folder / "m.model").string())->serialize() == tokenizer->serialize());
+}
+
+TEST_CASE("vocabularies that cannot be are refused with the bound", "[sentencepiece]") {
+  const TempDir folder;
+  const TextInput input = file_with(folder, some_text(5));
+  const auto complaint = [&](std::size_t size) { return message_of(ErrorKind::usage, [&] { train_tokenizer(input, size); }); };
+  CHECK(has(complaint(258), "a vocabulary of 258 tokens is impossible; expected 259"));
+  CHECK(has(complaint(0), "a vocabulary of 0 tokens is impossible"));
+  CHECK(has(complaint(std::size_t{1} << 40U), "is impossible; expected 259"));
+  CHECK(has(complaint(262), "a vocabulary of 262 tokens is impossible for this text: Vocabulary size is smaller than"));
+  CHECK(has(complaint(30000), "a vocabulary of 30000 tokens is impossible for this text: Vocabulary size too high (30000)"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { train_tokenizer(file_with(folder, " \n\n"), 300); }), "there is no text"));
+}
+
+TEST_CASE("long lines and odd characters train as well", "[sentencepiece]") {
+  const TempDir folder;
+  std::string text = some_text(300);
+  for (char& c : text) c = c == '\n' ? ' ' : c;
+  text += std::string(20000, 'x') + "\t\xE2\x96\x81\xE2\x96\x85 \xF0\x9F\x98\x80";
+  for (int i = 0; i < 3000; ++i) text += "\xE6\x97\xA5";
+  const auto tokenizer = train_tokenizer(file_with(folder, text), 330);
+  CHECK(tokenizer->decode(encode(*tokenizer, text)) == text);
+  CHECK(tokenizer->size() == 330);
+}
+
+TEST_CASE("damaged models never crash", "[sentencepiece]") {
+  const std::string bytes = model_bytes(*small_sentencepiece(300));
+  const TempDir folder;
+  std::size_t refused = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += 7) {
+    std::string broken = bytes;
+    broken[i] = static_cast<char>(~broken[i]);
+    try {
+      read_sentencepiece_model(broken, "test");
+    } catch (const Error& error) {
+      REQUIRE(error.kind() == ErrorKind::data);
+      ++refused;
+    }
+    CHECK_NOTHROW([&] {
+      try {
+        read_sentencepiece_model(std::string_view(bytes).substr(0, i), "test");
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::data) throw;
+      }
+    }());
+  }
+  CHECK(refused > 0);
+}
