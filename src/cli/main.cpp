@@ -17,12 +17,15 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 13> commands{{
+constexpr std::array<Command, 16> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
-    {"eval", "", "measure a model's accuracy on a data set", &eval},
+    {"eval", "", "measure a model on images or text", &eval},
     {"predict", "", "classify images", &predict},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
+    {"verify", "", "check that models, checkpoints and token files are undamaged", &verify},
+    {"export", "", "write a model in the layout of other programs", &export_model},
+    {"import", "gpt", "make a model of GPT-2's weights as other programs keep them", &import_gpt},
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
