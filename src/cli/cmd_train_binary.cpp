@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/search.h"
 #include "cli/search_run.h"
 #include "cli/shared_data.h"
@@ -24,15 +24,6 @@ namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string default_folder(const std::string& net) {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  std::array<char, 32> date{};
-  const std::size_t length = std::strftime(date.data(), date.size(), "%Y%m%d-%H%M%S", &parts);
-  return fmt::format("runs/{}-{}", fs::path(net).stem().string(), std::string_view(date.data(), length));
-}
 
 // Rank 0's text on every rank: run folders need not be visible elsewhere.
 template <typename F>
@@ -96,24 +87,6 @@ void check_folder(const fs::path& folder) {
 std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
   return {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
 }
-
-// Opens the log at the trainer's first message: from then on this process holds the run folder.
-class LoggedProgress final : public ProgressSink {
- public:
-  LoggedProgress(Terminal& terminal, fs::path log) : terminal_(terminal), log_(std::move(log)) {}
-  void line(std::string_view text) override {
-    terminal_.open_log(log_);
-    terminal_.line(text);
-  }
-  void update(std::string_view text) override {
-    terminal_.open_log(log_);
-    terminal_.update(text);
-  }
-
- private:
-  Terminal& terminal_;
-  fs::path log_;
-};
 
 void announce(Session& session, const TrainSettings& settings, const data::DataSplits& data, const Threads& threads) {
   const layerwise::RunOptions& run = settings.run;

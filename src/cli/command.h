@@ -48,8 +48,10 @@ struct Command {
 };
 
 int train_binary(Session& session, std::span<const std::string> args);
+int train_gpt(Session& session, std::span<const std::string> args);
 int eval(Session& session, std::span<const std::string> args);
 int predict(Session& session, std::span<const std::string> args);
+int sample(Session& session, std::span<const std::string> args);
 int inspect(Session& session, std::span<const std::string> args);
 int report(Session& session, std::span<const std::string> args);
 int export_model(Session& session, std::span<const std::string> args);
@@ -58,6 +60,7 @@ int verify(Session& session, std::span<const std::string> args);
 int info(Session& session, std::span<const std::string> args);
 int launch(Session& session, std::span<const std::string> args);
 int plan(Session& session, std::span<const std::string> args);
+int plan_gpt(Session& session, std::span<const std::string> args);
 int simulate(Session& session, std::span<const std::string> args);
 int fewbit(Session& session, std::span<const std::string> args);
 int data_synth(Session& session, std::span<const std::string> args);

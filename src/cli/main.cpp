@@ -17,9 +17,11 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 16> commands{{
+constexpr std::array<Command, 19> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
+    {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
+    {"sample", "", "text from a trained GPT", &sample},
     {"predict", "", "classify images", &predict},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
@@ -29,6 +31,7 @@ constexpr std::array<Command, 16> commands{{
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
+    {"plan", "gpt", "the memory and operations that training a GPT takes", &plan_gpt},
     {"simulate", "", "updates of very many workers in one process, and what they take on a cluster", &simulate},
     {"fewbit", "", "the few-bit table of an activation function, and its picture", &fewbit},
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
@@ -82,10 +85,9 @@ const Command& find_command(std::vector<std::string>& args) {
   }
   args.erase(args.begin());
   std::string kind;
-  if (!kinds.front().empty()) {
-    if (args.empty() || args.front().starts_with('-')) {
-      fail(ErrorKind::usage, "{}: expected what: {}", verb, fmt::join(kinds, ", "));
-    }
+  const bool has_kind = !args.empty() && !args.front().starts_with('-');
+  if (!kinds.front().empty() || (kinds.size() > 1 && has_kind)) {
+    if (!has_kind) fail(ErrorKind::usage, "{}: expected what: {}", verb, fmt::join(kinds, ", "));
     kind = args.front();
     args.erase(args.begin());
   }

@@ -74,6 +74,13 @@ void Terminal::line(std::string_view text) {
   last_kept_ = Clock::now();
 }
 
+void Terminal::write(std::string_view text) {
+  if (quiet_) return;
+  clear_live_line();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
 void Terminal::update(std::string_view text) {
   if (quiet_) return;
   const Clock::time_point now = Clock::now();

@@ -27,6 +27,8 @@ class Terminal final : public ProgressSink {
   }
   // A line on the standard output; `text` may hold several.
   void line(std::string_view text) override;
+  // A part of a result, as it is, on the standard output alone.
+  void write(std::string_view text);
   // Rewrites the live line; where the output is no terminal, a line at most every ten seconds.
   void update(std::string_view text) override;
   // On the standard error, behind "bitloom: ".

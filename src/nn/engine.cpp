@@ -75,6 +75,8 @@ void Engine::read(const Tensor& tensor, DType dtype, std::span<std::byte> bytes)
   backend_->read(tensor.data(), bytes);
 }
 
+bool Engine::supports(DType values) const { return backend_->supports(values); }
+
 void Engine::synchronize() { backend_->synchronize(); }
 
 }  // namespace bitloom::nn

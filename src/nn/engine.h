@@ -28,6 +28,8 @@ class Engine {
 
   Device device() const;
   const std::string& backend_name() const { return name_; }
+  // Whether ops have values of this type here.
+  bool supports(DType values) const;
   Pool& pool() { return *pool_; }
   Backend& backend() { return *backend_; }
 

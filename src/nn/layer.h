@@ -63,6 +63,8 @@ class Layer {
   virtual double cost(const Shape& x) const = 0;
   // Bytes that forward puts into the stash. values: V.
   virtual std::uint64_t stash_bytes(const Shape& x, DType values) const = 0;
+  // Whether x itself is among them.
+  virtual bool keeps_input() const { return false; }
   // Bytes in stashes at once during forward and backward, at most.
   virtual std::uint64_t peak_stash_bytes(const Shape& x, DType values) const { return stash_bytes(x, values); }
 };
@@ -96,6 +98,7 @@ class Sequence final : public Layer {
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
   std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return !layers_.empty() && layers_.front()->keeps_input(); }
 
  private:
   std::vector<LayerPointer> layers_;

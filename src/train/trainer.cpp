@@ -83,21 +83,27 @@ StepReport Trainer::step() {
   return report;
 }
 
-Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
+void Trainer::averaged(const std::function<void()>& f) {
   optimizer_->swap_averages();
-  Loss loss;
-  nn::Pass pass = make_pass(step, nullptr);
   try {
-    for (pass.micro_batch = first; pass.micro_batch < first + count; ++pass.micro_batch) {
-      const Loss part = task_.run(pass, 0);
-      loss.sum += part.sum;
-      loss.count += part.count;
-    }
+    f();
   } catch (...) {
     optimizer_->swap_averages();
     throw;
   }
   optimizer_->swap_averages();
+}
+
+Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
+  Loss loss;
+  nn::Pass pass = make_pass(step, nullptr);
+  averaged([&] {
+    for (pass.micro_batch = first; pass.micro_batch < first + count; ++pass.micro_batch) {
+      const Loss part = task_.run(pass, 0);
+      loss.sum += part.sum;
+      loss.count += part.count;
+    }
+  });
   return loss;
 }
 

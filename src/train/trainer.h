@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,6 +59,9 @@ class Trainer {
   // Mean loss of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
+
+  // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
+  void averaged(const std::function<void()>& f);
 
   std::uint64_t steps() const { return step_; }
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }

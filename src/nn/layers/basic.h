@@ -27,6 +27,7 @@ class Linear final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return true; }
 
   // Forward and backward for layers that keep x themselves.
   Tensor apply(Pass& pass, const Tensor& x) const;
@@ -49,6 +50,7 @@ class LayerNorm final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return true; }
 
  private:
   std::string name_;
@@ -67,6 +69,7 @@ class Activate final : public Layer {
   Shape output(const Shape& x) const override { return x; }
   double cost(const Shape& x) const override { return 10 * static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return bits_ == 0; }
 
  private:
   const Activation& activation_;

@@ -34,6 +34,7 @@ class Residual final : public Layer {
   double cost(const Shape& x) const override { return branch_->cost(x) + static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return branch_->stash_bytes(x, values); }
   std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override { return branch_->peak_stash_bytes(x, values); }
+  bool keeps_input() const override { return branch_->keeps_input(); }
 
  private:
   LayerPointer branch_;
@@ -55,8 +56,9 @@ class Recomputed final : public Layer {
   double cost(const Shape& x) const override { return layer_->cost(x); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
   std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override {
-    return stash_bytes(x, values) + layer_->peak_stash_bytes(x, values);
+    return (layer_->keeps_input() ? 0 : stash_bytes(x, values)) + layer_->peak_stash_bytes(x, values);
   }
+  bool keeps_input() const override { return true; }
 
  private:
   LayerPointer layer_;

@@ -23,6 +23,7 @@ class Convolution final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
+  bool keeps_input() const override { return true; }
 
  private:
   std::string name_;
@@ -45,6 +46,7 @@ class BatchNorm final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return true; }
 
  private:
   void make_averages(Engine& engine, DType parameters);

@@ -63,6 +63,7 @@ class SelfAttention final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  bool keeps_input() const override { return true; }
 
  private:
   AttentionShape shape() const;
@@ -85,6 +86,7 @@ class Embedding final : public Layer {
   Shape output(const Shape& ids) const override;
   double cost(const Shape& ids) const override { return static_cast<double>(ids.size() * width_); }
   std::uint64_t stash_bytes(const Shape& ids, DType values) const override;
+  bool keeps_input() const override { return true; }
   Parameter& tokens() { return tokens_; }
 
  private:

@@ -1,0 +1,65 @@
+#include "models/gpt/memory.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "models/gpt/language_task.h"
+#include "train/memory.h"
+
+namespace bitloom::models {
+
+GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const train::TrainOptions& options) {
+  Gpt net(config);
+  const nn::Shape ids = {sequences, config.context};
+  const train::MemoryNeeds needs = train::predict_memory(net, ids, options);
+  GptMemory memory{needs.parameters, needs.gradients, needs.optimizer, needs.stash, 0};
+  const std::uint64_t hidden = ids.size() * config.width * dtype_size(options.values);
+  // Either logits beside the hidden states and their gradients, or what is in a feed-forward part at once.
+  memory.activations = std::max(2 * hidden + LanguageTask::workspace_bytes(config, ids.size(), options.values), 10 * hidden);
+  return memory;
+}
+
+double paper_saving(const GptConfig& config, unsigned bits) {
+  // Numbers per token and layer, in widths. Inputs of: two norms, three products (qkv, projection, first), the second product
+  // (4); queries, keys and values (3).
+  constexpr double products = 5 + 4 + 3;
+  // Softmax's results, these dropped out, and a mask of a byte per number.
+  const double attention = (2 + 0.25) * static_cast<double>(config.heads * config.context) / static_cast<double>(config.width);
+  const double activation = config.activation == "gelu_tanh" ? 4 * 4 : 4;
+  return activation * (1 - bits / 32.0) / (products + attention + activation);
+}
+
+std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
+                               std::uint64_t limit) {
+  constexpr std::size_t enough = 4096;  // tokens
+  std::size_t chosen = 0;
+  for (std::size_t sequences = 1; sequences <= batch; ++sequences) {
+    if (batch % sequences != 0) continue;
+    const std::uint64_t need = predict_memory(config, sequences, options).total();
+    if (need > limit && chosen == 0) {
+      fail(ErrorKind::usage,
+           "--micro-batch: one sequence takes {}, more than the {} there are; --recompute block, --activation-bits 3, "
+           "--dtype bf16, a smaller net or a shorter --context take less",
+           format_bytes(need), format_bytes(limit));
+    }
+    if (need > limit) break;
+    chosen = sequences;
+    if (sequences * config.context >= enough) break;
+  }
+  return chosen;
+}
+
+std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit) {
+  const auto fits = [&](std::size_t sequences) { return predict_memory(config, sequences, options).total() <= limit; };
+  if (!fits(1)) return 0;
+  std::size_t low = 1;
+  while (fits(2 * low)) low *= 2;
+  for (std::size_t high = 2 * low; high - low > 1;) {
+    const std::size_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace bitloom::models

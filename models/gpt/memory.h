@@ -1,0 +1,37 @@
+// What training a GPT takes, told before any memory is asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "models/gpt/config.h"
+#include "train/trainer.h"
+
+namespace bitloom::models {
+
+// Peaks in bytes, as nn::Pool counts them.
+struct GptMemory {
+  std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
+  std::uint64_t activations = 0;  // on their way, logits included: at most about so much
+
+  std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations; }
+};
+
+// Under micro-batches of so many sequences of the context's length.
+GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const train::TrainOptions& options);
+
+// The share of what a forward pass keeps that `bits` bits for every activation's input save, as Novikov et al. 2022 count it
+// (seed 003, table 2): for a PyTorch of that time, in f32, in blocks alone, with attention's T x T matrices. Its GELU by tanh
+// keeps four tensors, all other activations one; see memory.cpp. GPT-2: 42, 41, 39, 38%; RoBERTa-base: 16, 15, 15, 14%.
+double paper_saving(const GptConfig& config, unsigned bits);
+
+// The micro-batch for batches of so many sequences: the smallest divisor of the batch that has 4096 tokens, since more are
+// not faster; or, where that takes more than `limit` bytes, the largest that does not. Throws Error(usage) that says what one
+// sequence takes if that is too much.
+std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
+                               std::uint64_t limit);
+
+// The most sequences whose predict_memory() is at most `limit`; 0: not even one.
+std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit);
+
+}  // namespace bitloom::models

@@ -1,0 +1,148 @@
+// bitloom sample: text from a trained GPT.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/model_source.h"
+#include "cli/options.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "models/gpt/model_file.h"
+#include "models/gpt/sampler.h"
+
+namespace bitloom::cli {
+namespace {
+
+struct SampleSettings {
+  std::vector<std::string> model;
+  std::string prompt;
+  std::string prompt_file;
+  models::SampleOptions sampling;
+  bool no_cache = false;
+  std::string values = "f32";
+  std::string backend;
+
+  void declare(Options& options) {
+    constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+    options.arguments(model, "MODEL|RUN", 1, 1);
+    options.group("Sampling");
+    options.text("prompt", prompt, "TEXT", "what the samples go on from; \"\": the end of a document");
+    options.text("prompt-file", prompt_file, "FILE", "a file with the prompt, instead of --prompt");
+    options.count("tokens", sampling.tokens, 1, any_count, "tokens of a sample, at most");
+    options.count("count", sampling.count, 1, 100000, "samples");
+    options.number("temperature", sampling.temperature, 0, 1e6,
+                   "logits are divided by it: less is likelier; 0: always the likeliest token");
+    options.count("top-k", sampling.top_k, 0, any_count, "draw from the K likeliest tokens alone; 0: from all");
+    options.number("top-p", sampling.top_p, 0, 1, "draw from the fewest likeliest tokens that have this probability together",
+                   true);
+    options.count("seed", sampling.seed, 0, any_count, "of the draws");
+    options.flag("no-cache", no_cache, "compute all tokens anew for every token: slow, and the same text");
+    options.choice("dtype", values, {"f32", "bf16"}, "of activations and of the matrices that products read");
+    options.text("backend", backend, "NAME", "which implementation computes; \"\": the device's own");
+  }
+};
+
+// Writes text as it comes, as far as it is whole characters: a token may hold a part of one.
+class Stream {
+ public:
+  Stream(Terminal& terminal, const data::Tokenizer& tokenizer, std::span<const std::int32_t> prompt)
+      : terminal_(terminal),
+        tokenizer_(tokenizer),
+        tokens_(prompt.begin(), prompt.end()),
+        written_(tokenizer.decode(prompt).size()) {}
+  void put(std::int32_t token) {
+    tokens_.push_back(token);
+    flush(false);
+  }
+  void finish() { flush(true); }
+
+ private:
+  void flush(bool all) {
+    const std::string text = tokenizer_.decode(tokens_);
+    std::size_t end = text.size();
+    // Back over what continues a character, if its beginning asks for more than there is.
+    for (std::size_t back = 1; !all && back <= 4 && back <= text.size(); ++back) {
+      const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+      if ((byte & 0xC0U) == 0x80U) continue;
+      const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+      if (length > back) end = text.size() - back;
+      break;
+    }
+    if (end <= written_) return;
+    terminal_.write(std::string_view(text).substr(written_, end - written_));
+    written_ = end;
+  }
+
+  Terminal& terminal_;
+  const data::Tokenizer& tokenizer_;
+  std::vector<std::int32_t> tokens_;
+  std::size_t written_ = 0;
+};
+
+int run_samples(Session& session, SampleSettings& settings) {
+  const std::filesystem::path path = find_model(settings.model.front());
+  nn::Engine engine({}, settings.backend);
+  const models::LoadedGpt loaded = models::load_gpt(engine, path, settings.values == "bf16" ? DType::bf16 : DType::f32);
+  const data::Tokenizer& tokenizer = *loaded.tokenizer;
+  if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
+  std::vector<std::int32_t> prompt = data::encode(tokenizer, settings.prompt);
+  if (prompt.empty()) prompt.push_back(tokenizer.end_of_text());
+  models::SampleOptions& sampling = settings.sampling;
+  sampling.end = tokenizer.end_of_text();
+  sampling.cache = !settings.no_cache;
+  const bool streams = sampling.count == 1;
+  if (streams) session.terminal.write(settings.prompt);
+  Stream stream(session.terminal, tokenizer, prompt);
+  std::uint64_t drawn = 0;
+  const Clock::time_point start = Clock::now();
+  const auto samples = models::sample(engine, *loaded.net, prompt, sampling, [&](std::size_t, std::int32_t token) {
+    ++drawn;
+    if (streams && token != sampling.end) stream.put(token);
+    return !stop_requested();
+  });
+  const double seconds = seconds_since(start);
+  if (streams) {
+    stream.finish();
+    session.terminal.write("\n");
+  } else {
+    for (std::size_t s = 0; s < samples.size(); ++s) {
+      std::vector<std::int32_t> whole = prompt;
+      whole.insert(whole.end(), samples[s].begin(), samples[s].end());
+      session.terminal.print("--- {} of {}\n{}", s + 1, samples.size(), tokenizer.decode(whole));
+    }
+  }
+  session.terminal.error(fmt::format("{} tokens, {:.0f} tokens/s{}", drawn,
+                                     static_cast<double>(drawn) / std::max(seconds, 1e-9),
+                                     stop_requested() ? "; interrupted" : ""));
+  return stop_requested() ? exit_interrupted : exit_done;
+}
+
+}  // namespace
+
+int sample(Session& session, std::span<const std::string> args) {
+  SampleSettings settings;
+  Options options("bitloom sample MODEL|RUN [--prompt TEXT] [options]",
+                  "Writes text that a GPT draws token by token behind a prompt, to the standard output; the speed goes to the\n"
+                  "standard error.");
+  settings.declare(options);
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  if (!settings.prompt.empty() && !settings.prompt_file.empty()) {
+    fail(ErrorKind::usage, "--prompt-file: '{}', but there is --prompt too; expected one of them", settings.prompt_file);
+  }
+  choose_threads(session.comm);
+  catch_stop_signals();
+  int code = exit_done;
+  session.on_root([&] { code = run_samples(session, settings); });
+  return code;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,278 @@
+// bitloom train gpt: options, text and run folder in, train::run, a summary out.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/gpt_options.h"
+#include "cli/model_source.h"
+#include "cli/run_folder.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "cli/text_source.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/memory.h"
+#include "core/version.h"
+#include "models/gpt/language_task.h"
+#include "models/gpt/memory.h"
+#include "models/gpt/model_file.h"
+#include "nn/measure.h"
+#include "train/run.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr double measured_seconds = 0.3;  // of the matmul peak
+
+// What checkpoints have to agree with, in words.
+std::string identity_of(const GptSettings& settings, const models::GptConfig& config, const train::TrainOptions& options,
+                        const TextSource& text) {
+  const Json json = {{"net", to_json(config)},
+                     {"activation_bits", config.activation_bits},
+                     {"batch", settings.batch},
+                     {"peak", options.rate.peak},
+                     {"optimizer",
+                      {options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay, options.optimizer.clip,
+                       options.optimizer.average}},
+                     {"dtype", settings.values},
+                     {"seed", settings.seed},
+                     {"text", text.fingerprint}};
+  return json.dump();
+}
+
+// Reads the options; with --resume those of the run fill in what was not given.
+bool read_options(Session& session, std::span<const std::string> args, Options& options, GptSettings& settings) {
+  settings.declare(options, true);
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return false;
+  }
+  if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
+    const std::string out = options.raw("out");
+    if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
+    const fs::path ini = fs::path(out) / options_file;
+    if (!fs::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
+    options.read_ini(read_text(ini), ini.string(), Options::Source::run);
+  }
+  options.finish();
+  if (settings.data.empty())
+    fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
+  if (settings.out.empty()) settings.out = default_folder(settings.net);
+  settings.data = fs::absolute(settings.data).lexically_normal().string();
+  return true;
+}
+
+// Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
+// which is "step" 0 of the validation text, one behind the other.
+class Training {
+ public:
+  Training(Session& session, GptSettings& settings, const Options& options)
+      : session_(session),
+        settings_(settings),
+        engine_(nn::parse_device("--device", settings.device), settings.backend),
+        text_(open_text(session.terminal, settings)),
+        config_(settings.make_config(text_.tokenizer->size())),
+        train_options_(settings.make_options()),
+        net_(config_),
+        training_(text_.train, config_.context, settings.seed),
+        ini_(options.to_ini()) {
+    if (!engine_.supports(settings.dtype())) {
+      fail(ErrorKind::usage, "--dtype: {}; backend {} has no values of that type", settings.values, engine_.backend_name());
+    }
+    const std::uint64_t memory = settings.memory != 0 ? settings.memory : available_memory() / 5 * 4;
+    if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
+    micro_batch_ = settings.choose_micro_batch(config_, memory);
+    train_options_.micro_batches = settings.batch / micro_batch_;
+    task_ = std::make_unique<models::LanguageTask>(
+        net_, micro_batch_,
+        [this](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+          fill(step, micro_batch, inputs, targets);
+        });
+    trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_);
+    if (!settings.init.empty() && !settings.resume) initialise();
+  }
+
+  void run();
+
+ private:
+  void initialise() {
+    const fs::path path = find_model(settings_.init);
+    const TensorFile file = TensorFile::load(path, Checksum::required);
+    const models::GptConfig config = models::config_of_file(file, path.string());
+    if (config.parameters() != config_.parameters() || config.width != config_.width) {
+      fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
+           to_json(config_).dump());
+    }
+    models::load_parameters(engine_, file, trainer_->parameters());
+  }
+
+  void fill(std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+    const std::size_t context = config_.context;
+    for (std::size_t s = 0; s < micro_batch_; ++s) {
+      const auto in = inputs.subspan(s * context, context);
+      const auto out = targets.subspan(s * context, context);
+      if (evaluates_) {
+        fill_validation(micro_batch * micro_batch_ + s, in, out);
+      } else {
+        training_.read(step * settings_.batch + micro_batch * micro_batch_ + s, in, out);
+      }
+    }
+  }
+
+  // Sequence n of the validation text: tokens n T .. n T + T, the last ones with targets that do not count.
+  void fill_validation(std::size_t n, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+    std::fill(inputs.begin(), inputs.end(), 0);
+    std::fill(targets.begin(), targets.end(), -1);
+    const std::size_t size = text_.validation.size();
+    const std::size_t begin = n * config_.context;
+    if (n >= validation_sequences() || begin + 1 >= size) return;
+    std::vector<std::int32_t> tokens(std::min(config_.context + 1, size - begin));
+    text_.validation.read(begin, tokens);
+    std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
+    std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+  }
+
+  std::size_t validation_sequences() const {
+    const std::size_t size = text_.validation.size();
+    const std::size_t all = size < 2 ? 0 : (size - 2) / config_.context + 1;
+    return settings_.evaluate_sequences == 0 ? all : std::min(all, settings_.evaluate_sequences);
+  }
+
+  train::Loss evaluate() {
+    evaluates_ = true;
+    const train::Loss loss = trainer_->evaluate(0, 0, (validation_sequences() + micro_batch_ - 1) / micro_batch_);
+    evaluates_ = false;
+    return loss;
+  }
+
+  train::RunOptions run_options();
+  void announce(double peak) const;
+  void summarise(const train::RunResult& result);
+
+  Session& session_;
+  GptSettings& settings_;
+  nn::Engine engine_;
+  TextSource text_;
+  models::GptConfig config_;
+  train::TrainOptions train_options_;
+  models::Gpt net_;
+  data::ChunkOrder training_;
+  std::string ini_;
+  std::size_t micro_batch_ = 0;
+  bool evaluates_ = false;
+  std::unique_ptr<models::LanguageTask> task_;
+  std::unique_ptr<train::Trainer> trainer_;
+};
+
+train::RunOptions Training::run_options() {
+  train::RunOptions run;
+  run.folder = settings_.out;
+  run.resume = settings_.resume;
+  run.steps = settings_.steps;
+  run.evaluate_every =
+      settings_.evaluate_every != 0 ? settings_.evaluate_every : std::max<std::size_t>(1, settings_.steps / 20);
+  run.log_every = settings_.log_every;
+  run.checkpoint_seconds = settings_.checkpoint_seconds;
+  run.keep_best = settings_.keep == "best";
+  run.identity = identity_of(settings_, config_, train_options_, text_);
+  run.files = {{options_file, ini_}};
+  run.unit = "tokens";
+  run.stop = [] { return stop_requested(); };
+  const nn::Shape ids = {micro_batch_, config_.context};
+  // A multiplication and an addition each; the backward pass has two products for each of the forward's (seed 002,
+  // section 5.1), what is computed again is not counted.
+  run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
+  run.peak_operations = nn::measure_matmul(engine_, settings_.dtype(), measured_seconds);
+  engine_.pool().reset_peaks();
+  run.start = {{"version", version},
+               {"command", session_.command_line},
+               {"kind", "gpt"},
+               {"net", to_json(config_)},
+               {"parameters", config_.parameters()},
+               {"activation_bits", config_.activation_bits},
+               {"recompute", settings_.recompute},
+               {"batch", settings_.batch},
+               {"micro_batch", micro_batch_},
+               {"dtype", settings_.values},
+               {"train_tokens", text_.train.size()},
+               {"validation_tokens", text_.validation.size()},
+               {"peak_operations", run.peak_operations},
+               {"operations_per_token", run.operations_per_target}};
+  return run;
+}
+
+void Training::announce(double peak) const {
+  Terminal& terminal = session_.terminal;
+  terminal.print("net '{}': {} parameters, {} layers of width {}, context {}; {} tokenizer, {} tokens", settings_.net,
+                 format_count(config_.parameters()), config_.layers, config_.width, config_.context, text_.tokenizer->kind(),
+                 config_.vocabulary);
+  terminal.print("text: {} training tokens in {} documents, {} validation tokens", format_count(text_.train.size()),
+                 format_count(text_.train.documents()), format_count(text_.validation.size()));
+  terminal.print("{} steps of {} sequences ({} at once), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
+                 settings_.steps, settings_.batch, micro_batch_, settings_.values, engine_.backend_name(), 1e-9 * peak,
+                 settings_.out);
+  const models::GptMemory memory = models::predict_memory(config_, micro_batch_, train_options_);
+  terminal.print("memory: {} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
+                 format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
+                 format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
+}
+
+void Training::run() {
+  const train::RunOptions options = run_options();
+  announce(options.peak_operations);
+  train::RunHooks hooks;
+  if (validation_sequences() != 0) hooks.evaluate = [this] { return evaluate(); };
+  hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
+  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
+  summarise(train::run(*trainer_, options, hooks, progress));
+}
+
+void Training::summarise(const train::RunResult& result) {
+  Terminal& terminal = session_.terminal;
+  const fs::path model = fs::path(settings_.out) / model_file;
+  terminal.print("\ndone in {}: {} tokens, {:.0f} tokens/s over all", format_duration(result.seconds),
+                 format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
+  terminal.print("  {:<22}{:.4f} nats per token", "training loss", result.training_loss);
+  if (result.last_loss) {
+    terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
+                   *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);
+  }
+  terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
+  const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
+  terminal.print("  {:<22}{}: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory of tensors",
+                 format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
+                 peak(nn::Use::optimizer), peak(nn::Use::stash));
+  terminal.print("next:\n  bitloom sample {} --prompt TEXT\n  bitloom eval {} --data FILE\n  bitloom report {}", settings_.out,
+                 settings_.out, settings_.out);
+}
+
+}  // namespace
+
+int train_gpt(Session& session, std::span<const std::string> args) {
+  GptSettings settings;
+  Options options(
+      "bitloom train gpt --data FILE|FOLDER [--net NAME] [--out FOLDER] [options]",
+      "Trains a GPT-style transformer to tell the next token of a text, and writes it to FOLDER/model.safetensors.\n"
+      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
+  if (!read_options(session, args, options, settings)) return exit_done;
+  if (session.comm.size() > 1) {
+    fail(ErrorKind::usage, "train gpt: {} processes; it trains in one, with all cores of the machine", session.comm.size());
+  }
+  choose_threads(session.comm);
+  catch_stop_signals();
+  try {
+    Training(session, settings, options).run();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::interrupted) throw;
+    session.terminal.error(fmt::format("{}\ncontinue with: bitloom train gpt --resume --out {}", error.what(), settings.out));
+    return exit_interrupted;
+  }
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

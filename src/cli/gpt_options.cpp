@@ -1,0 +1,154 @@
+#include "cli/gpt_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "models/gpt/memory.h"
+#include "nn/activation.h"
+
+namespace bitloom::cli {
+namespace {
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+std::vector<std::string> gpt_names() {
+  std::vector<std::string> names;
+  for (const models::NamedGpt& named : models::named_gpts()) names.emplace_back(named.name);
+  return names;
+}
+
+void declare_net(Options& options, GptSettings& settings) {
+  options.group("Net");
+  options.text("net", settings.net, "NAME", fmt::format("its sizes: {}", fmt::join(gpt_names(), ", ")));
+  options.count("layers", settings.layers, 0, 100000, "blocks; 0: as the net has them");
+  options.count("heads", settings.heads, 0, 100000, "of attention, in each block; 0: as the net has them");
+  options.count("width", settings.width, 0, 1000000, "of the residual stream; 0: as the net has it");
+  options.count("context", settings.context, 0, 1000000, "tokens that it sees at once; 0: as the net has it");
+  options.count("vocabulary-multiple", settings.vocabulary_multiple, 0, 1000000,
+                "tables of tokens are padded to a multiple of so many rows; 0: as the net has it");
+  options.number("dropout", settings.dropout, -1, 1, "rate of dropout; less than 0: 0.1");
+  options.text("activation", settings.activation, "NAME",
+               fmt::format("of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
+  options.count("activation-bits", settings.activation_bits, 0, 4,
+                "bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+  options.choice("recompute", settings.recompute, {"none", "block"},
+                 "block: keep of every block its input alone and compute the rest again: less memory, a third more work");
+}
+
+void declare_text(Options& options, GptSettings& settings) {
+  options.group("Text");
+  options.text("data", settings.data, "PATH", "a file of text or JSONL, or a folder that `bitloom data text` made");
+  options.text("tokenizer", settings.tokenizer, "SPEC",
+               "for files of text: bytes, a file of `bitloom tokenizer train`, or a folder with GPT-2's vocab.json and "
+               "merges.txt");
+  options.number("validation", settings.validation_share, 0, 0.99,
+                 "share of the documents that is held back for validation; of a single document, of its end");
+  options.count("split-seed", settings.split_seed, 0, any_count, "which documents are held back");
+  options.text("documents", settings.documents, "HOW",
+               "what divides a text file into documents: file (nothing), blank-lines, or the line that stands between them");
+  options.text("field", settings.field, "NAME", "of JSONL: the field with the document");
+}
+
+void declare_training(Options& options, GptSettings& settings) {
+  options.group("Training");
+  options.count("steps", settings.steps, 1, any_count, "of the optimiser");
+  options.count("batch", settings.batch, 1, 1000000, "sequences per step");
+  options.text("micro-batch", settings.micro_batch, "N",
+               "sequences at once, a divisor of the batch; auto: what suits the memory. It changes results by rounding alone");
+  options.bytes("memory", settings.memory, "for --micro-batch auto; 0: most of what is available");
+  options.number("learning-rate", settings.rate, 0, 1e3, "at its peak; 0: what suits the net's size");
+  options.number("learning-rate-floor", settings.rate_floor, 0, 1, "where it ends, as a share of the peak");
+  options.text("warmup", settings.warmup, "N", "steps in which it rises; auto: a hundredth of the steps, at most 3000");
+  options.number("beta1", settings.optimizer.beta1, 0, 1, "AdamW's decay of the mean of gradients");
+  options.number("beta2", settings.optimizer.beta2, 0, 1, "AdamW's decay of the mean of squares");
+  options.number("weight-decay", settings.optimizer.decay, 0, 1e3, "of matrices, per step and learning rate");
+  options.number("clip", settings.optimizer.clip, 0, 1e9, "largest norm of all gradients together; 0: any");
+  options.number("average", settings.optimizer.average, 0, 1,
+                 "decay of a moving average of the parameters, which becomes the model; 0: none");
+  options.choice("dtype", settings.values, {"f32", "bf16"}, "of activations and of the matrices that products read");
+  options.count("seed", settings.seed, 0, any_count, "of everything random");
+}
+
+void declare_run(Options& options, GptSettings& settings) {
+  options.group("Run");
+  options.transient(true);
+  options.text("out", settings.out, "FOLDER",
+               "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
+  options.flag("resume", settings.resume, "continue the run in --out; its options need not be repeated");
+  options.text("config", settings.config_file, "FILE",
+               "options from an INI file, a line `name = value` each; the command line overrides it");
+  options.transient(false);
+  options.text("init", settings.init, "MODEL", "begin with the parameters of a model of the same sizes");
+  options.text("device", settings.device, "NAME", "cpu");
+  options.text("backend", settings.backend, "NAME",
+               fmt::format("which implementation computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
+  options.count("evaluate-every", settings.evaluate_every, 0, any_count,
+                "steps between evaluations on the validation text; 0: a twentieth of all");
+  options.count("evaluate-sequences", settings.evaluate_sequences, 0, any_count,
+                "sequences of the validation text that an evaluation takes; 0: all");
+  options.choice("keep", settings.keep, {"best", "last"}, "the model: of the best evaluation or of the last step");
+  options.count("log-every", settings.log_every, 1, any_count, "steps that a line of metrics.jsonl sums up");
+  options.number("checkpoint-seconds", settings.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
+}
+
+}  // namespace
+
+void GptSettings::declare(Options& options, bool runs) {
+  declare_net(options, *this);
+  if (runs) declare_text(options, *this);
+  declare_training(options, *this);
+  if (runs) declare_run(options, *this);
+}
+
+models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
+  models::GptConfig config = models::config_of(models::find_gpt(net));
+  if (layers != 0) config.layers = layers;
+  if (heads != 0) config.heads = heads;
+  if (width != 0) config.width = width;
+  if (context != 0) config.context = context;
+  if (vocabulary_multiple != 0) config.vocabulary_multiple = vocabulary_multiple;
+  if (dropout >= 0) config.dropout = dropout;
+  config.vocabulary = vocabulary;
+  config.activation = activation;
+  config.activation_bits = static_cast<unsigned>(activation_bits);
+  config.recompute = recompute == "block";
+  check(config);
+  return config;
+}
+
+DType GptSettings::dtype() const { return values == "bf16" ? DType::bf16 : DType::f32; }
+
+train::TrainOptions GptSettings::make_options() const {
+  train::TrainOptions options;
+  options.values = dtype();
+  options.optimizer = optimizer;
+  options.seed = seed;
+  options.rate.peak = rate > 0 ? rate : models::find_gpt(net).rate;
+  options.rate.floor = rate_floor * options.rate.peak;
+  options.rate.warmup = std::min<std::uint64_t>(3000, steps / 100);
+  if (warmup != "auto") {
+    const auto number = parse_int(warmup);
+    if (!number || *number < 0) fail(ErrorKind::usage, "--warmup: '{}' is neither 'auto' nor a number of steps", warmup);
+    options.rate.warmup = static_cast<std::uint64_t>(*number);
+  }
+  if (options.rate.warmup >= steps) {
+    fail(ErrorKind::usage, "--warmup: {}; expected fewer than the {} steps", options.rate.warmup, steps);
+  }
+  options.rate.decay = steps - options.rate.warmup;
+  check(options);
+  return options;
+}
+
+std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::uint64_t limit) const {
+  if (micro_batch == "auto") return models::choose_micro_batch(config, batch, make_options(), limit);
+  const auto number = parse_int(micro_batch);
+  if (!number || *number < 1 || batch % static_cast<std::size_t>(*number) != 0) {
+    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of the batch, {}", micro_batch, batch);
+  }
+  return static_cast<std::size_t>(*number);
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,75 @@
+#include "cli/text_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "data/text/prepare.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names in a folder of `bitloom data text`.
+constexpr const char* train_tokens_file = "train.tokens";
+constexpr const char* validation_tokens_file = "validation.tokens";
+constexpr const char* tokenizer_file = "tokenizer";
+
+// The sizes, the tokenizer and the tokens at both ends: to read all of a large file would take as long as an epoch.
+std::string fingerprint_of(const TextSource& source) {
+  constexpr std::size_t looked_at = 1 << 16;
+  Hasher hasher;
+  for (const data::TokenFile* file : {&source.train, &source.validation}) {
+    hasher.update(file->size()).update(file->documents()).update(std::string_view(file->tokenizer_hash()));
+    std::vector<std::int32_t> tokens(std::min(file->size(), looked_at));
+    for (const std::uint64_t begin : {std::uint64_t{0}, static_cast<std::uint64_t>(file->size() - tokens.size())}) {
+      file->read(begin, tokens);
+      for (const std::int32_t token : tokens) hasher.update(token);
+    }
+  }
+  return hasher.finish().hex();
+}
+
+// What `bitloom data text` left in a folder.
+void open_folder(const fs::path& folder, TextSource& source) {
+  for (const char* name : {train_tokens_file, validation_tokens_file, tokenizer_file}) {
+    if (!fs::exists(folder / name)) {
+      fail(ErrorKind::data, "--data: {}: there is no {}; expected a folder that `bitloom data text` made", folder.string(),
+           name);
+    }
+  }
+  source.tokenizer = data::load_tokenizer((folder / tokenizer_file).string());
+  source.train = data::TokenFile::open(folder / train_tokens_file);
+  source.validation = data::TokenFile::open(folder / validation_tokens_file);
+  const std::string hash = data::tokenizer_hash(*source.tokenizer);
+  for (const data::TokenFile* file : {&source.train, &source.validation}) {
+    if (file->tokenizer_hash() != hash || file->vocabulary() != source.tokenizer->size()) {
+      fail(ErrorKind::data, "--data: {}: its {} tokens file is of another tokenizer ({} tokens) than the one beside it ({})",
+           folder.string(), file == &source.train ? "training" : "validation", file->vocabulary(), source.tokenizer->size());
+    }
+  }
+}
+
+}  // namespace
+
+TextSource open_text(Terminal& terminal, const GptSettings& settings) {
+  TextSource source;
+  if (!fs::exists(settings.data)) fail(ErrorKind::data, "--data: {}: there is no such file or folder", settings.data);
+  if (fs::is_directory(settings.data)) {
+    open_folder(settings.data, source);
+  } else {
+    source.tokenizer = data::load_tokenizer(settings.tokenizer);
+    const data::TextInput input{{settings.data}, settings.documents, settings.field};
+    data::TokenSplits splits =
+        data::prepare_text(input, *source.tokenizer, settings.validation_share, settings.split_seed, &terminal);
+    source.train = data::TokenFile(std::move(splits.train));
+    source.validation = data::TokenFile(std::move(splits.validation));
+  }
+  source.fingerprint = fingerprint_of(source);
+  return source;
+}
+
+}  // namespace bitloom::cli

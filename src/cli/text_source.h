@@ -1,0 +1,23 @@
+// The text that a command trains on or measures by: a folder of token files, or files that are tokenised in memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/gpt_options.h"
+#include "cli/terminal.h"
+#include "data/text/token_file.h"
+#include "data/text/tokenizer.h"
+
+namespace bitloom::cli {
+
+struct TextSource {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  data::TokenFile train, validation;
+  std::string fingerprint;  // of text and tokenizer: runs on the same have the same
+};
+
+// What --data, --tokenizer and --validation say. Throws Error(usage) that names the option, or Error(data) that names the file.
+TextSource open_text(Terminal& terminal, const GptSettings& settings);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,27 @@
+// From files of text to the tokens that training and validation read.
+#pragma once
+
+#include <cstdint>
+
+#include "core/progress.h"
+#include "data/text/documents.h"
+#include "data/text/token_file.h"
+#include "data/text/tokenizer.h"
+
+namespace bitloom::data {
+
+struct TokenSplits {
+  TokenFile::Content train, validation;
+};
+
+// Seed 002, section 4.2: 29 documents for training to 1 for validation.
+inline constexpr double default_validation_share = 1.0 / 30;
+
+// Tokenizes all documents, in order, several at once. The share of them that `seed` draws is for validation, rounded, 1 at
+// least. Where the share is less than one document it is the end of the text instead, from the first line that begins in that
+// share of its bytes: the document that is cut ends in both. `progress` may be null. Throws the errors of for_each_document()
+// and of the tokenizer, Error(usage) for a share that is not from 0 to below 1, and Error(data) if there is no text.
+TokenSplits prepare_text(const TextInput& input, const Tokenizer& tokenizer, double validation_share, std::uint64_t seed,
+                         ProgressSink* progress = nullptr);
+
+}  // namespace bitloom::data

@@ -1,0 +1,259 @@
+#include "train/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <memory>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/metrics.h"
+#include "train/checkpoint.h"
+
+namespace bitloom::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Metadata of checkpoints.
+constexpr const char* state_key = "bitloom.run";
+constexpr const char* identity_key = "bitloom.run.identity";
+
+std::string time_of_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+class Run {
+ public:
+  Run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress)
+      : trainer_(trainer), options_(options), hooks_(hooks), progress_(progress) {}
+
+  RunResult execute() {
+    open_folder();
+    const std::uint64_t first = trainer_.steps();
+    checkpoint_time_ = Clock::now();
+    started_ = Clock::now();
+    while (trainer_.steps() < options_.steps) {
+      step();
+      const bool last = trainer_.steps() == options_.steps;
+      if (last || trainer_.steps() % options_.log_every == 0) log();
+      const bool due = options_.evaluate_every != 0 && trainer_.steps() % options_.evaluate_every == 0;
+      if (last || due) evaluate();
+      if (last) continue;
+      if (options_.stop && options_.stop()) {
+        write_checkpoint();
+        fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
+      }
+      if (seconds_since(checkpoint_time_) >= options_.checkpoint_seconds) write_checkpoint();
+    }
+    result_.steps = trainer_.steps() - first;
+    finish();
+    return result_;
+  }
+
+ private:
+  // A checkpoint comes first and the model last: where both are there, the run has all its steps.
+  void open_folder() {
+    std::error_code error;
+    fs::create_directories(options_.folder, error);
+    if (error) fail(ErrorKind::io, "--out: {}: {}", options_.folder.string(), error.message());
+    lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
+    const bool has_checkpoint = !list_checkpoints(options_.folder).empty();
+    const bool has_run =
+        has_checkpoint || fs::exists(options_.folder / run_model_name) || fs::exists(options_.folder / run_metrics_name);
+    if (has_run && !options_.resume) {
+      fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
+           options_.folder.string());
+    }
+    if (options_.resume && !has_run) fail(ErrorKind::usage, "--resume: there is no run in {}", options_.folder.string());
+    std::uint64_t metrics_size = 0;
+    if (has_checkpoint) metrics_size = load_checkpoint();
+    for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
+    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run_metrics_name);
+    metrics_->truncate_to(metrics_size);
+    Json start = options_.start;
+    start["event"] = "start";
+    start["time"] = time_of_day();
+    start["step"] = trainer_.steps();
+    start["steps"] = options_.steps;
+    metrics_->write(start);
+  }
+
+  // Gives the size of the metrics at that time.
+  std::uint64_t load_checkpoint() {
+    FoundCheckpoint found = read_newest_checkpoint(options_.folder);
+    for (const std::string& damaged : found.damaged) {
+      progress_.line(fmt::format("warning: {} is damaged; going on from {}", damaged, found.path.string()));
+    }
+    if (const std::string& identity = found.file.get_metadata(identity_key); identity != options_.identity) {
+      fail(ErrorKind::usage, "--resume: {} was written with other options or data: {}; now: {}", found.path.string(), identity,
+           options_.identity);
+    }
+    const Json state = Json::parse(found.file.get_metadata(state_key), nullptr, false);
+    if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
+    trainer_.load(found.file);
+    if (trainer_.steps() >= options_.steps) {
+      fail(ErrorKind::usage, "--resume: the run in {} has its {} steps; more of them need a larger --steps",
+           options_.folder.string(), trainer_.steps());
+    }
+    result_.targets = state.value("targets", std::uint64_t{0});
+    result_.seconds = state.value("seconds", 0.0);
+    if (state.contains("best_loss")) {
+      result_.best_loss = state["best_loss"].get<double>();
+      result_.best_step = state.value("best_step", std::uint64_t{0});
+    }
+    earlier_seconds_ = result_.seconds;
+    progress_.line(fmt::format("going on from step {} ({})", trainer_.steps(), found.path.string()));
+    return state.value("metrics_size", std::uint64_t{0});
+  }
+
+  void step() {
+    const StepReport report = trainer_.step();
+    result_.targets += report.targets;
+    interval_.targets += report.targets;
+    interval_.seconds += report.seconds;
+    interval_.loss += report.loss * static_cast<double>(report.targets);
+    interval_.norm = std::max(interval_.norm, report.gradient_norm);
+    interval_.skipped += report.skipped ? 1 : 0;
+    interval_.last = report;
+    show(report);
+  }
+
+  double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
+
+  std::string rate_text(std::uint64_t targets, double seconds) const {
+    const double rate = static_cast<double>(targets) / std::max(seconds, 1e-9);
+    std::string text = fmt::format("{} {}/s", format_count(static_cast<std::uint64_t>(rate)), options_.unit);
+    if (options_.operations_per_target > 0 && options_.peak_operations > 0) {
+      text +=
+          fmt::format(", {:.0f}% of the matmul peak", 100 * rate * options_.operations_per_target / options_.peak_operations);
+    }
+    return text;
+  }
+
+  void show(const StepReport& report) {
+    // Of this process, without evaluations: what is to come takes as long.
+    training_seconds_ += report.seconds;
+    ++steps_here_;
+    const double left =
+        training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(options_.steps - trainer_.steps());
+    progress_.update(fmt::format("step {}/{}: loss {:.4f}, learning rate {:.3g}, gradient norm {:.2f}, {}, ends in {}",
+                                 trainer_.steps(), options_.steps, report.loss, report.rate, report.gradient_norm,
+                                 rate_text(report.targets, report.seconds), format_duration(left)));
+  }
+
+  void log() {
+    if (interval_.targets == 0) return;
+    result_.training_loss = interval_.loss / static_cast<double>(interval_.targets);
+    Json line = {{"event", "step"},
+                 {"step", trainer_.steps()},
+                 {"loss", result_.training_loss},
+                 {"rate", interval_.last.rate},
+                 {"gradient_norm", interval_.norm},
+                 {"targets", result_.targets},
+                 {"seconds", elapsed()},
+                 {"targets_per_second", static_cast<double>(interval_.targets) / std::max(interval_.seconds, 1e-9)},
+                 {"stash_bytes", interval_.last.stash_bytes},
+                 {"memory_bytes", trainer_.engine().pool().total().peak}};
+    if (interval_.skipped != 0) line["skipped"] = interval_.skipped;
+    if (interval_.last.loss_scale != 1) line["loss_scale"] = interval_.last.loss_scale;
+    metrics_->write(line);
+    interval_ = {};
+  }
+
+  void evaluate() {
+    if (!hooks_.evaluate) return;
+    log();
+    const Loss loss = hooks_.evaluate();
+    const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
+    result_.last_loss = mean;
+    const bool best = !result_.best_loss || mean < *result_.best_loss;
+    metrics_->write(
+        {{"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}});
+    progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}, {}", trainer_.steps(),
+                               options_.steps, result_.training_loss, mean, best ? "" : " (not the best)",
+                               rate_text(result_.targets, elapsed())));
+    if (!best) return;
+    result_.best_loss = mean;
+    result_.best_step = trainer_.steps();
+    if (options_.keep_best) write_model();
+  }
+
+  void write_model() {
+    trainer_.averaged([&] { hooks_.make_model().save(options_.folder / run_model_name); });
+  }
+
+  void write_checkpoint() {
+    log();  // what a checkpoint has behind it is in the metrics
+    metrics_->sync();
+    TensorFile file;
+    trainer_.save(file);
+    Json state = {{"targets", result_.targets}, {"seconds", elapsed()}, {"metrics_size", metrics_->size()}};
+    if (result_.best_loss) {
+      state["best_loss"] = *result_.best_loss;
+      state["best_step"] = result_.best_step;
+    }
+    file.metadata[state_key] = state.dump();
+    file.metadata[identity_key] = options_.identity;
+    train::write_checkpoint(options_.folder, trainer_.steps(), file);
+    checkpoint_time_ = Clock::now();
+  }
+
+  void finish() {
+    if (!options_.keep_best || !result_.best_loss) write_model();
+    result_.seconds = elapsed();
+    result_.memory_bytes = trainer_.engine().pool().total().peak;
+    Json line = {{"event", "result"},
+                 {"steps", trainer_.steps()},
+                 {"targets", result_.targets},
+                 {"seconds", result_.seconds},
+                 {"training_loss", result_.training_loss},
+                 {"memory_bytes", result_.memory_bytes},
+                 {"model_bytes", fs::file_size(options_.folder / run_model_name)}};
+    if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
+    if (result_.best_loss) {
+      line["best_validation_loss"] = *result_.best_loss;
+      line["best_step"] = result_.best_step;
+    }
+    metrics_->write(line);
+    write_checkpoint();
+  }
+
+  struct Interval {
+    std::uint64_t targets = 0;
+    double loss = 0;  // sum
+    double norm = 0;  // the largest
+    double seconds = 0;
+    std::uint64_t skipped = 0;
+    StepReport last;
+  };
+
+  Trainer& trainer_;
+  const RunOptions& options_;
+  const RunHooks& hooks_;
+  ProgressSink& progress_;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  RunResult result_;
+  Interval interval_;
+  Clock::time_point started_, checkpoint_time_;
+  double earlier_seconds_ = 0;
+  double training_seconds_ = 0;
+  std::uint64_t steps_here_ = 0;
+};
+
+}  // namespace
+
+RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress) {
+  if (options.steps == 0) fail(ErrorKind::usage, "--steps: 0; expected at least 1");
+  if (options.log_every == 0) fail(ErrorKind::usage, "--log-every: 0; expected at least 1");
+  return Run(trainer, options, hooks, progress).execute();
+}
+
+}  // namespace bitloom::train

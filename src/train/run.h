@@ -1,0 +1,61 @@
+// A training run in a folder: steps until there are enough, evaluation now and then, metrics, checkpoints, progress, and an
+// end at any moment that another process goes on from, bit by bit.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "core/progress.h"
+#include "core/safetensors.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+
+struct RunOptions {
+  std::filesystem::path folder;  // made if it is not there
+  bool resume = false;
+  std::uint64_t steps = 0;                   // in all
+  std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
+  std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
+  double checkpoint_seconds = 300;           // between checkpoints
+  bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
+  std::string identity;                      // a checkpoint of a run with another is refused
+  std::map<std::string, std::string> files;  // to be written to the folder when the run begins
+  nlohmann::json start;                      // what the metrics' first line has besides the time
+  std::string unit = "targets";              // what progress counts: "tokens"
+  double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: not known
+  double peak_operations = 0;                // that the machine has per second, as measured; 0: not known
+  std::function<bool()> stop;                // asked after every step
+};
+
+struct RunHooks {
+  std::function<Loss()> evaluate;          // may be none
+  std::function<TensorFile()> make_model;  // of the parameters as they are now
+};
+
+struct RunResult {
+  std::uint64_t steps = 0;
+  std::uint64_t targets = 0;        // trained on, in all processes of the run
+  double seconds = 0;               // likewise
+  double training_loss = 0;         // of the last line of metrics
+  std::optional<double> last_loss;  // of the last evaluation
+  std::optional<double> best_loss;
+  std::uint64_t best_step = 0;     // steps done at the best evaluation
+  std::uint64_t memory_bytes = 0;  // of tensors, at most
+};
+
+inline constexpr const char* run_model_name = "model.safetensors";
+inline constexpr const char* run_metrics_name = "metrics.jsonl";
+inline constexpr const char* run_lock_name = ".lock";
+
+// Runs. Throws Error(usage) for a folder that holds a run already, or none to resume, or one that has all its steps;
+// Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with the last good checkpoint and
+// model left as they were; and what Trainer::step() throws.
+RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
+
+}  // namespace bitloom::train

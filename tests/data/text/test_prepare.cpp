@@ -1,0 +1,130 @@
+// From text to the tokens of training and validation.
+#include "data/text/prepare.h"
+
+#include <omp.h>
+
+#include <set>
+
+#include "core/error.h"
+#include "tests/data/text/texts.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::data;
+using namespace bitloom::test;
+
+namespace {
+
+TextInput file_with(const TempDir& folder, const std::string& text, const std::string& documents = "file") {
+  write_file(folder / "text.txt", text);
+  TextInput input;
+  input.files = {(folder / "text.txt").string()};
+  input.documents = documents;
+  return input;
+}
+
+// The documents as text again.
+std::vector<std::string> texts(const TokenFile::Content& content, const Tokenizer& tokenizer) {
+  const TokenFile file(content);
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < file.documents(); ++i) {
+    std::vector<std::int32_t> tokens(file.document_end(i) - file.document_begin(i));
+    file.read(file.document_begin(i), tokens);
+    CHECK(tokens.back() == tokenizer.end_of_text());
+    found.push_back(tokenizer.decode(tokens));
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("one of thirty documents is for validation", "[prepare]") {
+  const TempDir folder;
+  std::string text;
+  for (int i = 0; i < 90; ++i) text += "document " + std::to_string(i) + "\n\n";
+  const TextInput input = file_with(folder, text, "blank-lines");
+  const auto tokenizer = load_tokenizer("bytes");
+  const TokenSplits splits = prepare_text(input, *tokenizer, default_validation_share, 1);
+  const auto train = texts(splits.train, *tokenizer);
+  const auto validation = texts(splits.validation, *tokenizer);
+  CHECK(train.size() == 87);
+  CHECK(validation.size() == 3);
+  std::set<std::string> all(train.begin(), train.end());
+  all.insert(validation.begin(), validation.end());
+  CHECK(all.size() == 90);
+  CHECK(all.contains("document 17\n"));
+  CHECK(splits.train.words + splits.validation.words == 180);
+  CHECK(splits.train.bytes + splits.validation.bytes == text.size() - 90);
+  CHECK(splits.train.vocabulary == 257);
+  CHECK(splits.train.tokenizer_hash == tokenizer_hash(*tokenizer));
+  CHECK(prepare_text(input, *tokenizer, default_validation_share, 1).validation.tokens == splits.validation.tokens);
+  CHECK(prepare_text(input, *tokenizer, default_validation_share, 2).validation.tokens != splits.validation.tokens);
+  CHECK(prepare_text(input, *tokenizer, 0, 1).validation.tokens.empty());
+  CHECK(texts(prepare_text(input, *tokenizer, 0.5, 1).validation, *tokenizer).size() == 45);
+}
+
+TEST_CASE("of few documents the end of the text is for validation, from a line on", "[prepare]") {
+  const TempDir folder;
+  const auto tokenizer = load_tokenizer("bytes");
+  const std::string text = some_text(100);
+  const TokenSplits splits = prepare_text(file_with(folder, text), *tokenizer, 0.1, 1);
+  const auto train = texts(splits.train, *tokenizer);
+  const auto validation = texts(splits.validation, *tokenizer);
+  REQUIRE(train.size() == 1);
+  REQUIRE(validation.size() == 1);
+  CHECK(train[0] + validation[0] == text);
+  CHECK(train[0].back() == '\n');
+  CHECK(validation[0].size() > text.size() / 12);
+  CHECK(validation[0].size() < text.size() / 9);
+
+  // Several documents: those at the end, whole but for the first of them.
+  std::string several;
+  for (int i = 0; i < 5; ++i) several += "d" + std::to_string(i) + " " + some_text(20, 3) + "\n";
+  const TokenSplits cut = prepare_text(file_with(folder, several, "blank-lines"), *tokenizer, 0.15, 1);
+  CHECK(texts(cut.train, *tokenizer).size() == 5);
+  REQUIRE(texts(cut.validation, *tokenizer).size() == 1);
+  CHECK(several.ends_with(texts(cut.validation, *tokenizer)[0] + "\n"));
+
+  // One line without an end: between characters.
+  std::string line;
+  for (int i = 0; i < 101; ++i) line += "\xE6\x97\xA5";
+  const TokenSplits halves = prepare_text(file_with(folder, line), *tokenizer, 0.5, 1);
+  CHECK(halves.train.bytes % 3 == 0);
+  CHECK(halves.train.bytes + halves.validation.bytes == line.size());
+  CHECK(halves.validation.bytes > 140);
+  // A line that is longer than the share is cut as well; what cannot be divided is for training.
+  CHECK(texts(prepare_text(file_with(folder, "abcdefghij\n"), *tokenizer, 0.5, 1).validation, *tokenizer) ==
+        std::vector<std::string>{"fghij\n"});
+  CHECK(prepare_text(file_with(folder, "a"), *tokenizer, 0.01, 1).train.tokens.size() == 2);
+}
+
+TEST_CASE("tokens do not depend on the number of threads", "[prepare]") {
+  const TempDir folder;
+  std::string text;
+  for (unsigned i = 0; i < 300; ++i) text += some_text(3, i) + "\n";
+  const TextInput input = file_with(folder, text, "blank-lines");
+  const auto tokenizer = small_sentencepiece();
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const TokenSplits one = prepare_text(input, *tokenizer, default_validation_share, 1);
+  omp_set_num_threads(4);
+  const TokenSplits four = prepare_text(input, *tokenizer, default_validation_share, 1);
+  omp_set_num_threads(threads);
+  CHECK(one.train.tokens == four.train.tokens);
+  CHECK(one.train.document_ends == four.train.document_ends);
+  CHECK(one.validation.tokens == four.validation.tokens);
+  CHECK(one.train.document_ends.size() == 290);
+}
+
+TEST_CASE("text that cannot be prepared is refused", "[prepare]") {
+  const TempDir folder;
+  const auto tokenizer = load_tokenizer("bytes");
+  CHECK(has(message_of(ErrorKind::data, [&] { prepare_text(file_with(folder, "\n \n"), *tokenizer, 0, 1); }),
+            "there is no text in"));
+  for (const double share : {-0.1, 1.0, std::nan("")}) {
+    CHECK(has(message_of(ErrorKind::usage, [&] { prepare_text(file_with(folder, "a"), *tokenizer, share, 1); }),
+              "for validation"));
+  }
+}
