@@ -17,7 +17,7 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 19> commands{{
+constexpr std::array<Command, 23> commands{{
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
@@ -37,6 +37,10 @@ constexpr std::array<Command, 19> commands{{
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
     {"data", "info", "show what a data set holds", &data_info},
     {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},
+    {"data", "text", "turn text into tokens for training", &data_text},
+    {"data", "clean", "drop short documents and near copies, and find test sets in text", &data_clean},
+    {"tokenizer", "train", "make a tokenizer from text", &tokenizer_train},
+    {"tokenizer", "info", "show a tokenizer and how it divides a text", &tokenizer_info},
 }};
 
 std::string full_name(const Command& command) {
@@ -47,7 +51,7 @@ std::string general_help() {
   std::string text =
       "Usage: bitloom VERB [KIND] [options]\n\n"
       "Bitloom trains bit-packed neural networks on CPUs. `mpirun -n N bitloom train ...` uses N processes.\n\nCommands:\n";
-  for (const Command& command : commands) text += fmt::format("  {:<14} {}\n", full_name(command), command.summary);
+  for (const Command& command : commands) text += fmt::format("  {:<16} {}\n", full_name(command), command.summary);
   return text +
          "\n`bitloom help VERB [KIND]` or `bitloom VERB [KIND] --help` lists a command's options.\n"
          "`bitloom --version` prints the version.\n\n"
@@ -121,7 +125,7 @@ int run_command(Session& session, std::vector<std::string> args) {
   const bool help_flag = args.size() > 1 && (args[1] == "--help" || args[1] == "-h");
   if ((help || help_flag) && asks_for_kinds(args)) {
     for (const Command& command : commands) {
-      if (args.front() == command.verb) session.terminal.print("  bitloom {:<14} {}", full_name(command), command.summary);
+      if (args.front() == command.verb) session.terminal.print("  bitloom {:<16} {}", full_name(command), command.summary);
     }
     session.terminal.print("\n`bitloom {} KIND --help` lists the options.", args.front());
     return exit_done;

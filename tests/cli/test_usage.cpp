@@ -25,7 +25,7 @@ std::vector<std::string> listed_commands(const std::string& help) {
   std::istringstream lines(help.substr(help.find("Commands:\n") + 10));
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line) && line.starts_with("  ");) {
-    const std::string name = line.substr(2, 14);
+    const std::string name = line.substr(2, 16);
     names.push_back(name.substr(0, name.find_last_not_of(' ') + 1));
   }
   return names;
@@ -39,7 +39,7 @@ TEST_CASE("every command has help with defaults", "[usage]") {
   REQUIRE(general.code == 0);
   CHECK(has(general.out, "Exit codes:"));
   const std::vector<std::string> names = listed_commands(general.out);
-  CHECK(names.size() == 19);
+  CHECK(names.size() == 23);
   for (const std::string& name : names) {
     INFO(name);
     std::vector<std::string> args = words(name);
@@ -96,6 +96,26 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"inspect tiny --image-size 32x32", "--image-size: '32x32' is not"},
       {"data synth", "--out: missing"},
       {"info --measured", "did you mean 'measure'?"},
+      {"tokenizer", "tokenizer: expected what: train, info"},
+      {"tokenizer trian", "did you mean 'train'?"},
+      {"tokenizer train", "--input: missing; expected the name of a text file"},
+      {"tokenizer train --input none.txt", "--out: missing"},
+      {"tokenizer train --input a.txt --vocabulary 0 --out x", "--vocabulary: '0' is out of range"},
+      {"tokenizer info", "missing SPEC"},
+      {"tokenizer info byts", "tokenizer 'byts': there is no such file or folder; expected bytes"},
+      {"tokenizer info bytes --merge-dropout 0.1", "merge dropout 0.1 does not go with a tokenizer of kind bytes"},
+      {"tokenizer info bytes --merge-dropout 2", "--merge-dropout: '2' is out of range; expected a number from 0"},
+      {"data text --tokenizer bytes --out x", "--input: missing"},
+      {"data text --input a.txt --out x", "--tokenizer: missing; expected bytes"},
+      {"data text --input a.txt --tokenizer bytes", "--out: missing; expected a folder"},
+      {"data text --input a.txt --tokenizer bytes --out .", "--out: . is there already and not an empty folder; --force"},
+      {"data text --input a.txt --tokenizer bytes --out x --validation 29", "--validation: '29' is no share; expected"},
+      {"data text --input a.txt --tokenizer bytes --out x --validation 0:1", "--validation: '0:1' is no share"},
+      {"data text --input a.txt --tokenizer bytes --out x --validation one", "--validation: 'one' is no share"},
+      {"data clean --input a.txt", "--out: missing; expected the name of a .jsonl file"},
+      {"data clean --input a.txt --out x.txt", "--out: 'x.txt': expected the name of a .jsonl file"},
+      {"data clean --input a.txt --out x.jsonl --jaccard 0", "--jaccard: '0' is out of range; expected a number above 0"},
+      {"data clean --input a.txt --out x.jsonl --jaccard 1.1", "--jaccard: '1.1' is out of range"},
       {"fewbit --function gleu", "--function: unknown function 'gleu'; did you mean 'gelu'?"},
       {"fewbit --bits 9", "--bits: '9' is out of range; expected a whole number from 1 to 8"},
       {"fewbit --interval 5", "--interval: '5' is not LOW,HIGH"},

@@ -1,0 +1,172 @@
+// bitloom data text and clean.
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/text_options.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/text.h"
+#include "data/text/clean.h"
+#include "data/text/prepare.h"
+#include "data/text/tokenizer.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// "29:1", training to validation, or the fraction for validation.
+double parse_share(const std::string& text) {
+  std::optional<double> share = parse_double(text);
+  if (const std::vector<std::string> parts = split(text, ':'); parts.size() == 2) {
+    const auto train = parse_double(parts[0]);
+    const auto validation = parse_double(parts[1]);
+    share.reset();
+    if (train && validation && *train > 0 && *validation >= 0) share = *validation / (*train + *validation);
+  }
+  if (!share || !(*share >= 0 && *share < 1)) {
+    fail(ErrorKind::usage,
+         "--validation: '{}' is no share; expected TRAINING:VALIDATION such as 29:1, or a fraction such as 0.05", text);
+  }
+  return *share;
+}
+
+void print_split(Terminal& terminal, const char* name, const data::TokenFile::Content& content) {
+  const double per_token =
+      content.tokens.empty() ? 0 : static_cast<double>(content.bytes) / static_cast<double>(content.tokens.size());
+  terminal.print("{:<11} {} documents, {} tokens, {} words, {} bytes, {:.3f} bytes per token", name,
+                 content.document_ends.size(), content.tokens.size(), content.words, content.bytes, per_token);
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+std::string kept_lines(const data::CleanResult& result) {
+  std::string lines;
+  for (const data::OwnedDocument& document : result.kept) lines += dump({{"id", document.id}, {"text", document.text}});
+  return lines;
+}
+
+// A line per document that is gone, then one per test set.
+std::string report_lines(const data::CleanResult& result) {
+  std::string lines;
+  for (const data::DroppedDocument& dropped : result.dropped) {
+    Json line{{"document", dropped.id}, {"reason", dropped.reason}, {"tokens", dropped.tokens}};
+    if (!dropped.twin.empty()) line.update({{"twin", dropped.twin}, {"jaccard", dropped.jaccard}});
+    lines += dump(line);
+  }
+  for (const data::TestOverlap& test : result.tests) {
+    lines += dump(
+        {{"test", test.file}, {"ngrams", test.count.ngrams}, {"found", test.count.found}, {"percent", test.count.percent()}});
+  }
+  return lines;
+}
+
+void print_report(Terminal& terminal, const data::CleanResult& result, const data::CleanOptions& options) {
+  const auto shorter = static_cast<std::size_t>(std::count_if(
+      result.dropped.begin(), result.dropped.end(), [](const data::DroppedDocument& each) { return each.reason == "short"; }));
+  std::size_t bytes = 0;
+  for (const data::OwnedDocument& document : result.kept) bytes += document.text.size();
+  terminal.print("{} documents", result.kept.size() + result.dropped.size());
+  terminal.print("  {} dropped: fewer than {} {}", shorter, options.min_tokens,
+                 options.tokenizer == nullptr ? "words" : "tokens");
+  terminal.print("  {} dropped: Jaccard similarity above {} to one that is kept", result.dropped.size() - shorter,
+                 options.jaccard);
+  terminal.print("  {} kept, {} bytes", result.kept.size(), bytes);
+  for (const data::TestOverlap& test : result.tests) {
+    terminal.print("{}: {:.2f} % of {} 8-grams are in what is kept", test.file, test.count.percent(), test.count.ngrams);
+  }
+}
+
+}  // namespace
+
+int data_text(Session& session, std::span<const std::string> args) {
+  std::string out;
+  std::string tokenizer_spec;
+  std::string validation = "29:1";
+  std::size_t seed = 1;
+  bool force = false;
+  TextOptions text;
+  Options options("bitloom data text --input FILE... --tokenizer SPEC --out FOLDER [options]",
+                  "Turns text into tokens for training: train.tokens, validation.tokens and the tokenizer itself.");
+  text.declare(options);
+  options.text("tokenizer", tokenizer_spec, "SPEC", tokenizer_spec_help);
+  options.text("out", out, "FOLDER", "where the files go; must be new or empty");
+  options.text("validation", validation, "SHARE",
+               "documents for training to documents for validation, or the fraction of these; where that is less than a "
+               "document, it is the end of the text");
+  options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "of the choice of documents for validation");
+  options.flag("force", force, "replace files that are there");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  const data::TextInput input = text.input();
+  const double share = parse_share(validation);
+  if (tokenizer_spec.empty()) fail(ErrorKind::usage, "--tokenizer: missing; expected {}", tokenizer_spec_help);
+  session.on_root([&] {
+    require_new_folder(out, force, "a folder");
+    const auto tokenizer = data::load_tokenizer(tokenizer_spec);
+    const data::TokenSplits splits = data::prepare_text(input, *tokenizer, share, seed, &session.terminal);
+    const fs::path folder = out;
+    fs::create_directories(folder);
+    write_atomically(folder / "tokenizer", tokenizer->serialize());
+    data::TokenFile::write(folder / "validation.tokens", splits.validation);
+    data::TokenFile::write(folder / "train.tokens", splits.train);
+    session.terminal.print("{}: {} tokenizer of {} tokens", out, tokenizer->kind(), tokenizer->size());
+    print_split(session.terminal, "train", splits.train);
+    print_split(session.terminal, "validation", splits.validation);
+  });
+  return exit_done;
+}
+
+int data_clean(Session& session, std::span<const std::string> args) {
+  std::string out;
+  std::string tokenizer_spec;
+  bool force = false;
+  data::CleanOptions settings;
+  TextOptions text;
+  Options options("bitloom data clean --input FILE... --out FILE.jsonl [options]",
+                  "Drops short documents and near copies of others, and says how much of test sets stands in what is kept.\n"
+                  "FILE.report.jsonl lists what was dropped and why.");
+  text.declare(options);
+  options.text("out", out, "FILE.jsonl", "what is kept, a JSON object with id and text per line");
+  options.text("tokenizer", tokenizer_spec, "SPEC",
+               fmt::format("what counts tokens, words between white space without it: {}", tokenizer_spec_help));
+  options.count("min-tokens", settings.min_tokens, 0, 1000000000, "tokens that a document has at least");
+  options.number("jaccard", settings.jaccard, 0, 1,
+                 "drop documents whose sets of five characters in a row are more similar than this; 1: none", true);
+  options.list("test", settings.tests, "FILE",
+               "a test set, read as the input is: report the percentage of its 8-grams of words");
+  options.flag("force", force, "replace files that are there");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  const data::TextInput input = text.input();
+  session.on_root([&] {
+    const std::string expected = "the name of a .jsonl file";
+    if (!out.empty() && !out.ends_with(".jsonl")) fail(ErrorKind::usage, "--out: '{}': expected {}", out, expected);
+    require_new_file(out, force, expected);
+    const fs::path report = fs::path(out).replace_extension(".report.jsonl");
+    require_new_file(report, force, expected);
+    std::unique_ptr<data::Tokenizer> tokenizer;
+    if (!tokenizer_spec.empty()) tokenizer = data::load_tokenizer(tokenizer_spec);
+    settings.tokenizer = tokenizer.get();
+    const data::CleanResult result = data::clean_text(input, settings, &session.terminal);
+    write_atomically(report, report_lines(result));
+    write_atomically(out, kept_lines(result));
+    print_report(session.terminal, result, settings);
+    session.terminal.print("{}, {}", out, report.string());
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli
