@@ -34,6 +34,11 @@ GptConfig config_of_file(const TensorFile& file, const std::string& name) {
   return parse_gpt_config(file.get_metadata(config_key), name);
 }
 
+std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name) {
+  const auto text = file.get(tokenizer_name).as<std::uint8_t>();
+  return data::parse_tokenizer({reinterpret_cast<const char*>(text.data()), text.size()}, name + ": tokenizer");
+}
+
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters) {
   for (nn::Parameter* parameter : parameters) train::load_tensor(engine, file, parameter->name, parameter->value);
   nn::refresh_copies(engine, parameters);
@@ -43,9 +48,7 @@ LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType 
   const TensorFile file = TensorFile::load(path, Checksum::required);
   LoadedGpt loaded;
   loaded.net = std::make_unique<Gpt>(config_of_file(file, path.string()), tokens);
-  const auto text = file.get(tokenizer_name).as<std::uint8_t>();
-  loaded.tokenizer =
-      data::parse_tokenizer({reinterpret_cast<const char*>(text.data()), text.size()}, path.string() + ": tokenizer");
+  loaded.tokenizer = tokenizer_of_file(file, path.string());
   if (loaded.tokenizer->size() != loaded.net->config().vocabulary) {
     fail(ErrorKind::data, "{}: a net of {} tokens with a tokenizer of {}", path.string(), loaded.net->config().vocabulary,
          loaded.tokenizer->size());

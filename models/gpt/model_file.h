@@ -33,6 +33,8 @@ LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType 
 
 // The architecture alone.
 GptConfig config_of_file(const TensorFile& file, const std::string& name);
+// The tokenizer alone. Throws Error(data).
+std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name);
 // Writes the parameters of a model file to those of a net. Throws Error(data) that names what is missing or of another shape.
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);
 

@@ -1,8 +1,9 @@
-// bitloom eval: accuracy, loss and a table per class.
+// bitloom eval: of a binary model accuracy, loss and a table per class; cmd_eval_gpt.cpp has the other kind.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/eval_gpt.h"
 #include "cli/model_source.h"
 #include "cli/system.h"
 #include "core/error.h"
@@ -16,6 +17,7 @@ namespace {
 struct EvalSettings {
   std::vector<std::string> model;
   DataOptions data;
+  GptEvalSettings gpt;
   std::string split = "test";
   std::string layers;
   std::string mirror = "model";
@@ -25,17 +27,32 @@ struct EvalSettings {
   void declare(Options& options) {
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.group("Evaluation");
-    options.choice("split", split, {"test", "validation", "train"}, "which images");
+    options.flag("json", json, "print one JSON object instead of tables");
+    options.choice("split", split, {"test", "validation", "train"},
+                   "which images; for a GPT and a folder of token files: which of them, validation without it");
+    options.group("Binary models");
     options.text("layers", layers, "L1,L2,...", "layers whose heads vote, instead of those that the model names");
     options.choice("mirror", mirror, {"on", "off", "model"}, "whether mirror images vote too; model: as the model says");
     options.count(
         "shift", shift, 0, 1000,
         "images moved by so many pixels up, down, left and right vote too, or 0: none; without it: as the model says");
-    options.flag("json", json, "print one JSON object instead of tables");
-    options.group("Data (a run's own where not given)");
+    options.group("GPT");
+    gpt.declare(options);
+    options.group("Data (of a binary model: a run's own where not given)");
     data.declare(options);
   }
 };
+
+// Options of other kinds of models would have no effect.
+void check_options(const Options& options, const std::string& kind) {
+  static const std::vector<std::string> of_binary{"layers",     "mirror",    "shift",    "validation",
+                                                  "split-seed", "max-train", "max-test", "image-size"};
+  for (const std::string& name : kind == "binary" ? GptEvalSettings::names() : of_binary) {
+    if (options.source(name) != Options::Source::none) {
+      fail(ErrorKind::usage, "--{}: not for a model of kind {}", name, kind);
+    }
+  }
+}
 
 const data::Dataset& choose(const data::DataSplits& splits, const std::string& split) {
   const data::Dataset& set = split == "test" ? splits.test : split == "train" ? splits.train : splits.validation;
@@ -100,18 +117,7 @@ void print_table(Terminal& terminal, const EvalSettings& settings, const layerwi
                  100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
 }
 
-}  // namespace
-
-int eval(Session& session, std::span<const std::string> args) {
-  EvalSettings settings;
-  Options options(
-      "bitloom eval MODEL|RUN [--data SPEC] [options]",
-      "Measures a model on a data set: accuracy, loss in nats, a line per class. A run's folder brings its data along.");
-  settings.declare(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
+void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
     if (!run.empty()) options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
@@ -120,7 +126,6 @@ int eval(Session& session, std::span<const std::string> args) {
       fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", settings.model.front());
     }
   });
-  choose_threads(session.comm);
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   const layerwise::Model model =
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
@@ -141,6 +146,38 @@ int eval(Session& session, std::span<const std::string> args) {
   } else {
     print_table(session.terminal, settings, model, result);
   }
+}
+
+}  // namespace
+
+int eval(Session& session, std::span<const std::string> args) {
+  EvalSettings settings;
+  Options options(
+      "bitloom eval MODEL|RUN [--data SPEC] [options]",
+      "Measures a model. Of a binary one, on a set of images: accuracy, loss in nats, a line per class. Of a GPT, with\n"
+      "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
+      "windows;\nwith --cloze: how often it tells the last word.");
+  settings.declare(options);
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  std::filesystem::path model;
+  std::string kind;
+  session.comm.together([&] {
+    model = find_model(settings.model.front());
+    kind = kind_of_model(model);
+  });
+  check_options(options, kind);
+  choose_threads(session.comm);
+  if (kind == "binary") {
+    eval_binary(session, options, settings);
+    return exit_done;
+  }
+  options.finish();
+  if (options.source("advance") == Options::Source::none) settings.gpt.advance = 0;
+  const bool chosen = options.source("split") != Options::Source::none;
+  eval_gpt(session, settings.gpt, model.string(), settings.data.spec, chosen ? settings.split : "", settings.json);
   return exit_done;
 }
 

@@ -3,32 +3,19 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/inspect_gpt.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "layerwise/model.h"
 #include "models/binary/named_nets.h"
+#include "models/gpt/model_file.h"
 
 namespace bitloom::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-// Rows of cells, padded to columns; numbers are strings already.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
 
 Json layers_json(const std::vector<LayerSummary>& layers) {
   Json list = Json::array();
@@ -155,7 +142,7 @@ int inspect(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom inspect MODEL|RUN|NET [options]",
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
-      "(one weight bit meets one input bit) per view of an image.");
+      "(one weight bit meets one input bit) per view of an image. Of a GPT: architecture, parameters, tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "for nets: height and width in pixels, and colours, of the images");
   options.flag("json", json, "print one JSON object");
@@ -166,6 +153,7 @@ int inspect(Session& session, std::span<const std::string> args) {
   options.finish();
   session.on_root([&] {
     Json description;
+    bool is_gpt = false;
     if (is_net(arguments.front())) {
       std::vector<std::size_t> sizes;
       for (const std::string& part : split(size, 'x')) {
@@ -178,10 +166,13 @@ int inspect(Session& session, std::span<const std::string> args) {
       description = describe_net(net, encoder_output(net.encoder, sizes[0], sizes[1], sizes[2]));
     } else {
       const std::filesystem::path file = find_model(arguments.front());
-      description = describe_model(layerwise::Model::load(file), file);
+      is_gpt = kind_of_model(file) == models::gpt_kind;
+      description = is_gpt ? describe_gpt(file) : describe_model(layerwise::Model::load(file), file);
     }
     if (json) {
       session.terminal.line(description.dump());
+    } else if (is_gpt) {
+      print_gpt(session.terminal, description);
     } else {
       print(session.terminal, description);
     }

@@ -6,8 +6,10 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/safetensors.h"
 #include "core/text.h"
 #include "data/readers.h"
+#include "models/gpt/model_file.h"
 
 namespace bitloom::cli {
 namespace {
@@ -27,10 +29,21 @@ fs::path find_model(const std::string& argument) {
   if (fs::exists(path / model_file)) return path / model_file;
   if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
     fail(ErrorKind::data,
-         "{}: the run is not finished, there is no {} yet; continue it with: bitloom train binary --resume --out {}", argument,
+         "{}: the run is not finished, there is no {} yet; continue it with: bitloom train KIND --resume --out {}", argument,
          model_file, argument);
   }
   fail(ErrorKind::data, "{}: the folder holds no run: there is no {}", argument, model_file);
+}
+
+std::string kind_of_model(const fs::path& path) {
+  const TensorMapping file = TensorMapping::open(path);
+  const auto kind = file.metadata.find(models::kind_key);
+  if (kind == file.metadata.end()) return "binary";  // whose own check says more about what is none
+  if (kind->second != models::gpt_kind) {
+    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary and {}", path.string(), kind->second,
+         models::gpt_kind);
+  }
+  return kind->second;
 }
 
 fs::path find_run(const std::string& argument) {

@@ -23,6 +23,9 @@ inline constexpr const char* lock_file = ".lock";
 // A file, or the model in a run folder. Throws a data error that says what is missing.
 std::filesystem::path find_model(const std::string& argument);
 
+// "binary" or "gpt", by the metadata of a model file. Throws a data error for a file that is none, or of another kind.
+std::string kind_of_model(const std::filesystem::path& path);
+
 // The folder of the run that a model file or folder belongs to, "" if it belongs to none.
 std::filesystem::path find_run(const std::string& argument);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "layerwise/layer.h"
 
 namespace bitloom::cli {
@@ -34,6 +36,20 @@ layerwise::MapShape encoder_output(const layerwise::EncoderSpec& spec, std::size
   constexpr std::size_t feature_multiple = 32;  // so that an encoder's bits fill whole words
   const std::size_t used = spec.kind == "thermometer" ? colours * ((spec.levels + 1) / 2) : spec.filters;
   return {height, width, 2 * ((used + feature_multiple - 1) / feature_multiple * feature_multiple), 0};
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
 }
 
 }  // namespace bitloom::cli

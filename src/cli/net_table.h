@@ -1,4 +1,4 @@
-// The layers of a net as `inspect` and `report` show them.
+// The layers of a net as `inspect` and `report` show them, and tables.
 #pragma once
 
 #include <cstdint>
@@ -25,5 +25,8 @@ std::vector<LayerSummary> summarise_layers(const layerwise::NetSpec& net, const 
 // What an encoder that is not fitted yet will give for images of height x width x colours.
 layerwise::MapShape encoder_output(const layerwise::EncoderSpec& spec, std::size_t height, std::size_t width,
                                    std::size_t colours);
+
+// Rows of cells, padded to columns; numbers are strings already.
+std::string table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace bitloom::cli

@@ -9,6 +9,7 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/sampler.h"
+#include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -20,20 +21,9 @@ using namespace bitloom::models;
 using bitloom::test::compare;
 using bitloom::test::has;
 using bitloom::test::message_of;
+using bitloom::test::small_gpt;
 
 namespace {
-
-GptConfig small() {
-  GptConfig config;
-  config.layers = 2;
-  config.heads = 3;
-  config.width = 24;
-  config.context = 37;
-  config.vocabulary = 83;
-  config.vocabulary_multiple = 16;
-  config.dropout = 0;
-  return config;
-}
 
 // Sequences in which every token follows from the one before, but for some noise.
 LanguageTask::Source chains(const GptConfig& config, std::size_t per_step) {
@@ -137,7 +127,7 @@ TEST_CASE("a net has as many parameters as its description says, with the deviat
 TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
   for (const double dropout : {0.0, 0.3}) {
     for (const bool recompute : {false, true}) {
-      GptConfig config = small();
+      GptConfig config = small_gpt();
       config.dropout = dropout;
       config.recompute = recompute;
       INFO("dropout " << dropout << ", recompute " << recompute);
@@ -177,7 +167,7 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
 }
 
 TEST_CASE("logits in parts and padding change nothing", "[gpt]") {
-  const GptConfig config = small();
+  const GptConfig config = small_gpt();
   Run whole(config, DType::f64, "ref");
   Run parts(config, DType::f64, "ref", 1);  // 64 rows of 74
   const train::Loss loss = whole.pass(true);
@@ -198,7 +188,7 @@ TEST_CASE("logits in parts and padding change nothing", "[gpt]") {
 
 TEST_CASE("recomputing blocks keeps less and gives the same bits, dropout and few bits included", "[gpt]") {
   for (const unsigned bits : {0U, 3U}) {
-    GptConfig config = small();
+    GptConfig config = small_gpt();
     config.dropout = 0.2;
     config.activation_bits = bits;
     Run kept(config, DType::f32, "cpu");
@@ -212,7 +202,7 @@ TEST_CASE("recomputing blocks keeps less and gives the same bits, dropout and fe
 }
 
 TEST_CASE("what is kept of activations takes the bits asked for", "[gpt]") {
-  GptConfig config = small();
+  GptConfig config = small_gpt();
   Run all(config, DType::f32, "cpu");
   all.pass(true);
   for (const unsigned bits : {1U, 2U, 3U, 4U}) {
@@ -226,7 +216,7 @@ TEST_CASE("what is kept of activations takes the bits asked for", "[gpt]") {
 
 TEST_CASE("the cpu backend agrees with plain loops, in both types", "[gpt]") {
   for (const unsigned bits : {0U, 4U}) {
-    GptConfig config = small();
+    GptConfig config = small_gpt();
     config.activation_bits = bits;
     Run exact(config, DType::f64, "ref");
     const double loss = exact.pass(true).sum;
@@ -241,7 +231,7 @@ TEST_CASE("the cpu backend agrees with plain loops, in both types", "[gpt]") {
 
 TEST_CASE("a GPT learns chains", "[gpt]") {
   for (const DType values : {DType::f32, DType::bf16}) {
-    GptConfig config = small();
+    GptConfig config = small_gpt();
     config.dropout = 0.05;
     nn::Engine engine;
     Gpt net(config);
@@ -263,16 +253,9 @@ TEST_CASE("a GPT learns chains", "[gpt]") {
 
 TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
   for (const DType values : {DType::f32, DType::bf16}) {
-    const GptConfig config = small();
-    nn::Engine engine;
-    Gpt net(config);
-    const std::vector<nn::Parameter*> parameters = nn::parameters_of(net);
-    nn::initialise(engine, parameters, values, 11);
-    // Sharper than new nets are: what comes next depends on what came before.
-    for (nn::Parameter* parameter : parameters) {
-      if (parameter->shape.axes() == 2) nn::scale_add(engine, 0, parameter->value, 8, parameter->value);
-    }
-    nn::refresh_copies(engine, parameters);
+    bitloom::test::SharpGpt gpt(small_gpt(), values);
+    nn::Engine& engine = gpt.engine;
+    Gpt& net = gpt.net;
     SampleOptions options;
     options.tokens = 90;  // more than two contexts
     options.count = 3;
@@ -333,19 +316,19 @@ TEST_CASE("draws have the probabilities of the logits, the likeliest alone where
 }
 
 TEST_CASE("what a GPT cannot take is said", "[gpt]") {
-  GptConfig config = small();
+  GptConfig config = small_gpt();
   config.heads = 5;
   CHECK(message_of(ErrorKind::usage, [&] { Gpt net(config); }) == "--heads: 5; expected a divisor of the width, 24");
-  config = small();
+  config = small_gpt();
   config.activation_bits = 5;
   CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "--activation-bits: 5"));
-  config = small();
+  config = small_gpt();
   config.activation = "gelo";
   CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "--activation"));
-  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(small(), 38); }), "38 tokens"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(small_gpt(), 38); }), "38 tokens"));
   CHECK(has(message_of(ErrorKind::usage, [&] { find_gpt("gpt2-125m"); }), "gpt2-124m"));
   nn::Engine engine;
-  Gpt net(small());
+  Gpt net(small_gpt());
   nn::initialise(engine, nn::parameters_of(net), DType::f32, 1);
   const auto refuses = [&](const std::vector<std::int32_t>& prompt, const SampleOptions& options, const char* text) {
     CHECK(has(message_of(ErrorKind::usage, [&] { sample(engine, net, prompt, options); }), text));
@@ -366,7 +349,7 @@ TEST_CASE("what a GPT cannot take is said", "[gpt]") {
 }
 
 TEST_CASE("a GPT's description survives, and damage to it is found", "[gpt]") {
-  GptConfig config = small();
+  GptConfig config = small_gpt();
   config.activation = "gelu";
   config.dropout = 0.25;
   const std::string text = to_json(config).dump();
@@ -385,7 +368,7 @@ TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blo
     for (const unsigned bits : {0U, 3U}) {
       for (const bool recompute : {false, true}) {
         INFO(dtype_name(values) << ", bits " << bits << ", recompute " << recompute);
-        GptConfig config = small();
+        GptConfig config = small_gpt();
         config.dropout = 0.1;
         config.activation_bits = bits;
         config.recompute = recompute;

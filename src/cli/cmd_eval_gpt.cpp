@@ -1,0 +1,250 @@
+// bitloom eval of a GPT: perplexity of a text, cloze accuracy, logits of some tokens.
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "cli/eval_gpt.h"
+#include "cli/signals.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/text.h"
+#include "data/text/documents.h"
+#include "data/text/token_file.h"
+#include "models/gpt/evaluate.h"
+#include "models/gpt/model_file.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+// A text whose documents end with the end-of-text token.
+data::TokenFile open_text(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
+  const std::string hash = data::tokenizer_hash(tokenizer);
+  fs::path file = path;
+  if (fs::is_directory(file)) file /= (split.empty() ? "validation" : split) + ".tokens";
+  if (file.extension() == ".tokens") {
+    data::TokenFile tokens = data::TokenFile::open(file);
+    if (tokens.tokenizer_hash() != hash) {
+      fail(ErrorKind::data, "--data: {}: the tokens of another tokenizer ({}) than the model's ({})", file.string(),
+           tokens.tokenizer_hash(), hash);
+    }
+    return tokens;
+  }
+  if (!split.empty()) fail(ErrorKind::usage, "--split: {}; {} is one text, not a folder of several", split, path);
+  data::TokenFile::Content content;
+  content.vocabulary = tokenizer.size();
+  content.tokenizer_hash = hash;
+  data::TextInput input;
+  input.files = {path};
+  data::for_each_document(input, [&](const data::Document& document) {
+    tokenizer.encode(document.text, content.tokens);
+    content.tokens.push_back(tokenizer.end_of_text());
+    content.document_ends.push_back(content.tokens.size());
+    content.words += models::count_words(document.text);
+    content.bytes += document.text.size();
+  });
+  if (content.tokens.empty()) fail(ErrorKind::data, "--data: {}: no text in it", path);
+  return data::TokenFile(std::move(content));
+}
+
+// A line a passage, or a line a JSON object with the passage as "text".
+std::vector<models::ClozePassage> read_passages(const std::string& path, const data::Tokenizer& tokenizer) {
+  std::vector<models::ClozePassage> passages;
+  const auto add = [&](const std::string& id, std::string_view text) {
+    try {
+      passages.push_back(models::cloze_passage(tokenizer, text));
+    } catch (const Error& error) {
+      fail(error.kind(), "--cloze: {}: {}", id, error.what());
+    }
+  };
+  if (path.ends_with(".jsonl") || path.ends_with(".ndjson")) {
+    data::TextInput input;
+    input.files = {path};
+    data::for_each_document(input, [&](const data::Document& document) { add(document.id, document.text); });
+  } else {
+    const std::string text = read_text(path);
+    std::size_t number = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = std::string_view(text).substr(begin, end - begin);
+      const std::string id = fmt::format("{}:{}", path, ++number);
+      if (!is_utf8(line)) fail(ErrorKind::data, "--cloze: {}: not UTF-8", id);
+      if (!trim(line).empty()) add(id, line);
+      begin = end + 1;
+    }
+  }
+  if (passages.empty()) fail(ErrorKind::data, "--cloze: {}: no passages in it", path);
+  return passages;
+}
+
+// One model under its measures; `result_` collects what they say.
+class Measuring {
+ public:
+  Measuring(Session& session, const GptEvalSettings& settings, const std::string& model)
+      : session_(session),
+        settings_(settings),
+        engine_(nn::parse_device("--device", settings.device), settings.backend),
+        loaded_(models::load_gpt(engine_, model, settings.values == "bf16" ? DType::bf16 : DType::f32)) {
+    result_ = {{"model", model}, {"kind", models::gpt_kind}, {"dtype", settings.values}};
+  }
+
+  void measure_perplexity(const std::string& data, const std::string& split) {
+    const data::TokenFile text = open_text(data, split, *loaded_.tokenizer);
+    const std::uint64_t words = settings_.words != 0 ? settings_.words : text.words();
+    const std::int32_t before = loaded_.tokenizer->end_of_text();
+    // As in training, an end of text stands before the first document: so its first token counts too.
+    const auto read = [&](std::uint64_t begin, std::span<std::int32_t> out) {
+      const std::size_t added = begin == 0 ? 1 : 0;
+      if (added != 0) out.front() = before;
+      text.read(begin + added - 1, out.subspan(added));
+    };
+    models::PerplexityOptions options;
+    options.windows = settings_.batch;
+    options.advance = settings_.advance != 0 ? settings_.advance : std::min(options.advance, loaded_.net->tokens());
+    const Clock::time_point start = Clock::now();
+    const models::Perplexity found =
+        models::evaluate_perplexity(engine_, *loaded_.net, text.size() + 1, read, options, progress("tokens"));
+    if (!found.is_complete) {
+      fail(ErrorKind::interrupted, "stopped after {} of {} tokens; perplexity of those by token: {:.4f}", found.tokens,
+           text.size(), found.per_token());
+    }
+    const double rate = static_cast<double>(found.tokens) / std::max(seconds_since(start), 1e-9);
+    result_["text"] = {{"data", data},
+                       {"tokens", found.tokens},
+                       {"words", words},
+                       {"bytes", text.bytes()},
+                       {"context", loaded_.net->tokens()},
+                       {"advance", options.advance},
+                       {"loss", found.loss / static_cast<double>(found.tokens)},
+                       {"perplexity", found.per_token()},
+                       {"word_perplexity", words == 0 ? Json() : Json(found.by(words))},
+                       {"bits_per_byte", text.bytes() == 0 ? Json() : Json(found.bits_per_byte(text.bytes()))},
+                       {"tokens_per_second", rate}};
+  }
+
+  void measure_cloze() {
+    const std::vector<models::ClozePassage> passages = read_passages(settings_.cloze, *loaded_.tokenizer);
+    const models::ClozeAccuracy found =
+        models::evaluate_cloze(engine_, *loaded_.net, passages, settings_.batch, progress("passages"));
+    if (!found.is_complete) {
+      fail(ErrorKind::interrupted, "stopped after {} of {} passages, {} of them correct", found.passages, passages.size(),
+           found.right);
+    }
+    result_["cloze"] = {
+        {"data", settings_.cloze}, {"passages", found.passages}, {"correct", found.right}, {"accuracy", found.accuracy()}};
+  }
+
+  void write_logits() {
+    std::vector<std::int32_t> tokens;
+    for (const std::string& part : split(settings_.tokens, ',')) {
+      const auto token = parse_int(part);
+      if (!token || *token < 0 || *token > std::numeric_limits<std::int32_t>::max()) {
+        fail(ErrorKind::usage, "--tokens: '{}'; expected whole numbers with commas between", part);
+      }
+      tokens.push_back(static_cast<std::int32_t>(*token));
+    }
+    TensorFile file;
+    file.put("tokens", {tokens.size()}, tokens);
+    file.put("logits", {tokens.size(), loaded_.net->config().vocabulary}, models::token_logits(engine_, *loaded_.net, tokens));
+    file.save(settings_.logits);
+    result_["logits"] = settings_.logits;
+  }
+
+  void print(bool json) const {
+    Terminal& terminal = session_.terminal;
+    if (json) {
+      terminal.line(result_.dump());
+      return;
+    }
+    if (result_.contains("text")) print_text(result_["text"]);
+    if (result_.contains("cloze")) {
+      const Json& cloze = result_["cloze"];
+      terminal.print("cloze accuracy {:.2f}% ({} of {} passages)", 100 * cloze["accuracy"].get<double>(),
+                     cloze["correct"].get<std::uint64_t>(), cloze["passages"].get<std::uint64_t>());
+    }
+    if (result_.contains("logits")) terminal.line(settings_.logits);
+  }
+
+ private:
+  models::EvaluationProgress progress(const char* unit) const {
+    return [this, unit](std::uint64_t done, std::uint64_t all) {
+      session_.terminal.update(fmt::format("{} of {} {}", format_count(done), format_count(all), unit));
+      return !stop_requested();
+    };
+  }
+
+  void print_text(const Json& text) const {
+    Terminal& terminal = session_.terminal;
+    const auto count = [&](const char* key) { return text[key].get<std::uint64_t>(); };
+    terminal.print("{}: {} tokens, {} words, {} bytes", text["data"].get<std::string>(), count("tokens"), count("words"),
+                   count("bytes"));
+    terminal.print("windows of {} tokens, advanced by {}; {:.0f} tokens/s", count("context"), count("advance"),
+                   text["tokens_per_second"].get<double>());
+    std::string line = fmt::format("loss {:.4f} nats per token, perplexity {:.4f} by token", text["loss"].get<double>(),
+                                   text["perplexity"].get<double>());
+    if (!text["word_perplexity"].is_null()) line += fmt::format(", {:.4f} by word", text["word_perplexity"].get<double>());
+    if (!text["bits_per_byte"].is_null()) line += fmt::format(", {:.4f} bits per byte", text["bits_per_byte"].get<double>());
+    terminal.line(line);
+  }
+
+  Session& session_;
+  const GptEvalSettings& settings_;
+  nn::Engine engine_;
+  models::LoadedGpt loaded_;
+  Json result_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& GptEvalSettings::names() {
+  static const std::vector<std::string> all{"cloze",  "advance", "batch",  "words", "dtype",
+                                            "device", "backend", "tokens", "logits"};
+  return all;
+}
+
+void GptEvalSettings::declare(Options& options) {
+  options.text("cloze", cloze, "FILE",
+               "passages whose last word the model has to tell, all sub-tokens of it: one per line, or JSONL with the field "
+               "\"text\"");
+  options.count("advance", advance, 1, any_count,
+                "tokens by which overlapping windows of the context's length move on: fewer are exacter and take longer");
+  options.count("words", words, 0, any_count,
+                "what perplexity by word is normalised by, if not by what white space separates: the tokens of the original "
+                "tokenization");
+  options.count("batch", batch, 1, 1000000, "windows or passages at once");
+  options.choice("dtype", values, {"f32", "bf16"}, "of activations and of the matrices that products read");
+  options.text("device", device, "NAME", "where it computes");
+  options.text("backend", backend, "NAME", "which implementation computes; without it: the device's own");
+  options.text("tokens", tokens, "N,N,...", "with --logits: tokens, by number");
+  options.text("logits", logits, "FILE",
+               "write the logits behind each of --tokens (tokens x vocabulary) to a safetensors file");
+}
+
+void eval_gpt(Session& session, const GptEvalSettings& settings, const std::string& model, const std::string& data,
+              const std::string& split, bool json) {
+  if (settings.tokens.empty() != settings.logits.empty()) {
+    fail(ErrorKind::usage, "--{}: missing; --tokens and --logits need one another",
+         settings.tokens.empty() ? "tokens" : "logits");
+  }
+  if (data.empty() && settings.cloze.empty() && settings.logits.empty()) {
+    fail(ErrorKind::usage, "--data: missing; expected a text, or --cloze with passages");
+  }
+  catch_stop_signals();
+  session.on_root([&] {
+    Measuring measuring(session, settings, model);
+    if (!data.empty()) measuring.measure_perplexity(data, split);
+    if (!settings.cloze.empty()) measuring.measure_cloze();
+    if (!settings.logits.empty()) measuring.write_logits();
+    measuring.print(json);
+  });
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,107 @@
+// bitloom verify: whether files are what was written.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/options.h"
+#include "core/error.h"
+#include "core/safetensors.h"
+#include "data/text/token_file.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_checked(const fs::path& path) { return path.extension() == ".safetensors" || path.extension() == ".tokens"; }
+
+// A file, or all in a folder that can be verified: models, checkpoints, tokens.
+std::vector<fs::path> files_of(const std::string& argument) {
+  if (!fs::is_directory(argument)) return {argument};
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(argument)) {
+    if (entry.is_regular_file() && is_checked(entry.path())) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) fail(ErrorKind::data, "{}: nothing to verify in it: no *.safetensors, no *.tokens", argument);
+  return files;
+}
+
+struct Verdict {
+  std::string file;
+  std::string error;  // "": nothing is wrong with it
+  bool has_checksum = true;
+};
+
+// What is wrong with a file, or "".
+std::string error_in(const fs::path& path, Checksum checksum) {
+  try {
+    TensorFile::load(path, checksum);
+    if (path.extension() == ".tokens") data::TokenFile::open(path);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return error.what();
+  }
+  return "";
+}
+
+Verdict verify_file(const fs::path& path) {
+  Verdict verdict{path.string(), error_in(path, Checksum::required), true};
+  // Other programs write files without a checksum.
+  if (!verdict.error.empty() && error_in(path, Checksum::if_present).empty()) verdict = {path.string(), "", false};
+  return verdict;
+}
+
+void print(Terminal& terminal, const Verdict& verdict) {
+  if (verdict.error.empty()) {
+    terminal.print("{}: {}", verdict.file, verdict.has_checksum ? "good" : "well-formed, but it has no checksum");
+  } else {
+    terminal.print("{}: DAMAGED: {}", verdict.file, verdict.error);
+  }
+}
+
+}  // namespace
+
+int verify(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  bool json = false;
+  Options options(
+      "bitloom verify MODEL|RUN|FILE... [options]",
+      "Checks that files are what was written, by the checksums in them: models, a run's model and checkpoints, token\n"
+      "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged.");
+  options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
+  options.flag("json", json, "print one JSON object per file and line");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  std::size_t damaged = 0;
+  std::size_t all = 0;
+  session.on_root([&] {
+    for (const std::string& argument : arguments) {
+      for (const fs::path& path : files_of(argument)) {
+        const Verdict verdict = verify_file(path);
+        ++all;
+        damaged += verdict.error.empty() ? 0 : 1;
+        if (json) {
+          session.terminal.line(nlohmann::json{
+              {"file", verdict.file},
+              {"good", verdict.error.empty()},
+              {"checksum", verdict.has_checksum},
+              {"error",
+               verdict.error}}.dump());
+        } else {
+          print(session.terminal, verdict);
+        }
+      }
+    }
+    if (damaged != 0) fail(ErrorKind::data, "{} of {} files damaged", damaged, all);
+  });
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

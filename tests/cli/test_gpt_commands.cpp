@@ -1,0 +1,254 @@
+// eval, inspect, import, export and verify of GPTs, as a user runs them.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/safetensors.h"
+#include "data/text/token_file.h"
+#include "models/gpt/evaluate.h"
+#include "models/gpt/model_file.h"
+#include "tests/cli/program.h"
+#include "tests/data/text/texts.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using Json = nlohmann::json;
+
+namespace {
+
+// model.safetensors: a GPT on bytes; text.txt: three lines.
+struct Models {
+  explicit Models(const std::string& spec = "bytes", std::size_t context = 37)
+      : tokenizer(data::load_tokenizer(spec)), gpt(config_for(*tokenizer, context)) {
+    models::save_gpt(gpt.engine, gpt.net, *tokenizer).save(folder / "model.safetensors");
+    write_file(folder / "text.txt", some_text(3));
+  }
+  static models::GptConfig config_for(const data::Tokenizer& tokenizer, std::size_t context) {
+    models::GptConfig config = small_gpt();
+    config.context = context;
+    config.vocabulary = tokenizer.size();
+    return config;
+  }
+  Outcome run(const Args& args) const { return run_program(folder.path(), args); }
+  Json json_of(const Args& args) const {
+    const Outcome done = run(with(args, {"--json"}));
+    INFO(done.err);
+    REQUIRE(done.code == 0);
+    return Json::parse(done.out);
+  }
+
+  TempDir folder;
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  SharpGpt gpt;
+};
+
+}  // namespace
+
+TEST_CASE("eval measures a GPT on a text", "[gpt]") {
+  Models models;
+  const std::string text = some_text(3);
+  // The end of text, the bytes, the end of text.
+  std::vector<std::int32_t> tokens = {256};
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  tokens.push_back(256);
+  const auto read = [&](std::uint64_t begin, std::span<std::int32_t> out) {
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
+  };
+  const models::Perplexity expected =
+      models::evaluate_perplexity(models.gpt.engine, models.gpt.net, tokens.size(), read, {5, 8});
+  const Json found = models.json_of({"eval", "model.safetensors", "--data", "text.txt", "--advance", "5"})["text"];
+  CHECK(found["tokens"] == text.size() + 1);
+  CHECK(found["bytes"] == text.size());
+  CHECK(found["words"] == 27);
+  CHECK(found["loss"].get<double>() == Approx(expected.loss / static_cast<double>(expected.tokens)).epsilon(1e-6));
+  CHECK(found["perplexity"].get<double>() == Approx(expected.per_token()).epsilon(1e-5));
+  CHECK(found["word_perplexity"].get<double>() == Approx(expected.by(27)).epsilon(1e-5));
+  CHECK(found["bits_per_byte"].get<double>() == Approx(expected.bits_per_byte(text.size())).epsilon(1e-5));
+  const Json by_30 =
+      models.json_of({"eval", "model.safetensors", "--data", "text.txt", "--advance", "5", "--words", "30"})["text"];
+  CHECK(by_30["word_perplexity"].get<double>() == Approx(expected.by(30)).epsilon(1e-5));
+
+  const Outcome plain = models.run({"eval", "model.safetensors", "--data", "text.txt", "--dtype", "bf16", "--batch", "3"});
+  CHECK(plain.code == 0);
+  CHECK(has(plain.out, "windows of 37 tokens, advanced by 32"));
+  CHECK(has(plain.out, "bits per byte"));
+}
+
+TEST_CASE("a context shorter than windows usually advance is no reason to refuse", "[gpt]") {
+  Models models("bytes", 16);
+  CHECK(models.json_of({"eval", "model.safetensors", "--data", "text.txt"})["text"]["advance"] == 16);
+}
+
+TEST_CASE("token files and folders of them measure as their text does", "[gpt]") {
+  Models models;
+  data::TokenFile::Content content;
+  content.tokens = data::encode(*models.tokenizer, some_text(3));
+  content.tokens.push_back(256);
+  content.document_ends = {content.tokens.size()};
+  content.vocabulary = 257;
+  content.tokenizer_hash = data::tokenizer_hash(*models.tokenizer);
+  content.words = 27;
+  content.bytes = content.tokens.size() - 1;
+  std::filesystem::create_directory(models.folder / "folder");
+  data::TokenFile::write(models.folder / "folder/validation.tokens", content);
+  const auto loss = [&](const Args& args) {
+    return models.json_of(with({"eval", "model.safetensors"}, args))["text"]["perplexity"].get<double>();
+  };
+  const double expected = loss({"--data", "text.txt"});
+  CHECK(loss({"--data", "folder/validation.tokens"}) == expected);
+  CHECK(loss({"--data", "folder"}) == expected);
+  CHECK(loss({"--data", "folder", "--split", "validation"}) == expected);
+  CHECK(models.run({"eval", "model.safetensors", "--data", "folder", "--split", "test"}).code == 3);
+  content.tokenizer_hash = "another";
+  data::TokenFile::write(models.folder / "other.tokens", content);
+  const Outcome other = models.run({"eval", "model.safetensors", "--data", "other.tokens"});
+  CHECK(other.code == 3);
+  CHECK(has(other.err, "the tokens of another tokenizer"));
+}
+
+TEST_CASE("eval tells the last word of passages", "[gpt]") {
+  Models models;
+  write_file(models.folder / "lines.txt", "the king of\n\nand love never\n");
+  write_file(models.folder / "lines.jsonl", "{\"text\": \"the king of\"}\n{\"text\": \"and love never\"}\n");
+  const Json lines = models.json_of({"eval", "model.safetensors", "--cloze", "lines.txt"})["cloze"];
+  CHECK(lines["passages"] == 2);
+  Json objects = models.json_of({"eval", "model.safetensors", "--cloze", "lines.jsonl"})["cloze"];
+  CHECK(objects["correct"] == lines["correct"]);
+  CHECK(objects["passages"] == 2);
+  const Outcome both = models.run({"eval", "model.safetensors", "--cloze", "lines.txt", "--data", "text.txt"});
+  CHECK(has(both.out, "of 2 passages)"));
+  CHECK(has(both.out, "perplexity"));
+  write_file(models.folder / "short.txt", "the king of\nking\n");
+  const Outcome wrong = models.run({"eval", "model.safetensors", "--cloze", "short.txt"});
+  CHECK(wrong.code == 3);
+  CHECK(has(wrong.err, "short.txt:2: 'king': fewer than two words"));
+}
+
+TEST_CASE("eval writes logits", "[gpt]") {
+  Models models;
+  const Outcome done = models.run({"eval", "model.safetensors", "--tokens", "72,101,256", "--logits", "out.safetensors"});
+  CHECK(done.code == 0);
+  const TensorFile file = TensorFile::load(models.folder / "out.safetensors");
+  const auto found = file.get("logits", DType::f32, {3, 257}).as<float>();
+  const std::vector<float> expected =
+      models::token_logits(models.gpt.engine, models.gpt.net, std::vector<std::int32_t>{72, 101, 256});
+  CHECK(std::equal(found.begin(), found.end(), expected.begin(), expected.end()));
+}
+
+TEST_CASE("a model goes out and comes back", "[gpt]") {
+  Models models;
+  REQUIRE(models.run({"export", "model.safetensors", "--out", "hf"}).code == 0);
+  CHECK(Json::parse(read_file(models.folder / "hf/config.json"))["eos_token_id"] == 256);
+  const Outcome back = models.run({"import", "gpt", "hf", "--out", "back.safetensors", "--tokenizer", "bytes"});
+  INFO(back.err);
+  REQUIRE(back.code == 0);
+  const auto perplexity = [&](const std::string& model) {
+    return models.json_of({"eval", model, "--data", "text.txt"})["text"]["perplexity"].get<double>();
+  };
+  CHECK(perplexity("back.safetensors") == perplexity("model.safetensors"));
+
+  const Outcome none = models.run({"import", "gpt", "hf", "--out", "x.safetensors"});
+  CHECK(none.code == 2);
+  CHECK(has(none.err, "--tokenizer: missing; hf has no vocab.json and merges.txt"));
+  write_gpt2(models.folder.path(), {"t h"});
+  const Outcome wrong = models.run({"import", "gpt", "hf", "--out", "x.safetensors", "--tokenizer", "."});
+  CHECK(wrong.code == 3);
+  CHECK(has(wrong.err, "a net of 257 tokens, but the tokenizer . has 258"));
+  CHECK(!std::filesystem::exists(models.folder / "x.safetensors"));
+}
+
+TEST_CASE("a GPT-2 tokenizer goes along", "[gpt]") {
+  TempDir files;
+  write_gpt2(files.path(), {"t h", "th e", "\xC4\xA0 the", "\" \\"});
+  Models models(files.path().string());
+  REQUIRE(models.run({"export", "model.safetensors", "--out", "hf"}).code == 0);
+  CHECK(Json::parse(read_file(models.folder / "hf/vocab.json")) == Json::parse(read_file(files / "vocab.json")));
+  CHECK(read_file(models.folder / "hf/merges.txt") == read_file(files / "merges.txt"));
+  REQUIRE(models.run({"import", "gpt", "hf", "--out", "back.safetensors"}).code == 0);
+  CHECK(models.json_of({"inspect", "back.safetensors"})["tokenizer"] ==
+        models.json_of({"inspect", "model.safetensors"})["tokenizer"]);
+}
+
+TEST_CASE("inspect shows what a GPT consists of", "[gpt]") {
+  Models models;
+  const Json json = models.json_of({"inspect", "model.safetensors"});
+  CHECK(json["kind"] == "gpt");
+  CHECK(json["layers"] == 2);
+  CHECK(json["vocabulary"] == 257);
+  CHECK(json["padded_vocabulary"] == 272);
+  CHECK(json["parameters"] == models.gpt.net.config().parameters());
+  std::size_t sum = 0;
+  for (const Json& part : json["parts"]) sum += part["parameters"].get<std::size_t>();
+  CHECK(sum == models.gpt.net.config().parameters());
+  CHECK(json["tokenizer"]["kind"] == "bytes");
+  const Outcome plain = models.run({"inspect", "model.safetensors"});
+  CHECK(has(plain.out, "GPT: 2 layers of width 24, 3 heads, context 37"));
+  CHECK(has(plain.out, "block: attention.qkv.weight"));
+}
+
+TEST_CASE("verify says which file is damaged", "[gpt]") {
+  Models models;
+  const std::filesystem::path run = models.folder / "run";
+  std::filesystem::create_directory(run);
+  for (const char* name : {"model.safetensors", "checkpoint-5.safetensors", "checkpoint-10.safetensors"}) {
+    std::filesystem::copy_file(models.folder / "model.safetensors", run / name);
+  }
+  write_file(run / "options.ini", "");
+  const Outcome good = models.run({"verify", "run"});
+  CHECK(good.code == 0);
+  CHECK(has(good.out, "run/checkpoint-10.safetensors: good"));
+  std::string bytes = read_file(run / "checkpoint-5.safetensors");
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
+  write_file(run / "checkpoint-5.safetensors", bytes);
+  const Outcome damaged = models.run({"verify", "run", "model.safetensors"});
+  CHECK(damaged.code == 3);
+  CHECK(has(damaged.out, "run/checkpoint-5.safetensors: DAMAGED"));
+  CHECK(has(damaged.out, "run/checkpoint-10.safetensors: good"));
+  CHECK(has(damaged.out, "model.safetensors: good"));
+  CHECK(has(damaged.err, "1 of 4 files damaged"));
+  bytes.resize(bytes.size() / 2);
+  write_file(models.folder / "cut.tokens", bytes);
+  CHECK(models.run({"verify", "cut.tokens"}).code == 3);
+  CHECK(models.run({"verify", "nowhere"}).code == 3);
+  const Outcome lines = models.run({"verify", "run", "--json"});
+  CHECK(lines.code == 3);
+  CHECK(Json::parse(lines.out.substr(0, lines.out.find('\n')))["good"] == true);
+  // What another program wrote has no checksum.
+  std::string header = "{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+  header.resize(64, ' ');
+  write_file(models.folder / "other.safetensors", std::string("\x40\0\0\0\0\0\0\0", 8) + header + "a");
+  const Outcome other = models.run({"verify", "other.safetensors"});
+  CHECK(other.code == 0);
+  CHECK(has(other.out, "no checksum"));
+}
+
+TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
+  Models models;
+  const auto refuses = [&](const Args& args, int code, const std::string& text) {
+    const Outcome done = models.run(args);
+    INFO(done.err);
+    CHECK(done.code == code);
+    CHECK(has(done.err, text));
+  };
+  const std::string model = "model.safetensors";
+  refuses({"eval", model}, 2, "--data: missing");
+  refuses({"eval", model, "--data", "text.txt", "--mirror", "on"}, 2, "--mirror: not for a model of kind gpt");
+  refuses({"eval", model, "--data", "text.txt", "--advance", "38"}, 2, "--advance: 38; expected 1 to the context, 37");
+  refuses({"eval", model, "--data", "nowhere.txt"}, 3, "nowhere.txt");
+  refuses({"eval", model, "--data", "text.txt", "--split", "test"}, 2, "--split: test");
+  refuses({"eval", model, "--tokens", "1"}, 2, "--logits: missing");
+  refuses({"eval", model, "--tokens", "1,x", "--logits", "a"}, 2, "--tokens: 'x'");
+  refuses({"eval", model, "--tokens", "1,257", "--logits", "a"}, 2, "257; expected 0 to 256");
+  refuses({"export", model}, 2, "--out: missing");
+  refuses({"import", "gpt", "nowhere", "--out", "a"}, 3, "nowhere: there is no such folder");
+  refuses({"import", "gpt", ".", "--out", "a"}, 3, "config.json");
+  refuses({"import", "dvae", "."}, 2, "unknown kind 'dvae'");
+  REQUIRE(models.run(with(quick_training("binary"), {})).code == 0);
+  refuses({"export", "binary", "--out", "hf"}, 2, "a model of kind binary");
+  refuses({"eval", "binary", "--cloze", "text.txt"}, 2, "--cloze: not for a model of kind binary");
+  CHECK(models.run({"verify", "binary"}).code == 0);
+  CHECK(models.run({"eval", "binary"}).code == 0);
+}
