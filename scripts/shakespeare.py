@@ -1,0 +1,238 @@
+"""What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
+
+shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--seeds N] [--levels bytes,bpe]
+[--vocabulary V] [--bits 4,3,2,1] [--threads N] [--out FOLDER]: prints a table of validation losses in nats per token, a sample, and
+a line of JSON."""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "build/release/bin/bitloom"
+
+
+# --- PyTorch, in a process of its own ---
+
+
+def read_tokens(path):
+    import numpy
+    import torch
+
+    types = {"U16": numpy.uint16, "I32": numpy.int32}
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(size))["tokens"]
+    begin, end = entry["data_offsets"]
+    dtype = numpy.dtype(types[entry["dtype"]])
+    tokens = numpy.fromfile(path, dtype, (end - begin) // dtype.itemsize, offset=8 + size + begin)
+    return torch.from_numpy(tokens.astype(numpy.int64))
+
+
+def rate_at(step, options):
+    """Bitloom's schedule (src/optim/schedule.h): linear warm-up, then half a cosine to a tenth of the peak."""
+    warmup = min(3000, options.steps // 100)
+    if step < warmup:
+        return options.rate * (step + 1) / (warmup + 1)
+    floor = 0.1 * options.rate
+    progress = min(1.0, (step - warmup) / (options.steps - warmup))
+    return floor + (options.rate - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def initialise(torch, pairs, layers):
+    with torch.no_grad():
+        for parameter, name in pairs:
+            if name.endswith(".gain"):
+                parameter.fill_(1)
+            elif name.endswith(".bias"):
+                parameter.zero_()
+            else:
+                last = name.endswith("projection.weight") or name.endswith("second.weight")
+                parameter.normal_(0, 0.02 / math.sqrt(2 * layers) if last else 0.02)
+
+
+def chunks(torch, tokens, context, generator):
+    """Endless: an epoch begins at a random place of the text, which is cut into chunks that are shuffled."""
+    while True:
+        first = int(torch.randint(context, (1,), generator=generator))
+        count = (len(tokens) - first - 1) // context
+        for i in torch.randperm(count, generator=generator).tolist():
+            begin = first + i * context
+            yield tokens[begin : begin + context + 1]
+
+
+def evaluate(torch, module, tokens, context):
+    """Mean loss of all tokens but the first, in chunks one behind the other; the last is shorter."""
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for begin in range(0, len(tokens) - 1, 16 * context):
+            part = tokens[begin : begin + 16 * context + 1]
+            rows = (len(part) - 1) // context
+            if rows:
+                x = part[: rows * context].view(rows, context)
+                y = part[1 : rows * context + 1].view(rows, context)
+                total += module(x, y).item() * y.numel()
+                count += y.numel()
+            rest = part[rows * context :]
+            if len(rest) > 1:
+                padded = torch.zeros(context, dtype=torch.int64)
+                padded[: len(rest) - 1] = rest[:-1]
+                targets = torch.full((context,), -100, dtype=torch.int64)  # which cross_entropy leaves out
+                targets[: len(rest) - 1] = rest[1:]
+                total += module(padded[None], targets[None]).item() * (len(rest) - 1)
+                count += len(rest) - 1
+    return total / count
+
+
+def torch_worker(options, level, seed):
+    """Trains, and prints a line of JSON."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    import gpt_peers
+    import torch
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(seed)
+    layers, heads, width = options.net
+    vocabulary = vocabulary_of(options, level)
+    gpt_peers.NETS["shakespeare"] = (layers, heads, width, vocabulary, options.batch, options.context, 1)
+    module, pairs = gpt_peers.make_net(torch, "shakespeare", 0.0)
+    initialise(torch, pairs, layers)
+    groups = [
+        {"params": [p for p, _ in pairs if p.ndim == 2], "weight_decay": 0.01},
+        {"params": [p for p, _ in pairs if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
+    folder = options.out / level
+    source = chunks(torch, read_tokens(folder / "train.tokens"), options.context, torch.Generator().manual_seed(seed))
+    start = time.perf_counter()
+    for step in range(options.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step, options)
+        batch = torch.stack([next(source) for _ in range(options.batch)])
+        loss = module(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 99:
+            print(f"  PyTorch, {level}, seed {seed}: step {step + 1}, loss {loss.item():.4f}", file=sys.stderr)
+    seconds = time.perf_counter() - start
+    loss = evaluate(torch, module, read_tokens(folder / "validation.tokens"), options.context)
+    print(json.dumps({"loss": loss, "seconds": seconds}))
+
+
+# --- The comparison ---
+
+
+def vocabulary_of(options, level):
+    return 257 if level == "bytes" else options.vocabulary
+
+
+def prepare(options, level):
+    """Token files of the text, the last tenth of which is for validation; gives bytes per token there."""
+    folder = options.out / level
+    tokenizer = "bytes"
+    if level == "bpe":
+        tokenizer = options.out / "bpe"
+        if not tokenizer.exists():
+            subprocess.run([PROGRAM, "tokenizer", "train", "--input", options.data, "--vocabulary", str(options.vocabulary),
+                            "--out", tokenizer], check=True, stdout=sys.stderr)
+    if not (folder / "train.tokens").exists():
+        subprocess.run([PROGRAM, "data", "text", "--input", options.data, "--tokenizer", tokenizer, "--validation", "9:1",
+                        "--out", folder], check=True, stdout=sys.stderr)
+
+
+def train_bitloom(options, level, seed, bits):
+    run = options.out / f"bitloom-{level}-{bits or 'all'}-{seed}"
+    if not (run / "model.safetensors").exists():
+        layers, heads, width = options.net
+        resume = ["--resume"] if (run / "options.ini").exists() else []
+        subprocess.run(
+            [PROGRAM, "train", "gpt", "--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width",
+             str(width), "--context", str(options.context), "--steps", str(options.steps), "--batch", str(options.batch),
+             "--learning-rate", str(options.rate), "--dropout", "0", "--activation-bits", str(bits), "--seed", str(seed),
+             "--evaluate-every", str(options.steps), "--evaluate-sequences", "0", "--keep", "last", "--out", run, *resume],
+            check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    result = [event for event in events if event["event"] == "result"][-1]
+    return {"loss": result["validation_loss"], "seconds": result["seconds"]}
+
+
+def train_torch(options, level, seed):
+    file = options.out / f"torch-{level}-{seed}.json"
+    if not file.exists():
+        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--worker", f"{level},{seed}"], check=True,
+                              stdout=subprocess.PIPE, text=True)
+        file.write_text(done.stdout.splitlines()[-1])
+    return json.loads(file.read_text())
+
+
+def show(name, runs, reference=None):
+    losses = [run["loss"] for run in runs]
+    row = {"name": name, "losses": losses, "mean": statistics.mean(losses), "seconds": statistics.median(r["seconds"] for r in runs)}
+    text = f"{name:<34}{row['mean']:.4f}  {min(losses):.4f} to {max(losses):.4f}"
+    if reference:
+        inside = min(reference["losses"]) <= row["mean"] <= max(reference["losses"])
+        row["within_spread"] = inside or row["mean"] < min(reference["losses"])
+        text += f"  {row['mean'] - reference['mean']:+.4f}"
+        text += "  within the spread of all bits, or better" if row["within_spread"] else "  worse than the spread of all bits"
+    print(text, flush=True)
+    return row
+
+
+def parse():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--net", default="4,4,128")
+    parser.add_argument("--levels", default="bytes,bpe")
+    parser.add_argument("--bits", default="4,3,2,1")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/shakespeare")
+    parser.add_argument("--rate", type=float, default=3e-3)
+    for name, default in (("context", 128), ("steps", 1000), ("batch", 16), ("seeds", 3), ("vocabulary", 1024),
+                          ("threads", len(os.sched_getaffinity(0)))):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.net = tuple(int(part) for part in options.net.split(","))
+    return options
+
+
+def main():
+    options = parse()
+    if options.worker:
+        level, seed = options.worker.split(",")
+        torch_worker(options, level, int(seed))
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    seeds = range(1, options.seeds + 1)
+    levels = options.levels.split(",")
+    result = {"steps": options.steps, "batch": options.batch, "context": options.context, "net": options.net, "levels": {}}
+    print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens, {options.seeds} seeds")
+    print(f"{'':<34}mean    smallest to largest")
+    for level in levels:
+        prepare(options, level)
+        rows = [show(f"{level}: Bitloom", [train_bitloom(options, level, seed, 0) for seed in seeds])]
+        if options.torch:
+            rows.append(show(f"{level}: PyTorch", [train_torch(options, level, seed) for seed in seeds]))
+            rows[0]["not_worse_than_torch"] = rows[0]["mean"] <= max(rows[1]["losses"])
+        for bits in map(int, filter(None, options.bits.split(","))):
+            if level != levels[0]:
+                break
+            runs = [train_bitloom(options, level, seed, bits) for seed in seeds]
+            rows.append(show(f"{level}: Bitloom, {bits}-bit activations", runs, rows[0]))
+        result["levels"][level] = rows
+    run = options.out / f"bitloom-{levels[0]}-all-1"
+    print("\na sample:", flush=True)
+    subprocess.run([PROGRAM, "sample", run, "--prompt", "ROMEO:", "--tokens", "300", "--temperature", "0.8"], check=True,
+                   stderr=subprocess.DEVNULL)
+    print(json.dumps(result))
+
+
+main()
