@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+"""Training steps of GPTs: Bitloom against PyTorch, eager and compiled, on the same cores.
+
+gpt_peers.py BITLOOM_BENCH_GPT [--nets ...] [--dtypes ...] [--rounds N] [--threads N] [--dropout P] [--cpu-time]: each contender is a process of
+its own that trains when it is told to. First all start from Bitloom's initial weights and see the same texts: the losses of the
+first steps must agree. Then they take turns; ratios are medians of the rounds' own ratios. Prints a table; the last line is JSON.
+PyTorch gets what its users give it: scaled_dot_product_attention, fused AdamW, weights as its Linear stores them, and for bf16
+its autocast, which keeps sums of blocks, layer norms and parameters in f32; Bitloom has the former in bf16 as well.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Net -> layers, heads, width, vocabulary, sequences of a step, tokens of each, steps of a turn. The vocabulary of 50257 is
+# padded to 50304 for all alike; tokens of bytes and an end are 257, which Bitloom pads to 384 rows by itself.
+NETS = {
+    "tiny": (4, 4, 128, 257, 8, 256, 16),
+    "small": (6, 6, 384, 257, 8, 256, 3),
+    "gpt2-124m": (12, 12, 768, 50304, 4, 256, 1),
+}
+CHECKED_STEPS = 3
+TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}  # of losses
+PEERS = {"eager": "PyTorch eager", "compile": "torch.compile"}
+
+
+# --- The PyTorch process ---
+
+
+def read_tensors(path):
+    """Name -> function that reads the array of a safetensors file, so that one is in memory at a time."""
+    import numpy
+
+    types = {"F32": numpy.float32, "I32": numpy.int32}
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+
+    def reader(entry):
+        begin, end = entry["data_offsets"]
+        dtype = numpy.dtype(types[entry["dtype"]])
+        return lambda: numpy.fromfile(path, dtype, (end - begin) // dtype.itemsize, offset=8 + size + begin).reshape(entry["shape"])
+
+    return {name: reader(entry) for name, entry in header.items()}
+
+
+def make_net(torch, net, dropout):
+    """Gives the module: (inputs, targets) -> mean loss; and pairs of its parameters and their names in Bitloom's file."""
+    functional = torch.nn.functional
+    layers, heads, width, vocabulary, _, tokens, _ = NETS[net]
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1 = torch.nn.LayerNorm(width)
+            self.qkv = torch.nn.Linear(width, 3 * width)
+            self.projection = torch.nn.Linear(width, width)
+            self.norm2 = torch.nn.LayerNorm(width)
+            self.first = torch.nn.Linear(width, 4 * width)
+            self.second = torch.nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            parts = self.qkv(self.norm1(x)).split(width, dim=2)
+            q, k, v = (part.view(*x.shape[:2], heads, width // heads).transpose(1, 2) for part in parts)
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+            x = x + functional.dropout(self.projection(mixed.transpose(1, 2).reshape(x.shape)), dropout)
+            inside = functional.gelu(self.first(self.norm2(x)), approximate="tanh")
+            return x + functional.dropout(self.second(inside), dropout)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = torch.nn.Embedding(vocabulary, width)
+            self.positions = torch.nn.Embedding(tokens, width)
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(layers))
+            self.norm = torch.nn.LayerNorm(width)
+            self.register_buffer("numbers", torch.arange(tokens), persistent=False)
+
+        def forward(self, inputs, targets):
+            x = functional.dropout(self.tokens(inputs) + self.positions(self.numbers), dropout)
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.norm(x), self.tokens.weight)
+            return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    module = Net()
+    pairs = [(module.tokens.weight, "embedding.tokens"), (module.positions.weight, "embedding.positions")]
+    pairs += [(module.norm.weight, "norm.gain"), (module.norm.bias, "norm.bias")]
+    for i, block in enumerate(module.blocks):
+        attention, feed_forward = f"blocks.{i}.attention", f"blocks.{i}.feed_forward"
+        for norm, name in ((block.norm1, attention), (block.norm2, feed_forward)):
+            pairs += [(norm.weight, f"{name}.norm.gain"), (norm.bias, f"{name}.norm.bias")]
+        for linear, name in (
+            (block.qkv, f"{attention}.qkv"),
+            (block.projection, f"{attention}.projection"),
+            (block.first, f"{feed_forward}.first"),
+            (block.second, f"{feed_forward}.second"),
+        ):
+            pairs += [(linear.weight, f"{name}.weight"), (linear.bias, f"{name}.bias")]
+    return module, pairs
+
+
+def copy_parameters(torch, pairs, tensors):
+    with torch.no_grad():
+        for parameter, name in pairs:
+            values = torch.from_numpy(tensors[name]())
+            if name.endswith(".weight"):
+                values = values.T  # (inputs, outputs) in Bitloom
+            parameter.copy_(values[: parameter.shape[0]])  # without the rows that pad the vocabulary
+
+
+def make_optimizer(torch, pairs):
+    """AdamW that leaves vectors without decay, fused where this version can on CPUs."""
+    groups = [
+        {"params": [p for p, _ in pairs if p.ndim == 2], "weight_decay": 0.1},
+        {"params": [p for p, _ in pairs if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
+    try:
+        return torch.optim.AdamW(groups, fused=True, **options), "fused AdamW"
+    except RuntimeError:
+        return torch.optim.AdamW(groups, foreach=True, **options), "foreach AdamW"
+
+
+def resident_peak():
+    """In bytes; 0 where the system does not say."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def torch_worker(net, dtype, kind, path, dropout, threads):
+    """Answers each line "steps N" as bitloom_bench_gpt does."""
+    import torch
+
+    torch.set_num_threads(threads)
+    module, pairs = make_net(torch, net, dropout)
+    tensors = read_tensors(path)
+    copy_parameters(torch, pairs, tensors)
+    batches = torch.from_numpy(tensors["batches"]()).long()
+    optimizer, name = make_optimizer(torch, pairs)
+    run = torch.compile(module) if kind == "compile" else module
+    done = 0
+
+    def step():
+        batch = batches[done % len(batches)]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+            loss = run(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    print(json.dumps({"version": torch.__version__, "optimizer": name}), flush=True)
+    for line in sys.stdin:
+        result = {"losses": [], "seconds": [], "processor_seconds": []}
+        for _ in range(int(line.split()[1])):
+            start, processor_start = time.perf_counter(), time.process_time()
+            result["losses"].append(step())
+            result["seconds"].append(time.perf_counter() - start)
+            result["processor_seconds"].append(time.process_time() - processor_start)
+            done += 1
+        print(json.dumps({**result, "resident_peak": resident_peak()}), flush=True)
+
+
+# --- The side that gives turns ---
+
+
+class Contender:
+    """A process that answers lines by lines of JSON."""
+
+    def __init__(self, command, threads, quiet=False):
+        # Compiling writes its warnings to the error stream; they are shown if it fails.
+        self.errors = tempfile.TemporaryFile("w+") if quiet else None
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                        env=environment)
+        self.description = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args[0]} ended: {self.last_error()}")
+        return json.loads(line)
+
+    def last_error(self):
+        if self.errors is None:
+            return "see above"
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+    def ask(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self.answer()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def bitloom_command(program, net, dtype, dropout):
+    _, _, _, vocabulary, sequences, tokens, _ = NETS[net]
+    return [program, net, dtype, str(vocabulary), str(sequences), str(tokens), str(dropout)]
+
+
+def start_peers(arguments, net, dtype, path):
+    """Kind -> contender."""
+    contenders = {}
+    for kind in arguments.peers:
+        command = [sys.executable, __file__, "--worker", net, dtype, kind, path, str(arguments.dropout), str(arguments.threads)]
+        contenders[kind] = Contender(command, arguments.threads, quiet=kind == "compile")
+    return contenders
+
+
+def check_losses(contenders, net, dtype, dropout):
+    """All take their first steps. Those of which a step fails, as torch.compile where no compiler is, are left out and named."""
+    first, missing = {}, {}
+    for kind, contender in list(contenders.items()):
+        try:
+            first[kind] = contender.ask(f"steps {CHECKED_STEPS}")["losses"]
+        except RuntimeError as error:
+            if kind == "bitloom":
+                raise
+            missing[kind] = str(error)
+            del contenders[kind]
+    for kind, losses in first.items():
+        apart = max(abs(theirs - ours) for theirs, ours in zip(losses, first["bitloom"]))
+        if dropout == 0 and not apart <= TOLERANCES[dtype]:
+            sys.exit(f"{net} {dtype}: the losses of {kind} are {losses}, Bitloom's {first['bitloom']}")
+    return first, missing
+
+
+def measure(arguments, net, dtype):
+    """One net in one format: medians and ratios."""
+    steps = NETS[net][-1]
+    tokens = NETS[net][4] * NETS[net][5]
+    command = bitloom_command(arguments.program, net, dtype, arguments.dropout)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(pathlib.Path(folder) / "start.safetensors")
+        # A process of its own, because the file's bytes would count in the peak of memory.
+        saver = Contender(command, arguments.threads)
+        saver.ask(f"save {path}")
+        saver.end()
+        ours = Contender(command, arguments.threads)
+        contenders = start_peers(arguments, net, dtype, path)
+        contenders = {"bitloom": ours, **contenders}
+        losses, missing = check_losses(contenders, net, dtype, arguments.dropout)
+    rates = {kind: [] for kind in contenders}
+    prefix = "processor_" if arguments.cpu_time else ""
+    peaks, memory = [], {}
+    for each in range(arguments.rounds + 1):  # the first does not count
+        for kind, contender in contenders.items():
+            result = contender.ask(f"steps {steps}")
+            memory.setdefault(kind, result["resident_peak"])
+            if kind == "bitloom":
+                pool = result["pool_peak"]
+            if each > 0:
+                rates[kind].append(tokens / statistics.median(result[prefix + "seconds"]))
+        peak = ours.ask("peak")[prefix + "peak"]
+        if each > 0:
+            peaks.append(peak)
+    for contender in contenders.values():
+        contender.end()
+    operations = ours.description["operations"] / tokens
+    row = {
+        "net": net,
+        "dtype": dtype,
+        "tokens_per_second": {kind: statistics.median(values) for kind, values in rates.items()},
+        "ratio": {kind: statistics.median(a / b for a, b in zip(rates["bitloom"], rates[kind])) for kind in rates if kind != "bitloom"},
+        "share_of_peak": statistics.median(rate * operations / peak for rate, peak in zip(rates["bitloom"], peaks)),
+        "peak_gflops": statistics.median(peaks) / 1e9,
+        "memory": {**memory, "bitloom_pool": pool},
+        "first_losses": losses,
+        "missing": missing,
+    }
+    versions = {kind: contender.description for kind, contender in contenders.items() if kind != "bitloom"}
+    return row, ours.description, versions
+
+
+def show(row):
+    tokens = row["tokens_per_second"]
+    text = f"{row['net']:<12}{row['dtype']:<6}{tokens['bitloom']:>10.0f}{row['share_of_peak']:>8.0%}"
+    for kind in PEERS:
+        text += f"{tokens[kind]:>12.0f}{row['ratio'][kind]:>7.2f}x" if kind in tokens else f"{'-':>20}"
+    megabytes = [f"{row['memory'][kind] / 2**20:.0f}" if kind in row["memory"] else "-" for kind in ("bitloom_pool", "bitloom", *PEERS)]
+    print(text + "   " + "/".join(megabytes), flush=True)
+    for kind, why in row["missing"].items():
+        print(f"  {PEERS[kind]} did not run: {why}", flush=True)
+
+
+def parse_list(text, known, parser, option):
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            parser.error(f"{option}: unknown '{name}'; there are {', '.join(known)}")
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Compares Bitloom's training steps of GPTs with PyTorch's.")
+    parser.add_argument("program", help="bitloom_bench_gpt")
+    parser.add_argument("--nets", default=",".join(NETS), help="(default: %(default)s)")
+    parser.add_argument("--dtypes", default="f32,bf16", help="(default: %(default)s)")
+    parser.add_argument("--peers", default=",".join(PEERS), help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of all (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
+    parser.add_argument("--dropout", type=float, default=0, help="losses are compared only without (default: %(default)s)")
+    parser.add_argument("--cpu-time", action="store_true", help="time of the processor, not the clock: with one thread, for busy machines")
+    arguments = parser.parse_args()
+    if arguments.cpu_time and arguments.threads != 1:
+        parser.error("--cpu-time: threads that wait take time of the processor too; expected --threads 1")
+    if arguments.rounds < 1 or arguments.threads < 1:
+        parser.error("--rounds and --threads must be at least 1")
+    nets = parse_list(arguments.nets, NETS, parser, "--nets")
+    dtypes = parse_list(arguments.dtypes, TOLERANCES, parser, "--dtypes")
+    arguments.peers = parse_list(arguments.peers, PEERS, parser, "--peers")
+    rows = []
+    for net in nets:
+        for dtype in dtypes:
+            row, ours, versions = measure(arguments, net, dtype)
+            if not rows:
+                peer = next(iter(versions.values()), {"version": "none", "optimizer": "-"})
+                print(f"{ours['cpu']}, {ours['threads']} threads; PyTorch {peer['version']}, {peer['optimizer']}; dropout {arguments.dropout}")
+                print("tokens/s, share of the peak of matrix products, ratios; peak memory in MiB: Bitloom's tensors, then processes: "
+                      f"Bitloom, {', '.join(PEERS.values())}")
+                print(f"\n{'net':<12}{'type':<6}{'Bitloom':>10}{'of peak':>8}" + "".join(f"{title:>20}" for title in PEERS.values()) + "   MiB")
+            show(row)
+            rows.append(row)
+    ratios = {f"gpt_vs_torch_{kind}_{row['net']}_{row['dtype']}": ratio for row in rows for kind, ratio in row["ratio"].items()}
+    print(json.dumps({**ratios, "rows": rows, "threads": arguments.threads, "dropout": arguments.dropout, "cpu": ours["cpu"],
+                      "versions": versions}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker_net, worker_dtype, worker_kind, start, rate, count = sys.argv[2:]
+        torch_worker(worker_net, worker_dtype, worker_kind, start, float(rate), int(count))
+    else:
+        main()
