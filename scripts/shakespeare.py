@@ -139,7 +139,7 @@ def prepare(options, level):
     folder = options.out / level
     tokenizer = "bytes"
     if level == "bpe":
-        tokenizer = options.out / "bpe"
+        tokenizer = options.out / f"tokenizer-{options.vocabulary}"
         if not tokenizer.exists():
             subprocess.run([PROGRAM, "tokenizer", "train", "--input", options.data, "--vocabulary", str(options.vocabulary),
                             "--out", tokenizer], check=True, stdout=sys.stderr)
