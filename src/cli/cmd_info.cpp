@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/version.h"
+#include "nn/measure.h"
 #include "simd/kernels.h"
 
 namespace bitloom::cli {
@@ -58,12 +59,24 @@ void measure(Session& session, const Threads& threads) {
   terminal.print("  {:<20}{:>8.3f} on {} threads", simd::kernels().name, 1e-12 * peak_of_all_cores(), threads.per_rank);
 }
 
+// Of float models: what `train gpt` gives its speed as a share of.
+void measure_floats(Terminal& terminal) {
+  constexpr double seconds = 0.5;
+  nn::Engine engine;
+  terminal.print("\nproducts of matrices, backend {}, all threads:", engine.backend_name());
+  for (const DType values : {DType::f32, DType::bf16}) {
+    terminal.print("  {:<20}{:>8.0f} GFLOP/s", nn::to_text(values), 1e-9 * nn::measure_matmul(engine, values, seconds));
+  }
+  terminal.print("copying memory        {:>8.1f} GB/s read and written", 1e-9 * nn::measure_copy(engine, seconds));
+}
+
 }  // namespace
 
 int info(Session& session, std::span<const std::string> args) {
   bool measures = false;
   Options options("bitloom info [--measure]", "Shows what this machine offers and what Bitloom makes of it.");
-  options.flag("measure", measures, "measure the peak rate of binary multiply-adds of each kernel table (a few seconds)");
+  options.flag("measure", measures,
+               "measure the peak rates: binary multiply-adds of each kernel table, products of matrices, copies (seconds)");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
@@ -76,6 +89,7 @@ int info(Session& session, std::span<const std::string> args) {
     terminal.print("kernels in use   {}", kernel_text());
     terminal.print("  supported      {}", fmt::join(simd::supported_kernels(), ", "));
     terminal.print("  compiled in    {}", fmt::join(simd::compiled_kernels(), ", "));
+    terminal.print("float backends   {}", fmt::join(nn::backends(), ", "));
     terminal.print("processor        {}", cpu_model());
     terminal.print("threads          {} per process ({}), {} on {} core{} of this host", threads.per_rank,
                    threads.from_user ? "OMP_NUM_THREADS" : "its share of the cores", threads.on_host, threads.cores_of_host,
@@ -87,7 +101,10 @@ int info(Session& session, std::span<const std::string> args) {
     terminal.print("memory           {} of {} available", format_bytes(available_memory()), format_bytes(total_memory()));
     terminal.print("cache            {}", cache_text());
     if (const std::string warning = oversubscription(threads); !warning.empty()) terminal.print("warning: {}", warning);
-    if (measures) measure(session, threads);
+    if (measures) {
+      measure(session, threads);
+      measure_floats(terminal);
+    }
   });
   return exit_done;
 }

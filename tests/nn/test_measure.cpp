@@ -1,0 +1,18 @@
+// How fast the device is: numbers of the right size.
+#include "nn/measure.h"
+
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+using namespace bitloom::nn;
+
+TEST_CASE("the measured peaks are those of a machine, and leave no memory in use", "[measure]") {
+  Engine engine;
+  const double operations = measure_matmul(engine, DType::f32, 0.01);
+  CHECK(operations > 1e8);
+  CHECK(operations < 1e15);
+  const double bytes = measure_copy(engine, 0.01);
+  CHECK(bytes > 1e7);
+  CHECK(bytes < 1e13);
+  CHECK(engine.pool().total().now == 0);
+}
