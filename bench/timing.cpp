@@ -1,5 +1,7 @@
 #include "bench/timing.h"
 
+#include <time.h>  // POSIX
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -34,18 +36,24 @@ std::vector<std::vector<double>> alternate(const std::vector<Contender>& contend
   return rates;
 }
 
-double fastest(double slot, const std::function<void()>& pass) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  auto before = start;
+double wall_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double fastest(double slot, const std::function<void()>& pass, double (*now)()) {
+  const double start = now();
+  double before = start;
   double best = 0;
   do {
     pass();
-    const auto now = Clock::now();
-    const double seconds = std::chrono::duration<double>(now - before).count();
-    if (best == 0 || seconds < best) best = seconds;
-    before = now;
-  } while (std::chrono::duration<double>(before - start).count() < slot);
+    const double after = now();
+    if (best == 0 || after - before < best) best = after - before;
+    before = after;
+  } while (before - start < slot);
   return best;
 }
 

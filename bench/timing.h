@@ -17,9 +17,13 @@ struct Contender {
 // Rates (contenders, rounds): in every round each contender gets one slot, in turn. One more round goes before, not counted.
 std::vector<std::vector<double>> alternate(const std::vector<Contender>& contenders, std::size_t rounds);
 
+// Seconds since some moment, as the wall has it, or spent on a processor by all threads of this process together.
+double wall_seconds();
+double cpu_seconds();
+
 // Seconds of the fastest of several calls of `pass` that take `slot` seconds together (one call at least). The fastest,
 // since other work on the cores can only slow one down; simd::measure_peak counts in the same way.
-double fastest(double slot, const std::function<void()>& pass);
+double fastest(double slot, const std::function<void()>& pass, double (*now)() = wall_seconds);
 
 // Seconds of one call of `pass`, the mean over as many as `slot` seconds hold, but at least `least`: for contenders whose calls
 // differ in length, since the shorter a call, the likelier one of many goes undisturbed.

@@ -21,22 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// "29:1", training to validation, or the fraction for validation.
-double parse_share(const std::string& text) {
-  std::optional<double> share = parse_double(text);
-  if (const std::vector<std::string> parts = split(text, ':'); parts.size() == 2) {
-    const auto train = parse_double(parts[0]);
-    const auto validation = parse_double(parts[1]);
-    share.reset();
-    if (train && validation && *train > 0 && *validation >= 0) share = *validation / (*train + *validation);
-  }
-  if (!share || !(*share >= 0 && *share < 1)) {
-    fail(ErrorKind::usage,
-         "--validation: '{}' is no share; expected TRAINING:VALIDATION such as 29:1, or a fraction such as 0.05", text);
-  }
-  return *share;
-}
-
 void print_split(Terminal& terminal, const char* name, const data::TokenFile::Content& content) {
   const double per_token =
       content.tokens.empty() ? 0 : static_cast<double>(content.bytes) / static_cast<double>(content.tokens.size());
@@ -97,9 +81,7 @@ int data_text(Session& session, std::span<const std::string> args) {
   text.declare(options);
   options.text("tokenizer", tokenizer_spec, "SPEC", tokenizer_spec_help);
   options.text("out", out, "FOLDER", "where the files go; must be new or empty");
-  options.text("validation", validation, "SHARE",
-               "documents for training to documents for validation, or the fraction of these; where that is less than a "
-               "document, it is the end of the text");
+  options.text("validation", validation, "SHARE", validation_help);
   options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "of the choice of documents for validation");
   options.flag("force", force, "replace files that are there");
   if (!options.parse(args)) {
@@ -107,7 +89,7 @@ int data_text(Session& session, std::span<const std::string> args) {
     return exit_done;
   }
   options.finish();
-  const data::TextInput input = text.input();
+  const data::TextInput& input = text.input();
   const double share = parse_share(validation);
   if (tokenizer_spec.empty()) fail(ErrorKind::usage, "--tokenizer: missing; expected {}", tokenizer_spec_help);
   session.on_root([&] {
@@ -116,9 +98,9 @@ int data_text(Session& session, std::span<const std::string> args) {
     const data::TokenSplits splits = data::prepare_text(input, *tokenizer, share, seed, &session.terminal);
     const fs::path folder = out;
     fs::create_directories(folder);
-    write_atomically(folder / "tokenizer", tokenizer->serialize());
-    data::TokenFile::write(folder / "validation.tokens", splits.validation);
-    data::TokenFile::write(folder / "train.tokens", splits.train);
+    write_atomically(folder / tokenizer_file, tokenizer->serialize());
+    data::TokenFile::write(folder / validation_tokens_file, splits.validation);
+    data::TokenFile::write(folder / train_tokens_file, splits.train);
     session.terminal.print("{}: {} tokenizer of {} tokens", out, tokenizer->kind(), tokenizer->size());
     print_split(session.terminal, "train", splits.train);
     print_split(session.terminal, "validation", splits.validation);
@@ -142,15 +124,15 @@ int data_clean(Session& session, std::span<const std::string> args) {
   options.count("min-tokens", settings.min_tokens, 0, 1000000000, "tokens that a document has at least");
   options.number("jaccard", settings.jaccard, 0, 1,
                  "drop documents whose sets of five characters in a row are more similar than this; 1: none", true);
-  options.list("test", settings.tests, "FILE",
-               "a test set, read as the input is: report the percentage of its 8-grams of words");
+  options.series("test", settings.tests, "FILE",
+                 "a test set, read as the input is: report the percentage of its 8-grams of words");
   options.flag("force", force, "replace files that are there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
   }
   options.finish();
-  const data::TextInput input = text.input();
+  const data::TextInput& input = text.input();
   session.on_root([&] {
     const std::string expected = "the name of a .jsonl file";
     if (!out.empty() && !out.ends_with(".jsonl")) fail(ErrorKind::usage, "--out: '{}': expected {}", out, expected);

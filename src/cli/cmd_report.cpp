@@ -1,6 +1,7 @@
 // bitloom report: the HTML page of a run, finished or not.
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
@@ -9,7 +10,9 @@
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/safetensors.h"
+#include "core/text.h"
 #include "layerwise/encoder.h"
+#include "models/gpt/model_file.h"
 #include "report/report.h"
 
 namespace bitloom::cli {
@@ -50,14 +53,27 @@ report::Filters filters_of(const layerwise::Encoder& encoder) {
   return filters;
 }
 
+// Of a run without config.json: the lines of its options.
+Json options_of(const fs::path& file) {
+  Json config = Json::object();
+  std::istringstream ini(read_text(file));
+  for (std::string line; std::getline(ini, line);) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    config[std::string(trim(std::string_view(line).substr(0, equals)))] = trim(std::string_view(line).substr(equals + 1));
+  }
+  return config;
+}
+
 report::ReportInput gather(const fs::path& run) {
   report::ReportInput input;
   input.title = fs::absolute(run).lexically_normal().filename().string();
   if (input.title.empty()) input.title = fs::absolute(run).lexically_normal().parent_path().filename().string();
   input.config = read_config(run);
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
+  if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of(run / options_file);
   const std::optional<TensorFile> tensors = read_tensors(run);
-  if (!tensors) return input;
+  if (!tensors || tensors->metadata.contains(models::kind_key)) return input;
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
   input.filters = filters_of(encoder);
   if (!fs::exists(run / net_file)) return input;
@@ -81,8 +97,8 @@ int report(Session& session, std::span<const std::string> args) {
   std::string out;
   Options options(
       "bitloom report RUN [--out FILE.html]",
-      "Writes one self-contained HTML page about a run, finished or not: learning curves, confusion matrix, filters,\n"
-      "flips per step, where the time went.");
+      "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
+      "also its confusion matrix, filters, flips per step and where the time went.");
   options.arguments(arguments, "RUN", 1, 1);
   options.text("out", out, "FILE", "the page; without it: RUN/report.html");
   if (!options.parse(args)) {

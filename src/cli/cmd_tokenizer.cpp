@@ -55,7 +55,7 @@ int tokenizer_train(Session& session, std::span<const std::string> args) {
     return exit_done;
   }
   options.finish();
-  const data::TextInput input = text.input();
+  const data::TextInput& input = text.input();
   session.on_root([&] {
     require_new_file(out, force, "the name of a file");
     session.terminal.update("making a vocabulary; this may take minutes for each 100 MB of text");

@@ -63,8 +63,17 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
   if (settings.out.empty()) settings.out = default_folder(settings.net);
+  train::check_run_folder(settings.out, settings.resume);
   settings.data = fs::absolute(settings.data).lexically_normal().string();
   return true;
+}
+
+const data::TokenFile& enough_text(const TextSource& text, const models::GptConfig& config, const GptSettings& settings) {
+  if (text.train.size() <= config.context) {
+    fail(ErrorKind::data, "--data: {}: {} tokens for training; expected more than the context, {}", settings.data,
+         text.train.size(), config.context);
+  }
+  return text.train;
 }
 
 // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
@@ -79,7 +88,7 @@ class Training {
         config_(settings.make_config(text_.tokenizer->size())),
         train_options_(settings.make_options()),
         net_(config_),
-        training_(text_.train, config_.context, settings.seed),
+        training_(enough_text(text_, config_, settings), config_.context, settings.seed),
         ini_(options.to_ini()) {
     if (!engine_.supports(settings.dtype())) {
       fail(ErrorKind::usage, "--dtype: {}; backend {} has no values of that type", settings.values, engine_.backend_name());
@@ -244,7 +253,7 @@ void Training::summarise(const train::RunResult& result) {
   }
   terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
   const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
-  terminal.print("  {:<22}{}: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory of tensors",
+  terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
                  format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
                  peak(nn::Use::optimizer), peak(nn::Use::stash));
   terminal.print("next:\n  bitloom sample {} --prompt TEXT\n  bitloom eval {} --data FILE\n  bitloom report {}", settings_.out,

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cli/text_options.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "models/gpt/memory.h"
@@ -41,11 +42,8 @@ void declare_net(Options& options, GptSettings& settings) {
 void declare_text(Options& options, GptSettings& settings) {
   options.group("Text");
   options.text("data", settings.data, "PATH", "a file of text or JSONL, or a folder that `bitloom data text` made");
-  options.text("tokenizer", settings.tokenizer, "SPEC",
-               "for files of text: bytes, a file of `bitloom tokenizer train`, or a folder with GPT-2's vocab.json and "
-               "merges.txt");
-  options.number("validation", settings.validation_share, 0, 0.99,
-                 "share of the documents that is held back for validation; of a single document, of its end");
+  options.text("tokenizer", settings.tokenizer, "SPEC", fmt::format("for files of text: {}", tokenizer_spec_help));
+  options.text("validation", settings.validation, "SHARE", validation_help);
   options.count("split-seed", settings.split_seed, 0, any_count, "which documents are held back");
   options.text("documents", settings.documents, "HOW",
                "what divides a text file into documents: file (nothing), blank-lines, or the line that stands between them");

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "cli/options.h"
-#include "data/text/prepare.h"
 #include "models/gpt/config.h"
 #include "nn/engine.h"
 #include "train/trainer.h"
@@ -25,7 +24,7 @@ struct GptSettings {
   // Text.
   std::string data;
   std::string tokenizer = "bytes";
-  double validation_share = data::default_validation_share;
+  std::string validation = "29:1";
   std::size_t split_seed = 1;
   std::string documents = "file";
   std::string field = "text";

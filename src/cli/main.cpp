@@ -17,7 +17,7 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::array<Command, 23> commands{{
+constexpr Command commands[] = {
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
@@ -41,7 +41,7 @@ constexpr std::array<Command, 23> commands{{
     {"data", "clean", "drop short documents and near copies, and find test sets in text", &data_clean},
     {"tokenizer", "train", "make a tokenizer from text", &tokenizer_train},
     {"tokenizer", "info", "show a tokenizer and how it divides a text", &tokenizer_info},
-}};
+};
 
 std::string full_name(const Command& command) {
   return *command.kind == '\0' ? command.verb : fmt::format("{} {}", command.verb, command.kind);

@@ -90,6 +90,12 @@ void Options::list(const std::string& name, std::vector<std::string>& values, co
   entry.get = [&values] { return values; };
 }
 
+void Options::series(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
+                     const std::string& description) {
+  list(name, values, placeholder + "...", description);
+  entries_.back().series = true;
+}
+
 void Options::choice(const std::string& name, std::string& value, std::vector<std::string> allowed,
                      const std::string& description) {
   Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), fmt::format("{} (default {})", description, value));
@@ -170,6 +176,8 @@ void Options::collect(Parser&& parser, const std::string& prefix, Source source)
     names.push_back(entry.name);
     if (entry.is_flag) {
       all.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), "");
+    } else if (entry.series) {
+      all.add_options()(entry.name.c_str(), po::value<std::vector<std::string>>()->multitoken(), "");
     } else {
       all.add_options()(entry.name.c_str(), po::value<std::string>(), "");
     }

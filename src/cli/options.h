@@ -35,6 +35,9 @@ class Options {
   void text(const std::string& name, std::string& value, const std::string& placeholder, const std::string& description);
   void list(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
             const std::string& description);
+  // As list(), and several values may follow the name: --input a.txt b.txt.
+  void series(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
+              const std::string& description);
   // One of `allowed`; if these are more than three, the description has to name them.
   void choice(const std::string& name, std::string& value, std::vector<std::string> allowed, const std::string& description);
   void count(const std::string& name, std::size_t& value, std::size_t low, std::size_t high, const std::string& description);
@@ -64,7 +67,7 @@ class Options {
  private:
   struct Entry {
     std::string name, placeholder, description, group;
-    bool is_flag = false, repeatable = false, transient = false;
+    bool is_flag = false, repeatable = false, series = false, transient = false;
     std::function<void(const std::string& label, const std::vector<std::string>& values)> set;
     std::function<std::vector<std::string>()> get;
   };

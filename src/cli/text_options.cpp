@@ -1,27 +1,25 @@
 #include "cli/text_options.h"
 
+#include <optional>
+
 #include "core/error.h"
+#include "core/text.h"
 
 namespace bitloom::cli {
 
 namespace fs = std::filesystem;
 
 void TextOptions::declare(Options& options) {
-  constexpr std::size_t most_files = 1000000;
-  options.list("input", text_.files, "FILE",
-               "UTF-8 text, or JSON Lines if its name ends in .jsonl; several files may follow one another");
+  options.series("input", text_.files, "FILE", "UTF-8 text, or JSON Lines if its name ends in .jsonl");
   options.text("documents", text_.documents, "HOW",
                "what divides plain text into documents: file (nothing: each file is one), blank-lines, or a line such as "
                "'<|endoftext|>'");
   options.text("field", text_.field, "NAME", "which string of a JSON object is the document");
-  options.arguments(more_, "FILE", 0, most_files);
 }
 
-data::TextInput TextOptions::input() const {
-  data::TextInput input = text_;
-  input.files.insert(input.files.end(), more_.begin(), more_.end());
-  if (input.files.empty()) fail(ErrorKind::usage, "--input: missing; expected the name of a text file");
-  return input;
+const data::TextInput& TextOptions::input() const {
+  if (text_.files.empty()) fail(ErrorKind::usage, "--input: missing; expected the name of a text file");
+  return text_;
 }
 
 void require_new_file(const fs::path& out, bool force, const std::string& what) {
@@ -36,6 +34,21 @@ void require_new_folder(const fs::path& out, bool force, const std::string& what
   if (!fs::is_directory(out)) fail(ErrorKind::usage, "--out: {} is there already and no folder", out.string());
   if (force || fs::is_empty(out)) return;
   fail(ErrorKind::usage, "--out: {} is there already and not an empty folder; --force replaces the files in it", out.string());
+}
+
+double parse_share(const std::string& text) {
+  std::optional<double> share = parse_double(text);
+  if (const std::vector<std::string> parts = split(text, ':'); parts.size() == 2) {
+    const auto train = parse_double(parts[0]);
+    const auto validation = parse_double(parts[1]);
+    share.reset();
+    if (train && validation && *train > 0 && *validation >= 0) share = *validation / (*train + *validation);
+  }
+  if (!share || !(*share >= 0 && *share < 1)) {
+    fail(ErrorKind::usage,
+         "--validation: '{}' is no share; expected TRAINING:VALIDATION such as 29:1, or a fraction such as 0.05", text);
+  }
+  return *share;
 }
 
 }  // namespace bitloom::cli

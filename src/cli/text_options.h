@@ -3,29 +3,37 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "cli/options.h"
 #include "data/text/documents.h"
 
 namespace bitloom::cli {
 
-// --input (also as arguments behind it: --input a.txt b.txt), --documents, --field.
+// --input, --documents, --field.
 class TextOptions {
  public:
   // The object outlives `options`.
   void declare(Options& options);
   // After finish(). Throws a usage error if there is no input.
-  data::TextInput input() const;
+  const data::TextInput& input() const;
 
  private:
   data::TextInput text_;
-  std::vector<std::string> more_;
 };
 
 inline constexpr const char* tokenizer_spec_help =
     "bytes; a file of `bitloom tokenizer train`; a sentencepiece model (*.model); a folder with GPT-2's vocab.json and "
     "merges.txt, or with a file 'tokenizer'";
+
+// Of --validation: "29:1", training to validation, or the fraction for validation. Throws a usage error.
+double parse_share(const std::string& text);
+inline constexpr const char* validation_help =
+    "what is held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";
+
+// What `bitloom data text` leaves in a folder.
+inline constexpr const char* train_tokens_file = "train.tokens";
+inline constexpr const char* validation_tokens_file = "validation.tokens";
+inline constexpr const char* tokenizer_file = "tokenizer";
 
 // Throw usage errors that name --out: if it is missing (`what` says what was expected), or there already and not to be
 // replaced.

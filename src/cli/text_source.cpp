@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "cli/text_options.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/text/prepare.h"
@@ -12,11 +13,6 @@ namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Names in a folder of `bitloom data text`.
-constexpr const char* train_tokens_file = "train.tokens";
-constexpr const char* validation_tokens_file = "validation.tokens";
-constexpr const char* tokenizer_file = "tokenizer";
 
 // The sizes, the tokenizer and the tokens at both ends: to read all of a large file would take as long as an epoch.
 std::string fingerprint_of(const TextSource& source) {
@@ -64,7 +60,7 @@ TextSource open_text(Terminal& terminal, const GptSettings& settings) {
     source.tokenizer = data::load_tokenizer(settings.tokenizer);
     const data::TextInput input{{settings.data}, settings.documents, settings.field};
     data::TokenSplits splits =
-        data::prepare_text(input, *source.tokenizer, settings.validation_share, settings.split_seed, &terminal);
+        data::prepare_text(input, *source.tokenizer, parse_share(settings.validation), settings.split_seed, &terminal);
     source.train = data::TokenFile(std::move(splits.train));
     source.validation = data::TokenFile(std::move(splits.validation));
   }

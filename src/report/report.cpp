@@ -9,30 +9,34 @@
 
 namespace bitloom::report {
 
-std::string render_report(const ReportInput& input) {
-  const RunLog log = read_run(input.metrics);
-  std::string title = input.title.empty() ? log.start.net : input.title;
-  if (!title.empty()) title += " · ";
-  std::string page = fmt::format(
+std::string page(const std::string& title, const std::string& version, const std::string& body) {
+  return fmt::format(
       "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}Bitloom report</title>\n"
-      "<style>{}</style>\n</head>\n<body>\n<main>\n",
-      escape(title), page_style);
-  page += header(input, log);
-  page += headline(input, log);
-  page += learning_curves(log);
-  page += stage_table(log);
-  page += confusion(log);
-  page += time_split(log);
-  page += weight_activity(log);
-  page += messages(log);
-  page += filters(input);
-  page += layer_table(input, log);
-  page += configuration(input);
-  page += repeat_command(log);
-  const std::string version = log.start.version.empty() ? "" : " " + log.start.version;
-  page += fmt::format("<footer>Written by Bitloom{}.</footer>\n</main>\n</body>\n</html>\n", escape(version));
-  return page;
+      "<style>{}</style>\n</head>\n<body>\n<main>\n{}<footer>Written by Bitloom{}.</footer>\n</main>\n</body>\n</html>\n",
+      escape(title.empty() ? title : title + " · "), page_style, body, escape(version.empty() ? version : " " + version));
+}
+
+std::string render_report(const ReportInput& input) {
+  // What train/run.h writes says of which kind the model is.
+  for (const nlohmann::json& line : input.metrics) {
+    if (line.is_object() && line.value("event", nlohmann::json()) == "start" && line.contains("kind"))
+      return float_report(input);
+  }
+  const RunLog log = read_run(input.metrics);
+  std::string body = header(input, log);
+  body += headline(input, log);
+  body += learning_curves(log);
+  body += stage_table(log);
+  body += confusion(log);
+  body += time_split(log);
+  body += weight_activity(log);
+  body += messages(log);
+  body += filters(input);
+  body += layer_table(input, log);
+  body += configuration(input);
+  body += repeat_command(log);
+  return page(input.title.empty() ? log.start.net : input.title, log.start.version, body);
 }
 
 }  // namespace bitloom::report

@@ -16,13 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::string nothing = "—";  // in place of a figure that was not recorded
-
-std::string card(std::string_view label, std::string_view value, std::string_view note, bool lead = false) {
-  return fmt::format(R"(<div class="card{}"><span class="label">{}</span><b>{}</b><span>{}</span></div>)", lead ? " lead" : "",
-                     escape(label), escape(value), escape(note));
-}
-
 // "10,000 images"; nothing when the number is missing.
 std::string images_note(double images) { return std::isfinite(images) ? whole_text(images) + " images" : std::string(); }
 
@@ -106,6 +99,11 @@ std::string option_row(std::string_view key, const json& value) {
 }
 
 }  // namespace
+
+std::string card(std::string_view label, std::string_view value, std::string_view note, bool lead) {
+  return fmt::format(R"(<div class="card{}"><span class="label">{}</span><b>{}</b><span>{}</span></div>)", lead ? " lead" : "",
+                     escape(label), escape(value), escape(note));
+}
 
 std::string section(std::string_view id, std::string_view heading, std::string_view note, const std::string& body) {
   if (body.empty()) return "";

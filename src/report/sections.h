@@ -9,6 +9,12 @@
 
 namespace bitloom::report {
 
+inline constexpr const char* nothing = "—";  // in place of a figure that was not recorded
+
+// The page around its parts. `title` and `version` may be empty.
+std::string page(const std::string& title, const std::string& version, const std::string& body);
+// A headline figure.
+std::string card(std::string_view label, std::string_view value, std::string_view note, bool lead = false);
 // <section> with a heading; `note` is a sentence under it, not escaped.
 std::string section(std::string_view id, std::string_view heading, std::string_view note, const std::string& body);
 // "83.4%", or a dash.
@@ -30,6 +36,8 @@ std::string weight_activity(const RunLog& log);
 std::string messages(const RunLog& log);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
+// float_report.cpp: the whole page of a float model's run.
+std::string float_report(const ReportInput& input);
 // section_model.cpp
 std::string confusion(const RunLog& log);
 std::string filters(const ReportInput& input);

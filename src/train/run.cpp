@@ -64,16 +64,9 @@ class Run {
     fs::create_directories(options_.folder, error);
     if (error) fail(ErrorKind::io, "--out: {}: {}", options_.folder.string(), error.message());
     lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
-    const bool has_checkpoint = !list_checkpoints(options_.folder).empty();
-    const bool has_run =
-        has_checkpoint || fs::exists(options_.folder / run_model_name) || fs::exists(options_.folder / run_metrics_name);
-    if (has_run && !options_.resume) {
-      fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
-           options_.folder.string());
-    }
-    if (options_.resume && !has_run) fail(ErrorKind::usage, "--resume: there is no run in {}", options_.folder.string());
+    check_run_folder(options_.folder, options_.resume);
     std::uint64_t metrics_size = 0;
-    if (has_checkpoint) metrics_size = load_checkpoint();
+    if (!list_checkpoints(options_.folder).empty()) metrics_size = load_checkpoint();
     for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
     metrics_ = std::make_unique<MetricsWriter>(options_.folder / run_metrics_name);
     metrics_->truncate_to(metrics_size);
@@ -249,6 +242,16 @@ class Run {
 };
 
 }  // namespace
+
+void check_run_folder(const fs::path& folder, bool resume) {
+  const bool has_run = fs::is_directory(folder) && (fs::exists(folder / run_model_name) ||
+                                                    fs::exists(folder / run_metrics_name) || !list_checkpoints(folder).empty());
+  if (has_run && !resume) {
+    fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
+         folder.string());
+  }
+  if (resume && !has_run) fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+}
 
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress) {
   if (options.steps == 0) fail(ErrorKind::usage, "--steps: 0; expected at least 1");

@@ -53,6 +53,10 @@ inline constexpr const char* run_model_name = "model.safetensors";
 inline constexpr const char* run_metrics_name = "metrics.jsonl";
 inline constexpr const char* run_lock_name = ".lock";
 
+// What run() says of a folder, before there is anything to run: Error(usage) for one that holds a run already, or none to
+// resume. run() looks again when it has locked the folder.
+void check_run_folder(const std::filesystem::path& folder, bool resume);
+
 // Runs. Throws Error(usage) for a folder that holds a run already, or none to resume, or one that has all its steps;
 // Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with the last good checkpoint and
 // model left as they were; and what Trainer::step() throws.

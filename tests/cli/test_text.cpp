@@ -94,18 +94,21 @@ TEST_CASE("a corpus is cleaned and the report says why", "[text]") {
   }
   write_file(folder / "in.jsonl", input);
   write_file(folder / "test.txt", second);
-  const Args args{"data", "clean", "--input", "in.jsonl", "--out", "out.jsonl", "--test", "test.txt", "--jaccard", "0.9"};
+  write_file(folder / "none.txt", "Eight words that stand nowhere else, not here.\n");
+  const Args args{"data",   "clean",    "--input",  "in.jsonl",  "--out", "out.jsonl",
+                  "--test", "test.txt", "none.txt", "--jaccard", "0.9"};
   const Outcome cleaned = run_program(folder.path(), args);
   INFO(cleaned.err);
   CHECK(cleaned.code == 0);
   CHECK(has(cleaned.out, "4 documents\n  1 dropped: fewer than 128 words\n  1 dropped: Jaccard similarity above 0.9"));
   CHECK(has(cleaned.out, "test.txt: 100.00 % of "));
+  CHECK(has(cleaned.out, "none.txt: 0.00 % of 1 8-grams"));
   const auto kept = lines_of(read_file(folder / "out.jsonl"));
   REQUIRE(kept.size() == 2);
   CHECK(kept[0] == Json{{"id", "in.jsonl:1"}, {"text", first}});
   CHECK(kept[1] == Json{{"id", "in.jsonl:3"}, {"text", second}});
   const auto report = lines_of(read_file(folder / "out.report.jsonl"));
-  REQUIRE(report.size() == 3);
+  REQUIRE(report.size() == 4);
   CHECK(report[0] == Json{{"document", "in.jsonl:2"}, {"reason", "short"}, {"tokens", 2}});
   CHECK(report[1]["document"] == "in.jsonl:4");
   CHECK(report[1]["reason"] == "duplicate");

@@ -112,6 +112,8 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"data text --input a.txt --tokenizer bytes --out x --validation 29", "--validation: '29' is no share; expected"},
       {"data text --input a.txt --tokenizer bytes --out x --validation 0:1", "--validation: '0:1' is no share"},
       {"data text --input a.txt --tokenizer bytes --out x --validation one", "--validation: 'one' is no share"},
+      {"data text more.txt --input a.txt --tokenizer bytes --out x", "unexpected argument 'more.txt'"},
+      {"data text --tokenizer bytes --out x --input", "required argument for option '--input' is missing"},
       {"data clean --input a.txt", "--out: missing; expected the name of a .jsonl file"},
       {"data clean --input a.txt --out x.txt", "--out: 'x.txt': expected the name of a .jsonl file"},
       {"data clean --input a.txt --out x.jsonl --jaccard 0", "--jaccard: '0' is out of range; expected a number above 0"},

@@ -236,13 +236,53 @@ TEST_CASE("vector kernels: few-bit stashes are those of BitPacker, and come back
         }
         packer.finish();
         Guarded<std::uint8_t> stash(expected.size());
-        kernels.few_bit_indices(x.data(), n, boundaries.data(), bits, even, stash.data());
-        CHECK(stash.guards_intact());
+        const std::size_t f = bits % point_functions;
+        Guarded<V> y(n), plain(n);
+        kernels.activate_few_bit[f](x.data(), y.data(), n, boundaries.data(), bits, even, stash.data());
+        CHECK((stash.guards_intact() && y.guards_intact()));
         CHECK(std::equal(expected.begin(), expected.end(), stash.data()));
+        kernels.activate[f](x.data(), plain.data(), n);
+        CHECK(std::memcmp(y.data(), plain.data(), n * sizeof(V)) == 0);
         Guarded<V> dx(n);
         kernels.few_bit_backward(stash.data(), table, bits, dy.data(), dx.data(), n);
         CHECK(check(dx, slopes) == "");
       }
+    }
+  });
+}
+
+TEST_CASE("vector kernels: pooling takes the first of the largest, and any NaN", "[nn][kernels]") {
+  for_all_tables([]<typename V>(const ValueKernels<V>& kernels, V) {
+    for (const std::size_t channels : {1U, 3U, 15U, 16U, 17U, 33U, 64U}) {
+      constexpr std::size_t k = 3, windows = 5;
+      const std::size_t n = windows * channels, row = k * n;
+      Guarded<V> x(k * row), y(n), dx(k * row), sums(n);
+      Guarded<std::uint8_t> which(n);
+      Random random(channels, Stream::test);  // few values, so that there are equals
+      for (V& each : x.span()) each = narrowed<V>(static_cast<double>(random.below(6)) - 3);
+      x[1] = x[n] = narrowed<V>(std::numeric_limits<double>::quiet_NaN());
+      kernels.max_pool_row(k, x.data(), y.data(), which.data(), windows, channels);
+      kernels.max_pool_backward_row(k, y.data(), which.data(), dx.data(), windows, channels);
+      kernels.sum_windows_row(k, dx.data(), sums.data(), windows, channels);
+      bool right = true;
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto at = [&](std::size_t place) {
+          return place / k * row + (i / channels * k + place % k) * channels + i % channels;
+        };
+        std::size_t best = 0;
+        for (std::size_t place = 1; place < k * k; ++place) {
+          const float value = widened(x[at(place)]), before = widened(x[at(best)]);
+          if (value > before || (std::isnan(value) && !std::isnan(before))) best = place;
+        }
+        right &= which[i] == best;
+        const auto same = [](V a, V b) { return a == b || (std::isnan(widened(a)) && std::isnan(widened(b))); };
+        right &= same(y[i], x[at(best)]) && same(sums[i], y[i]);
+        for (std::size_t place = 0; place < k * k; ++place) {
+          right &= place == best ? same(dx[at(place)], y[i]) : widened(dx[at(place)]) == 0;
+        }
+      }
+      INFO(channels << " channels");
+      CHECK((right && y.guards_intact() && which.guards_intact() && dx.guards_intact() && sums.guards_intact()));
     }
   });
 }

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "nn/bit_pack.h"
 #include "nn/few_bit.h"
+#include "nn/few_bit_stash.h"
 #include "nn/ops.h"
 #include "nn/ref/numbers.h"
 #include "tests/cases/run.h"
@@ -128,6 +130,35 @@ TEST_CASE("reference: few-bit activations", "[nn][ref]") {
   table.boundaries = {0.5, 1, 2};
   activate_few_bit(engine, relu, table, x, y, stash);
   CHECK(engine.to_host<std::uint8_t>(stash) == std::vector<std::uint8_t>{0b00010111, 0b00001101});
+}
+
+TEST_CASE("reference: few-bit ops are the plain passes of few_bit_stash.h, bit by bit", "[nn][ref]") {
+  Engine engine({}, "ref");
+  for (const Activation& activation : activations()) {
+    for (const unsigned bits : {1U, 3U, 4U, 8U}) {
+      CAPTURE(activation.name, bits);
+      const FewBitTable table =
+          fit_few_bit(few_bit_problem(activation, uniform_weight(), -10, 10), bits, {.points = 1000, .polish = true});
+      const FewBitLookup lookup = few_bit_lookup(table);
+      constexpr std::size_t n = 251;
+      std::vector<float> x, dy;
+      for (const double each : test::normal_numbers(n, 1, 3)) x.push_back(static_cast<float>(each));
+      for (const double each : test::normal_numbers(n, 2)) dy.push_back(static_cast<float>(each));
+      std::vector<float> plain_y(n), plain_dx(n);
+      std::vector<std::uint8_t> plain_stash(packed_bytes(n, bits));
+      few_bit_forward(activation, lookup, x, plain_y, plain_stash);
+      few_bit_backward(lookup, plain_stash, dy, plain_dx);
+
+      Tensor y = engine.empty({n}, DType::f32, Use::activations);
+      Tensor stash = engine.empty({plain_stash.size()}, DType::u8, Use::stash);
+      activate_few_bit(engine, activation, table, engine.from<float>(x, {n}, Use::data), y, stash);
+      CHECK(engine.to_host<float>(y) == plain_y);
+      CHECK(engine.to_host<std::uint8_t>(stash) == plain_stash);
+      Tensor dx = engine.empty({n}, DType::f32, Use::activations);
+      activate_few_bit_backward(engine, table, stash, engine.from<float>(dy, {n}, Use::data), dx);
+      CHECK(engine.to_host<float>(dx) == plain_dx);
+    }
+  }
 }
 
 TEST_CASE("reference: lookups", "[nn][ref]") {

@@ -236,3 +236,52 @@ TEST_CASE("filters whose sizes do not fit are refused") {
     CHECK(std::string(error.what()).find("53 values") != std::string::npos);
   }
 }
+
+namespace {
+
+ReportInput float_run() {
+  ReportInput input;
+  input.title = "runs/gpt<1>";
+  input.config = json{{"net", "tiny"}, {"steps", 40}};
+  input.metrics.push_back(json::parse(R"({"event":"start","kind":"gpt","time":"2026-11-22T10:00:00Z","version":"0.1.0",
+    "command":"bitloom train gpt","steps":40,"parameters":875000,"dtype":"f32","peak_operations":1e11,
+    "operations_per_token":5e6})"));
+  for (int step = 10; step <= 40; step += 10) {
+    input.metrics.push_back(json{{"event", "step"},
+                                 {"step", step},
+                                 {"loss", 4.0 - 0.05 * step},
+                                 {"rate", 0.001 * step},
+                                 {"gradient_norm", 1.5},
+                                 {"targets", step * 1000},
+                                 {"seconds", step * 0.5},
+                                 {"targets_per_second", 12000},
+                                 {"stash_bytes", 1 << 20},
+                                 {"memory_bytes", 5 << 20}});
+    input.metrics.push_back(json{{"event", "evaluation"}, {"step", step}, {"loss", step == 40 ? 3.0 : 4.1 - 0.05 * step}});
+  }
+  return input;
+}
+
+}  // namespace
+
+TEST_CASE("the page of a float model's run shows its curves and figures, unfinished too", "[report]") {
+  ReportInput input = float_run();
+  const std::string unfinished = render_report(input);
+  require_self_contained(unfinished);
+  CHECK(has(unfinished, "40 of 40 steps are recorded"));
+  CHECK(has(unfinished, "875 k parameters"));
+  CHECK(has(unfinished, "2.6000"));  // the best validation loss, not the last
+  CHECK(has(unfinished, "60% of the matmul peak"));
+  CHECK(has(unfinished, "Gradient norm"));
+  CHECK(has(unfinished, "runs/gpt&lt;1&gt;"));
+  input.metrics.push_back(json::parse(R"({"event":"result","seconds":30.0,"model_bytes":3500000})"));
+  const std::string finished = render_report(input);
+  require_self_contained(finished);
+  CHECK(!has(finished, "unfinished"));
+  CHECK(has(finished, "3.3 MiB"));
+  // Only begun, and with what is not a number.
+  input.metrics.resize(1);
+  CHECK(has(render_report(input), "no step has been recorded yet"));
+  input.metrics.push_back(json::parse(R"({"event":"step","step":"x","loss":null})"));
+  require_self_contained(render_report(input));
+}

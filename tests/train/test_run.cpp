@@ -91,9 +91,9 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   CHECK(list_checkpoints(out).size() == 1);
   CHECK(events(out, "start").size() == 1);
   CHECK(events(out, "start")[0]["kind"] == "spirals");
-  REQUIRE(events(out, "step").size() == 5);
-  CHECK(events(out, "step")[4]["step"] == 20);
-  CHECK(events(out, "step")[4]["targets"] == 320);
+  REQUIRE(events(out, "step").size() == 8);  // every 4 steps, and before evaluations
+  CHECK(events(out, "step")[7]["step"] == 20);
+  CHECK(events(out, "step")[7]["targets"] == 320);
   REQUIRE(events(out, "evaluation").size() == 4);
   REQUIRE(events(out, "result").size() == 1);
   CHECK(events(out, "result")[0]["validation_loss"] == events(out, "evaluation")[3]["loss"]);

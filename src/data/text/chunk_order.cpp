@@ -62,6 +62,7 @@ std::size_t ChunkOrder::context() const { return context_; }
 void ChunkOrder::deal(std::size_t shards) {
   dealt_ = numbers_to<std::uint32_t>(file_->documents());
   shuffle(dealt_.data(), dealt_.size(), draws(seed_, 0, Draw::deal));
+  shards = std::min(shards, file_->documents());  // also keeps the products below within 64 bits
   Shard shard{0, 0, 0, 0};
   std::uint64_t tokens = 0;
   for (std::size_t i = 0; i < dealt_.size(); ++i) {
@@ -69,8 +70,7 @@ void ChunkOrder::deal(std::size_t shards) {
     shard.tokens += length;
     tokens += length;
     shard.last = i + 1;
-    const double share = static_cast<double>(file_->size()) / static_cast<double>(shards);
-    const bool full = static_cast<double>(tokens) >= share * static_cast<double>(shards_.size() + 1);
+    const bool full = tokens * shards >= file_->size() * (shards_.size() + 1);
     if (!full || shard.tokens <= context_) continue;
     shards_.push_back(shard);
     shard = {i + 1, i + 1, 0, 0};

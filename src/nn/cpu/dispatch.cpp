@@ -20,8 +20,9 @@ bool always() { return true; }
 #if defined(__x86_64__)
 bool has_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
 bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return has_avx2() && __builtin_cpu_supports("bmi2") != 0 && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
 }
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0; }
 bool has_avx512_vpopcntdq() { return has_avx512() && __builtin_cpu_supports("avx512vpopcntdq") != 0; }

@@ -2,7 +2,8 @@
 // src/nn/cpu and to the tests. One call covers a piece of a tensor that one thread works on; arguments are checked by ops.cpp.
 //
 // Letters as in ops.h: R rows, C columns, n elements, B sequences, H heads, D size of a head. V is float or bf16: bf16 is
-// widened when it is loaded and rounded to the nearest even when it is stored; all arithmetic is done in float.
+// widened when it is loaded and rounded to the nearest even when it is stored; all arithmetic is done in float. Functions of
+// bf16 may be approximated to a tenth of what that rounding loses.
 #pragma once
 
 #include <cstddef>
@@ -103,9 +104,10 @@ struct ValueKernels {
   // y = f(x); dx = f'(x) dy
   void (*activate[point_functions])(const V* x, V* y, std::size_t n);
   void (*activate_backward[point_functions])(const V* x, const V* dy, V* dx, std::size_t n);
-  // Of each x the number of boundaries (2^bits - 1, ascending) below it, below |x| if even; packed as bit_pack.h says into
-  // ceil(n bits / 8) bytes.
-  void (*few_bit_indices)(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash);
+  // y = f(x), which may be x, and of each x the number of boundaries (2^bits - 1, ascending) below it, below |x| if even;
+  // packed as bit_pack.h says into ceil(n bits / 8) bytes.
+  void (*activate_few_bit[point_functions])(const V* x, V* y, std::size_t n, const float* boundaries, unsigned bits, bool even,
+                                            std::uint8_t* stash);
   // dx = levels[index] dy; levels (256), those beyond 2^bits are not used.
   void (*few_bit_backward)(const std::uint8_t* stash, const float* levels, unsigned bits, const V* dy, V* dx, std::size_t n);
   // Elements number 8 first_group, ...
@@ -141,6 +143,14 @@ struct ValueKernels {
 
   void (*attention)(const AttentionForward<V>& task);
   void (*attention_backward)(const AttentionBackward<V>& task);
+
+  // One row of windows of k x k pixels that do not overlap, of k rows of `windows` k pixels of C channels; which as ops.h has
+  // it.
+  void (*max_pool_row)(std::size_t k, const V* x, V* y, std::uint8_t* which, std::size_t windows, std::size_t channels);
+  void (*max_pool_backward_row)(std::size_t k, const V* dy, const std::uint8_t* which, V* dx, std::size_t windows,
+                                std::size_t channels);
+  // y = the sum of each window.
+  void (*sum_windows_row)(std::size_t k, const V* x, V* y, std::size_t windows, std::size_t channels);
 
   // copy: the new values, or null.
   void (*adamw)(const AdamWFactors& factors, float* value, const float* gradient, float* mean, float* variance, V* copy,

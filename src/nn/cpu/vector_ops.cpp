@@ -109,13 +109,11 @@ void CpuBackend::activate_few_bit(const Activation& activation, const FewBitTabl
   const FewBitLookup lookup = few_bit_lookup(table);
   std::uint8_t* const packed = elements<std::uint8_t>(stash);
   with_type(x.dtype(), [&]<typename V>(V) {
-    const ValueKernels<V>& kernels = vector_kernels().of<V>();
+    const auto kernel = vector_kernels().of<V>().activate_few_bit[function];
     const V* const from = elements<V>(x);
     V* const to = elements<V>(y);
-    // Numbers first: y may be x. The second reading finds the piece in the cache.
     for_elements(x.size(), 2 * sizeof(V), [&](std::size_t i, std::size_t n) {
-      kernels.few_bit_indices(from + i, n, lookup.boundaries.data(), lookup.bits, lookup.even, packed + i / 8 * lookup.bits);
-      kernels.activate[function](from + i, to + i, n);
+      kernel(from + i, to + i, n, lookup.boundaries.data(), lookup.bits, lookup.even, packed + i / 8 * lookup.bits);
     });
   });
 }

@@ -9,6 +9,12 @@
 namespace bitloom::nn {
 namespace {
 
+// Whole numbers from 0 to 255 in floats: 2^23 + x has x in its low bits.
+template <typename Isa>
+BITLOOM_INLINE typename Isa::Word small_words(typename Isa::Float x) {
+  return Isa::as_word(x + Isa::splat(8388608)) & Isa::word_splat(0xFF);
+}
+
 // What for_vectors() gives to its body: how the vector there is loaded and stored, whole or the part that is left at the end.
 template <typename Isa>
 struct WholeVector {
@@ -21,6 +27,9 @@ struct WholeVector {
   BITLOOM_INLINE void store(T* to, typename Isa::Float x) const {
     Isa::store(to, x);
   }
+  // Of whole numbers below 256, as bytes in memory.
+  BITLOOM_INLINE typename Isa::Float load_small(const std::uint8_t* from) const { return Isa::to_float(Isa::load_bytes(from)); }
+  BITLOOM_INLINE void store_small(std::uint8_t* to, typename Isa::Float x) const { Isa::store_bytes(to, small_words<Isa>(x)); }
 };
 template <typename Isa>
 struct PartOfVector {
@@ -33,6 +42,16 @@ struct PartOfVector {
   template <typename T>
   BITLOOM_INLINE void store(T* to, typename Isa::Float x) const {
     Isa::store_part(to, x, n);
+  }
+  BITLOOM_INLINE typename Isa::Float load_small(const std::uint8_t* from) const {
+    std::uint8_t bytes[Isa::width] = {};
+    __builtin_memcpy(bytes, from, n);
+    return Isa::to_float(Isa::load_bytes(bytes));
+  }
+  BITLOOM_INLINE void store_small(std::uint8_t* to, typename Isa::Float x) const {
+    std::uint8_t bytes[Isa::width];
+    Isa::store_bytes(bytes, small_words<Isa>(x));
+    __builtin_memcpy(to, bytes, n);
   }
 };
 

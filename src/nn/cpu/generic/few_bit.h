@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/cpu/generic/activations.h"
 #include "nn/cpu/generic/elements.h"
 
 namespace bitloom::nn {
@@ -68,6 +69,55 @@ BITLOOM_INLINE void count_boundaries(const typename Isa::Float* value, typename 
   }
 }
 
+// The same for few bits where masks of lanes are bits of a register: every bit of the numbers of 16 elements is one comparison,
+// with the boundary in the middle of those that are left, and the masks are interleaved.
+template <typename Isa, unsigned kBits>
+BITLOOM_INLINE std::uint64_t interleaved_indices(typename Isa::Float value, const typename Isa::Float* boundary,
+                                                 std::uint32_t lanes) {
+  using Float = typename Isa::Float;
+  constexpr std::uint64_t every[] = {0, 0xFFFF, 0x55555555, 0x249249249249, 0x1111111111111111};
+  typename Isa::Mask above[kBits];
+  std::uint64_t result = 0;
+#pragma GCC unroll 4
+  for (unsigned level = 0; level < kBits; ++level) {
+    const unsigned step = 1U << (kBits - 1 - level);
+    Float middle[1U << (kBits - 1)];
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 1U << level; ++i) middle[i] = boundary[(2 * i + 1) * step - 1];
+#pragma GCC unroll 4
+    for (unsigned upper = level; upper > 0; --upper) {
+#pragma GCC unroll 8
+      for (unsigned i = 0; i < 1U << (upper - 1); ++i) {
+        middle[i] = Isa::select(above[upper - 1], middle[2 * i + 1], middle[2 * i]);
+      }
+    }
+    above[level] = Isa::less(middle[0], value);
+    result |= Isa::deposit(Isa::lanes_of(above[level]) & lanes, every[kBits] << (kBits - 1 - level));
+  }
+  return result;
+}
+
+template <typename Isa, typename V, typename Function, unsigned kBits>
+void activate_few_bit_by_lanes(const V* x, V* y, std::size_t n, const float* boundaries, bool even, std::uint8_t* stash) {
+  using Float = typename Isa::Float;
+  static_assert(Isa::width == 16);
+  Float boundary[(1U << kBits) - 1];
+#pragma GCC unroll 16
+  for (std::size_t b = 0; b < (1U << kBits) - 1; ++b) boundary[b] = Isa::splat(boundaries[b]);
+  for_vectors<Isa>(
+      n, [ =, &boundary ](std::size_t i, auto part) __attribute__((always_inline)) {
+        const Float value = part.load(x + i);
+        std::uint32_t lanes = 0xFFFF;
+        if constexpr (!decltype(part)::is_whole) lanes = (1U << part.n) - 1;
+        const std::uint64_t packed = interleaved_indices<Isa, kBits>(even ? Isa::abs(value) : value, boundary, lanes);
+        part.store(y + i, Function::value(value));
+        std::uint8_t* to = stash + i / 8 * kBits;
+        // What a store of 8 bytes writes beyond its own is overwritten next, but for the last vectors.
+        const std::size_t left = n - i;
+        __builtin_memcpy(to, &packed, left >= 4 * Isa::width ? sizeof packed : ((left < 16 ? left : 16) * kBits + 7) / 8);
+      });
+}
+
 template <typename Isa, typename V>
 void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
@@ -90,9 +140,7 @@ void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigne
       count_boundaries<Isa>(value, below, boundaries, places, bits);
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < vectors; ++k) {
-        // 2^23 + index has the index in its low bits.
-        const auto word = Isa::as_word(below[k] + Isa::splat(8388608)) & Isa::word_splat(0xFF);
-        Isa::store_bytes(numbers + first + k * Isa::width, word);
+        Isa::store_bytes(numbers + first + k * Isa::width, small_words<Isa>(below[k]));
       }
     }
     for (std::size_t i = here; i < (here + words - 1) / words * words; ++i) numbers[i] = 0;
@@ -112,6 +160,22 @@ void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigne
       for (std::size_t byte = 0; byte < left; ++byte) *stash++ = numbers[i + byte];
     }
   }
+}
+
+template <typename Isa, typename V, typename Function>
+void activate_few_bit(const V* x, V* y, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
+  if constexpr (Isa::has_lane_bits) {
+    switch (bits) {
+      case 1: return activate_few_bit_by_lanes<Isa, V, Function, 1>(x, y, n, boundaries, even, stash);
+      case 2: return activate_few_bit_by_lanes<Isa, V, Function, 2>(x, y, n, boundaries, even, stash);
+      case 3: return activate_few_bit_by_lanes<Isa, V, Function, 3>(x, y, n, boundaries, even, stash);
+      case 4: return activate_few_bit_by_lanes<Isa, V, Function, 4>(x, y, n, boundaries, even, stash);
+      default: break;
+    }
+  }
+  // Numbers first: y may be x. The second reading finds the piece in the cache.
+  few_bit_indices<Isa, V>(x, n, boundaries, bits, even, stash);
+  activate<Isa, V, Function>(x, y, n);
 }
 
 template <typename Isa, typename V>

@@ -7,6 +7,7 @@
 //   splat, load, load_part(from, n), store, store_part(to, x, n)   of float and bf16 in memory; n < width, the rest is 0
 //   fma(a, b, c) = a b + c, with one rounding where has_fma; fnma(a, b, c) = c - a b
 //   max, min            the second argument where one is NaN; abs, sqrt
+//   beats(a, b)         a > b, or only a is NaN
 //   less(a, b), select(mask, a, b), mask_of(bits): lane i is bit i
 //   sum, largest        of the lanes
 //   round_to_power(x, power), scale_by(p, power): x to the nearest integer n, and p 2^n (exact_scaling: for every n, otherwise
@@ -14,8 +15,9 @@
 //   as_word, as_float, word_splat, shift_left<n>, shift_right<n>, to_float (of small integers), load_words, load_bytes,
 //   store_bytes, product(a, m, high): the two halves of a 64-bit product
 //   lookup(table, index): table[index] of 16 entries; fast_lookup: by instructions that permute lanes
-//   tile_rows, tile_vectors: the part of a matrix product that stays in registers
-//   Product<V>: how products of matrices of V are formed (matrix_product.h)
+//   has_lane_bits: 16 lanes, whose masks are bits of a register: lanes_of(mask), and deposit(bits, places): bit i to the i-th
+//   place tile_rows, tile_vectors: the part of a matrix product that stays in registers Product<V>: how products of matrices of
+//   V are formed (matrix_product.h)
 #pragma once
 
 #include <xsimd/xsimd.hpp>

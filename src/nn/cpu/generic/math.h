@@ -21,6 +21,27 @@ BITLOOM_INLINE typename Isa::Float polynomial(typename Isa::Float x, float c0, R
   }
 }
 
+// The same for an odd degree as two chains, of even and of odd powers, which run at once: for loops that have little else to do
+// while they wait.
+template <typename Isa, typename... Pairs>
+BITLOOM_INLINE void add_chains(typename Isa::Float square, typename Isa::Float& even, typename Isa::Float& odd, float c_even,
+                               float c_odd, Pairs... rest) {
+  if constexpr (sizeof...(rest) == 0) {
+    even = Isa::splat(c_even);
+    odd = Isa::splat(c_odd);
+  } else {
+    add_chains<Isa>(square, even, odd, rest...);
+    even = Isa::fma(even, square, Isa::splat(c_even));
+    odd = Isa::fma(odd, square, Isa::splat(c_odd));
+  }
+}
+template <typename Isa, typename... Coefficients>
+BITLOOM_INLINE typename Isa::Float polynomial_in_chains(typename Isa::Float x, Coefficients... c) {
+  typename Isa::Float even, odd;
+  add_chains<Isa>(x * x, even, odd, c...);
+  return Isa::fma(odd, x, even);
+}
+
 // 2^n p for the n of round_to_power(x): 0 where x is too small for a normal number; x <= 0.
 template <typename Isa>
 BITLOOM_INLINE typename Isa::Float finish_power(typename Isa::Float p, typename Isa::Float power, typename Isa::Float x) {

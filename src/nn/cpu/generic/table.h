@@ -9,6 +9,7 @@
 #include "nn/cpu/generic/norm.h"
 #include "nn/cpu/generic/random_bits.h"
 #include "nn/cpu/generic/softmax.h"
+#include "nn/cpu/generic/windows.h"
 
 namespace bitloom::nn {
 namespace {
@@ -19,14 +20,17 @@ constexpr ValueKernels<V> make_value_kernels() {
       .add = &add<Isa, V>,
       .scale_add_f32 = &scale_add<Isa, float, V>,
       .scale_add_bf16 = &scale_add<Isa, bf16, V>,
-      .activate = {&activate<Isa, V, Gelu<Isa>>, &activate<Isa, V, GeluTanh<Isa>>, &activate<Isa, V, Silu<Isa>>,
-                   &activate<Isa, V, Sigmoid<Isa>>, &activate<Isa, V, Tanh<Isa>>, &activate<Isa, V, Selu<Isa>>,
-                   &activate<Isa, V, Softplus<Isa>>, &activate<Isa, V, Relu<Isa>>},
+      .activate = {&activate<Isa, V, typename GeluOf<Isa, V>::Type>, &activate<Isa, V, GeluTanh<Isa>>,
+                   &activate<Isa, V, Silu<Isa>>, &activate<Isa, V, Sigmoid<Isa>>, &activate<Isa, V, Tanh<Isa>>,
+                   &activate<Isa, V, Selu<Isa>>, &activate<Isa, V, Softplus<Isa>>, &activate<Isa, V, Relu<Isa>>},
       .activate_backward = {&activate_backward<Isa, V, Gelu<Isa>>, &activate_backward<Isa, V, GeluTanh<Isa>>,
                             &activate_backward<Isa, V, Silu<Isa>>, &activate_backward<Isa, V, Sigmoid<Isa>>,
                             &activate_backward<Isa, V, Tanh<Isa>>, &activate_backward<Isa, V, Selu<Isa>>,
                             &activate_backward<Isa, V, Softplus<Isa>>, &activate_backward<Isa, V, Relu<Isa>>},
-      .few_bit_indices = &few_bit_indices<Isa, V>,
+      .activate_few_bit = {&activate_few_bit<Isa, V, typename GeluOf<Isa, V>::Type>, &activate_few_bit<Isa, V, GeluTanh<Isa>>,
+                           &activate_few_bit<Isa, V, Silu<Isa>>, &activate_few_bit<Isa, V, Sigmoid<Isa>>,
+                           &activate_few_bit<Isa, V, Tanh<Isa>>, &activate_few_bit<Isa, V, Selu<Isa>>,
+                           &activate_few_bit<Isa, V, Softplus<Isa>>, &activate_few_bit<Isa, V, Relu<Isa>>},
       .few_bit_backward = &few_bit_backward<Isa, V>,
       .dropout = &dropout<Isa, V>,
       .layer_norm = &layer_norm<Isa, V>,
@@ -41,6 +45,9 @@ constexpr ValueKernels<V> make_value_kernels() {
       .cross_entropy = &cross_entropy<Isa, V>,
       .attention = &attention<Isa, V>,
       .attention_backward = &attention_backward<Isa, V>,
+      .max_pool_row = &max_pool_row<Isa, V>,
+      .max_pool_backward_row = &max_pool_backward_row<Isa, V>,
+      .sum_windows_row = &sum_windows_row<Isa, V>,
       .adamw = &adamw<Isa, V>,
       .sum_of_squares = &sum_of_squares<Isa, V>,
   };

@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
   static constexpr std::size_t width = 8, tile_rows = 6, tile_vectors = 2;
-  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = true;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = true, has_lane_bits = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -73,6 +73,9 @@ struct Isa {
   static BITLOOM_INLINE Float min(Float a, Float b) { return Float(_mm256_min_ps(a, b)); }
   static BITLOOM_INLINE Float abs(Float x) { return Float(_mm256_andnot_ps(_mm256_set1_ps(-0.0F), x)); }
   static BITLOOM_INLINE Float sqrt(Float x) { return Float(_mm256_sqrt_ps(x)); }
+  static BITLOOM_INLINE Mask beats(Float a, Float b) {
+    return Mask(_mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ), _mm256_cmp_ps(b, b, _CMP_ORD_Q)));
+  }
   static BITLOOM_INLINE Mask less(Float a, Float b) { return Mask(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
   static BITLOOM_INLINE Float select(Mask mask, Float a, Float b) { return Float(_mm256_blendv_ps(b, a, mask)); }
   static BITLOOM_INLINE Mask mask_of(std::uint32_t bits) {

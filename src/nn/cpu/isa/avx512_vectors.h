@@ -1,4 +1,4 @@
-// Vectors of 16 floats for the tables that have AVX-512 F, BW, DQ and VL (Skylake-X, Zen 4 and later).
+// Vectors of 16 floats for the tables that have AVX-512 F, BW, DQ and VL, and BMI2 (Skylake-X, Zen 4 and later).
 #pragma once
 
 #include <immintrin.h>
@@ -33,7 +33,7 @@ struct Avx512 {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = __mmask16;
   static constexpr std::size_t width = 16, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = true, fast_lookup = true;
+  static constexpr bool has_fma = true, exact_scaling = true, fast_lookup = true, has_lane_bits = true;
 
   static BITLOOM_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
   static BITLOOM_INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
@@ -68,9 +68,14 @@ struct Avx512 {
   static BITLOOM_INLINE Float min(Float a, Float b) { return Float(_mm512_min_ps(a, b)); }
   static BITLOOM_INLINE Float abs(Float x) { return Float(_mm512_abs_ps(x)); }
   static BITLOOM_INLINE Float sqrt(Float x) { return Float(_mm512_sqrt_ps(x)); }
+  static BITLOOM_INLINE Mask beats(Float a, Float b) {
+    return _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(b, b, _CMP_ORD_Q), a, b, _CMP_NLE_UQ);
+  }
   static BITLOOM_INLINE Mask less(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static BITLOOM_INLINE Float select(Mask mask, Float a, Float b) { return Float(_mm512_mask_mov_ps(b, mask, a)); }
   static BITLOOM_INLINE Mask mask_of(std::uint32_t bits) { return static_cast<__mmask16>(bits); }
+  static BITLOOM_INLINE std::uint32_t lanes_of(Mask mask) { return mask; }
+  static BITLOOM_INLINE std::uint64_t deposit(std::uint64_t bits, std::uint64_t places) { return _pdep_u64(bits, places); }
   static BITLOOM_INLINE float sum(Float x) { return _mm512_reduce_add_ps(x); }
   static BITLOOM_INLINE float largest(Float x) { return _mm512_reduce_max_ps(x); }
 

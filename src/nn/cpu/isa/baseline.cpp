@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
   static constexpr std::size_t width = 4, tile_rows = 6, tile_vectors = 2;
-  static constexpr bool has_fma = false, exact_scaling = false, fast_lookup = false;
+  static constexpr bool has_fma = false, exact_scaling = false, fast_lookup = false, has_lane_bits = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -68,6 +68,7 @@ struct Isa {
   static BITLOOM_INLINE Float min(Float a, Float b) { return Float(_mm_min_ps(a, b)); }
   static BITLOOM_INLINE Float abs(Float x) { return Float(_mm_andnot_ps(_mm_set1_ps(-0.0F), x)); }
   static BITLOOM_INLINE Float sqrt(Float x) { return Float(_mm_sqrt_ps(x)); }
+  static BITLOOM_INLINE Mask beats(Float a, Float b) { return Mask(_mm_and_ps(_mm_cmpnle_ps(a, b), _mm_cmpord_ps(b, b))); }
   static BITLOOM_INLINE Mask less(Float a, Float b) { return Mask(_mm_cmplt_ps(a, b)); }
   static BITLOOM_INLINE Float select(Mask mask, Float a, Float b) {
     return Float(_mm_or_ps(_mm_and_ps(mask, a), _mm_andnot_ps(mask, b)));

@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = uint32x4_t;
   static constexpr std::size_t width = 4, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = false;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = false, has_lane_bits = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -66,6 +66,7 @@ struct Isa {
   static BITLOOM_INLINE Float min(Float a, Float b) { return select(less(a, b), a, b); }
   static BITLOOM_INLINE Float abs(Float x) { return Float(vabsq_f32(x)); }
   static BITLOOM_INLINE Float sqrt(Float x) { return Float(vsqrtq_f32(x)); }
+  static BITLOOM_INLINE Mask beats(Float a, Float b) { return vbicq_u32(vceqq_f32(b, b), vcleq_f32(a, b)); }
   static BITLOOM_INLINE Mask less(Float a, Float b) { return vcltq_f32(a, b); }
   static BITLOOM_INLINE Float select(Mask mask, Float a, Float b) { return Float(vbslq_f32(mask, a, b)); }
   static BITLOOM_INLINE Mask mask_of(std::uint32_t bits) {

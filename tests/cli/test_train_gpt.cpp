@@ -1,0 +1,201 @@
+// GPTs as a user trains them: a run, what is done with it, an interrupted one, what is refused.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// Lines that a small net learns soon.
+void write_text(const std::filesystem::path& file) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += fmt::format("{} and {} make {}\n", i % 10, (i * 7) % 10, i % 10 + (i * 7) % 10);
+  write_file(file, text);
+}
+
+Args quick_gpt(const std::string& out, int steps = 12) {
+  return {"train",
+          "gpt",
+          "--data",
+          "text.txt",
+          "--net",
+          "tiny",
+          "--layers",
+          "2",
+          "--width",
+          "32",
+          "--heads",
+          "2",
+          "--context",
+          "32",
+          "--batch",
+          "4",
+          "--steps",
+          fmt::format("{}", steps),
+          "--evaluate-every",
+          "4",
+          "--out",
+          out};
+}
+
+}  // namespace
+
+TEST_CASE("a GPT is trained, sampled, and goes on where it was stopped", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Outcome train = run_program(folder.path(), quick_gpt("run"));
+  INFO(train.out << train.err);
+  REQUIRE(train.code == 0);
+  CHECK(has(train.out, "validation loss"));
+  CHECK(has(train.out, "peak memory"));
+  CHECK(has(train.out, "bitloom sample run"));
+  for (const char* file : {"model.safetensors", "metrics.jsonl", "options.ini", "log.txt", "checkpoint-12.safetensors"}) {
+    CHECK(std::filesystem::exists(folder / "run" / file));
+  }
+  const auto metrics = read_metrics(folder / "run/metrics.jsonl");
+  CHECK(metrics.front()["kind"] == "gpt");
+  CHECK(metrics.back()["event"] == "result");
+  CHECK(metrics.back()["targets"] == 12 * 4 * 32);
+
+  const Outcome again = run_program(folder.path(), quick_gpt("run"));
+  CHECK(again.code == 2);
+  CHECK(has(again.err, "holds a run already"));
+
+  const Outcome sample = run_program(folder.path(), {"sample", "run", "--prompt", "3 and", "--tokens", "40", "--seed", "7"});
+  REQUIRE(sample.code == 0);
+  CHECK(sample.out.starts_with("3 and"));
+  CHECK(has(sample.err, "tokens/s"));
+  const Outcome slow =
+      run_program(folder.path(), {"sample", "run", "--prompt", "3 and", "--tokens", "40", "--seed", "7", "--no-cache"});
+  CHECK(slow.out == sample.out);
+  const Outcome two = run_program(folder.path(), {"sample", "run/model.safetensors", "--count", "2", "--tokens", "5"});
+  CHECK(has(two.out, "--- 2 of 2"));
+
+  // Stopped by a signal and gone on with, on another number of threads, it ends with the same model.
+  REQUIRE(run_program(folder.path(), quick_gpt("whole", 400)).code == 0);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string out = fmt::format("stopped{}", signal);
+    Background background(folder.path(), quick_gpt(out, 400));
+    REQUIRE(background.wait_for("step 8/400"));
+    background.signal(signal);
+    const Outcome stopped = background.wait();
+    CHECK(stopped.code == 4);
+    CHECK(has(stopped.err, "train gpt --resume --out " + out));
+    const Outcome resumed = run_program(folder.path(), {"train", "gpt", "--resume", "--out", out}, {"OMP_NUM_THREADS=2"});
+    INFO(resumed.out << resumed.err);
+    REQUIRE(resumed.code == 0);
+    CHECK(same_tensors(folder / out / "checkpoint-400.safetensors", folder / "whole/checkpoint-400.safetensors"));
+    CHECK(same_tensors(folder / out / "model.safetensors", folder / "whole/model.safetensors"));
+  }
+  const Outcome done = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run"});
+  CHECK(done.code == 2);
+  CHECK(has(done.err, "has its 12 steps"));
+  const Outcome other =
+      run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run", "--steps", "14", "--batch", "8"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "other options"));
+
+  const Outcome more = run_program(folder.path(), with(quick_gpt("more"), {"--init", "run", "--dtype", "f32"}));
+  INFO(more.err);
+  CHECK(more.code == 0);
+}
+
+TEST_CASE("ways to train a GPT", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  int n = 0;
+  for (const Args& more : std::vector<Args>{{"--dtype", "bf16"},
+                                            {"--activation-bits", "3"},
+                                            {"--recompute", "block", "--micro-batch", "2"},
+                                            {"--average", "0.9", "--keep", "last"},
+                                            {"--backend", "ref", "--steps", "2"},
+                                            {"--validation", "0"},
+                                            {"--documents", "blank-lines", "--memory", "64MiB"}}) {
+    INFO(fmt::format("{}", fmt::join(more, " ")));
+    Args args = quick_gpt(fmt::format("run{}", n++), 4);
+    if (more[0] == "--backend") args.erase(args.end() - 6, args.end() - 4);  // --steps is given anew
+    const Outcome outcome = run_program(folder.path(), with(args, more));
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+  }
+  write_file(folder / "options.ini", "net = tiny\nsteps = 3\nlayers = 1\nwidth = 16\nheads = 1\ncontext = 16\nbatch = 2\n");
+  const Outcome config =
+      run_program(folder.path(), {"train", "gpt", "--config", "options.ini", "--data", "text.txt", "--out", "ini"});
+  CHECK(config.code == 0);
+  CHECK(has(config.out, "1 layers of width 16"));
+}
+
+TEST_CASE("what train gpt and sample refuse", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  write_file(folder / "short.txt", "short\n");
+  write_file(folder / "empty.txt", "");
+  write_file(folder / "bad.txt", "caf\xe9\n");
+  const auto refuses = [&](const Args& args, int code, const std::string& text) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(has(outcome.err, text));
+  };
+  refuses({"train", "gpt"}, 2, "--data: missing");
+  refuses({"train", "gpt", "--data", "none.txt"}, 3, "none.txt");
+  refuses({"train", "gpt", "--data", "short.txt"}, 3, "short.txt");
+  refuses({"train", "gpt", "--data", "empty.txt"}, 3, "empty.txt");
+  refuses({"train", "gpt", "--data", "bad.txt"}, 3, "bad.txt");
+  refuses({"train", "gpt", "--data", "."}, 3, "train.tokens");
+  refuses({"train", "gpt", "--data", "text.txt", "--net", "gpt2"}, 2, "unknown net 'gpt2'");
+  refuses({"train", "gpt", "--data", "text.txt", "--heads", "3"}, 2, "--heads: 3; expected a divisor of the width, 128");
+  refuses({"train", "gpt", "--data", "text.txt", "--micro-batch", "5"}, 2, "--micro-batch: '5'");
+  refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB"}, 2, "--micro-batch: one sequence takes");
+  refuses({"train", "gpt", "--data", "text.txt", "--warmup", "2000"}, 2, "--warmup: 2000");
+  refuses({"train", "gpt", "--data", "text.txt", "--tokenizer", "text.txt"}, 3, "text.txt");
+  refuses({"train", "gpt", "--data", "text.txt", "--backend", "cudd"}, 2, "cudd");
+  refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");
+  refuses({"train", "gpt", "--resume", "--out", "none"}, 2, "there is no run in none");
+  refuses({"train",   "gpt", "--data",    "text.txt", "--learning-rate", "1e3", "--clip",  "0",
+           "--steps", "200", "--net",     "tiny",     "--layers",        "2",   "--width", "16",
+           "--heads", "1",   "--context", "16",       "--batch",         "2",   "--init",  "none"},
+          3, "none");
+  refuses({"sample", "none"}, 3, "none");
+  refuses({"sample", "text.txt"}, 3, "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("run", 2)).code == 0);
+  refuses({"sample", "run", "--prompt", std::string(32, 'x')}, 2, "--prompt: 32 tokens; expected fewer than the context, 32");
+  refuses({"sample", "run", "--temperature", "-1"}, 2, "--temperature");
+  refuses({"sample", "run", "--top-p", "0"}, 2, "--top-p");
+  refuses({"sample", "run", "--prompt", "a", "--prompt-file", "text.txt"}, 2, "--prompt-file");
+  refuses(with(quick_gpt("other"), {"--init", "run", "--layers", "2"}), 2, "--layers");
+  std::filesystem::resize_file(folder / "run/model.safetensors", 5000);
+  refuses({"sample", "run"}, 3, "model.safetensors");
+}
+
+TEST_CASE("plan gpt tells what train gpt takes", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args net = {"--net", "tiny", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "4"};
+  const Outcome plan = run_program(folder.path(), with({"plan", "gpt", "--vocabulary", "257", "--json", "plan.json"}, net));
+  REQUIRE(plan.code == 0);
+  CHECK(has(plan.out, "3 bits"));
+  const Outcome train =
+      run_program(folder.path(), with({"train", "gpt", "--data", "text.txt", "--steps", "2", "--out", "run"}, net));
+  REQUIRE(train.code == 0);
+  const auto json = nlohmann::json::parse(read_file(folder / "plan.json"));
+  const auto line = read_metrics(folder / "run/metrics.jsonl").at(1);
+  REQUIRE(line["event"] == "step");
+  CHECK(line["stash_bytes"] == json["memory"]["stash"]);
+  CHECK(line["memory_bytes"].get<double>() == Approx(json["memory"]["total"].get<double>()).epsilon(0.25));
+  CHECK(run_program(folder.path(), {"plan", "gpt", "--net", "8.3b", "--memory", "1GiB"}).code == 2);
+  CHECK(has(run_program(folder.path(), {"plan", "gpt", "--net", "8.3b", "--memory", "1TiB", "--batch", "1"}).out,
+            "8.32 G parameters"));
+}
