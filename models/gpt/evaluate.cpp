@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "data/text/words.h"
 #include "models/gpt/language_task.h"
 
 namespace bitloom::models {
@@ -16,8 +17,6 @@ namespace {
 using nn::Tensor;
 using nn::Use;
 using Ids = std::vector<std::int32_t>;
-
-constexpr std::string_view white_space = " \t\n\r\v\f";
 
 nn::Pass forward_pass(nn::Engine& engine) {
   nn::Pass pass{engine};
@@ -238,29 +237,21 @@ ClozeAccuracy evaluate_cloze(nn::Engine& engine, Gpt& net, std::span<const Cloze
 }
 
 ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view text) {
-  const std::string_view whole = text.substr(0, text.find_last_not_of(white_space) + 1);
-  const std::size_t space = whole.find_last_of(white_space);
-  if (space == std::string_view::npos || whole.find_first_not_of(white_space) > space) {
+  const std::size_t end =
+      static_cast<std::size_t>(std::find_if_not(text.rbegin(), text.rend(), data::is_space).base() - text.begin());
+  const std::string_view whole = text.substr(0, end);
+  const auto space = std::find_if(whole.rbegin(), whole.rend(), data::is_space);
+  if (std::all_of(space, whole.rend(), data::is_space)) {
     fail(ErrorKind::data, "'{}': fewer than two words; expected a passage and the word that ends it", whole);
   }
+  const std::string_view context = whole.substr(0, static_cast<std::size_t>(space.base() - whole.begin()) - 1);
   ClozePassage passage;
   tokenizer.encode(whole, passage.tokens);
   Ids before;
-  tokenizer.encode(whole.substr(0, space), before);
+  tokenizer.encode(context, before);
   const auto [differs, unused] = std::mismatch(passage.tokens.begin(), passage.tokens.end(), before.begin(), before.end());
   passage.target = static_cast<std::size_t>(passage.tokens.end() - differs);
   return passage;
-}
-
-std::uint64_t count_words(std::string_view text) {
-  std::uint64_t words = 0;
-  bool inside = false;
-  for (const char c : text) {
-    const bool is_space = white_space.find(c) != std::string_view::npos;
-    if (!is_space && !inside) ++words;
-    inside = !is_space;
-  }
-  return words;
 }
 
 std::vector<float> token_logits(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> tokens) {

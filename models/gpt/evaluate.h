@@ -77,9 +77,6 @@ ClozeAccuracy evaluate_cloze(nn::Engine& engine, Gpt& net, std::span<const Cloze
 // behind it are the target. Throws Error(data) for fewer than two words.
 ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view text);
 
-// What perplexities are normalised by where nothing else is said: the parts of `text` that white space separates.
-std::uint64_t count_words(std::string_view text);
-
 // Logits (T,vocabulary) behind each of T tokens, without the padding of the vocabulary. Throws Error(usage) for no tokens, more
 // than the context, or one that is not in the vocabulary.
 std::vector<float> token_logits(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> tokens);

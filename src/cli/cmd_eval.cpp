@@ -1,6 +1,7 @@
 // bitloom eval: of a binary model accuracy, loss and a table per class; cmd_eval_gpt.cpp has the other kind.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/eval_gpt.h"
@@ -38,7 +39,7 @@ struct EvalSettings {
         "images moved by so many pixels up, down, left and right vote too, or 0: none; without it: as the model says");
     options.group("GPT");
     gpt.declare(options);
-    options.group("Data (of a binary model: a run's own where not given)");
+    options.group("Data (a run's own where not given)");
     data.declare(options);
   }
 };
@@ -117,6 +118,20 @@ void print_table(Terminal& terminal, const EvalSettings& settings, const layerwi
                  100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
 }
 
+// Without --data a run on a folder of token files is measured on its validation text. One on a text file is not: most of that
+// it was trained on.
+void add_data_of_run(Options& options, EvalSettings& settings) {
+  const std::filesystem::path run = find_run(settings.model.front());
+  std::istringstream ini(data_options_of_run(run));
+  for (std::string line; std::getline(ini, line);) {
+    const std::string_view name = trim(std::string_view(line).substr(0, line.find('=')));
+    const std::string folder(trim(std::string_view(line).substr(line.find('=') + 1)));
+    if (name == "data" && std::filesystem::is_directory(folder)) {
+      options.read_ini(line, (run / options_file).string(), Options::Source::run);
+    }
+  }
+}
+
 void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
@@ -174,7 +189,12 @@ int eval(Session& session, std::span<const std::string> args) {
     eval_binary(session, options, settings);
     return exit_done;
   }
-  options.finish();
+  const bool asks_for_more =
+      options.source("cloze") != Options::Source::none || options.source("logits") != Options::Source::none;
+  session.comm.together([&] {
+    if (!asks_for_more) add_data_of_run(options, settings);
+    options.finish();
+  });
   if (options.source("advance") == Options::Source::none) settings.gpt.advance = 0;
   const bool chosen = options.source("split") != Options::Source::none;
   eval_gpt(session, settings.gpt, model.string(), settings.data.spec, chosen ? settings.split : "", settings.json);

@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "data/text/documents.h"
 #include "data/text/token_file.h"
+#include "data/text/words.h"
 #include "models/gpt/evaluate.h"
 #include "models/gpt/model_file.h"
 
@@ -26,7 +27,7 @@ using Json = nlohmann::json;
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 // A text whose documents end with the end-of-text token.
-data::TokenFile open_text(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
+data::TokenFile open_tokens(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
   const std::string hash = data::tokenizer_hash(tokenizer);
   fs::path file = path;
   if (fs::is_directory(file)) file /= (split.empty() ? "validation" : split) + ".tokens";
@@ -48,7 +49,7 @@ data::TokenFile open_text(const std::string& path, const std::string& split, con
     tokenizer.encode(document.text, content.tokens);
     content.tokens.push_back(tokenizer.end_of_text());
     content.document_ends.push_back(content.tokens.size());
-    content.words += models::count_words(document.text);
+    content.words += data::count_words(document.text);
     content.bytes += document.text.size();
   });
   if (content.tokens.empty()) fail(ErrorKind::data, "--data: {}: no text in it", path);
@@ -97,7 +98,7 @@ class Measuring {
   }
 
   void measure_perplexity(const std::string& data, const std::string& split) {
-    const data::TokenFile text = open_text(data, split, *loaded_.tokenizer);
+    const data::TokenFile text = open_tokens(data, split, *loaded_.tokenizer);
     const std::uint64_t words = settings_.words != 0 ? settings_.words : text.words();
     const std::int32_t before = loaded_.tokenizer->end_of_text();
     // As in training, an end of text stands before the first document: so its first token counts too.
@@ -235,7 +236,9 @@ void eval_gpt(Session& session, const GptEvalSettings& settings, const std::stri
          settings.tokens.empty() ? "tokens" : "logits");
   }
   if (data.empty() && settings.cloze.empty() && settings.logits.empty()) {
-    fail(ErrorKind::usage, "--data: missing; expected a text, or --cloze with passages");
+    fail(ErrorKind::usage,
+         "--data: missing; expected a text, or --cloze with passages. Only a run on a folder of token files brings its "
+         "validation text along");
   }
   catch_stop_signals();
   session.on_root([&] {

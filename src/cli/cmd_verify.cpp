@@ -10,15 +10,20 @@
 #include "core/error.h"
 #include "core/safetensors.h"
 #include "data/text/token_file.h"
+#include "data/text/tokenizer.h"
 
 namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_checked(const fs::path& path) { return path.extension() == ".safetensors" || path.extension() == ".tokens"; }
+bool is_tokenizer(const fs::path& path) { return path.filename() == "tokenizer"; }
 
-// A file, or all in a folder that can be verified: models, checkpoints, tokens.
+bool is_checked(const fs::path& path) {
+  return path.extension() == ".safetensors" || path.extension() == ".tokens" || is_tokenizer(path);
+}
+
+// A file, or all in a folder that can be verified: models, checkpoints, tokens and their tokenizer.
 std::vector<fs::path> files_of(const std::string& argument) {
   if (!fs::is_directory(argument)) return {argument};
   std::vector<fs::path> files;
@@ -39,6 +44,10 @@ struct Verdict {
 // What is wrong with a file, or "".
 std::string error_in(const fs::path& path, Checksum checksum) {
   try {
+    if (is_tokenizer(path)) {
+      data::load_tokenizer(path.string());
+      return "";
+    }
     TensorFile::load(path, checksum);
     if (path.extension() == ".tokens") data::TokenFile::open(path);
   } catch (const Error& error) {

@@ -225,6 +225,34 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   CHECK(has(other.out, "no checksum"));
 }
 
+TEST_CASE("a folder of data text, a run on it, and its measures", "[gpt]") {
+  TempDir folder;
+  const auto run = [&](const Args& args) {
+    const Outcome done = run_program(folder.path(), args);
+    INFO(done.err);
+    REQUIRE(done.code == 0);
+    return done.out;
+  };
+  write_file(folder / "text.txt", some_text(200));
+  run({"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "tokens"});
+  const Args small = {"train", "gpt", "--layers", "1", "--width", "16", "--context", "32", "--batch", "4", "--steps", "20"};
+  run(with(small, {"--data", "tokens", "--out", "run"}));
+  const Json own = Json::parse(run({"eval", "run", "--json"}));
+  const Json given = Json::parse(run({"eval", "run/model.safetensors", "--data", "tokens/validation.tokens", "--json"}));
+  CHECK(own["text"]["perplexity"] == given["text"]["perplexity"]);
+  CHECK(own["text"]["perplexity"].get<double>() < 200);  // 257 without training
+  CHECK(own["text"]["words"].get<std::size_t>() > 20);
+  CHECK(has(run({"verify", "run", "tokens"}), "tokens/tokenizer: good"));
+  CHECK(has(run({"inspect", "run"}), "GPT: 1 layers of width 16"));
+  run({"export", "run", "--out", "hf"});
+  run({"import", "gpt", "hf", "--out", "back.safetensors", "--tokenizer", "tokens/tokenizer"});
+  const Json back = Json::parse(run({"eval", "back.safetensors", "--data", "tokens", "--json"}));
+  CHECK(back["text"]["perplexity"] == own["text"]["perplexity"]);
+  // Of a text file most is training text: nobody is told a loss of that by accident.
+  run(with(small, {"--data", "text.txt", "--out", "other"}));
+  CHECK(run_program(folder.path(), {"eval", "other"}).code == 2);
+}
+
 TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   Models models;
   const auto refuses = [&](const Args& args, int code, const std::string& text) {

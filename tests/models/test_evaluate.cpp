@@ -290,13 +290,6 @@ TEST_CASE("the last word of a passage and its white space are the target", "[eva
   }
 }
 
-TEST_CASE("words are what white space separates", "[evaluate]") {
-  CHECK(count_words("") == 0);
-  CHECK(count_words(" \n") == 0);
-  CHECK(count_words("one") == 1);
-  CHECK(count_words(" a , b\t\tc\r\n\nd ") == 5);
-}
-
 TEST_CASE("logits of tokens are those of any pass over them", "[evaluate]") {
   SharpGpt gpt(small_gpt(), DType::f64, "ref");
   const Ids tokens = random_tokens(9, 83, 6);
