@@ -1,6 +1,5 @@
 // bitloom plan gpt: what training a GPT takes, before any memory is asked for.
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/command.h"
 #include "cli/gpt_options.h"
@@ -43,13 +42,12 @@ Json compare_savings(Terminal& terminal, const models::GptConfig& config, const 
     const std::uint64_t stash = models::predict_memory(changed, 1, options).stash;
     if (plain == 0) plain = stash;
     const double saved = 1 - static_cast<double>(stash) / static_cast<double>(plain);
-    const std::optional<double> paper =
-        saving.bits == 0 ? std::nullopt : std::optional(models::paper_saving(config, saving.bits));
+    const double paper = saving.bits == 0 ? 0 : models::paper_saving(config, saving.bits);
     const std::size_t most = models::largest_micro_batch(changed, options, limit);
     terminal.print("  {:<24}{:>14}{:>8.1f}%{:>24}{:>12}", saving.name, format_bytes(stash), 100 * saved,
-                   paper ? fmt::format("{:.0f}%", 100 * *paper) : "", most);
+                   paper > 0 ? fmt::format("{:.0f}%", 100 * paper) : "", most);
     rows.push_back({{"keeps", saving.name}, {"stash_bytes_per_sequence", stash}, {"saved", saved}, {"sequences", most}});
-    if (paper) rows.back()["saved_as_papers_count"] = *paper;
+    if (paper > 0) rows.back()["saved_as_papers_count"] = paper;
   }
   return rows;
 }
