@@ -35,9 +35,13 @@ def read_tokens(path):
     return torch.from_numpy(tokens.astype(numpy.int64))
 
 
+def warmup_of(options):
+    return options.steps // 100
+
+
 def rate_at(step, options):
     """Bitloom's schedule (src/optim/schedule.h): linear warm-up, then half a cosine to a tenth of the peak."""
-    warmup = min(3000, options.steps // 100)
+    warmup = warmup_of(options)
     if step < warmup:
         return options.rate * (step + 1) / (warmup + 1)
     floor = 0.1 * options.rate
@@ -156,7 +160,7 @@ def train_bitloom(options, level, seed, bits):
         subprocess.run(
             [PROGRAM, "train", "gpt", "--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width",
              str(width), "--context", str(options.context), "--steps", str(options.steps), "--batch", str(options.batch),
-             "--learning-rate", str(options.rate), "--dropout", "0", "--activation-bits", str(bits), "--seed", str(seed),
+             "--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--dropout", "0", "--activation-bits", str(bits), "--seed", str(seed),
              "--evaluate-every", str(options.steps), "--evaluate-sequences", "0", "--keep", "last", "--out", run, *resume],
             check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -59,7 +59,7 @@ void declare_training(Options& options, GptSettings& settings) {
   options.bytes("memory", settings.memory, "for --micro-batch auto; 0: most of what is available");
   options.number("learning-rate", settings.rate, 0, 1e3, "at its peak; 0: what suits the net's size");
   options.number("learning-rate-floor", settings.rate_floor, 0, 1, "where it ends, as a share of the peak");
-  options.text("warmup", settings.warmup, "N", "steps in which it rises; auto: a hundredth of the steps, at most 3000");
+  options.text("warmup", settings.warmup, "N", "steps in which it rises; auto: a twentieth of the steps, at most 3000");
   options.number("beta1", settings.optimizer.beta1, 0, 1, "AdamW's decay of the mean of gradients");
   options.number("beta2", settings.optimizer.beta2, 0, 1, "AdamW's decay of the mean of squares");
   options.number("weight-decay", settings.optimizer.decay, 0, 1e3, "of matrices, per step and learning rate");
@@ -126,7 +126,7 @@ train::TrainOptions GptSettings::make_options() const {
   options.seed = seed;
   options.rate.peak = rate > 0 ? rate : models::find_gpt(net).rate;
   options.rate.floor = rate_floor * options.rate.peak;
-  options.rate.warmup = std::min<std::uint64_t>(3000, steps / 100);
+  options.rate.warmup = std::min<std::uint64_t>(3000, steps / 20);
   if (warmup != "auto") {
     const auto number = parse_int(warmup);
     if (!number || *number < 0) fail(ErrorKind::usage, "--warmup: '{}' is neither 'auto' nor a number of steps", warmup);
