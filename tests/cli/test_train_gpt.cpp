@@ -199,3 +199,54 @@ TEST_CASE("plan gpt tells what train gpt takes", "[gpt]") {
   CHECK(has(run_program(folder.path(), {"plan", "gpt", "--net", "8.3b", "--memory", "1TiB", "--batch", "1"}).out,
             "8.32 G parameters"));
 }
+
+TEST_CASE("a GPT's run that is killed goes on to the same bits", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("whole", 300)).code == 0);
+  {
+    Background background(folder.path(), with(quick_gpt("killed", 300), {"--checkpoint-seconds", "0.1"}));
+    REQUIRE(background.wait_for("step 100/300"));
+    background.signal(SIGKILL);
+    CHECK(background.wait().code == 128 + SIGKILL);
+  }
+  const Outcome resumed = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "killed"});
+  INFO(resumed.out << resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(same_tensors(folder / "killed/checkpoint-300.safetensors", folder / "whole/checkpoint-300.safetensors"));
+  CHECK(same_tensors(folder / "killed/model.safetensors", folder / "whole/model.safetensors"));
+}
+
+TEST_CASE("damaged and mismatched token files are refused", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), {"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "tokens"}).code ==
+          0);
+  const auto train = [&] {
+    std::filesystem::remove_all(folder / "run");
+    return run_program(folder.path(), {"train", "gpt", "--data", "tokens", "--context", "32", "--width", "16", "--heads", "1",
+                                       "--layers", "1", "--batch", "2", "--steps", "2", "--out", "run"});
+  };
+  REQUIRE(train().code == 0);
+  const std::string whole = read_file(folder / "tokens/train.tokens");
+  write_file(folder / "tokens/train.tokens", std::string_view(whole).substr(0, whole.size() - 100));
+  const Outcome cut = train();
+  CHECK(cut.code == 3);
+  CHECK(has(cut.err, "train.tokens"));
+  write_file(folder / "tokens/train.tokens", whole);
+  const std::string bytes = read_file(folder / "tokens/tokenizer");
+  REQUIRE(
+      run_program(folder.path(), {"tokenizer", "train", "--input", "text.txt", "--vocabulary", "290", "--out", "other"}).code ==
+      0);
+  std::filesystem::copy_file(folder / "other", folder / "tokens/tokenizer", std::filesystem::copy_options::overwrite_existing);
+  const Outcome other = train();
+  CHECK(other.code == 3);
+  CHECK(has(other.err, "another tokenizer"));
+  // A run goes on with the text that it began with.
+  write_file(folder / "tokens/tokenizer", bytes);
+  REQUIRE(train().code == 0);
+  const Outcome changed = run_program(
+      folder.path(), {"train", "gpt", "--resume", "--out", "run", "--steps", "4", "--data", "text.txt", "--validation", "0.5"});
+  CHECK(changed.code == 2);
+  CHECK(has(changed.err, "other options or data"));
+}
