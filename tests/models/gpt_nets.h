@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/random.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/language_task.h"
 
 namespace bitloom::test {
 
@@ -20,6 +23,20 @@ inline models::GptConfig small_gpt() {
   config.vocabulary_multiple = 16;
   config.dropout = 0;
   return config;
+}
+
+// Sequences in which every token follows from the one before, but for some noise.
+inline models::LanguageTask::Source chains(const models::GptConfig& config, std::size_t per_step) {
+  return [config, per_step](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
+                            std::span<std::int32_t> targets) {
+    Random random(5, Stream::test, step * per_step + micro_batch);
+    auto token = static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(config.vocabulary)));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = token;
+      token = static_cast<std::int32_t>((7 * static_cast<std::uint32_t>(token) + 1 + random.below(2)) % config.vocabulary);
+      targets[i] = token;
+    }
+  };
 }
 
 // With initial weights, the matrices 8 times as large: what comes next depends on what came before.

@@ -7,37 +7,22 @@
 
 #include "core/random.h"
 #include "models/gpt/language_task.h"
-#include "models/gpt/memory.h"
 #include "models/gpt/sampler.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
-#include "train/memory.h"
 #include "train/trainer.h"
 
 using namespace bitloom;
 using namespace bitloom::models;
+using bitloom::test::chains;
 using bitloom::test::compare;
 using bitloom::test::has;
 using bitloom::test::message_of;
 using bitloom::test::small_gpt;
 
 namespace {
-
-// Sequences in which every token follows from the one before, but for some noise.
-LanguageTask::Source chains(const GptConfig& config, std::size_t per_step) {
-  return [config, per_step](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
-                            std::span<std::int32_t> targets) {
-    Random random(5, Stream::test, step * per_step + micro_batch);
-    auto token = static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(config.vocabulary)));
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = token;
-      token = static_cast<std::int32_t>((7 * static_cast<std::uint32_t>(token) + 1 + random.below(2)) % config.vocabulary);
-      targets[i] = token;
-    }
-  };
-}
 
 std::vector<double> all_gradients(nn::Engine& engine, const std::vector<nn::Parameter*>& parameters) {
   std::vector<double> all;
@@ -251,70 +236,6 @@ TEST_CASE("a GPT learns chains", "[gpt]") {
   }
 }
 
-TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
-  for (const DType values : {DType::f32, DType::bf16}) {
-    bitloom::test::SharpGpt gpt(small_gpt(), values);
-    nn::Engine& engine = gpt.engine;
-    Gpt& net = gpt.net;
-    SampleOptions options;
-    options.tokens = 90;  // more than two contexts
-    options.count = 3;
-    options.seed = 5;
-    const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5};
-    const auto cached = sample(engine, net, prompt, options);
-    options.cache = false;
-    const auto plain = sample(engine, net, prompt, options);
-    REQUIRE(cached.size() == 3);
-    CHECK(cached[0].size() == 90);
-    CHECK(cached[0] != cached[1]);
-    if (values == DType::f32) CHECK(cached == plain);
-    // In bf16 a tie may fall differently: compare what comes before the first that does.
-    if (values == DType::bf16) CHECK(std::equal(cached[0].begin(), cached[0].begin() + 10, plain[0].begin()));
-    // One sample alone is the first of many.
-    options.cache = true;
-    options.count = 1;
-    CHECK(sample(engine, net, prompt, options)[0] == cached[0]);
-    // It ends behind the token that ends it.
-    options.end = cached[0][20];
-    const auto place = std::find(cached[0].begin(), cached[0].end(), options.end);
-    const auto ended = sample(engine, net, prompt, options);
-    CHECK(ended[0] == std::vector<std::int32_t>(cached[0].begin(), place));
-  }
-}
-
-TEST_CASE("draws have the probabilities of the logits, the likeliest alone where that is asked for", "[gpt]") {
-  const std::vector<float> logits = {0.5F, 2.0F, -1.0F, 2.0F, 0.0F};
-  const auto shares = [&](const SampleOptions& options) {
-    std::vector<double> counts(logits.size());
-    constexpr int draws = 10000;
-    for (int i = 0; i < draws; ++i) {
-      counts[static_cast<std::size_t>(draw(logits, options, (i + 0.5) / draws))] += 1.0 / draws;
-    }
-    return counts;
-  };
-  const auto softmax = [&](const std::vector<std::size_t>& kept, double temperature) {
-    std::vector<double> p(logits.size());
-    double sum = 0;
-    for (const std::size_t i : kept) sum += p[i] = std::exp(static_cast<double>(logits[i]) / temperature);
-    for (double& each : p) each /= sum;
-    return p;
-  };
-  SampleOptions options;
-  CHECK(compare(shares(options), softmax({0, 1, 2, 3, 4}, 1), 2e-3) == "");
-  options.temperature = 0.5;
-  CHECK(compare(shares(options), softmax({0, 1, 2, 3, 4}, 0.5), 2e-3) == "");
-  options.top_k = 3;
-  CHECK(compare(shares(options), softmax({0, 1, 3}, 0.5), 2e-3) == "");
-  options = {};
-  options.top_p = 0.85;  // the two at 2.0 have 0.83
-  CHECK(compare(shares(options), softmax({0, 1, 3}, 1), 2e-3) == "");
-  options.top_k = 1;
-  CHECK(compare(shares(options), softmax({1}, 1), 2e-3) == "");
-  options = {};
-  options.temperature = 0;
-  CHECK(draw(logits, options, 0.99) == 1);
-}
-
 TEST_CASE("what a GPT cannot take is said", "[gpt]") {
   GptConfig config = small_gpt();
   config.heads = 5;
@@ -361,70 +282,4 @@ TEST_CASE("a GPT's description survives, and damage to it is found", "[gpt]") {
   json = to_json(config);
   json.erase("width");
   CHECK(has(message_of(ErrorKind::data, [&] { parse_gpt_config(json.dump(), "file.x"); }), "'width' is missing"));
-}
-
-TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blocks computed again", "[gpt]") {
-  for (const DType values : {DType::f32, DType::bf16}) {
-    for (const unsigned bits : {0U, 3U}) {
-      for (const bool recompute : {false, true}) {
-        INFO(dtype_name(values) << ", bits " << bits << ", recompute " << recompute);
-        GptConfig config = small_gpt();
-        config.dropout = 0.1;
-        config.activation_bits = bits;
-        config.recompute = recompute;
-        nn::Engine engine;
-        Gpt net(config);
-        LanguageTask task(net, 4, chains(config, 2));
-        train::TrainOptions options;
-        options.values = values;
-        options.micro_batches = 2;
-        options.optimizer.average = 0.9;
-        train::Trainer trainer(engine, task, options);
-        trainer.step();
-        const GptMemory needs = predict_memory(config, 4, options);
-        const auto near = [&](nn::Use use, std::uint64_t predicted) {
-          INFO(nn::name_of(use));
-          CHECK(static_cast<double>(engine.pool().count(use).peak) == Approx(static_cast<double>(predicted)).epsilon(0.02));
-        };
-        near(nn::Use::parameters, needs.parameters);
-        near(nn::Use::gradients, needs.gradients);
-        near(nn::Use::optimizer, needs.optimizer);
-        near(nn::Use::stash, needs.stash);
-        CHECK(engine.pool().total().peak < 1.1 * static_cast<double>(needs.total()));
-        CHECK(engine.pool().total().peak > 0.6 * static_cast<double>(needs.total()));
-      }
-    }
-  }
-}
-
-TEST_CASE("savings are counted as the paper counts them", "[gpt]") {
-  GptConfig config = config_of(find_gpt("gpt2-124m"));
-  config.context = 256;
-  const auto check_printed = [&](const std::vector<double>& per_cent) {
-    for (unsigned bits = 1; bits <= 4; ++bits) {
-      // As printed, in whole per cent.
-      CHECK(std::abs(100 * paper_saving(config, bits) - per_cent[bits - 1]) < 0.51);
-    }
-  };
-  check_printed({42, 41, 39, 38});
-  config.activation = "gelu";  // RoBERTa-base has the same sizes
-  check_printed({16, 15, 15, 14});
-}
-
-TEST_CASE("a micro-batch is chosen that fits", "[gpt]") {
-  GptConfig config = config_of(find_gpt("small"));
-  config.vocabulary = 257;
-  const train::TrainOptions options;
-  const std::uint64_t one = predict_memory(config, 1, options).total();
-  CHECK(choose_micro_batch(config, 24, options, one) == 1);
-  CHECK(has(message_of(ErrorKind::usage, [&] { choose_micro_batch(config, 24, options, one - 1); }),
-            "--micro-batch: one sequence"));
-  CHECK(choose_micro_batch(config, 24, options, predict_memory(config, 7, options).total()) == 6);
-  // 16 sequences have 4096 tokens; 24 are the next divisor.
-  CHECK(choose_micro_batch(config, 48, options, 1ULL << 40) == 16);
-  CHECK(choose_micro_batch(config, 24, options, 1ULL << 40) == 24);
-  CHECK(largest_micro_batch(config, options, one - 1) == 0);
-  const std::size_t most = largest_micro_batch(config, options, 1ULL << 30);
-  CHECK(predict_memory(config, most, options).total() <= 1ULL << 30);
-  CHECK(predict_memory(config, most + 1, options).total() > 1ULL << 30);
 }

@@ -1,0 +1,83 @@
+// What a GPT takes of memory, told before and counted.
+#include "models/gpt/memory.h"
+
+#include <cmath>
+#include <vector>
+
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+#include "train/trainer.h"
+
+using namespace bitloom;
+using namespace bitloom::models;
+using bitloom::test::chains;
+using bitloom::test::has;
+using bitloom::test::message_of;
+using bitloom::test::small_gpt;
+
+TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blocks computed again", "[gpt]") {
+  for (const DType values : {DType::f32, DType::bf16}) {
+    for (const unsigned bits : {0U, 3U}) {
+      for (const bool recompute : {false, true}) {
+        INFO(dtype_name(values) << ", bits " << bits << ", recompute " << recompute);
+        GptConfig config = small_gpt();
+        config.dropout = 0.1;
+        config.activation_bits = bits;
+        config.recompute = recompute;
+        nn::Engine engine;
+        Gpt net(config);
+        LanguageTask task(net, 4, chains(config, 2));
+        train::TrainOptions options;
+        options.values = values;
+        options.micro_batches = 2;
+        options.optimizer.average = 0.9;
+        train::Trainer trainer(engine, task, options);
+        trainer.step();
+        const GptMemory needs = predict_memory(config, 4, options);
+        const auto near = [&](nn::Use use, std::uint64_t predicted) {
+          INFO(nn::name_of(use));
+          CHECK(static_cast<double>(engine.pool().count(use).peak) == Approx(static_cast<double>(predicted)).epsilon(0.02));
+        };
+        near(nn::Use::parameters, needs.parameters);
+        near(nn::Use::gradients, needs.gradients);
+        near(nn::Use::optimizer, needs.optimizer);
+        near(nn::Use::stash, needs.stash);
+        CHECK(engine.pool().total().peak < 1.1 * static_cast<double>(needs.total()));
+        CHECK(engine.pool().total().peak > 0.6 * static_cast<double>(needs.total()));
+      }
+    }
+  }
+}
+
+TEST_CASE("savings are counted as the paper counts them", "[gpt]") {
+  GptConfig config = config_of(find_gpt("gpt2-124m"));
+  config.context = 256;
+  const auto check_printed = [&](const std::vector<double>& per_cent) {
+    for (unsigned bits = 1; bits <= 4; ++bits) {
+      // As printed, in whole per cent.
+      CHECK(std::abs(100 * paper_saving(config, bits) - per_cent[bits - 1]) < 0.51);
+    }
+  };
+  check_printed({42, 41, 39, 38});
+  config.activation = "gelu";  // RoBERTa-base has the same sizes
+  check_printed({16, 15, 15, 14});
+}
+
+TEST_CASE("a micro-batch is chosen that fits", "[gpt]") {
+  GptConfig config = config_of(find_gpt("small"));
+  config.vocabulary = 257;
+  const train::TrainOptions options;
+  const std::uint64_t one = predict_memory(config, 1, options).total();
+  CHECK(choose_micro_batch(config, 24, options, one) == 1);
+  CHECK(has(message_of(ErrorKind::usage, [&] { choose_micro_batch(config, 24, options, one - 1); }),
+            "--micro-batch: one sequence"));
+  CHECK(choose_micro_batch(config, 24, options, predict_memory(config, 7, options).total()) == 6);
+  // 16 sequences have 4096 tokens; 24 are the next divisor.
+  CHECK(choose_micro_batch(config, 48, options, 1ULL << 40) == 16);
+  CHECK(choose_micro_batch(config, 24, options, 1ULL << 40) == 24);
+  CHECK(largest_micro_batch(config, options, one - 1) == 0);
+  const std::size_t most = largest_micro_batch(config, options, 1ULL << 30);
+  CHECK(predict_memory(config, most, options).total() <= 1ULL << 30);
+  CHECK(predict_memory(config, most + 1, options).total() > 1ULL << 30);
+}

@@ -1,0 +1,80 @@
+// What a GPT draws: with a cache what it draws without, by the probabilities of its logits.
+#include "models/gpt/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+
+using namespace bitloom;
+using namespace bitloom::models;
+using bitloom::test::compare;
+using bitloom::test::SharpGpt;
+using bitloom::test::small_gpt;
+
+TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
+  for (const DType values : {DType::f32, DType::bf16}) {
+    SharpGpt gpt(small_gpt(), values);
+    nn::Engine& engine = gpt.engine;
+    Gpt& net = gpt.net;
+    SampleOptions options;
+    options.tokens = 90;  // more than two contexts
+    options.count = 3;
+    options.seed = 5;
+    const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5};
+    const auto cached = sample(engine, net, prompt, options);
+    options.cache = false;
+    const auto plain = sample(engine, net, prompt, options);
+    REQUIRE(cached.size() == 3);
+    CHECK(cached[0].size() == 90);
+    CHECK(cached[0] != cached[1]);
+    if (values == DType::f32) CHECK(cached == plain);
+    // In bf16 a tie may fall differently: compare what comes before the first that does.
+    if (values == DType::bf16) CHECK(std::equal(cached[0].begin(), cached[0].begin() + 10, plain[0].begin()));
+    // One sample alone is the first of many.
+    options.cache = true;
+    options.count = 1;
+    CHECK(sample(engine, net, prompt, options)[0] == cached[0]);
+    // It ends behind the token that ends it.
+    options.end = cached[0][20];
+    const auto place = std::find(cached[0].begin(), cached[0].end(), options.end);
+    const auto ended = sample(engine, net, prompt, options);
+    CHECK(ended[0] == std::vector<std::int32_t>(cached[0].begin(), place));
+  }
+}
+
+TEST_CASE("draws have the probabilities of the logits, the likeliest alone where that is asked for", "[gpt]") {
+  const std::vector<float> logits = {0.5F, 2.0F, -1.0F, 2.0F, 0.0F};
+  const auto shares = [&](const SampleOptions& options) {
+    std::vector<double> counts(logits.size());
+    constexpr int draws = 10000;
+    for (int i = 0; i < draws; ++i) {
+      counts[static_cast<std::size_t>(draw(logits, options, (i + 0.5) / draws))] += 1.0 / draws;
+    }
+    return counts;
+  };
+  const auto softmax = [&](const std::vector<std::size_t>& kept, double temperature) {
+    std::vector<double> p(logits.size());
+    double sum = 0;
+    for (const std::size_t i : kept) sum += p[i] = std::exp(static_cast<double>(logits[i]) / temperature);
+    for (double& each : p) each /= sum;
+    return p;
+  };
+  SampleOptions options;
+  CHECK(compare(shares(options), softmax({0, 1, 2, 3, 4}, 1), 2e-3) == "");
+  options.temperature = 0.5;
+  CHECK(compare(shares(options), softmax({0, 1, 2, 3, 4}, 0.5), 2e-3) == "");
+  options.top_k = 3;
+  CHECK(compare(shares(options), softmax({0, 1, 3}, 0.5), 2e-3) == "");
+  options = {};
+  options.top_p = 0.85;  // the two at 2.0 have 0.83
+  CHECK(compare(shares(options), softmax({0, 1, 3}, 1), 2e-3) == "");
+  options.top_k = 1;
+  CHECK(compare(shares(options), softmax({1}, 1), 2e-3) == "");
+  options = {};
+  options.temperature = 0;
+  CHECK(draw(logits, options, 0.99) == 1);
+}
