@@ -22,6 +22,7 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
   std::vector<T> values(parameter.value.size(), static_cast<T>(parameter.constant));
   if (parameter.deviation > 0) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
+#pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < values.size(); ++i) {
       Random random(seed, Stream::weight_init, name, i);
       values[i] = static_cast<T>(parameter.constant + parameter.deviation * normal(random));
