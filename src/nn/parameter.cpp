@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/random.h"
@@ -63,7 +64,18 @@ void refresh_copies(Engine& engine, std::span<Parameter* const> parameters) {
 }
 
 void clear_gradients(Engine& engine, std::span<Parameter* const> parameters) {
-  for (Parameter* parameter : parameters) fill(engine, parameter->gradient, 0);
+  for (Parameter* parameter : parameters) {
+    parameter->is_cleared = parameter->overwrites;
+    if (!parameter->overwrites) fill(engine, parameter->gradient, 0);
+  }
+}
+
+bool must_add(Parameter& parameter) { return !std::exchange(parameter.is_cleared, false); }
+
+void settle_gradients(Engine& engine, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) {
+    if (!must_add(*parameter)) fill(engine, parameter->gradient, 0);
+  }
 }
 
 }  // namespace bitloom::nn
