@@ -330,7 +330,7 @@ def main():
     parser.add_argument("--nets", default=",".join(NETS), help="(default: %(default)s)")
     parser.add_argument("--dtypes", default="f32,bf16", help="(default: %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of all (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of all (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--dropout", type=float, default=0, help="losses are compared only without (default: %(default)s)")
     parser.add_argument("--cpu-time", action="store_true", help="time of the processor: with one thread, for busy machines")
