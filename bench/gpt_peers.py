@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Training steps of GPTs: Bitloom against PyTorch, eager and compiled, on the same cores.
 
-gpt_peers.py BITLOOM_BENCH_GPT [--nets ...] [--dtypes ...] [--rounds N] [--threads N] [--dropout P] [--cpu-time]: each contender is a process of
-its own that trains when it is told to. First all start from Bitloom's initial weights and see the same texts: the losses of the
-first steps must agree. Then they take turns; ratios are medians of the rounds' own ratios. Prints a table; the last line is JSON.
-PyTorch gets what its users give it: scaled_dot_product_attention, fused AdamW, weights as its Linear stores them, and for bf16
-its autocast, which keeps sums of blocks, layer norms and parameters in f32; Bitloom has the former in bf16 as well.
+gpt_peers.py BITLOOM_BENCH_GPT [--nets ...] [--dtypes ...] [--peers ...] [--rounds N] [--threads N] [--dropout P] [--cpu-time]:
+each contender is a process of its own that trains when it is told to. First all start from Bitloom's initial weights and see the
+same texts: the losses of the first steps must agree. Then they take turns; ratios are medians of the rounds' own ratios. Prints
+a table; the last line is JSON. PyTorch gets what its users give it: scaled_dot_product_attention, fused AdamW, weights as its
+Linear stores them, and for bf16 its autocast, which keeps sums of blocks, layer norms and parameters in f32; Bitloom has sums of
+blocks in bf16.
 """
 import argparse
 import json
@@ -45,7 +46,8 @@ def read_tensors(path):
     def reader(entry):
         begin, end = entry["data_offsets"]
         dtype = numpy.dtype(types[entry["dtype"]])
-        return lambda: numpy.fromfile(path, dtype, (end - begin) // dtype.itemsize, offset=8 + size + begin).reshape(entry["shape"])
+        count = (end - begin) // dtype.itemsize
+        return lambda: numpy.fromfile(path, dtype, count, offset=8 + size + begin).reshape(entry["shape"])
 
     return {name: reader(entry) for name, entry in header.items()}
 
@@ -275,11 +277,15 @@ def measure(arguments, net, dtype):
     for contender in contenders.values():
         contender.end()
     operations = ours.description["operations"] / tokens
+
+    def ratio_to(kind):
+        return statistics.median(a / b for a, b in zip(rates["bitloom"], rates[kind]))
+
     row = {
         "net": net,
         "dtype": dtype,
         "tokens_per_second": {kind: statistics.median(values) for kind, values in rates.items()},
-        "ratio": {kind: statistics.median(a / b for a, b in zip(rates["bitloom"], rates[kind])) for kind in rates if kind != "bitloom"},
+        "ratio": {kind: ratio_to(kind) for kind in rates if kind != "bitloom"},
         "share_of_peak": statistics.median(rate * operations / peak for rate, peak in zip(rates["bitloom"], peaks)),
         "peak_gflops": statistics.median(peaks) / 1e9,
         "memory": {**memory, "bitloom_pool": pool},
@@ -290,13 +296,22 @@ def measure(arguments, net, dtype):
     return row, ours.description, versions
 
 
+def show_head(ours, versions, dropout):
+    peer = next(iter(versions.values()), {"version": "none", "optimizer": "-"})
+    print(f"{ours['cpu']}, {ours['threads']} threads; PyTorch {peer['version']}, {peer['optimizer']}; dropout {dropout}")
+    print("tokens/s, share of the peak of matrix products, Bitloom's speed over each peer's; peak memory in MiB: Bitloom's")
+    print(f"tensors, then processes: Bitloom, {', '.join(PEERS.values())}")
+    titles = "".join(f"{title:>20}" for title in PEERS.values())
+    print(f"\n{'net':<12}{'type':<6}{'Bitloom':>10}{'of peak':>8}{titles}   MiB")
+
+
 def show(row):
     tokens = row["tokens_per_second"]
     text = f"{row['net']:<12}{row['dtype']:<6}{tokens['bitloom']:>10.0f}{row['share_of_peak']:>8.0%}"
     for kind in PEERS:
         text += f"{tokens[kind]:>12.0f}{row['ratio'][kind]:>7.2f}x" if kind in tokens else f"{'-':>20}"
-    megabytes = [f"{row['memory'][kind] / 2**20:.0f}" if kind in row["memory"] else "-" for kind in ("bitloom_pool", "bitloom", *PEERS)]
-    print(text + "   " + "/".join(megabytes), flush=True)
+    peaks = [row["memory"].get(kind) for kind in ("bitloom_pool", "bitloom", *PEERS)]
+    print(text + "   " + "/".join(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks), flush=True)
     for kind, why in row["missing"].items():
         print(f"  {PEERS[kind]} did not run: {why}", flush=True)
 
@@ -315,10 +330,10 @@ def main():
     parser.add_argument("--nets", default=",".join(NETS), help="(default: %(default)s)")
     parser.add_argument("--dtypes", default="f32,bf16", help="(default: %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of all (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of all (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--dropout", type=float, default=0, help="losses are compared only without (default: %(default)s)")
-    parser.add_argument("--cpu-time", action="store_true", help="time of the processor, not the clock: with one thread, for busy machines")
+    parser.add_argument("--cpu-time", action="store_true", help="time of the processor: with one thread, for busy machines")
     arguments = parser.parse_args()
     if arguments.cpu_time and arguments.threads != 1:
         parser.error("--cpu-time: threads that wait take time of the processor too; expected --threads 1")
@@ -332,11 +347,7 @@ def main():
         for dtype in dtypes:
             row, ours, versions = measure(arguments, net, dtype)
             if not rows:
-                peer = next(iter(versions.values()), {"version": "none", "optimizer": "-"})
-                print(f"{ours['cpu']}, {ours['threads']} threads; PyTorch {peer['version']}, {peer['optimizer']}; dropout {arguments.dropout}")
-                print("tokens/s, share of the peak of matrix products, ratios; peak memory in MiB: Bitloom's tensors, then processes: "
-                      f"Bitloom, {', '.join(PEERS.values())}")
-                print(f"\n{'net':<12}{'type':<6}{'Bitloom':>10}{'of peak':>8}" + "".join(f"{title:>20}" for title in PEERS.values()) + "   MiB")
+                show_head(ours, versions, arguments.dropout)
             show(row)
             rows.append(row)
     ratios = {f"gpt_vs_torch_{kind}_{row['net']}_{row['dtype']}": ratio for row in rows for kind, ratio in row["ratio"].items()}

@@ -94,7 +94,7 @@ nn::Tensor Gpt::logits(nn::Engine& engine, const nn::Tensor& hidden) const {
 void Gpt::logits_backward(nn::Engine& engine, const nn::Tensor& hidden, const nn::Tensor& dlogits, nn::Tensor& dhidden) {
   nn::MatmulOptions sum;
   sum.transpose_a = true;
-  sum.accumulate = true;
+  sum.accumulate = nn::must_add(*table_);
   nn::matmul(engine, dlogits, hidden, table_->gradient, sum);
   nn::matmul(engine, dlogits, table_->read(), dhidden);
 }

@@ -27,7 +27,7 @@ class LanguageTask final : public train::Task {
   static std::size_t rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes);
   static std::uint64_t workspace_bytes(const GptConfig& config, std::size_t rows, DType values,
                                        std::uint64_t logits_bytes = default_logits_bytes);
-  static constexpr std::uint64_t default_logits_bytes = 128 << 20;
+  static constexpr std::uint64_t default_logits_bytes = 256 << 20;
 
  private:
   Gpt& net_;

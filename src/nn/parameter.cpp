@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/random.h"
@@ -22,6 +23,7 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
   std::vector<T> values(parameter.value.size(), static_cast<T>(parameter.constant));
   if (parameter.deviation > 0) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
+#pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < values.size(); ++i) {
       Random random(seed, Stream::weight_init, name, i);
       values[i] = static_cast<T>(parameter.constant + parameter.deviation * normal(random));
@@ -62,7 +64,18 @@ void refresh_copies(Engine& engine, std::span<Parameter* const> parameters) {
 }
 
 void clear_gradients(Engine& engine, std::span<Parameter* const> parameters) {
-  for (Parameter* parameter : parameters) fill(engine, parameter->gradient, 0);
+  for (Parameter* parameter : parameters) {
+    parameter->is_cleared = parameter->overwrites;
+    if (!parameter->overwrites) fill(engine, parameter->gradient, 0);
+  }
+}
+
+bool must_add(Parameter& parameter) { return !std::exchange(parameter.is_cleared, false); }
+
+void settle_gradients(Engine& engine, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) {
+    if (!must_add(*parameter)) fill(engine, parameter->gradient, 0);
+  }
 }
 
 }  // namespace bitloom::nn

@@ -30,6 +30,11 @@ struct Parameter {
   Tensor copy;      // of type V: what ops read; the same as value where V is P
   Tensor gradient;  // of type P
 
+  // Its layer forms the gradient by products alone, each after asking must_add(): clearing marks it, and the first product
+  // overwrites it. Zeros to add to would be written once and read once more, and bf16 products that add are slower.
+  bool overwrites = false;
+  bool is_cleared = false;  // `gradient` stands for zeros, whatever it holds
+
   const Tensor& read() const { return reads_values ? copy : value; }
 };
 
@@ -39,6 +44,11 @@ void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DTy
 void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed);
 // After values were written: the copies follow.
 void refresh_copies(Engine& engine, std::span<Parameter* const> parameters);
+// Before the first micro-batch of a step. settle_gradients() follows the last.
 void clear_gradients(Engine& engine, std::span<Parameter* const> parameters);
+// Whether what comes next must be added to the gradient, or may overwrite it because it was cleared. From then on it was not.
+bool must_add(Parameter& parameter);
+// Gradients that were cleared and got nothing since become zeros.
+void settle_gradients(Engine& engine, std::span<Parameter* const> parameters);
 
 }  // namespace bitloom::nn

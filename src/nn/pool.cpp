@@ -1,5 +1,7 @@
 #include "nn/pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -21,15 +23,25 @@ std::size_t room_for(std::size_t bytes) {
   return (wanted + step - 1) / step * step;
 }
 
+// Large blocks ask for huge pages where the system leaves that to programs (Linux, "madvise", the default of Ubuntu): products
+// read rows that are far apart, each on another page of 4 KiB, and first touches are tens of times fewer.
 class CpuAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
-    void* memory = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+    void* memory = ::operator new(bytes, alignment_of(bytes), std::nothrow);
     if (memory == nullptr) fail(ErrorKind::io, "the system has no more memory");
+#ifdef MADV_HUGEPAGE
+    // Whole huge pages alone, so that nothing is taken beyond the block. A system that refuses has small pages, as before.
+    if (bytes >= huge_page) ::madvise(memory, bytes / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
     return memory;
   }
-  void release(void* memory, std::size_t /*bytes*/) noexcept override {
-    ::operator delete(memory, std::align_val_t(alignment));
+  void release(void* memory, std::size_t bytes) noexcept override { ::operator delete(memory, alignment_of(bytes)); }
+
+ private:
+  static constexpr std::size_t huge_page = std::size_t{2} << 20U;
+  static std::align_val_t alignment_of(std::size_t bytes) {
+    return std::align_val_t(bytes >= huge_page ? huge_page : alignment);
   }
 };
 

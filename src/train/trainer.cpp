@@ -56,6 +56,7 @@ StepReport Trainer::step() {
     if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
   }
   task_.net().end_step(pass);
+  nn::settle_gradients(engine_, parameters_);
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;

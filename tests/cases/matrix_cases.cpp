@@ -127,6 +127,8 @@ std::vector<OpCase> matrix_cases() {
   cases.push_back(matmul_case(
       {.m = 210, .k = 90, .n = 230, .options = {.transpose_b = true, .scale = 0.5}, .has_bias = true, .is_large = true}));
   cases.push_back(matmul_case({.m = 7, .k = 300, .n = 1100, .has_bias = true, .is_large = true}));
+  // Long enough to be summed in parts.
+  cases.push_back(matmul_case({.m = 5, .k = 33000, .n = 19, .has_bias = true, .is_large = true}));
   for (const nn::Shape& shape : {nn::Shape{1, 1}, {3, 7}, {127, 33}, {1, 65}, {31, 1}, {0, 5}, {2, 3, 5, 7}, {9}}) {
     cases.push_back(row_sums_case(shape));
   }

@@ -1,6 +1,7 @@
 // Layers: their gradients against finite differences in double precision, what they keep, and blocks that are computed again.
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -252,6 +253,34 @@ TEST_CASE("residual branches have hooks, and blocks their numbers", "[layers]") 
   std::vector<double> gradient = engine.to_host<double>(setting.parameters()[0]->gradient);
   for (double& value : gradient) value /= 1024;
   CHECK(gradient == plain);
+}
+
+// A gradient that was cleared only by a mark must neither show what it held before nor keep the second product from adding.
+TEST_CASE("the first product after clearing overwrites a gradient", "[layers]") {
+  Engine engine({}, "ref");
+  Linear layer("l", 3, 2);
+  const std::vector<Parameter*> parameters = parameters_of(layer);
+  initialise(engine, parameters, DType::f64, 1);
+  Parameter& weight = *parameters[0];
+  const Tensor x = random_tensor(engine, {4, 3}, 1);
+  const Tensor dy = random_tensor(engine, {4, 2}, 2);
+  const auto backward = [&] {
+    Pass pass{engine};
+    layer.apply_backward(pass, x, dy);
+    return engine.to_host<double>(weight.gradient);
+  };
+  const std::vector<double> once = backward();  // added to the zeros of initialise()
+  fill(engine, weight.gradient, std::numeric_limits<double>::quiet_NaN());
+  clear_gradients(engine, parameters);
+  CHECK(backward() == once);
+  std::vector<double> twice = once;
+  for (double& value : twice) value *= 2;
+  CHECK(backward() == twice);
+
+  clear_gradients(engine, parameters);
+  settle_gradients(engine, parameters);
+  CHECK(engine.to_host<double>(weight.gradient) == std::vector<double>(6, 0.0));
+  CHECK(backward() == once);
 }
 
 TEST_CASE("every gradient that is ready is announced once, the last layer's first", "[layers]") {

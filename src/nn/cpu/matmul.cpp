@@ -48,7 +48,7 @@ struct Product {
     for (const DType dtype : {in, out}) what = what << 8U | static_cast<std::uint64_t>(dtype);
     // oneDNN divides the work when it builds a primitive, for the number of threads at that time.
     const auto threads = static_cast<std::uint64_t>(omp_get_max_threads());
-    return {static_cast<std::uint64_t>(Operation::matmul), what, s, m, k, n, b_stride, threads};
+    return {static_cast<std::uint64_t>(Operation::matmul), what, s, m, k, n, a_stride, b_stride, out_stride, threads};
   }
 };
 
@@ -307,13 +307,18 @@ void run(OneDnn& onednn, const Product& product, const void* a, const void* b, c
   run_blocks(onednn, product, a, b, &scale, bias, out);
 }
 
-// Where a is transposed and K at least 2048, as in gradients of weights, oneDNN has several threads sum over parts of K if M
-// and N give them too little work; the result then depends on their number. Parts of our own, which depend on K alone, keep it
-// from that.
+// Parts of K that are summed one after the other; they depend on shapes alone.
 std::size_t parts_of(const OneDnn& onednn, const Product& product) {
-  constexpr std::size_t limit = 2048;
-  constexpr std::size_t part = 1024;
-  return onednn.may_divide() && product.s == 1 && product.transpose_a && product.k >= limit ? (product.k + part - 1) / part : 1;
+  if (!onednn.may_divide() || product.s != 1) return 1;
+  const auto parts = [&](std::size_t limit, std::size_t part) {
+    return product.k >= limit ? (product.k + part - 1) / part : 1;
+  };
+  // Where a is transposed and K at least 2048, as in gradients of weights, oneDNN has several threads sum over parts of K if M
+  // and N give them too little work; the result then depends on their number. Parts of our own keep it from that.
+  if (product.transpose_a) return parts(2048, 1024);
+  // A long product with a b too large to be copied at once, as the gradient of a large vocabulary's logits is: copied in parts
+  // (kernel_layout_of_b), it takes 15 to 30% less time (1024 x 50304 x 768).
+  return product.transpose_b ? 1 : parts(32768, 8192);
 }
 
 // The same; out is f32 if there are parts.
@@ -330,7 +335,7 @@ void run_parts(OneDnn& onednn, const Product& product, const void* a, const void
     part.has_bias = product.has_bias && is_first;
     part.fused = is_last ? product.fused : nullptr;
     const std::size_t element = dtype_size(product.in);
-    run(onednn, part, static_cast<const std::byte*>(a) + begin * product.m * element,
+    run(onednn, part, static_cast<const std::byte*>(a) + begin * (product.transpose_a ? product.a_stride : 1) * element,
         static_cast<const std::byte*>(b) + begin * (product.transpose_b ? 1 : product.b_stride) * element, options, out);
   }
 }

@@ -36,6 +36,7 @@ Linear::Linear(const std::string& name, std::size_t inputs, std::size_t outputs,
   weight_.shape = options.transposed ? Shape{outputs, inputs} : Shape{inputs, outputs};
   weight_.transposed = options.transposed;
   weight_.deviation = options.deviation;
+  weight_.overwrites = true;
   const std::size_t output_axis = options.transposed ? 0 : 1;
   if (options.split == Split::outputs) weight_.split_axis = output_axis;
   if (options.split == Split::inputs) weight_.split_axis = 1 - output_axis;
@@ -62,7 +63,7 @@ Tensor Linear::apply_backward(Pass& pass, const Tensor& x, const Tensor& dy) {
   const Tensor flat_dy = dy.reshaped({rows, outputs_});
   MatmulOptions sum;
   sum.transpose_a = true;
-  sum.accumulate = true;
+  sum.accumulate = must_add(weight_);
   if (weight_.transposed) {
     matmul(pass.engine, flat_dy, flat_x, weight_.gradient, sum);
   } else {

@@ -1,5 +1,6 @@
 #include "nn/layers/tokens.h"
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -154,6 +155,7 @@ Embedding::Embedding(const std::string& name, std::size_t vocabulary, std::size_
   positions_.name = name + ".positions";
   positions_.shape = {positions, width};
   for (Parameter* table : {&tokens_, &positions_}) table->deviation = deviation;
+  tokens_.overwrites = true;  // where a net's logits come from the same table
 }
 
 Shape Embedding::output(const Shape& ids) const {
@@ -191,6 +193,7 @@ Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
 Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
   const Tensor ids = pass.stash->take();
   const Tensor flat = dy.reshaped({ids.size(), width_});
+  settle_gradients(pass.engine, std::array{&tokens_});
   scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient);
   scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape(), 0), positions_.gradient);
   gradient_is_done(pass, tokens_);
