@@ -76,11 +76,7 @@ train::Loss LanguageTask::run(nn::Pass& pass, double scale) {
   if (learns) net_.backward(pass, dhidden);
   train::Loss loss;
   for (const std::int32_t target : targets) loss.count += target >= 0 ? 1 : 0;
-  if (losses.dtype() == DType::f64) {
-    for (const double each : pass.engine.to_host<double>(losses)) loss.sum += each;
-  } else {
-    for (const float each : pass.engine.to_host<float>(losses)) loss.sum += static_cast<double>(each);
-  }
+  loss.sum = train::sum_of(pass.engine, losses);
   return loss;
 }
 

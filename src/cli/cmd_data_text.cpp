@@ -72,7 +72,7 @@ void print_report(Terminal& terminal, const data::CleanResult& result, const dat
 int data_text(Session& session, std::span<const std::string> args) {
   std::string out;
   std::string tokenizer_spec;
-  std::string validation = "29:1";
+  std::string validation = default_validation;
   std::size_t seed = 1;
   bool force = false;
   TextOptions text;

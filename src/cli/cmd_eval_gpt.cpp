@@ -12,9 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
-#include "data/text/documents.h"
-#include "data/text/token_file.h"
-#include "data/text/words.h"
+#include "data/text/prepare.h"
 #include "models/gpt/evaluate.h"
 #include "models/gpt/model_file.h"
 
@@ -40,20 +38,10 @@ data::TokenFile open_tokens(const std::string& path, const std::string& split, c
     return tokens;
   }
   if (!split.empty()) fail(ErrorKind::usage, "--split: {}; {} is one text, not a folder of several", split, path);
-  data::TokenFile::Content content;
-  content.vocabulary = tokenizer.size();
-  content.tokenizer_hash = hash;
   data::TextInput input;
   input.files = {path};
-  data::for_each_document(input, [&](const data::Document& document) {
-    tokenizer.encode(document.text, content.tokens);
-    content.tokens.push_back(tokenizer.end_of_text());
-    content.document_ends.push_back(content.tokens.size());
-    content.words += data::count_words(document.text);
-    content.bytes += document.text.size();
-  });
-  if (content.tokens.empty()) fail(ErrorKind::data, "--data: {}: no text in it", path);
-  return data::TokenFile(std::move(content));
+  // Nothing is held back: all of it is in the part for training.
+  return data::TokenFile(data::prepare_text(input, tokenizer, 0, 0).train);
 }
 
 // A line a passage, or a line a JSON object with the passage as "text".

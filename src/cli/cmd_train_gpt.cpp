@@ -12,7 +12,6 @@
 #include "cli/text_source.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/hash.h"
 #include "core/memory.h"
 #include "core/version.h"
 #include "models/gpt/language_task.h"

@@ -4,11 +4,11 @@
 #include <limits>
 #include <vector>
 
-#include "cli/text_options.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "models/gpt/memory.h"
 #include "nn/activation.h"
+#include "nn/engine.h"
 
 namespace bitloom::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/options.h"
+#include "cli/text_options.h"
 #include "models/gpt/config.h"
-#include "nn/engine.h"
 #include "train/trainer.h"
 
 namespace bitloom::cli {
@@ -24,7 +24,7 @@ struct GptSettings {
   // Text.
   std::string data;
   std::string tokenizer = "bytes";
-  std::string validation = "29:1";
+  std::string validation = default_validation;
   std::size_t split_seed = 1;
   std::string documents = "file";
   std::string field = "text";

@@ -16,16 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-double number(const json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->get<double>() : missing;
-}
-
-std::string text(const json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 // The lines by event.
 struct Lines {
   std::vector<json> starts, steps, evaluations;

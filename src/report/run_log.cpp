@@ -19,16 +19,6 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 8> parts = {"data", "encode",   "prefix", "forward",
                                                    "head", "gradient", "reduce", "update"};
 
-double number(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : missing;
-}
-
-std::string text(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 // The objects of an array, nothing when the key is missing or something else.
 std::vector<json> objects(const json& object, const char* key) {
   std::vector<json> result;
@@ -158,6 +148,16 @@ std::vector<std::string> RunLog::layer_names() const {
     for (const LayerEpoch& layer : epoch.layers) add_unique(names, layer.layer);
   }
   return names;
+}
+
+double number(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_number() ? found->get<double>() : missing;
+}
+
+std::string text(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 RunLog read_run(const std::vector<json>& metrics) {

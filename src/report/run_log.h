@@ -13,6 +13,10 @@ namespace bitloom::report {
 
 inline constexpr double missing = std::numeric_limits<double>::quiet_NaN();
 
+// A value of a line; `missing` or "" where it is not there or of another type.
+double number(const nlohmann::json& line, const char* key);
+std::string text(const nlohmann::json& line, const char* key);
+
 struct StartEvent {
   std::string time, version, command, kernels, net, data;
   double ranks = missing, threads = missing;

@@ -6,6 +6,15 @@
 
 namespace bitloom::train {
 
+double sum_of(nn::Engine& engine, const nn::Tensor& losses) {
+  const auto add_up = [](const auto& values) {
+    double sum = 0;
+    for (const auto value : values) sum += static_cast<double>(value);
+    return sum;
+  };
+  return losses.dtype() == DType::f64 ? add_up(engine.to_host<double>(losses)) : add_up(engine.to_host<float>(losses));
+}
+
 Classification::Classification(nn::LayerPointer net, std::size_t examples, Source source)
     : net_(std::move(net)), examples_(examples), source_(std::move(source)) {}
 
@@ -26,11 +35,7 @@ Loss Classification::run(nn::Pass& pass, double scale) {
   if (gradient != nullptr) net_->backward(pass, *gradient);
   Loss loss;
   loss.count = examples_;
-  if (losses.dtype() == DType::f64) {
-    for (const double each : pass.engine.to_host<double>(losses)) loss.sum += each;
-  } else {
-    for (const float each : pass.engine.to_host<float>(losses)) loss.sum += static_cast<double>(each);
-  }
+  loss.sum = sum_of(pass.engine, losses);
   return loss;
 }
 

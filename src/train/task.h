@@ -17,6 +17,9 @@ struct Loss {
   std::uint64_t count = 0;  // of targets that count
 };
 
+// The sum of all elements, of type P, in double precision.
+double sum_of(nn::Engine& engine, const nn::Tensor& losses);
+
 class Task {
  public:
   virtual ~Task() = default;

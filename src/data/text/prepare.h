@@ -14,9 +14,6 @@ struct TokenSplits {
   TokenFile::Content train, validation;
 };
 
-// Seed 002, section 4.2: 29 documents for training to 1 for validation.
-inline constexpr double default_validation_share = 1.0 / 30;
-
 // Tokenizes all documents, in order, several at once. The share of them that `seed` draws is for validation, rounded, 1 at
 // least. Where the share is less than one document it is the end of the text instead, from the first line that begins in that
 // share of its bytes: the document that is cut ends in both. `progress` may be null. Throws the errors of for_each_document()

@@ -17,6 +17,8 @@ using namespace bitloom::test;
 
 namespace {
 
+constexpr double one_in_thirty = 1.0 / 30;
+
 TextInput file_with(const TempDir& folder, const std::string& text, const std::string& documents = "file") {
   write_file(folder / "text.txt", text);
   TextInput input;
@@ -46,7 +48,7 @@ TEST_CASE("one of thirty documents is for validation", "[prepare]") {
   for (int i = 0; i < 90; ++i) text += "document " + std::to_string(i) + "\n\n";
   const TextInput input = file_with(folder, text, "blank-lines");
   const auto tokenizer = load_tokenizer("bytes");
-  const TokenSplits splits = prepare_text(input, *tokenizer, default_validation_share, 1);
+  const TokenSplits splits = prepare_text(input, *tokenizer, one_in_thirty, 1);
   const auto train = texts(splits.train, *tokenizer);
   const auto validation = texts(splits.validation, *tokenizer);
   CHECK(train.size() == 87);
@@ -59,8 +61,8 @@ TEST_CASE("one of thirty documents is for validation", "[prepare]") {
   CHECK(splits.train.bytes + splits.validation.bytes == text.size() - 90);
   CHECK(splits.train.vocabulary == 257);
   CHECK(splits.train.tokenizer_hash == tokenizer_hash(*tokenizer));
-  CHECK(prepare_text(input, *tokenizer, default_validation_share, 1).validation.tokens == splits.validation.tokens);
-  CHECK(prepare_text(input, *tokenizer, default_validation_share, 2).validation.tokens != splits.validation.tokens);
+  CHECK(prepare_text(input, *tokenizer, one_in_thirty, 1).validation.tokens == splits.validation.tokens);
+  CHECK(prepare_text(input, *tokenizer, one_in_thirty, 2).validation.tokens != splits.validation.tokens);
   CHECK(prepare_text(input, *tokenizer, 0, 1).validation.tokens.empty());
   CHECK(texts(prepare_text(input, *tokenizer, 0.5, 1).validation, *tokenizer).size() == 45);
 }
@@ -108,9 +110,9 @@ TEST_CASE("tokens do not depend on the number of threads", "[prepare]") {
   const auto tokenizer = small_sentencepiece();
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  const TokenSplits one = prepare_text(input, *tokenizer, default_validation_share, 1);
+  const TokenSplits one = prepare_text(input, *tokenizer, one_in_thirty, 1);
   omp_set_num_threads(4);
-  const TokenSplits four = prepare_text(input, *tokenizer, default_validation_share, 1);
+  const TokenSplits four = prepare_text(input, *tokenizer, one_in_thirty, 1);
   omp_set_num_threads(threads);
   CHECK(one.train.tokens == four.train.tokens);
   CHECK(one.train.document_ends == four.train.document_ends);
