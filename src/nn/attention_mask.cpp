@@ -2,14 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 
 #include "core/error.h"
 
 namespace bitloom::nn {
 
+namespace {
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
 AttentionMask::AttentionMask(std::size_t queries, std::size_t keys, const std::function<bool(std::size_t, std::size_t)>& sees)
-    : queries_(queries), keys_(keys), first_entry_(1, 0) {
+    : id_(next_id()), queries_(queries), keys_(keys), first_entry_(1, 0) {
   const std::size_t key_blocks = (keys + block - 1) / block;
   for (std::size_t first = 0; first < queries; first += block) {
     const std::size_t rows = std::min(block, queries - first);

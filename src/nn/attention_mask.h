@@ -37,6 +37,8 @@ class AttentionMask {
   static AttentionMask column(std::size_t text, std::size_t grid);
   static AttentionMask convolutional(std::size_t text, std::size_t grid, std::size_t extent);
 
+  // Of what it says, not of this object: copies have the same, other masks have others. For backends that keep masks.
+  std::uint64_t id() const { return id_; }
   std::size_t queries() const { return queries_; }
   std::size_t keys() const { return keys_; }
   std::size_t query_blocks() const { return first_entry_.empty() ? 0 : first_entry_.size() - 1; }
@@ -50,6 +52,7 @@ class AttentionMask {
   std::uint64_t size() const;
 
  private:
+  std::uint64_t id_ = 0;
   std::size_t queries_ = 0, keys_ = 0;
   std::vector<std::uint32_t> first_entry_;
   std::vector<Entry> entries_;

@@ -73,5 +73,7 @@ class Backend {
 // The implementations of this program.
 std::unique_ptr<Backend> make_ref_backend();
 std::unique_ptr<Backend> make_cpu_backend();
+// Throws Error(usage) with gpu_problem()'s words, if it has any. In nn/cuda/, whether this program has CUDA or not.
+std::unique_ptr<Backend> make_cuda_backend(int gpu);
 
 }  // namespace bitloom::nn

@@ -1,8 +1,10 @@
 // Where tensors live and ops run.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace bitloom::nn {
 
@@ -16,6 +18,17 @@ struct Device {
 
 // "cpu", "cuda:0".
 std::string name_of(Device device);
+
+struct Gpu {
+  std::string name;
+  std::uint64_t memory = 0, free_memory = 0;  // bytes
+  int major = 0, minor = 0;                   // compute capability
+  int multiprocessors = 0;
+};
+// Those of this machine that this program can use, in the order of their indices.
+std::vector<Gpu> gpus();
+// "", or why this program cannot use GPU `index`: it was built without CUDA, there is no driver, there are not so many.
+std::string gpu_problem(int index);
 
 // Of "cpu", "cuda" (the first) or "cuda:N". `option` is named in the Error(usage) about anything else.
 Device parse_device(std::string_view option, std::string_view text);

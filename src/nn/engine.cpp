@@ -13,21 +13,33 @@ namespace {
 struct BackendRow {
   std::string_view name;
   Device::Kind kind;
-  std::unique_ptr<Backend> (*make)();  // null if this machine cannot run it
+  std::string (*problem)(int index);  // why it cannot run on that device, or ""
+  std::unique_ptr<Backend> (*make)(int index);
 };
+
+std::string no_problem(int /*index*/) { return ""; }
 
 // The default of a kind of device first.
 constexpr std::array backend_table = {
-    BackendRow{"cpu", Device::Kind::cpu, make_cpu_backend},
-    BackendRow{"ref", Device::Kind::cpu, make_ref_backend},
+    BackendRow{"cpu", Device::Kind::cpu, no_problem, [](int) { return make_cpu_backend(); }},
+    BackendRow{"ref", Device::Kind::cpu, no_problem, [](int) { return make_ref_backend(); }},
+    BackendRow{"cuda", Device::Kind::cuda, gpu_problem, make_cuda_backend},
 };
+
+std::vector<std::string_view> backends_of(Device::Kind kind) {
+  std::vector<std::string_view> names;
+  for (const BackendRow& row : backend_table) {
+    if (row.kind == kind) names.push_back(row.name);
+  }
+  return names;
+}
 
 }  // namespace
 
 std::vector<std::string> backends() {
   std::vector<std::string> names;
   for (const BackendRow& row : backend_table) {
-    if (row.make() != nullptr) names.emplace_back(row.name);
+    if (row.problem(0).empty()) names.emplace_back(row.name);
   }
   return names;
 }
@@ -35,18 +47,16 @@ std::vector<std::string> backends() {
 Engine::Engine(Device device, std::string_view backend) {
   for (const BackendRow& row : backend_table) {
     if (row.kind != device.kind || (!backend.empty() && backend != row.name)) continue;
-    backend_ = row.make();
-    if (backend_ == nullptr) continue;
+    if (const std::string problem = row.problem(device.index); !problem.empty()) {
+      fail(ErrorKind::usage, "--device: {}: {}", name_of(device), problem);
+    }
+    backend_ = row.make(device.index);
     name_ = row.name;
     pool_ = Pool::make(device, backend_->make_allocator());
     return;
   }
-  if (device.kind != Device::Kind::cpu && backend.empty()) {
-    fail(ErrorKind::usage, "--device: {}: this program was built without CUDA, or there is no such GPU; expected cpu",
-         name_of(device));
-  }
-  fail(ErrorKind::usage, "--backend: '{}' does not run on {}; expected one of {}", backend, name_of(device),
-       fmt::join(backends(), ", "));
+  fail(ErrorKind::usage, "--backend: '{}' does not run on {}; expected {}", backend, name_of(device),
+       fmt::join(backends_of(device.kind), " or "));
 }
 
 Engine::~Engine() = default;

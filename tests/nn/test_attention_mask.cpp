@@ -150,4 +150,12 @@ TEST_CASE("a query that sees no key is refused", "[nn][mask]") {
   CHECK(has(message_of(ErrorKind::usage, [] { AttentionMask::convolutional(5, 7, 9); }), "extent 9"));
 }
 
+TEST_CASE("copies of a mask have its id, and no other mask has", "[nn][mask]") {
+  const AttentionMask mask = AttentionMask::causal(5, 5);
+  const AttentionMask copy = mask;
+  CHECK(copy.id() == mask.id());
+  CHECK(AttentionMask::causal(5, 5).id() != mask.id());
+  CHECK(AttentionMask().id() != mask.id());
+}
+
 }  // namespace bitloom::nn

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nn/ops.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 
 namespace bitloom::nn {
@@ -67,9 +68,9 @@ TEST_CASE("dropout rates are rounded to multiples of 2^-16, and factors fit the 
 
 TEST_CASE("every backend drops the same elements, at the rate within three deviations", "[nn][dropout]") {
   constexpr std::size_t n = 200003;
-  for (const std::string& backend : backends()) {
+  for (const std::string& backend : test::tested_backends()) {
     INFO(backend);
-    Engine engine({}, backend);
+    Engine engine(test::device_of(backend), backend);
     const std::vector<float> ones(n, 1.0F);
     const Tensor x = engine.from<float>(ones, {n}, Use::data);
     Tensor y = engine.empty({n}, DType::f32, Use::activations);

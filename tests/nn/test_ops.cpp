@@ -6,6 +6,7 @@
 #include "nn/backend.h"
 #include "tests/cases/gradient.h"
 #include "tests/cases/run.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 
@@ -28,12 +29,8 @@ void check_gradients_of(const std::vector<OpCase>& cases) {
   CHECK(checked > 0);
 }
 
-nn::Device device_of(const std::string& backend) {
-  return backend == "cuda" ? nn::Device{nn::Device::Kind::cuda, 0} : nn::Device{};
-}
-
 void check_backends(const std::vector<OpCase>& cases) {
-  for (const std::string& backend : nn::backends()) {
+  for (const std::string& backend : tested_backends()) {
     nn::Engine engine(device_of(backend), backend);
     std::size_t checked = 0;
     for (const OpCase& the_case : cases) {

@@ -6,14 +6,17 @@
 #include <vector>
 
 #include "nn/engine.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
 namespace bitloom::nn {
 namespace {
 
+using test::device_of;
 using test::has;
 using test::message_of;
+using test::tested_backends;
 
 // What a device was asked for; has room for so many bytes.
 struct Device0 {
@@ -183,10 +186,10 @@ TEST_CASE("the last block may outlive its pool's engine", "[nn][pool]") {
   CHECK(device.releases == 2);
   CHECK(device.held == 0);
 
-  for (const std::string& backend : backends()) {
+  for (const std::string& backend : tested_backends()) {
     Tensor tensor;
     {
-      Engine engine({}, backend);
+      Engine engine(device_of(backend), backend);
       tensor = engine.zeros({7}, DType::f32, Use::parameters);
     }
     CHECK(tensor.as<float>()[6] == 0);

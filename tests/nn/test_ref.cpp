@@ -8,6 +8,7 @@
 #include "nn/ops.h"
 #include "nn/ref/numbers.h"
 #include "tests/cases/run.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -16,8 +17,10 @@ namespace bitloom::nn {
 namespace {
 
 using test::compare;
+using test::device_of;
 using test::has;
 using test::message_of;
+using test::tested_backends;
 using test::to_numbers;
 using Numbers = std::vector<double>;
 
@@ -366,9 +369,9 @@ TEST_CASE("reference: sums of squares", "[nn][ref]") {
 }
 
 TEST_CASE("sums of squares show what is not finite, on every backend", "[nn][backends]") {
-  for (const std::string& backend : backends()) {
+  for (const std::string& backend : tested_backends()) {
     INFO(backend);
-    Engine engine({}, backend);
+    Engine engine(device_of(backend), backend);
     for (const std::size_t where : {0U, 5U, 998U}) {
       for (const float value :
            {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf("")}) {

@@ -3,14 +3,17 @@
 #include <vector>
 
 #include "nn/engine.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
 namespace bitloom::nn {
 namespace {
 
+using test::device_of;
 using test::has;
 using test::message_of;
+using test::tested_backends;
 
 }  // namespace
 
@@ -48,9 +51,9 @@ TEST_CASE("shapes refuse what they cannot be", "[nn][tensor]") {
 }
 
 TEST_CASE("a tensor gives back what was written to it, in every type", "[nn][tensor]") {
-  for (const std::string& backend : backends()) {
+  for (const std::string& backend : tested_backends()) {
     INFO(backend);
-    Engine engine({}, backend);
+    Engine engine(device_of(backend), backend);
     const std::vector<float> floats = {1, -2, 3.5F, 0, 1e30F, -1e-30F};
     const std::vector<std::int32_t> integers = {-1, 0, 7};
     const std::vector<bf16> halves = {{0x3F80}, {0x8000}, {0x7FC1}};

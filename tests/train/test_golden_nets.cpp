@@ -11,6 +11,7 @@
 #include "nn/layers/blocks.h"
 #include "nn/layers/images.h"
 #include "nn/layers/tokens.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/files.h"
@@ -134,7 +135,7 @@ class Run {
  public:
   Run(const Golden& golden, const std::string& backend)
       : file_(TensorFile::load(test::source_folder() / "tests/golden" / (std::string(golden.name) + ".safetensors"))),
-        engine_({}, backend),
+        engine_(device_of(backend), backend),
         batch_{input("x"), input("labels")},
         task_(golden.net(), batch_.labels.size(), [this](std::uint64_t, std::uint64_t) { return batch_; }),
         trainer_(engine_, task_, options_of(file_, dtype_of<T>())) {
@@ -214,7 +215,7 @@ class Run {
 }  // namespace
 
 TEST_CASE("nets of f32 give PyTorch's outputs, gradients and ten steps of AdamW", "[train][golden]") {
-  for (const std::string& backend : nn::backends()) {
+  for (const std::string& backend : tested_backends()) {
     for (const Golden& golden : golden_nets) {
       INFO(golden.name << " on " << backend);
       Run<float>(golden, backend).check(f32_limit);

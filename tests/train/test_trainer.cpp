@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -24,7 +25,7 @@ namespace {
 template <typename T = double>
 struct Run {
   Run(const TrainOptions& options, const SpiralOptions& spirals, const std::string& backend = "ref")
-      : engine({}, backend),
+      : engine(device_of(backend), backend),
         task(test::spiral_net(spirals), spirals.examples, test::spirals<T>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
 
@@ -58,7 +59,7 @@ TrainOptions options_of(DType values) {
 }  // namespace
 
 TEST_CASE("a net learns spirals, on every backend and in every type", "[train]") {
-  for (const std::string& backend : nn::backends()) {
+  for (const std::string& backend : tested_backends()) {
     for (const DType values : {DType::f32, DType::bf16}) {
       INFO(backend << " " << dtype_name(values));
       TrainOptions options = options_of(values);
@@ -136,7 +137,7 @@ TEST_CASE("ten steps equal AdamW written out", "[train]") {
 }
 
 TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, bit by bit", "[train]") {
-  for (const std::string& backend : nn::backends()) {
+  for (const std::string& backend : tested_backends()) {
     INFO(backend);
     TrainOptions options = options_of(DType::bf16);
     options.micro_batches = 2;

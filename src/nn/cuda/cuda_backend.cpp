@@ -1,0 +1,70 @@
+#include "nn/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+
+namespace bitloom::nn {
+
+std::unique_ptr<Backend> make_cuda_backend(int gpu) { return std::make_unique<cuda::CudaBackend>(gpu); }
+
+namespace cuda {
+
+Number number_of(const Tensor& tensor) {
+  switch (tensor.dtype()) {
+    case DType::f32: return Number::f32;
+    case DType::bf16: return Number::bf16;
+    case DType::f16: return Number::f16;
+    default: fail(ErrorKind::internal, "{} is no tensor of numbers of this device", to_text(tensor));
+  }
+}
+
+CudaBackend::CudaBackend(int gpu) : runtime_(gpu), blas_(runtime_), dnn_(runtime_), allocator_(runtime_.make_allocator()) {}
+
+CudaBackend::~CudaBackend() {
+  if (workspace_ != nullptr) allocator_->release(workspace_, workspace_bytes_);
+}
+
+std::unique_ptr<Allocator> CudaBackend::make_allocator() const { return runtime_.make_allocator(); }
+
+bool CudaBackend::supports(DType dtype) const { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
+void CudaBackend::write(void* device, std::span<const std::byte> host) { runtime_.upload(device, host); }
+
+void CudaBackend::read(const void* device, std::span<std::byte> host) {
+  runtime_.download(device, host);
+  check_faults();
+}
+
+void CudaBackend::synchronize() {
+  runtime_.synchronize();
+  check_faults();
+}
+
+void* CudaBackend::workspace(std::size_t bytes) {
+  if (bytes > workspace_bytes_) {
+    runtime_.synchronize();  // kernels may still use the smaller one
+    if (workspace_ != nullptr) allocator_->release(std::exchange(workspace_, nullptr), std::exchange(workspace_bytes_, 0));
+    const std::size_t room = (bytes + 255) / 256 * 256;
+    workspace_ = allocator_->allocate(room);
+    workspace_bytes_ = room;
+  }
+  return workspace_;
+}
+
+void CudaBackend::check_faults() {
+  const FaultWord fault = std::exchange(*runtime_.fault(), no_fault);
+  if (fault == no_fault) return;
+  constexpr std::array<std::string_view, 3> texts = {
+      "gather: ids[{}] is no row of the table",
+      "scatter_add: ids[{}] is no row of the table",
+      "cross_entropy: targets[{}] is neither -1 nor a class",
+  };
+  throw Error(ErrorKind::usage, fmt::format(fmt::runtime(texts.at(fault & 0xFFU)), fault >> 8U));
+}
+
+}  // namespace cuda
+}  // namespace bitloom::nn

@@ -1,0 +1,105 @@
+// The backend "cuda": products by cuBLASLt, convolutions by cuDNN, everything else by kernels of this folder. Its methods are
+// spread over the files of this folder; each says which. They start their work on one stream and return; a backend is used by
+// one thread at a time. What a method's name and arguments mean stands in nn/ops.h.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "nn/backend.h"
+#include "nn/cuda/blas.h"
+#include "nn/cuda/dnn.h"
+#include "nn/cuda/runtime.h"
+
+namespace bitloom::nn::cuda {
+
+// The type of a tensor of values or parameters.
+Number number_of(const Tensor& tensor);
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int gpu);
+  ~CudaBackend() override;
+
+  // cuda_backend.cpp
+  std::unique_ptr<Allocator> make_allocator() const override;
+  bool supports(DType dtype) const override;  // f32, bf16, f16
+  void write(void* device, std::span<const std::byte> host) override;
+  void read(const void* device, std::span<std::byte> host) override;
+  void synchronize() override;
+
+  // matrices.cpp
+  void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) override;
+  void add_row_sums(const Tensor& x, Tensor& sums) override;
+
+  // elements.cpp
+  void convert(const Tensor& x, Tensor& y) override;
+  void fill(Tensor& y, double value) override;
+  void add(const Tensor& a, const Tensor& b, Tensor& y) override;
+  void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
+  void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
+
+  // activations.cpp
+  void activate(const Activation& activation, const Tensor& x, Tensor& y) override;
+  void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) override;
+  void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
+                        Tensor& stash) override;
+  void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
+
+  // rows.cpp
+  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
+  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
+  void softmax(const Tensor& x, Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
+  void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
+                     Tensor* dlogits) override;
+
+  // norms.cpp
+  void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
+                  Tensor& rstd) override;
+  void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean, const Tensor& rstd,
+                           Tensor& dx, Tensor& dgain, Tensor& dbias, bool accumulate) override;
+  void batch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
+                  Tensor& variance) override;
+  void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& mean, const Tensor& variance,
+                           double epsilon, Tensor& dx, Tensor& dgain, Tensor& dbias) override;
+  void batch_norm_inference(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& mean, const Tensor& variance,
+                            double epsilon, Tensor& y) override;
+
+  // attention.cpp
+  void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,
+                 const Heads& v, const Heads& out, Tensor& lse) override;
+  void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
+                          const Heads& k, const Heads& v, const Heads& out, const Tensor& lse, const Heads& dout,
+                          const Heads& dq, const Heads& dk, const Heads& dv) override;
+
+  // images.cpp
+  void conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) override;
+  void conv2d_backward_data(const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx) override;
+  void conv2d_backward_weights(const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) override;
+  void max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& which) override;
+  void max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) override;
+  void upsample(std::size_t k, const Tensor& x, Tensor& y) override;
+  void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) override;
+
+  // optimizer.cpp
+  void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
+  double sum_of_squares(std::span<const Tensor> tensors) override;
+
+ private:
+  // Memory for what a method needs until its kernels are done; the next method that asks gets the same. Aligned to 256 bytes.
+  void* workspace(std::size_t bytes);
+  // Throws Error(usage) about what kernels found in ids and targets. After waiting.
+  void check_faults();
+  Stream stream() const { return runtime_.stream(); }
+
+  Runtime runtime_;
+  Blas blas_;
+  Dnn dnn_;
+  std::unique_ptr<Allocator> allocator_;
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace bitloom::nn::cuda

@@ -1,0 +1,42 @@
+// The kernels of this folder, as functions that start them on a stream and return: the seam between host code (C++20, no CUDA)
+// and .cu files (C++17). Pointers are into the device's memory, sizes are in elements, arguments are checked already. Nothing
+// is started for no elements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace bitloom::nn::cuda {
+
+using Stream = CUstream_st*;
+
+// V of nn/ops.h.
+enum class Number : unsigned char { f32, bf16, f16 };
+
+// What kernels may find in their arguments, which the host cannot look at: told to it when it next waits. The word has
+// ~0 or the smallest of (number of the element << 8 | Fault).
+enum class Fault : unsigned char { gather_id, scatter_id, target };
+using FaultWord = unsigned long long;
+inline constexpr FaultWord no_fault = ~0ULL;
+
+// --- elements.cu ---
+
+// y (n) = x (n) converted.
+void convert(Stream stream, Number from, const void* x, Number to, void* y, std::size_t n);
+// Every element, of 1, 2, 4 or 8 bytes, gets these bits.
+void fill(Stream stream, void* y, std::size_t n, std::size_t element_bytes, std::uint64_t bits);
+// y = a + b; y may be one of them.
+void add(Stream stream, Number number, const void* a, const void* b, void* y, std::size_t n);
+// y = alpha x + beta y; beta 0: y is not read.
+void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y, std::size_t n);
+// As nn/dropout.h says, elements counted from 0; y may be x.
+struct Drops {
+  std::uint64_t seed = 0, site = 0;
+  std::uint32_t threshold = 0;  // in units of 2^-16
+  float factor = 1;             // of what is kept
+};
+void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
+
+}  // namespace bitloom::nn::cuda

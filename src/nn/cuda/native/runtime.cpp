@@ -1,0 +1,188 @@
+// The runtime on CUDA's own.
+#include "nn/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "nn/backend.h"
+
+namespace bitloom::nn {
+namespace {
+
+// Of the driver: 0 where there is none, with the reason.
+int count_gpus(std::string& problem) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  // Forgets the error, or the next call would report it.
+  (void)cudaGetLastError();
+  problem = status == cudaErrorInsufficientDriver
+                ? "no NVIDIA driver, or one that is too old for the CUDA that this program was built with; expected cpu"
+                : fmt::format("no NVIDIA GPU on this machine ({}); expected cpu",
+                              status == cudaSuccess ? "none found" : cudaGetErrorString(status));
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Gpu> gpus() {
+  std::string problem;
+  std::vector<Gpu> all;
+  const int count = count_gpus(problem);
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    Gpu gpu;
+    gpu.name = properties.name;
+    gpu.memory = properties.totalGlobalMem;
+    gpu.major = properties.major;
+    gpu.minor = properties.minor;
+    gpu.multiprocessors = properties.multiProcessorCount;
+    std::size_t free = 0;
+    std::size_t total = 0;
+    int before = 0;
+    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(i) == cudaSuccess) {
+      if (cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free_memory = free;
+      (void)cudaSetDevice(before);
+    }
+    all.push_back(gpu);
+  }
+  return all;
+}
+
+std::string gpu_problem(int index) {
+  std::string problem;
+  const int count = count_gpus(problem);
+  if (!problem.empty()) return problem;
+  if (index < count) return "";
+  return fmt::format("this machine has {} GPU{}; expected {}", count, count == 1 ? "" : "s",
+                     count == 1 ? "cuda:0" : fmt::format("cuda:0 to cuda:{}", count - 1));
+}
+
+namespace cuda {
+
+void check_cuda(int status, const char* what) {
+  if (status == cudaSuccess) return;
+  const auto error = static_cast<cudaError_t>(status);
+  const bool is_bug = error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration;
+  fail(is_bug ? ErrorKind::internal : ErrorKind::io, "CUDA: {}: {} ({})", what, cudaGetErrorString(error),
+       cudaGetErrorName(error));
+}
+
+namespace {
+
+class CudaAllocator final : public Allocator {
+ public:
+  explicit CudaAllocator(int index) : index_(index) {}
+
+  void* allocate(std::size_t bytes) override {
+    check_cuda(cudaSetDevice(index_), "choosing the device");
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaSuccess) return memory;
+    (void)cudaGetLastError();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (status != cudaErrorMemoryAllocation || cudaMemGetInfo(&free, &total) != cudaSuccess) check_cuda(status, "memory");
+    fail(ErrorKind::io, "the GPU has {} of {} free", format_bytes(free), format_bytes(total));
+  }
+  void release(void* memory, std::size_t /*bytes*/) noexcept override {
+    // Waits for kernels that still use it. At the program's end the driver may be gone already.
+    (void)cudaSetDevice(index_);
+    (void)cudaFree(memory);
+  }
+
+ private:
+  int index_;
+};
+
+}  // namespace
+
+// What is uploaded goes through pinned memory, so that the host need not wait for the stream: a few buffers in turn, each with
+// an event that says when its copy is done.
+struct Runtime::State {
+  static constexpr std::size_t buffer_bytes = std::size_t{4} << 20U;
+  struct Buffer {
+    std::byte* memory = nullptr;
+    cudaEvent_t copied = nullptr;
+  };
+
+  int index = 0;
+  cudaStream_t stream = nullptr;
+  std::array<Buffer, 4> buffers;
+  std::size_t next = 0;
+  FaultWord* fault = nullptr;
+
+  void make() {
+    check_cuda(cudaSetDevice(index), "choosing the device");
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+    for (Buffer& buffer : buffers) {
+      check_cuda(cudaMallocHost(reinterpret_cast<void**>(&buffer.memory), buffer_bytes), "pinned memory");
+      check_cuda(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "an event");
+    }
+    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&fault), sizeof(FaultWord), cudaHostAllocMapped), "pinned memory");
+    *fault = no_fault;
+  }
+
+  ~State() {
+    (void)cudaSetDevice(index);
+    if (stream != nullptr) (void)cudaStreamSynchronize(stream);
+    for (const Buffer& buffer : buffers) {
+      if (buffer.copied != nullptr) (void)cudaEventDestroy(buffer.copied);
+      if (buffer.memory != nullptr) (void)cudaFreeHost(buffer.memory);
+    }
+    if (fault != nullptr) (void)cudaFreeHost(fault);
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+  }
+};
+
+Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
+  if (const std::string problem = gpu_problem(index); !problem.empty()) fail(ErrorKind::usage, "cuda:{}: {}", index, problem);
+  gpu_ = gpus().at(static_cast<std::size_t>(index));
+  state_->index = index;
+  state_->make();
+}
+
+Runtime::~Runtime() = default;
+
+Stream Runtime::stream() const { return state_->stream; }
+
+FaultWord* Runtime::fault() const { return state_->fault; }
+
+std::unique_ptr<Allocator> Runtime::make_allocator() const { return std::make_unique<CudaAllocator>(state_->index); }
+
+void Runtime::upload(void* device, std::span<const std::byte> host) {
+  check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  for (std::size_t done = 0; done < host.size();) {
+    const State::Buffer& buffer = state_->buffers[state_->next++ % state_->buffers.size()];
+    const std::size_t bytes = std::min(State::buffer_bytes, host.size() - done);
+    check_cuda(cudaEventSynchronize(buffer.copied), "copying to the GPU");
+    std::memcpy(buffer.memory, host.data() + done, bytes);
+    check_cuda(
+        cudaMemcpyAsync(static_cast<std::byte*>(device) + done, buffer.memory, bytes, cudaMemcpyHostToDevice, state_->stream),
+        "copying to the GPU");
+    check_cuda(cudaEventRecord(buffer.copied, state_->stream), "copying to the GPU");
+    done += bytes;
+  }
+}
+
+void Runtime::download(const void* device, std::span<std::byte> host) {
+  if (!host.empty()) {
+    check_cuda(cudaMemcpyAsync(host.data(), device, host.size(), cudaMemcpyDeviceToHost, state_->stream),
+               "copying from the GPU");
+  }
+  synchronize();
+}
+
+void Runtime::synchronize() {
+  check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  check_cuda(cudaStreamSynchronize(state_->stream), "waiting for the GPU");
+}
+
+}  // namespace cuda
+}  // namespace bitloom::nn

@@ -1,0 +1,44 @@
+// What the backend needs of a GPU besides kernels: its memory, one stream on which all is done in order, and copies. Two
+// implementations: native/runtime.cpp on CUDA's runtime, and one in tests/cuda on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "nn/cuda/kernels.h"
+#include "nn/device.h"
+#include "nn/pool.h"
+
+namespace bitloom::nn::cuda {
+
+class Runtime {
+ public:
+  // Throws Error(usage) if there is no such GPU, with gpu_problem()'s words.
+  explicit Runtime(int index);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Gpu& gpu() const { return gpu_; }
+  Stream stream() const;
+  // In memory that the GPU and this machine see: for kernels to set, for the host to look at after it has waited.
+  FaultWord* fault() const;
+  // It may outlive this.
+  std::unique_ptr<Allocator> make_allocator() const;
+
+  // Returns when `host` may be changed, which is before the copy is done.
+  void upload(void* device, std::span<const std::byte> host);
+  // Waits for everything before it.
+  void download(const void* device, std::span<std::byte> host);
+  // Throws Error(io) if something that was started has failed.
+  void synchronize();
+
+ private:
+  struct State;
+  Gpu gpu_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace bitloom::nn::cuda

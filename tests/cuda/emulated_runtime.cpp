@@ -1,0 +1,60 @@
+// The runtime of src/nn/cuda on the CPU: one GPU whose memory is this machine's.
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+#include "nn/backend.h"
+#include "nn/cuda/runtime.h"
+
+namespace bitloom::nn {
+
+std::vector<Gpu> gpus() { return {{"emulated", std::uint64_t{1} << 30U, std::uint64_t{1} << 30U, 8, 0, 1}}; }
+
+std::string gpu_problem(int index) { return index == 0 ? "" : "there is one emulated GPU"; }
+
+namespace cuda {
+namespace {
+
+// Its blocks are poisoned: what was never written is NaN.
+class EmulatedAllocator final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (memory == nullptr) fail(ErrorKind::io, "the emulated GPU has no more memory");
+    std::memset(memory, 0xFF, bytes);
+    return memory;
+  }
+  void release(void* memory, std::size_t /*bytes*/) noexcept override { std::free(memory); }
+};
+
+}  // namespace
+
+struct Runtime::State {
+  FaultWord fault = no_fault;
+};
+
+Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
+  if (const std::string problem = gpu_problem(index); !problem.empty()) fail(ErrorKind::usage, "cuda:{}: {}", index, problem);
+  gpu_ = gpus().front();
+}
+
+Runtime::~Runtime() = default;
+
+Stream Runtime::stream() const { return nullptr; }
+
+FaultWord* Runtime::fault() const { return &state_->fault; }
+
+std::unique_ptr<Allocator> Runtime::make_allocator() const { return std::make_unique<EmulatedAllocator>(); }
+
+void Runtime::upload(void* device, std::span<const std::byte> host) {
+  if (!host.empty()) std::memcpy(device, host.data(), host.size());
+}
+
+void Runtime::download(const void* device, std::span<std::byte> host) {
+  if (!host.empty()) std::memcpy(host.data(), device, host.size());
+}
+
+void Runtime::synchronize() {}
+
+}  // namespace cuda
+}  // namespace bitloom::nn
