@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuda_platform.h"
+#include <cuda_platform.h>
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 

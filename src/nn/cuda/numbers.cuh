@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda_platform.h"
+#include <cuda_platform.h>
 #include "nn/cuda/kernels.h"
 
 namespace bitloom::nn::cuda {
