@@ -19,6 +19,7 @@ class Backend {
   virtual void write(void* device, std::span<const std::byte> host) = 0;
   virtual void read(const void* device, std::span<std::byte> host) = 0;
   virtual void synchronize() = 0;
+  virtual void* native_stream() { return nullptr; }
 
   virtual void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) = 0;
   virtual void add_row_sums(const Tensor& x, Tensor& sums) = 0;

@@ -89,4 +89,6 @@ bool Engine::supports(DType values) const { return backend_->supports(values); }
 
 void Engine::synchronize() { backend_->synchronize(); }
 
+void* Engine::native_stream() { return backend_->native_stream(); }
+
 }  // namespace bitloom::nn

@@ -55,6 +55,8 @@ class Engine {
   void read(const Tensor& tensor, DType dtype, std::span<std::byte> bytes);
   // Until everything that was asked for is done.
   void synchronize();
+  // CUDA's handle of the stream on which ops are started; none on CPUs, where they are done when they return.
+  void* native_stream();
 
  private:
   std::string name_;

@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "train/gradient_sum.h"
 
 namespace bitloom::train {
 
@@ -17,13 +18,35 @@ void check(const TrainOptions& options) {
   }
 }
 
-Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options)
-    : engine_(engine), task_(task), options_(options), parameters_(nn::parameters_of(task.net())) {
+Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mpi::Comm* comm)
+    : comm_(comm == nullptr ? alone_ : *comm),
+      engine_(engine),
+      task_(task),
+      options_(options),
+      parameters_(nn::parameters_of(task.net())) {
   check(options);
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  if (options.micro_batches % ranks != 0) {
+    fail(ErrorKind::usage, "{} micro-batches per step for {} processes; expected a multiple", options.micro_batches, ranks);
+  }
   nn::initialise(engine, parameters_, options.values, options.seed);
   optimizer_.emplace(engine, parameters_, options.optimizer);
   task.net().add_buffers(engine, options.values, buffers_);
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
+  if (ranks > 1) sum_ = std::make_unique<GradientSum>(engine, comm_);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::sum_over_ranks() {
+  std::vector<nn::Tensor> tensors;
+  for (const nn::Parameter* parameter : parameters_) tensors.push_back(parameter->gradient);
+  for (const auto& [name, tensor] : buffers_) {
+    // Moving averages of what each rank saw: their mean is that of all.
+    nn::scale_add(engine_, 1.0 / comm_.size(), *tensor, 0, *tensor);
+    tensors.push_back(*tensor);
+  }
+  sum_->sum(tensors);
 }
 
 nn::Pass Trainer::make_pass(std::uint64_t step, nn::Stash* stash) const {
@@ -47,7 +70,8 @@ StepReport Trainer::step() {
   nn::Stash stash;
   nn::Pass pass = make_pass(step_, &stash);
   Loss loss;
-  for (std::size_t i = 0; i < options_.micro_batches; ++i) {
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  for (auto i = static_cast<std::size_t>(comm_.rank()); i < options_.micro_batches; i += ranks) {
     pass.micro_batch = i;
     const Loss part = task_.run(pass, scale);
     loss.sum += part.sum;
@@ -57,6 +81,10 @@ StepReport Trainer::step() {
   }
   task_.net().end_step(pass);
   nn::settle_gradients(engine_, parameters_);
+  if (sum_ != nullptr) {
+    sum_over_ranks();
+    sum_->sum(loss);
+  }
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;
@@ -99,12 +127,15 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
   Loss loss;
   nn::Pass pass = make_pass(step, nullptr);
   averaged([&] {
-    for (pass.micro_batch = first; pass.micro_batch < first + count; ++pass.micro_batch) {
+    const auto ranks = static_cast<std::uint64_t>(comm_.size());
+    for (pass.micro_batch = first + static_cast<std::uint64_t>(comm_.rank()); pass.micro_batch < first + count;
+         pass.micro_batch += ranks) {
       const Loss part = task_.run(pass, 0);
       loss.sum += part.sum;
       loss.count += part.count;
     }
   });
+  if (sum_ != nullptr) sum_->sum(loss);
   return loss;
 }
 
@@ -125,6 +156,14 @@ void Trainer::load(const TensorFile& file) {
   step_ = static_cast<std::uint64_t>(state[0]);
   loss_scale_ = state[1];
   clean_steps_ = static_cast<std::uint64_t>(state[2]);
+}
+
+void Trainer::share() {
+  if (comm_.size() == 1) return;
+  TensorFile file;
+  save(file);  // on the other ranks for its tensors' names and sizes
+  for (auto& [name, tensor] : file.tensors) comm_.broadcast(tensor.bytes.span());
+  if (!comm_.is_root()) load(file);
 }
 
 }  // namespace bitloom::train

@@ -4,17 +4,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/safetensors.h"
+#include "mpi/comm.h"
 #include "optim/schedule.h"
 #include "train/optimizer.h"
 #include "train/task.h"
 
 namespace bitloom::train {
+
+class GradientSum;
 
 // A factor on the loss that keeps gradients of 16 bits above the smallest number: halved where one overflows, which skips the
 // step, and doubled after so many clean steps (Micikevicius et al. 2018).
@@ -50,13 +54,16 @@ struct StepReport {
 
 class Trainer {
  public:
-  // Makes the parameters and gives them their initial values. The task outlives this.
-  Trainer(nn::Engine& engine, Task& task, const TrainOptions& options);
+  // Makes the parameters and gives them their initial values. The task outlives this. comm: several processes train one net;
+  // rank r of N takes micro-batches r, r + N, ... of every step, of which there are a multiple of N, and all come to the same
+  // parameters, bit by bit. Everything below but load() and save() is collective then.
+  Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mpi::Comm* comm = nullptr);
+  ~Trainer();
 
   // Throws Error(data), which names the step and the tensor, if a gradient or the loss is not finite and the loss is not
   // scaled, or scaled by no more than 1.
   StepReport step();
-  // Mean loss of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
+  // The losses of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
 
@@ -70,16 +77,25 @@ class Trainer {
   // All state: a trainer that loads it goes on bit by bit as this one.
   void save(TensorFile& file);
   void load(const TensorFile& file);
+  // All ranks take over the state of rank 0.
+  void share();
+  // One rank where no communicator was given.
+  mpi::Comm& comm() { return comm_; }
 
  private:
   nn::Pass make_pass(std::uint64_t step, nn::Stash* stash) const;
+  // Of all ranks, where there are several: gradients, and what the step changed besides parameters.
+  void sum_over_ranks();
 
+  mpi::Comm alone_;
+  mpi::Comm& comm_;
   nn::Engine& engine_;
   Task& task_;
   TrainOptions options_;
   std::vector<nn::Parameter*> parameters_;
   std::vector<std::pair<std::string, nn::Tensor*>> buffers_;
   std::optional<Optimizer> optimizer_;
+  std::unique_ptr<GradientSum> sum_;  // none with one rank
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;  // since the scale changed

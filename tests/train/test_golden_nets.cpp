@@ -19,6 +19,8 @@
 
 using namespace bitloom;
 using bitloom::test::compare;
+using bitloom::test::device_of;
+using bitloom::test::tested_backends;
 
 namespace {
 

@@ -15,9 +15,11 @@
 using namespace bitloom;
 using namespace bitloom::train;
 using bitloom::test::compare;
+using bitloom::test::device_of;
 using bitloom::test::has;
 using bitloom::test::message_of;
 using bitloom::test::SpiralOptions;
+using bitloom::test::tested_backends;
 
 namespace {
 

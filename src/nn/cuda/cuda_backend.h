@@ -28,6 +28,7 @@ class CudaBackend final : public Backend {
   void write(void* device, std::span<const std::byte> host) override;
   void read(const void* device, std::span<std::byte> host) override;
   void synchronize() override;
+  void* native_stream() override { return stream(); }
 
   // matrices.cpp
   void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) override;

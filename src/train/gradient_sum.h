@@ -1,0 +1,36 @@
+// Data-parallel training: every process has the whole net and some of each step's micro-batches; what they computed is summed.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "mpi/comm.h"
+#include "nn/engine.h"
+#include "train/task.h"
+
+namespace bitloom::mpi {
+class DeviceComm;
+}
+
+namespace bitloom::train {
+
+class GradientSum {
+ public:
+  // Collective. Both outlive this.
+  GradientSum(nn::Engine& engine, mpi::Comm& comm);
+  ~GradientSum();
+  GradientSum(const GradientSum&) = delete;
+  GradientSum& operator=(const GradientSum&) = delete;
+
+  // Collective, in place: tensors of type P become their sums over ranks, on all ranks the same bits. On CPUs in the order of
+  // ranks (mpi/float_sum.h), on GPUs by NCCL.
+  void sum(std::span<nn::Tensor> tensors);
+  void sum(Loss& loss);
+
+ private:
+  nn::Engine& engine_;
+  mpi::Comm& comm_;
+  std::unique_ptr<mpi::DeviceComm> gpus_;
+};
+
+}  // namespace bitloom::train

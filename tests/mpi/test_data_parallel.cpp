@@ -1,0 +1,104 @@
+// Several processes that train one float net: all come to the same parameters, which are those of one process but for the
+// rounding of sums.
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+#include "tests/train/spirals.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+namespace {
+
+constexpr std::size_t micro_batches = 12;  // a multiple of 1, 2, 3 and 4
+
+struct Run {
+  Run(DType values, mpi::Comm* comm, std::uint64_t seed = 1)
+      : task(test::spiral_net(spirals()), spirals().examples, test::spirals<float>(engine, spirals(), values)),
+        trainer(engine, task, options(values, seed), comm) {}
+
+  static test::SpiralOptions spirals() {
+    test::SpiralOptions spirals;
+    spirals.per_step = micro_batches;
+    spirals.dropout = 0.2;
+    return spirals;
+  }
+  static TrainOptions options(DType values, std::uint64_t seed) {
+    TrainOptions options;
+    options.values = values;
+    options.rate.peak = 0.01;
+    options.micro_batches = micro_batches;
+    options.optimizer.clip = 0.5;
+    options.seed = seed;
+    return options;
+  }
+  std::vector<float> parameters() {
+    std::vector<float> all;
+    for (const nn::Parameter* parameter : trainer.parameters()) {
+      const std::vector<float> each = engine.to_host<float>(parameter->value);
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    return all;
+  }
+
+  nn::Engine engine;
+  Classification task;
+  Trainer trainer;
+};
+
+std::vector<double> to_double(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+// Whether all ranks have the same bits.
+bool same_everywhere(const std::vector<float>& values) {
+  mpi::Comm& world = test::world();
+  std::vector<float> of_root = values;
+  world.broadcast(std::span(of_root));
+  return !world.flag_any(of_root != values);
+}
+
+}  // namespace
+
+TEST_CASE("processes that share the micro-batches of a step train one net", "[data_parallel]") {
+  for (const DType values : {DType::f32, DType::bf16}) {
+    Run alone(values, nullptr);
+    Run together(values, &test::world());
+    for (int i = 0; i < 5; ++i) {
+      const StepReport expected = alone.trainer.step();
+      const StepReport report = together.trainer.step();
+      CHECK(report.targets == expected.targets);
+      CHECK(std::abs(report.loss - expected.loss) < (values == DType::f32 ? 1e-5 : 1e-2));
+      CHECK(same_everywhere(together.parameters()));
+    }
+    const double limit = values == DType::f32 ? 1e-4 : 3e-2;
+    CHECK(test::compare(to_double(together.parameters()), to_double(alone.parameters()), limit) == "");
+    const Loss expected = alone.trainer.evaluate(3, 0, 5);  // so many that ranks have unequal shares
+    const Loss loss = together.trainer.evaluate(3, 0, 5);
+    CHECK(loss.count == expected.count);
+    CHECK(std::abs(loss.sum - expected.sum) < 1e-2 * expected.sum);
+  }
+}
+
+TEST_CASE("all processes take over the state of the first", "[data_parallel]") {
+  mpi::Comm& world = test::world();
+  Run run(DType::bf16, &world, static_cast<std::uint64_t>(world.rank()) + 1);  // other initial values on every rank
+  CHECK(same_everywhere(run.parameters()) == (world.size() == 1));
+  run.trainer.share();
+  CHECK(same_everywhere(run.parameters()));
+  run.trainer.step();
+  // Dropout still follows each rank's own seed here, yet all have the same sums.
+  CHECK(same_everywhere(run.parameters()));
+}
+
+TEST_CASE("micro-batches that cannot be shared out are refused", "[data_parallel]") {
+  mpi::Comm& world = test::world();
+  if (world.size() == 1) return;
+  Run run(DType::f32, nullptr);
+  TrainOptions options = Run::options(DType::f32, 1);
+  options.micro_batches = static_cast<std::size_t>(world.size()) + 1;
+  const std::string message = test::message_of(ErrorKind::usage, [&] { Trainer(run.engine, run.task, options, &world); });
+  CHECK(test::has(message, "micro-batches per step for"));
+}
+
+}  // namespace bitloom::train
