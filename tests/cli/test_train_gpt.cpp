@@ -217,6 +217,55 @@ TEST_CASE("a GPT's run that is killed goes on to the same bits", "[gpt]") {
   CHECK(same_tensors(folder / "killed/model.safetensors", folder / "whole/model.safetensors"));
 }
 
+TEST_CASE("a GPT's run with merge dropout goes on to the same bits", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto run = [&](const Args& args) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  run({"tokenizer", "train", "--input", "text.txt", "--vocabulary", "290", "--out", "pairs"});
+  const auto dropped = [](const std::string& out, const std::string& rate) {
+    return with(quick_gpt(out, 300), {"--tokenizer", "pairs", "--merge-dropout", rate, "--checkpoint-seconds", "0.1"});
+  };
+  CHECK(has(run(dropped("whole", "0.2")), "merge dropout 0.2: every epoch has other tokens"));
+  const auto model = [&](const char* name) { return folder / name / "checkpoint-300.safetensors"; };
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    const std::string out = fmt::format("stopped{}", signal);
+    Background background(folder.path(), dropped(out, "0.2"));
+    REQUIRE(background.wait_for("step 60/300"));  // the second epoch
+    background.signal(signal);
+    CHECK(background.wait().code == (signal == SIGTERM ? 4 : 128 + SIGKILL));
+    const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", out, "--merge-dropout", "0.1"});
+    CHECK(other.code == 2);
+    CHECK(has(other.err, "other options"));
+    run({"train", "gpt", "--resume", "--out", out});
+    CHECK(same_tensors(model(out.c_str()), model("whole")));
+  }
+  run(dropped("none", "0"));
+  CHECK_FALSE(same_tensors(model("none"), model("whole")));
+  // Validation has no dropout, and a folder of the same tokens gives the same run.
+  const auto first_evaluation = [&](const char* name) {
+    for (const auto& line : read_metrics(folder / name / "metrics.jsonl")) {
+      if (line["event"] == "evaluation") return line;
+    }
+    return nlohmann::json();
+  };
+  CHECK(first_evaluation("none")["targets"] == first_evaluation("whole")["targets"]);
+  run({"data", "text", "--input", "text.txt", "--tokenizer", "pairs", "--out", "tokens"});
+  Args from_folder = quick_gpt("folder", 300);
+  from_folder[3] = "tokens";
+  run(with(from_folder, {"--merge-dropout", "0.2"}));
+  CHECK(same_tensors(model("folder"), model("whole")));
+
+  const Outcome bytes = run_program(folder.path(), with(quick_gpt("bytes"), {"--merge-dropout", "0.2"}));
+  CHECK(bytes.code == 2);
+  CHECK(has(bytes.err, "--merge-dropout: merge dropout 0.2 does not go with a tokenizer of kind bytes"));
+  CHECK(run_program(folder.path(), with(quick_gpt("bytes"), {"--merge-dropout", "1.5"})).code == 2);
+}
+
 TEST_CASE("damaged and mismatched token files are refused", "[gpt]") {
   const TempDir folder;
   write_text(folder / "text.txt");
