@@ -1,5 +1,6 @@
 // bitloom train gpt: options, text and run folder in, train::run, a summary out.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -197,6 +198,7 @@ train::RunOptions Training::run_options() {
   run.keep_best = settings_.keep == "best";
   run.identity = identity_of(settings_, config_, train_options_, text_);
   run.files = {{options_file, ini_}};
+  if (const char* name = std::getenv(supervised_variable); name != nullptr) run.process_name = name;
   run.unit = "tokens";
   run.stop = [] { return stop_requested(); };
   const nn::Shape ids = {micro_batch_, config_.context};

@@ -95,6 +95,21 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
   CHECK(compare(four.values(), one.values(), 1e-9) == "");
 }
 
+TEST_CASE("every micro-batch is a sign of life", "[train]") {
+  TrainOptions options = options_of(DType::f32);
+  options.micro_batches = 3;
+  Run<float> run(options, {}, "cpu");
+  int signs = 0;
+  run.trainer.on_micro_batch([&] { ++signs; });
+  run.trainer.step();
+  CHECK(signs == 3);
+  run.trainer.evaluate(0, 0, 2);
+  CHECK(signs == 5);
+  run.trainer.on_micro_batch(nullptr);
+  run.trainer.step();
+  CHECK(signs == 5);
+}
+
 TEST_CASE("ten steps equal AdamW written out", "[train]") {
   TrainOptions options = options_of(DType::f64);
   options.rate = {0.02, 3, 6, 0.001, {8}};
