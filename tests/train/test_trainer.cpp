@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
+#include "tests/support/parameters.h"
 #include "tests/train/spirals.h"
 #include "train/memory.h"
 
@@ -28,20 +29,7 @@ struct Run {
         task(test::spiral_net(spirals), spirals.examples, test::spirals<T>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
 
-  // Of all parameters, in double precision.
-  std::vector<double> values() {
-    std::vector<double> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      if constexpr (std::is_same_v<T, double>) {
-        const std::vector<double> each = engine.to_host<double>(parameter->value);
-        all.insert(all.end(), each.begin(), each.end());
-      } else {
-        const std::vector<float> each = engine.to_host<float>(parameter->value);
-        all.insert(all.end(), each.begin(), each.end());
-      }
-    }
-    return all;
-  }
+  std::vector<double> values() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
 
   nn::Engine engine;
   Classification task;
