@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/metrics.h"
+#include "core/progress_file.h"
 #include "layerwise/cache.h"
 #include "layerwise/phase_times.h"
 #include "layerwise/trainer.h"
@@ -93,8 +94,7 @@ class Run {
   std::optional<TensorFile> resume_from_;  // state of the stage under way
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
-  Clock::time_point marked_;
-  std::size_t beats_ = 0;
+  ProgressFile progress_file_{options_.folder, options_.start};
   std::future<void> writing_;  // of a checkpoint
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most

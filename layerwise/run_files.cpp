@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -272,17 +271,8 @@ void Run::write_checkpoint(Stage* stage, bool wait) {
   });
 }
 
-// Tells who watches the run how far it is. Nothing depends on it, so nothing is said of failures.
 void Run::mark_progress(std::size_t step, bool now) {
-  if (!comm_.is_root() || (!now && seconds_since(marked_) < 0.2)) return;
-  marked_ = Clock::now();
-  const auto next = options_.folder / "progress.next.json";
-  std::ofstream file(next);
-  file << Json{{"stage", stage_}, {"step", step}, {"start", options_.start}, {"beat", ++beats_}}.dump() << "\n";
-  file.close();
-  if (!file) return;
-  std::error_code ignored;
-  std::filesystem::rename(next, options_.folder / progress_name, ignored);
+  if (comm_.is_root()) progress_file_.mark(stage_, step, now);
 }
 
 void Run::read_checkpoint() {

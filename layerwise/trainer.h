@@ -26,10 +26,6 @@
 
 namespace bitloom::layerwise {
 
-// In the run folder, for whoever watches the run, and changed a few times a second: {"stage": index, "step": in that stage,
-// "start": RunOptions::start, "beat": a number that grows}. The first of a start says where it begins.
-inline constexpr const char* progress_name = "progress.json";
-
 // The bytes of a stage's updates that a plan predicted; the run ends with an error when what is sent is not so.
 struct PlannedBytes {
   struct Sparse {
@@ -46,7 +42,7 @@ struct RunOptions {
   TrainOptions train;
   std::string data_name;  // what the user asked for, for messages and the report
   std::string command;    // the command line, for the report
-  std::string start;      // what this process calls itself in progress_name
+  std::string start;      // what this process calls itself in its ProgressFile
   // Left in the folder of a new run, by name, once it is locked and known to hold no other.
   std::map<std::string, std::string> files;
   bool resume = false;               // continue from the folder's checkpoint

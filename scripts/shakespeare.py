@@ -36,7 +36,8 @@ def read_tokens(path):
 
 
 def warmup_of(options):
-    return options.steps // 100
+    """What `train gpt` takes of itself."""
+    return min(3000, options.steps // 20)
 
 
 def rate_at(step, options):

@@ -8,6 +8,7 @@
 
 #include "cli/eval_gpt.h"
 #include "cli/signals.h"
+#include "cli/text_source.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -25,18 +26,10 @@ using Json = nlohmann::json;
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 // A text whose documents end with the end-of-text token.
-data::TokenFile open_tokens(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
-  const std::string hash = data::tokenizer_hash(tokenizer);
+data::TokenFile open_data(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
   fs::path file = path;
   if (fs::is_directory(file)) file /= (split.empty() ? "validation" : split) + ".tokens";
-  if (file.extension() == ".tokens") {
-    data::TokenFile tokens = data::TokenFile::open(file);
-    if (tokens.tokenizer_hash() != hash) {
-      fail(ErrorKind::data, "--data: {}: the tokens of another tokenizer ({}) than the model's ({})", file.string(),
-           tokens.tokenizer_hash(), hash);
-    }
-    return tokens;
-  }
+  if (file.extension() == ".tokens") return open_tokens(file, tokenizer, "the model");
   if (!split.empty()) fail(ErrorKind::usage, "--split: {}; {} is one text, not a folder of several", split, path);
   data::TextInput input;
   input.files = {path};
@@ -86,7 +79,7 @@ class Measuring {
   }
 
   void measure_perplexity(const std::string& data, const std::string& split) {
-    const data::TokenFile text = open_tokens(data, split, *loaded_.tokenizer);
+    const data::TokenFile text = open_data(data, split, *loaded_.tokenizer);
     const std::uint64_t words = settings_.words != 0 ? settings_.words : text.words();
     const std::int32_t before = loaded_.tokenizer->end_of_text();
     // As in training, an end of text stands before the first document: so its first token counts too.

@@ -2,28 +2,85 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/hosts.h"
+#include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
 #include "core/error.h"
+#include "core/metrics.h"
+#include "core/text.h"
 
 namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The value of --out in a command line, "" if it is not there.
-std::string out_of(std::span<const std::string> args) {
+using Arguments = std::span<const std::string>;
+
+// The value of "--NAME" in a command line, "" if it is not there.
+std::string value_of(Arguments args, const std::string& option) {
   for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--out" && i + 1 < args.size()) return args[i + 1];
-    if (args[i].starts_with("--out=")) return args[i].substr(6);
+    if (args[i] == option && i + 1 < args.size()) return args[i + 1];
+    if (args[i].starts_with(option + "=")) return args[i].substr(option.size() + 1);
   }
   return "";
+}
+
+// What `train KIND` leaves in a run folder, and where it runs.
+struct Kind {
+  std::string_view name;
+  bool runs_in_many;  // processes; otherwise in one
+  bool (*has_begun)(const fs::path& folder);
+  bool (*is_done)(const fs::path& folder, Arguments program);
+};
+
+bool binary_has_begun(const fs::path& folder) { return fs::exists(folder / options_file); }
+bool binary_is_done(const fs::path& folder, Arguments /*program*/) { return fs::exists(folder / model_file); }
+
+bool gpt_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
+
+// There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
+// it is launched for more.
+bool gpt_is_done(const fs::path& folder, Arguments program) {
+  if (!gpt_has_begun(folder)) return false;
+  const auto metrics = read_metrics(folder / metrics_file);
+  if (metrics.empty() || metrics.back().value("event", "") != "result") return false;
+  const std::optional<std::int64_t> wanted = parse_int(value_of(program, "--steps"));
+  return !wanted || metrics.back().value("steps", std::int64_t{0}) >= *wanted;
+}
+
+constexpr std::array<Kind, 2> kinds = {
+    {{"binary", true, &binary_has_begun, &binary_is_done}, {"gpt", false, &gpt_has_begun, &gpt_is_done}}};
+
+const Kind& kind_of(Arguments program) {
+  if (program.size() >= 2 && program[0] == "train") {
+    for (const Kind& kind : kinds) {
+      if (kind.name == program[1]) return kind;
+    }
+  }
+  fail(ErrorKind::usage, "launch: expected `-- train binary ...` or `-- train gpt ...` behind its options, got '{}'",
+       fmt::join(program, " "));
+}
+
+// One process, on this machine: what is for several is refused.
+void require_one_process(const Kind& kind, const Options& options, std::size_t& local) {
+  for (const char* option : {"hostfile", "agent", "interface", "notice-command"}) {
+    if (options.source(option) == Options::Source::none) continue;
+    fail(ErrorKind::usage, "launch: --{}: '{}'; train {} runs in one process on this machine, and takes none", option,
+         options.raw(option), kind.name);
+  }
+  if (options.source("local") == Options::Source::none) local = 1;
+  if (local != 1) {
+    fail(ErrorKind::usage, "launch: --local: {}; train {} runs in one process; expected 1", local, kind.name);
+  }
 }
 
 std::string this_program() {
@@ -39,16 +96,17 @@ int launch(Session& session, std::span<const std::string> args) {
   SupervisorOptions supervisor;
   std::string hostfile, notice;
   Options options(
-      "bitloom launch [options] -- train binary --out FOLDER [options]",
+      "bitloom launch [options] -- train binary|gpt --out FOLDER [options]",
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
-      "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.");
+      "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
+      "`train gpt` runs in one process on this machine and is started again when it breaks.");
   options.group("Hosts");
   options.text(
       "hostfile", hostfile, "FILE",
       "hosts, one per line with slots=N behind it, or Slurm's lists of them, node[01-16]; without it all processes run "
       "on this machine");
-  options.count("local", supervisor.local, 1, 10000, "processes, without --hostfile");
+  options.count("local", supervisor.local, 1, 10000, "processes, without --hostfile; of train gpt: 1");
   options.count("min-workers", supervisor.min_workers, 1, 1000000, "processes below which it waits for hosts");
   options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
   options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
@@ -68,12 +126,11 @@ int launch(Session& session, std::span<const std::string> args) {
   }
   options.finish();
   if (mpi::launched_by_mpi()) fail(ErrorKind::usage, "launch: it starts mpirun itself; run it without");
-  const std::span<const std::string> program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
-  if (program.size() < 2 || program[0] != "train") {
-    fail(ErrorKind::usage, "launch: expected `-- train binary ...` behind its options, got '{}'", fmt::join(program, " "));
-  }
-  const std::string out = out_of(program);
-  if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER behind `-- train binary`, to find the run again");
+  const Arguments program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
+  const Kind& kind = kind_of(program);
+  if (!kind.runs_in_many) require_one_process(kind, options, supervisor.local);
+  const std::string out = value_of(program, "--out");
+  if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER behind `-- train {}`, to find the run again", kind.name);
   const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
   if (std::any_of(program.begin(), program.end(), searches)) {
     fail(ErrorKind::usage, "launch: --search trains several nets; launch them one by one");
@@ -84,6 +141,8 @@ int launch(Session& session, std::span<const std::string> args) {
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
   if (!notice.empty()) supervisor.program.insert(supervisor.program.end(), {"--notice-command", notice});
   if (!hostfile.empty()) supervisor.hosts = read_hostfile(hostfile);
+  supervisor.has_begun = [&] { return kind.has_begun(supervisor.folder); };
+  supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };
   supervisor.stop = [] { return stop_requested(); };
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes does not end the run

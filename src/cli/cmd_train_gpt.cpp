@@ -1,5 +1,6 @@
 // bitloom train gpt: options, text and run folder in, train::run, a summary out.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/version.h"
+#include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
@@ -31,16 +33,17 @@ constexpr double measured_seconds = 0.3;  // of the matmul peak
 // What checkpoints have to agree with, in words.
 std::string identity_of(const GptSettings& settings, const models::GptConfig& config, const train::TrainOptions& options,
                         const TextSource& text) {
-  const Json json = {{"net", to_json(config)},
-                     {"activation_bits", config.activation_bits},
-                     {"batch", settings.batch},
-                     {"peak", options.rate.peak},
-                     {"optimizer",
-                      {options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay, options.optimizer.clip,
-                       options.optimizer.average}},
-                     {"dtype", settings.values},
-                     {"seed", settings.seed},
-                     {"text", text.fingerprint}};
+  Json json = {{"net", to_json(config)},
+               {"activation_bits", config.activation_bits},
+               {"batch", settings.batch},
+               {"peak", options.rate.peak},
+               {"optimizer",
+                {options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay, options.optimizer.clip,
+                 options.optimizer.average}},
+               {"dtype", settings.values},
+               {"seed", settings.seed},
+               {"text", text.fingerprint}};
+  if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   return json.dump();
 }
 
@@ -67,12 +70,18 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   return true;
 }
 
-const data::TokenFile& enough_text(const TextSource& text, const models::GptConfig& config, const GptSettings& settings) {
+data::ChunkOrder make_order(const TextSource& text, const models::GptConfig& config, const GptSettings& settings) {
   if (text.train.size() <= config.context) {
     fail(ErrorKind::data, "--data: {}: {} tokens for training; expected more than the context, {}", settings.data,
          text.train.size(), config.context);
   }
-  return text.train;
+  const data::TokenDropout dropout{settings.merge_dropout, text.tokenizer.get()};
+  try {
+    return {text.train, config.context, settings.seed, data::ChunkOrder::default_shards, dropout};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    fail(ErrorKind::usage, "--merge-dropout: {}", error.what());
+  }
 }
 
 // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
@@ -87,7 +96,7 @@ class Training {
         config_(settings.make_config(text_.tokenizer->size())),
         train_options_(settings.make_options()),
         net_(config_),
-        training_(enough_text(text_, config_, settings), config_.context, settings.seed),
+        training_(make_order(text_, config_, settings)),
         ini_(options.to_ini()) {
     if (!engine_.supports(settings.dtype())) {
       fail(ErrorKind::usage, "--dtype: {}; backend {} has no values of that type", settings.values, engine_.backend_name());
@@ -189,6 +198,7 @@ train::RunOptions Training::run_options() {
   run.keep_best = settings_.keep == "best";
   run.identity = identity_of(settings_, config_, train_options_, text_);
   run.files = {{options_file, ini_}};
+  if (const char* name = std::getenv(supervised_variable); name != nullptr) run.process_name = name;
   run.unit = "tokens";
   run.stop = [] { return stop_requested(); };
   const nn::Shape ids = {micro_batch_, config_.context};
@@ -207,6 +217,7 @@ train::RunOptions Training::run_options() {
                {"batch", settings_.batch},
                {"micro_batch", micro_batch_},
                {"dtype", settings_.values},
+               {"merge_dropout", settings_.merge_dropout},
                {"train_tokens", text_.train.size()},
                {"validation_tokens", text_.validation.size()},
                {"peak_operations", run.peak_operations},
@@ -221,6 +232,10 @@ void Training::announce(double peak) const {
                  config_.vocabulary);
   terminal.print("text: {} training tokens in {} documents, {} validation tokens", format_count(text_.train.size()),
                  format_count(text_.train.documents()), format_count(text_.validation.size()));
+  if (settings_.merge_dropout != 0) {
+    terminal.print("merge dropout {}: every epoch has other tokens of the same text, about {} of them", settings_.merge_dropout,
+                   format_count(training_.chunks() * config_.context));
+  }
   terminal.print("{} steps of {} sequences ({} at once), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
                  settings_.steps, settings_.batch, micro_batch_, settings_.values, engine_.backend_name(), 1e-9 * peak,
                  settings_.out);

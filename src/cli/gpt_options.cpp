@@ -48,6 +48,8 @@ void declare_text(Options& options, GptSettings& settings) {
   options.text("documents", settings.documents, "HOW",
                "what divides a text file into documents: file (nothing), blank-lines, or the line that stands between them");
   options.text("field", settings.field, "NAME", "of JSONL: the field with the document");
+  options.number("merge-dropout", settings.merge_dropout, 0, 1,
+                 "leave out each merge of byte pairs in the training text with this probability, others in every epoch");
 }
 
 void declare_training(Options& options, GptSettings& settings) {

@@ -28,6 +28,7 @@ struct GptSettings {
   std::size_t split_seed = 1;
   std::string documents = "file";
   std::string field = "text";
+  double merge_dropout = 0;
   // Training.
   std::size_t steps = 2000;
   std::size_t batch = 32;  // sequences per step

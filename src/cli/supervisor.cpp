@@ -16,14 +16,13 @@
 
 #include "cli/command.h"
 #include "cli/leftovers.h"
-#include "cli/model_source.h"
 #include "cli/mpirun_output.h"
 #include "cli/process.h"
 #include "cli/signals.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "layerwise/trainer.h"
+#include "core/progress_file.h"
 
 namespace bitloom::cli {
 namespace {
@@ -49,7 +48,7 @@ struct Mark {
 
 Mark read_mark(const fs::path& folder) {
   Mark mark;
-  std::ifstream file(folder / layerwise::progress_name);
+  std::ifstream file(folder / progress_file_name);
   mark.text.assign(std::istreambuf_iterator<char>(file), {});
   const Json json = Json::parse(mark.text, nullptr, false);
   if (!json.is_object()) return mark;
@@ -219,7 +218,7 @@ std::vector<std::string> Supervisor::mpirun_command() const {
   }
   command.insert(command.end(), options_.program.begin(), options_.program.end());
   const bool asked = std::find(options_.program.begin(), options_.program.end(), "--resume") != options_.program.end();
-  if (!asked && fs::exists(options_.folder / options_file)) command.emplace_back("--resume");
+  if (!asked && options_.has_begun()) command.emplace_back("--resume");
   return command;
 }
 
@@ -322,7 +321,7 @@ End Supervisor::watch() {
   end_children();
   remove_segments(segments_);
   // Only the run itself knows whether it is done.
-  if (fs::exists(options_.folder / model_file)) {
+  if (options_.is_done()) {
     end.kind = End::Kind::done;
   } else if (end.kind != End::Kind::failed && end.code != exit_interrupted) {
     end.kind = End::Kind::failed;
@@ -358,7 +357,7 @@ int Supervisor::give_up(const End& last) {
 }
 
 int Supervisor::run() {
-  if (fs::exists(options_.folder / model_file)) {
+  if (options_.is_done()) {
     terminal_.print("launch: the run in {} is done already", options_.folder.string());
     return exit_done;
   }

@@ -19,13 +19,15 @@ struct SupervisorOptions {
   std::size_t local = 2;             // then so many
   std::size_t min_workers = 1;       // processes without which it is not started
   std::string mpirun = "mpirun";
-  std::string agent = "ssh";      // reaches hosts: AGENT HOST COMMAND
-  std::string interface;          // of the network that MPI takes; empty: any
-  double deadline_seconds = 120;  // without a sign of life, after which its processes count as hanging
-  double probe_seconds = 15;      // between looks for hosts that are missing
-  double patience_seconds = 600;  // of waiting for enough hosts
-  std::size_t attempts = 5;       // in a row that come to no step, before it gives up
-  std::function<bool()> stop;     // asked to end: the run is left resumable
+  std::string agent = "ssh";        // reaches hosts: AGENT HOST COMMAND
+  std::string interface;            // of the network that MPI takes; empty: any
+  double deadline_seconds = 120;    // without a sign of life, after which its processes count as hanging
+  double probe_seconds = 15;        // between looks for hosts that are missing
+  double patience_seconds = 600;    // of waiting for enough hosts
+  std::size_t attempts = 5;         // in a row that come to no step, before it gives up
+  std::function<bool()> has_begun;  // is there a run in the folder that --resume continues?
+  std::function<bool()> is_done;    // has it come to its end?
+  std::function<bool()> stop;       // asked to end: the run is left resumable
 };
 
 // An exit code (command.h). Progress goes to the terminal and to FOLDER.launch.log, events as JSON lines to

@@ -38,18 +38,21 @@ void open_folder(const fs::path& folder, TextSource& source) {
     }
   }
   source.tokenizer = data::load_tokenizer((folder / tokenizer_file).string());
-  source.train = data::TokenFile::open(folder / train_tokens_file);
-  source.validation = data::TokenFile::open(folder / validation_tokens_file);
-  const std::string hash = data::tokenizer_hash(*source.tokenizer);
-  for (const data::TokenFile* file : {&source.train, &source.validation}) {
-    if (file->tokenizer_hash() != hash || file->vocabulary() != source.tokenizer->size()) {
-      fail(ErrorKind::data, "--data: {}: its {} tokens file is of another tokenizer ({} tokens) than the one beside it ({})",
-           folder.string(), file == &source.train ? "training" : "validation", file->vocabulary(), source.tokenizer->size());
-    }
-  }
+  source.train = open_tokens(folder / train_tokens_file, *source.tokenizer, "the folder");
+  source.validation = open_tokens(folder / validation_tokens_file, *source.tokenizer, "the folder");
 }
 
 }  // namespace
+
+data::TokenFile open_tokens(const fs::path& file, const data::Tokenizer& tokenizer, const std::string& owner) {
+  data::TokenFile tokens = data::TokenFile::open(file);
+  const std::string hash = data::tokenizer_hash(tokenizer);
+  if (tokens.tokenizer_hash() != hash || tokens.vocabulary() != tokenizer.size()) {
+    fail(ErrorKind::data, "--data: {}: the tokens of another tokenizer ({}, {} tokens) than {} has ({}, {} tokens)",
+         file.string(), tokens.tokenizer_hash(), tokens.vocabulary(), owner, hash, tokenizer.size());
+  }
+  return tokens;
+}
 
 TextSource open_text(Terminal& terminal, const GptSettings& settings) {
   TextSource source;

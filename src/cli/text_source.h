@@ -1,6 +1,7 @@
 // The text that a command trains on or measures by: a folder of token files, or files that are tokenised in memory.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -19,5 +20,8 @@ struct TextSource {
 
 // What --data, --tokenizer and --validation say. Throws Error(usage) that names the option, or Error(data) that names the file.
 TextSource open_text(Terminal& terminal, const GptSettings& settings);
+
+// A token file, which has to be of the tokenizer that `owner` has, as in "the model": else Error(data).
+data::TokenFile open_tokens(const std::filesystem::path& file, const data::Tokenizer& tokenizer, const std::string& owner);
 
 }  // namespace bitloom::cli

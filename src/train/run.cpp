@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/metrics.h"
+#include "core/progress_file.h"
 #include "train/checkpoint.h"
 
 namespace bitloom::train {
@@ -32,15 +33,23 @@ std::string time_of_day() {
 class Run {
  public:
   Run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress)
-      : trainer_(trainer), options_(options), hooks_(hooks), progress_(progress) {}
+      : trainer_(trainer), options_(options), hooks_(hooks), progress_(progress) {
+    trainer_.on_micro_batch([this] { progress_file_.mark(0, trainer_.steps(), false); });
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run() { trainer_.on_micro_batch(nullptr); }
 
   RunResult execute() {
     open_folder();
+    progress_file_.mark(0, trainer_.steps(), true);
     const std::uint64_t first = trainer_.steps();
     checkpoint_time_ = Clock::now();
     started_ = Clock::now();
     while (trainer_.steps() < options_.steps) {
       step();
+      // The first of this process is what is waited for after a restart.
+      progress_file_.mark(0, trainer_.steps(), trainer_.steps() == first + 1);
       const bool last = trainer_.steps() == options_.steps;
       if (last || trainer_.steps() % options_.log_every == 0) log();
       const bool due = options_.evaluate_every != 0 && trainer_.steps() % options_.evaluate_every == 0;
@@ -231,6 +240,7 @@ class Run {
   const RunOptions& options_;
   const RunHooks& hooks_;
   ProgressSink& progress_;
+  ProgressFile progress_file_{options_.folder, options_.process_name};
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   RunResult result_;

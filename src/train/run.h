@@ -26,6 +26,7 @@ struct RunOptions {
   bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
   std::string identity;                      // a checkpoint of a run with another is refused
   std::map<std::string, std::string> files;  // to be written to the folder when the run begins
+  std::string process_name;                  // what this process calls itself in its ProgressFile
   nlohmann::json start;                      // what the metrics' first line has besides the time
   std::string unit = "targets";              // what progress counts: "tokens"
   double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: not known

@@ -77,6 +77,7 @@ StepReport Trainer::step() {
     loss.sum += part.sum;
     loss.count += part.count;
     report.stash_bytes = std::max(report.stash_bytes, stash.peak_bytes());
+    if (on_micro_batch_) on_micro_batch_();
     if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
   }
   task_.net().end_step(pass);
@@ -133,6 +134,7 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
       const Loss part = task_.run(pass, 0);
       loss.sum += part.sum;
       loss.count += part.count;
+      if (on_micro_batch_) on_micro_batch_();
     }
   });
   if (sum_ != nullptr) sum_->sum(loss);

@@ -67,6 +67,9 @@ class Trainer {
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
 
+  // `f`, if any, is called behind every micro-batch of a step or an evaluation: a sign of life.
+  void on_micro_batch(std::function<void()> f) { on_micro_batch_ = std::move(f); }
+
   // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
   void averaged(const std::function<void()>& f);
 
@@ -99,6 +102,7 @@ class Trainer {
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;  // since the scale changed
+  std::function<void()> on_micro_batch_;
 };
 
 }  // namespace bitloom::train

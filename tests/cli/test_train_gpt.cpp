@@ -217,6 +217,109 @@ TEST_CASE("a GPT's run that is killed goes on to the same bits", "[gpt]") {
   CHECK(same_tensors(folder / "killed/model.safetensors", folder / "whole/model.safetensors"));
 }
 
+TEST_CASE("a launched run of a GPT that is killed and stopped ends with the undisturbed model", "[gpt][launch][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("whole", 400)).code == 0);
+  const Args launch = with({"launch", "--"}, with(quick_gpt("run", 400), {"--checkpoint-seconds", "0.1"}));
+  {
+    Background background(folder.path(), launch, 0, mpi_settings());
+    // There is a model by then, that of the best evaluation: it does not make the run done.
+    REQUIRE(background.wait_for("step 100/400"));
+    CHECK(std::filesystem::exists(folder / "run/model.safetensors"));
+    kill(background.rank(0), SIGKILL);
+    REQUIRE(background.wait_for("back at work"));
+    REQUIRE(background.wait_for("step 200/400"));
+    background.signal(SIGTERM);
+    const Outcome stopped = background.wait();
+    INFO(stopped.out << stopped.err);
+    CHECK(stopped.code == 4);
+    CHECK(has(stopped.out, "signal 9"));
+    CHECK(has(stopped.err, "can be continued"));
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "run/checkpoint-400.safetensors"));
+  const Outcome again = run_program(folder.path(), launch, mpi_settings());
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(has(again.out, "going on from step"));
+  CHECK(same_tensors(folder / "run/checkpoint-400.safetensors", folder / "whole/checkpoint-400.safetensors"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+  CHECK(has(run_program(folder.path(), launch, mpi_settings()).out, "is done already"));
+  // For more steps than it has it is not.
+  const Outcome more =
+      run_program(folder.path(), with({"launch", "--", "train", "gpt"}, {"--out", "run", "--steps", "410"}), mpi_settings());
+  INFO(more.out << more.err);
+  CHECK(more.code == 0);
+  CHECK(std::filesystem::exists(folder / "run/checkpoint-410.safetensors"));
+}
+
+TEST_CASE("what cannot be launched of a GPT is refused", "[gpt][launch]") {
+  const TempDir folder;
+  write_file(folder / "hosts", "a\n");
+  const auto error_of = [&](const Args& options) {
+    const Outcome outcome = run_program(folder.path(), with(with({"launch"}, options), with({"--"}, quick_gpt("run"))));
+    CHECK(outcome.code == 2);
+    return outcome.err;
+  };
+  CHECK(has(error_of({"--local", "2"}), "--local: 2; train gpt runs in one process; expected 1"));
+  CHECK(has(error_of({"--hostfile", "hosts"}), "--hostfile: 'hosts'; train gpt runs in one process on this machine"));
+  CHECK(has(error_of({"--notice-command", "true"}), "--notice-command: 'true'; train gpt runs in one process"));
+  // No text: as the program itself says it, once.
+  const Outcome outcome = run_program(folder.path(), with({"launch", "--local", "1", "--"}, quick_gpt("run")), mpi_settings());
+  CHECK(outcome.code == 3);
+  CHECK(has(outcome.err, "gave up after 1 starts"));
+  CHECK(has(outcome.err, "text.txt"));
+}
+
+TEST_CASE("a GPT's run with merge dropout goes on to the same bits", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto run = [&](const Args& args) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  run({"tokenizer", "train", "--input", "text.txt", "--vocabulary", "290", "--out", "pairs"});
+  const auto dropped = [](const std::string& out, const std::string& rate) {
+    return with(quick_gpt(out, 300), {"--tokenizer", "pairs", "--merge-dropout", rate, "--checkpoint-seconds", "0.1"});
+  };
+  CHECK(has(run(dropped("whole", "0.2")), "merge dropout 0.2: every epoch has other tokens"));
+  const auto model = [&](const char* name) { return folder / name / "checkpoint-300.safetensors"; };
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    const std::string out = fmt::format("stopped{}", signal);
+    Background background(folder.path(), dropped(out, "0.2"));
+    REQUIRE(background.wait_for("step 60/300"));  // the second epoch
+    background.signal(signal);
+    CHECK(background.wait().code == (signal == SIGTERM ? 4 : 128 + SIGKILL));
+    const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", out, "--merge-dropout", "0.1"});
+    CHECK(other.code == 2);
+    CHECK(has(other.err, "other options"));
+    run({"train", "gpt", "--resume", "--out", out});
+    CHECK(same_tensors(model(out.c_str()), model("whole")));
+  }
+  run(dropped("none", "0"));
+  CHECK_FALSE(same_tensors(model("none"), model("whole")));
+  // Validation has no dropout, and a folder of the same tokens gives the same run.
+  const auto first_evaluation = [&](const char* name) {
+    for (const auto& line : read_metrics(folder / name / "metrics.jsonl")) {
+      if (line["event"] == "evaluation") return line;
+    }
+    return nlohmann::json();
+  };
+  CHECK(first_evaluation("none")["targets"] == first_evaluation("whole")["targets"]);
+  run({"data", "text", "--input", "text.txt", "--tokenizer", "pairs", "--out", "tokens"});
+  Args from_folder = quick_gpt("folder", 300);
+  from_folder[3] = "tokens";
+  run(with(from_folder, {"--merge-dropout", "0.2"}));
+  CHECK(same_tensors(model("folder"), model("whole")));
+
+  const Outcome bytes = run_program(folder.path(), with(quick_gpt("bytes"), {"--merge-dropout", "0.2"}));
+  CHECK(bytes.code == 2);
+  CHECK(has(bytes.err, "--merge-dropout: merge dropout 0.2 does not go with a tokenizer of kind bytes"));
+  CHECK(run_program(folder.path(), with(quick_gpt("bytes"), {"--merge-dropout", "1.5"})).code == 2);
+}
+
 TEST_CASE("damaged and mismatched token files are refused", "[gpt]") {
   const TempDir folder;
   write_text(folder / "text.txt");

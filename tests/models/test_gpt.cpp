@@ -12,6 +12,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
+#include "tests/support/parameters.h"
 #include "train/trainer.h"
 
 using namespace bitloom;
@@ -25,17 +26,7 @@ using bitloom::test::small_gpt;
 namespace {
 
 std::vector<double> all_gradients(nn::Engine& engine, const std::vector<nn::Parameter*>& parameters) {
-  std::vector<double> all;
-  for (const nn::Parameter* parameter : parameters) {
-    if (parameter->gradient.dtype() == DType::f64) {
-      const std::vector<double> each = engine.to_host<double>(parameter->gradient);
-      all.insert(all.end(), each.begin(), each.end());
-    } else {
-      const std::vector<float> each = engine.to_host<float>(parameter->gradient);
-      all.insert(all.end(), each.begin(), each.end());
-    }
-  }
-  return all;
+  return test::all_of(engine, parameters, &nn::Parameter::gradient);
 }
 
 // A net with initial weights and one pass of its task, forward and backward.

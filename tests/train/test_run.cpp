@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/metrics.h"
+#include "core/progress_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
@@ -98,6 +99,23 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   REQUIRE(events(out, "result").size() == 1);
   CHECK(events(out, "result")[0]["validation_loss"] == events(out, "evaluation")[3]["loss"]);
   CHECK(has(setting.progress.all, "step 20/20"));
+}
+
+TEST_CASE("a run marks how far it is", "[run]") {
+  const test::TempDir folder;
+  Setting setting(folder.path());
+  setting.options.process_name = "second";
+  std::vector<nlohmann::json> marks;
+  setting.options.stop = [&] {
+    marks.push_back(nlohmann::json::parse(read_text(folder.path() / progress_file_name)));
+    return false;
+  };
+  setting.run();
+  // The first step is marked at once, others a few times a second.
+  CHECK(marks.front()["start"] == "second");
+  CHECK(marks.front()["step"] == 1);
+  CHECK(marks.front()["beat"] >= 2);  // one before the first step
+  CHECK(marks.back()["step"] <= 19);
 }
 
 TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]") {

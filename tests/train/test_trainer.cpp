@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
+#include "tests/support/parameters.h"
 #include "tests/train/spirals.h"
 #include "train/memory.h"
 
@@ -31,20 +32,7 @@ struct Run {
         task(test::spiral_net(spirals), spirals.examples, test::spirals<T>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
 
-  // Of all parameters, in double precision.
-  std::vector<double> values() {
-    std::vector<double> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      if constexpr (std::is_same_v<T, double>) {
-        const std::vector<double> each = engine.to_host<double>(parameter->value);
-        all.insert(all.end(), each.begin(), each.end());
-      } else {
-        const std::vector<float> each = engine.to_host<float>(parameter->value);
-        all.insert(all.end(), each.begin(), each.end());
-      }
-    }
-    return all;
-  }
+  std::vector<double> values() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
 
   nn::Engine engine;
   Classification task;
@@ -96,6 +84,21 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
     CHECK(b.stash_bytes * 4 == a.stash_bytes);
   }
   CHECK(compare(four.values(), one.values(), 1e-9) == "");
+}
+
+TEST_CASE("every micro-batch is a sign of life", "[train]") {
+  TrainOptions options = options_of(DType::f32);
+  options.micro_batches = 3;
+  Run<float> run(options, {}, "cpu");
+  int signs = 0;
+  run.trainer.on_micro_batch([&] { ++signs; });
+  run.trainer.step();
+  CHECK(signs == 3);
+  run.trainer.evaluate(0, 0, 2);
+  CHECK(signs == 5);
+  run.trainer.on_micro_batch(nullptr);
+  run.trainer.step();
+  CHECK(signs == 5);
 }
 
 TEST_CASE("ten steps equal AdamW written out", "[train]") {

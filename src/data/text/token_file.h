@@ -1,10 +1,9 @@
-// Tokenised documents in a file that is mapped into memory, and the order in which training sees them.
+// Tokenised documents in a file that is mapped into memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,48 +64,6 @@ class TokenFile {
   std::string tokenizer_hash_;
   std::uint64_t words_ = 0;
   std::uint64_t bytes_ = 0;
-};
-
-// The endless sequence of training examples of seed 002, section 4.2: documents are divided into shards of equal size, in an
-// order that is drawn for every epoch, within a shard they are shuffled and flattened, the shard is cut into chunks of
-// `context` tokens, and its chunks are shuffled once more. A shard is a circle that is cut first at a place drawn for the
-// epoch, so that every token is the last of a context now and then also where there is one document alone.
-//
-// Documents are dealt to the shards once, by the seed, so that a file sorted by source does not make shards of one source each;
-// shards are equal up to a document, and fewer where there are too few documents. Of a shard's circle of L tokens, L % context
-// are the input of no chunk in an epoch; they are others in the next one.
-class ChunkOrder {
- public:
-  // The file outlives this. Throws Error(data) if it has fewer than context + 1 tokens or more than 2^32 - 1 documents, and
-  // Error(usage) if context or shards are 0.
-  ChunkOrder(const TokenFile& file, std::size_t context, std::uint64_t seed, std::size_t shards = 5);
-
-  // In an epoch.
-  std::uint64_t chunks() const;
-  std::size_t context() const;
-  // Chunk `index` of all epochs: inputs (context), and targets (context), the token behind each. A function of file, context,
-  // seed, shards and index alone. May be called by several threads at once.
-  void read(std::uint64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
-
- private:
-  struct Shard {
-    std::size_t first, last;  // its documents in dealt_, the last is excluded
-    std::uint64_t tokens, chunks;
-  };
-  struct Circle;  // a shard as an epoch sees it
-  struct Cache;   // the last ones, since reads come mostly in order
-
-  void deal(std::size_t shards);
-  std::shared_ptr<const Circle> circle(std::uint64_t epoch, std::size_t shard) const;
-  std::shared_ptr<const Circle> make_circle(std::uint64_t epoch, std::size_t shard) const;
-
-  const TokenFile* file_;
-  std::size_t context_;
-  std::uint64_t seed_;
-  std::vector<std::uint32_t> dealt_;  // documents, shard behind shard
-  std::vector<Shard> shards_;
-  std::uint64_t chunks_ = 0;
-  std::shared_ptr<Cache> cache_;
 };
 
 }  // namespace bitloom::data

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
-#include "data/text/token_file.h"
+#include "data/text/chunk_order.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
