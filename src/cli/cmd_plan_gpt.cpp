@@ -76,7 +76,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
     const models::GptConfig config = settings.make_config(vocabulary);
     train::TrainOptions train = settings.make_options();
     const std::uint64_t limit = settings.memory != 0 ? settings.memory : available_memory() / 5 * 4;
-    const std::size_t micro_batch = settings.choose_micro_batch(config, limit);
+    const std::size_t micro_batch = settings.choose_micro_batch(config, settings.batch, limit);
     train.micro_batches = settings.batch / micro_batch;
     const models::GptMemory memory = models::predict_memory(config, micro_batch, train);
     const models::Gpt net(config, 0);

@@ -1,5 +1,6 @@
 // bitloom train gpt: options, text and run folder in, train::run, a summary out.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -58,14 +59,18 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
     const std::string out = options.raw("out");
     if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
     const fs::path ini = fs::path(out) / options_file;
-    if (!fs::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
-    options.read_ini(read_text(ini), ini.string(), Options::Source::run);
+    std::string text;
+    session.on_root([&] {  // other ranks may be on other hosts
+      if (!fs::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
+      text = read_text(ini);
+    });
+    options.read_ini(session.comm.broadcast_text(text), ini.string(), Options::Source::run);
   }
   options.finish();
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
   if (settings.out.empty()) settings.out = default_folder(settings.net);
-  train::check_run_folder(settings.out, settings.resume);
+  session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
   return true;
 }
@@ -84,6 +89,15 @@ data::ChunkOrder make_order(const TextSource& text, const models::GptConfig& con
   }
 }
 
+// Every process reads it; all must have the same.
+TextSource open_shared_text(Session& session, const GptSettings& settings) {
+  TextSource source = session.comm.together([&] { return open_text(session.terminal, settings); });
+  const bool is_same = session.comm.broadcast_text(source.fingerprint) == source.fingerprint;
+  session.comm.check(is_same ? "" : fmt::format("--data: {}: another text than that of rank 0", settings.data),
+                     ErrorKind::data);
+  return source;
+}
+
 // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
 // which is "step" 0 of the validation text, one behind the other.
 class Training {
@@ -92,7 +106,7 @@ class Training {
       : session_(session),
         settings_(settings),
         engine_(nn::parse_device("--device", settings.device), settings.backend),
-        text_(open_text(session.terminal, settings)),
+        text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
         train_options_(settings.make_options()),
         net_(config_),
@@ -101,23 +115,42 @@ class Training {
     if (!engine_.supports(settings.dtype())) {
       fail(ErrorKind::usage, "--dtype: {}; backend {} has no values of that type", settings.values, engine_.backend_name());
     }
-    const std::uint64_t memory = settings.memory != 0 ? settings.memory : available_memory() / 5 * 4;
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
-    micro_batch_ = settings.choose_micro_batch(config_, memory);
+    micro_batch_ = share_out();
     train_options_.micro_batches = settings.batch / micro_batch_;
     task_ = std::make_unique<models::LanguageTask>(
         net_, micro_batch_,
         [this](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
           fill(step, micro_batch, inputs, targets);
         });
-    trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_);
+    trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_, &session.comm);
     if (!settings.init.empty() && !settings.resume) initialise();
   }
 
   void run();
 
  private:
+  // Sequences of a micro-batch: what fits of a process's share of the batch.
+  std::size_t share_out() {
+    const auto ranks = static_cast<std::size_t>(session_.comm.size());
+    if (settings_.batch % ranks != 0) {
+      fail(ErrorKind::usage, "--batch: {}; expected a multiple of the {} processes", settings_.batch, ranks);
+    }
+    const Threads threads = choose_threads(session_.comm);
+    const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
+    const std::uint64_t memory =
+        settings_.memory != 0 ? settings_.memory : available_memory() / 5 * 4 / static_cast<std::uint64_t>(on_host);
+    const std::size_t fitting =
+        session_.comm.together([&] { return settings_.choose_micro_batch(config_, settings_.batch / ranks, memory); });
+    // Hosts may differ: all take what the smallest can.
+    std::array<std::int64_t, 1> size = {-static_cast<std::int64_t>(fitting)};
+    session_.comm.max(size);
+    return static_cast<std::size_t>(-size[0]);
+  }
+
+  // On rank 0, whose values the others take over.
   void initialise() {
+    if (!session_.comm.is_root()) return;
     const fs::path path = find_model(settings_.init);
     const TensorFile file = TensorFile::load(path, Checksum::required);
     const models::GptConfig config = models::config_of_file(file, path.string());
@@ -205,7 +238,7 @@ train::RunOptions Training::run_options() {
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (seed 002,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
-  run.peak_operations = nn::measure_matmul(engine_, settings_.dtype(), measured_seconds);
+  run.peak_operations = nn::measure_matmul(engine_, settings_.dtype(), measured_seconds) * session_.comm.size();
   engine_.pool().reset_peaks();
   run.start = {{"version", version},
                {"command", session_.command_line},
@@ -216,6 +249,7 @@ train::RunOptions Training::run_options() {
                {"recompute", settings_.recompute},
                {"batch", settings_.batch},
                {"micro_batch", micro_batch_},
+               {"processes", session_.comm.size()},
                {"dtype", settings_.values},
                {"merge_dropout", settings_.merge_dropout},
                {"train_tokens", text_.train.size()},
@@ -236,9 +270,11 @@ void Training::announce(double peak) const {
     terminal.print("merge dropout {}: every epoch has other tokens of the same text, about {} of them", settings_.merge_dropout,
                    format_count(training_.chunks() * config_.context));
   }
-  terminal.print("{} steps of {} sequences ({} at once), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
-                 settings_.steps, settings_.batch, micro_batch_, settings_.values, engine_.backend_name(), 1e-9 * peak,
-                 settings_.out);
+  const int processes = session_.comm.size();
+  terminal.print("{} steps of {} sequences ({} at once{}), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
+                 settings_.steps, settings_.batch, micro_batch_,
+                 processes == 1 ? "" : fmt::format(" in each of {} processes", processes), settings_.values,
+                 engine_.backend_name(), 1e-9 * peak, settings_.out);
   const models::GptMemory memory = models::predict_memory(config_, micro_batch_, train_options_);
   terminal.print("memory: {} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
                  format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
@@ -252,7 +288,8 @@ void Training::run() {
   if (validation_sequences() != 0) hooks.evaluate = [this] { return evaluate(); };
   hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
-  summarise(train::run(*trainer_, options, hooks, progress));
+  const train::RunResult result = train::run(*trainer_, options, hooks, progress);
+  session_.on_root([&] { summarise(result); });
 }
 
 void Training::summarise(const train::RunResult& result) {
@@ -281,11 +318,9 @@ int train_gpt(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom train gpt --data FILE|FOLDER [--net NAME] [--out FOLDER] [options]",
       "Trains a GPT-style transformer to tell the next token of a text, and writes it to FOLDER/model.safetensors.\n"
+      "Under mpirun the processes share the sequences of every step; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
-  if (session.comm.size() > 1) {
-    fail(ErrorKind::usage, "train gpt: {} processes; it trains in one, with all cores of the machine", session.comm.size());
-  }
   choose_threads(session.comm);
   catch_stop_signals();
   try {

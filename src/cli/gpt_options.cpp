@@ -142,11 +142,12 @@ train::TrainOptions GptSettings::make_options() const {
   return options;
 }
 
-std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::uint64_t limit) const {
-  if (micro_batch == "auto") return models::choose_micro_batch(config, batch, make_options(), limit);
+std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const {
+  if (micro_batch == "auto") return models::choose_micro_batch(config, share, make_options(), limit);
   const auto number = parse_int(micro_batch);
-  if (!number || *number < 1 || batch % static_cast<std::size_t>(*number) != 0) {
-    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of the batch, {}", micro_batch, batch);
+  if (!number || *number < 1 || share % static_cast<std::size_t>(*number) != 0) {
+    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of {}, {}", micro_batch,
+         share == batch ? "the batch" : "a process's share of the batch", share);
   }
   return static_cast<std::size_t>(*number);
 }

@@ -59,8 +59,9 @@ struct GptSettings {
   DType dtype() const;
   // All but the number of micro-batches.
   train::TrainOptions make_options() const;
-  // The micro-batch that --micro-batch means; `limit`: bytes, for auto. Throws Error(usage).
-  std::size_t choose_micro_batch(const models::GptConfig& config, std::uint64_t limit) const;
+  // The micro-batch that --micro-batch means for a process with so many of the batch's sequences; `limit`: bytes, for auto.
+  // Throws Error(usage).
+  std::size_t choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const;
 };
 
 }  // namespace bitloom::cli

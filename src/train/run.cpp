@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <memory>
@@ -34,39 +35,61 @@ class Run {
  public:
   Run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress)
       : trainer_(trainer), options_(options), hooks_(hooks), progress_(progress) {
-    trainer_.on_micro_batch([this] { progress_file_.mark(0, trainer_.steps(), false); });
+    trainer_.on_micro_batch([this] { mark(false); });
   }
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
   ~Run() { trainer_.on_micro_batch(nullptr); }
 
   RunResult execute() {
-    open_folder();
-    progress_file_.mark(0, trainer_.steps(), true);
+    on_root([&] { open_folder(); });
+    trainer_.share();
+    mark(true);
     const std::uint64_t first = trainer_.steps();
     checkpoint_time_ = Clock::now();
     started_ = Clock::now();
     while (trainer_.steps() < options_.steps) {
       step();
       // The first of this process is what is waited for after a restart.
-      progress_file_.mark(0, trainer_.steps(), trainer_.steps() == first + 1);
+      mark(trainer_.steps() == first + 1);
       const bool last = trainer_.steps() == options_.steps;
-      if (last || trainer_.steps() % options_.log_every == 0) log();
+      if (last || trainer_.steps() % options_.log_every == 0) on_root([&] { log(); });
       const bool due = options_.evaluate_every != 0 && trainer_.steps() % options_.evaluate_every == 0;
       if (last || due) evaluate();
       if (last) continue;
-      if (options_.stop && options_.stop()) {
-        write_checkpoint();
-        fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
-      }
-      if (seconds_since(checkpoint_time_) >= options_.checkpoint_seconds) write_checkpoint();
+      const Wishes wishes = agree();
+      if (wishes.stop || wishes.checkpoint) on_root([&] { write_checkpoint(); });
+      if (wishes.stop) fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
     }
     result_.steps = trainer_.steps() - first;
-    finish();
+    on_root([&] { finish(); });
     return result_;
   }
 
  private:
+  struct Wishes {
+    bool stop = false;        // of any rank
+    bool checkpoint = false;  // of rank 0, by its clock
+  };
+  Wishes agree() {
+    const bool is_due = trainer_.comm().is_root() && seconds_since(checkpoint_time_) >= options_.checkpoint_seconds;
+    std::array<std::int64_t, 2> wishes = {options_.stop && options_.stop() ? 1 : 0, is_due ? 1 : 0};
+    trainer_.comm().max(wishes);
+    return {wishes[0] != 0, wishes[1] != 0};
+  }
+
+  // Rank 0 alone writes files; what it throws all throw.
+  template <typename F>
+  void on_root(F&& f) {
+    trainer_.comm().together([&] {
+      if (trainer_.comm().is_root()) f();
+    });
+  }
+
+  void mark(bool now) {
+    if (trainer_.comm().is_root()) progress_file_.mark(0, trainer_.steps(), now);
+  }
+
   // A checkpoint comes first and the model last: where both are there, the run has all its steps.
   void open_folder() {
     std::error_code error;
@@ -171,8 +194,12 @@ class Run {
 
   void evaluate() {
     if (!hooks_.evaluate) return;
-    log();
+    on_root([&] { log(); });
     const Loss loss = hooks_.evaluate();
+    on_root([&] { take_in(loss); });
+  }
+
+  void take_in(const Loss& loss) {
     const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
     result_.last_loss = mean;
     const bool best = !result_.best_loss || mean < *result_.best_loss;

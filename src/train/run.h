@@ -35,7 +35,7 @@ struct RunOptions {
 };
 
 struct RunHooks {
-  std::function<Loss()> evaluate;          // may be none
+  std::function<Loss()> evaluate;          // may be none; on all ranks or none
   std::function<TensorFile()> make_model;  // of the parameters as they are now
 };
 
@@ -58,9 +58,10 @@ inline constexpr const char* run_lock_name = ".lock";
 // resume. run() looks again when it has locked the folder.
 void check_run_folder(const std::filesystem::path& folder, bool resume);
 
-// Runs. Throws Error(usage) for a folder that holds a run already, or none to resume, or one that has all its steps;
-// Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with the last good checkpoint and
-// model left as they were; and what Trainer::step() throws.
+// Runs. Where the trainer has a communicator of several ranks all of them call this; rank 0 has the folder, and what
+// evaluate() gives is the same on all of them. Throws Error(usage) for a folder that holds a run already, or none to resume, or
+// one that has all its steps; Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with
+// the last good checkpoint and model left as they were; and what Trainer::step() throws.
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
 }  // namespace bitloom::train

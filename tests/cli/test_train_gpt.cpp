@@ -1,6 +1,7 @@
 // GPTs as a user trains them: a run, what is done with it, an interrupted one, what is refused.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -352,4 +353,41 @@ TEST_CASE("damaged and mismatched token files are refused", "[gpt]") {
       folder.path(), {"train", "gpt", "--resume", "--out", "run", "--steps", "4", "--data", "text.txt", "--validation", "0.5"});
   CHECK(changed.code == 2);
   CHECK(has(changed.err, "other options or data"));
+}
+
+TEST_CASE("several processes train one GPT, and go on with others", "[gpt][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto evaluations = [&](const std::string& run) {
+    std::vector<double> losses;
+    for (const nlohmann::json& line : read_metrics(folder / run / "metrics.jsonl")) {
+      if (line["event"] == "evaluation") losses.push_back(line["loss"]);
+    }
+    return losses;
+  };
+  const Args plain = {"--dropout", "0"};
+  REQUIRE(run_program(folder.path(), with(quick_gpt("one"), plain)).code == 0);
+  const Outcome two = run_ranks(folder.path(), 2, with(quick_gpt("two"), plain));
+  INFO(two.out << two.err);
+  REQUIRE(two.code == 0);
+  CHECK(has(two.out, "(2 at once in each of 2 processes)"));
+  const std::vector<double> expected = evaluations("one");
+  const std::vector<double> losses = evaluations("two");
+  REQUIRE(losses.size() == 3);
+  REQUIRE(expected.size() == 3);
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-3);
+  const auto result = read_metrics(folder / "two/metrics.jsonl").back();
+  CHECK(result["targets"] == 12 * 4 * 32);
+
+  // Rank 0 has the run folder; the others get its state.
+  const Outcome more = run_ranks(folder.path(), 4, {"train", "gpt", "--resume", "--out", "two", "--steps", "16"});
+  INFO(more.out << more.err);
+  REQUIRE(more.code == 0);
+  CHECK(has(more.out, "going on from step 12"));
+  CHECK(evaluations("two").size() == 4);
+
+  const Outcome three = run_ranks(folder.path(), 3, quick_gpt("three"));
+  CHECK(three.code != 0);
+  CHECK(has(three.err, "--batch: 4; expected a multiple of the 3 processes"));
+  CHECK_FALSE(std::filesystem::exists(folder / "three"));
 }
