@@ -30,7 +30,7 @@ __device__ __forceinline__ void score_gradient(float& probability, float& gradie
 }
 
 template <typename E>
-__global__ void __launch_bounds__(E::threads)
+__global__ void __launch_bounds__(E::threads, E::keys_blocks)
     backward_keys(const AttentionTask task, const AttentionGradients g, unsigned stages) {
   using T = typename E::Element;
   const DeviceMask& mask = task.mask;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(E::threads)
 
   engine.keep(0, tile_rows<const T>(task, task.k, mask.keys, head, tile));
   engine.keep(1, tile_rows<const T>(task, task.v, mask.keys, head, tile));
-  typename E::template Held<64> keys, values;
+  typename E::template Held<32> keys, values;
   typename E::Wide dk = {}, dv = {};
   const float factor = task.scale * log2_e;
   const auto start = [&](unsigned stage, const MaskBlock& block) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(E::threads)
 }
 
 template <typename E>
-__global__ void __launch_bounds__(E::threads)
+__global__ void __launch_bounds__(E::threads, E::queries_blocks)
     backward_queries(const AttentionTask task, const AttentionGradients g, unsigned stages) {
   using T = typename E::Element;
   const DeviceMask& mask = task.mask;

@@ -71,7 +71,7 @@ __device__ __forceinline__ void replace(typename E::Scores& x, float value, Bits
 }
 
 template <typename E>
-__global__ void __launch_bounds__(E::threads)
+__global__ void __launch_bounds__(E::threads, E::forward_blocks)
     forward(const AttentionTask task, const AttentionRows<void> out, float* lse_bhq, unsigned stages) {
   using T = typename E::Element;
   const DeviceMask& mask = task.mask;

@@ -13,6 +13,9 @@ class SimtEngine {
   using Element = T;
   static constexpr unsigned threads = 256;
   static constexpr unsigned most_stages = 1;
+  static constexpr unsigned forward_blocks = D <= 128 ? 2 : 1;
+  static constexpr unsigned keys_blocks = D <= 64 ? 2 : 1;
+  static constexpr unsigned queries_blocks = forward_blocks;
   static constexpr unsigned rows = 4, columns = 4, row_lanes = 16;
   __device__ static unsigned first_row() { return threadIdx.x / row_lanes * rows; }
   __device__ static constexpr unsigned row_step(unsigned i) { return i; }
@@ -55,7 +58,7 @@ class SimtEngine {
       copy_in<narrow>(part_, a, column);
       copy_in<narrow>(b_part, b, column);
       __syncthreads();
-#pragma unroll 2
+#pragma unroll 1
       for (unsigned d = 0; d < narrow; d += 4) {
         Four left[rows], right[columns];
 #pragma unroll
@@ -90,6 +93,7 @@ class SimtEngine {
       __syncthreads();
       copy_in<tile_size>(part_, b, part * tile_size);
       __syncthreads();
+#pragma unroll 1
       for (unsigned k = 0; k < tile_size; k += 4) {
         Four left[rows], right[4];
 #pragma unroll
@@ -116,7 +120,8 @@ class SimtEngine {
 #pragma unroll
       for (unsigned j = 0; j < Wide::columns; ++j) {
         const unsigned column = tile_size * (j / 4) + 4 * first_column() + j % 4;
-        if (column < to.columns) to.first[row * to.stride + column] = from_float<T>(x.c[i][j] * factors[i]);
+        if (column < to.columns)
+          to.first[static_cast<std::size_t>(row) * to.stride + column] = from_float<T>(x.c[i][j] * factors[i]);
       }
     }
   }
@@ -141,7 +146,8 @@ class SimtEngine {
 #pragma unroll 8
     for (unsigned row = threadIdx.x / width; row < tile_size; row += step) {
       const bool is_there = row < from.rows && column + own < from.columns;
-      part[row * (width + 4) + own] = is_there ? to_float(from.first[row * from.stride + column + own]) : 0.0F;
+      part[row * (width + 4) + own] =
+          is_there ? to_float(from.first[static_cast<std::size_t>(row) * from.stride + column + own]) : 0.0F;
     }
   }
 

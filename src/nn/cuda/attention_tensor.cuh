@@ -14,6 +14,9 @@ class TensorEngine {
   using Element = T;
   static constexpr unsigned threads = 128;
   static constexpr unsigned most_stages = 2;
+  static constexpr unsigned forward_blocks = D <= 32 ? 5 : D <= 64 ? 4 : D <= 96 ? 3 : 2;
+  static constexpr unsigned keys_blocks = D <= 32 ? 4 : D <= 64 ? 3 : 2;
+  static constexpr unsigned queries_blocks = keys_blocks;
   static constexpr unsigned rows = 2, columns = 16, row_lanes = 4;
   static constexpr unsigned tile_bytes = tile_size * (D + 8) * sizeof(T);
   __device__ static unsigned first_row() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
@@ -152,40 +155,58 @@ class TensorEngine {
     }
   }
 
+  // The n-th 16 bytes of a tile that a thread copies.
+  struct Place {
+    unsigned row, column;
+    __device__ explicit Place(unsigned n)
+        : row((threadIdx.x + n * threads) / packs), column((threadIdx.x + n * threads) % packs * pack_size) {}
+    template <typename U>
+    __device__ bool is_in(const TileRows<U>& rows) const {
+      return row < rows.rows && column < rows.columns;
+    }
+    template <typename U>
+    __device__ U* in(const TileRows<U>& rows) const {
+      return rows.first + static_cast<std::size_t>(row) * rows.stride + column;
+    }
+    __device__ unsigned in_tile() const { return row * row_stride + column; }
+  };
+  static constexpr unsigned places = tile_size * packs / threads;
+
   __device__ static void copy_in(T* tile, const TileRows<const T>& from) {
+    if (from.is_aligned) {
 #pragma unroll
-    for (unsigned n = 0; n < tile_size * packs / threads; ++n) {
-      const unsigned i = threadIdx.x + n * threads;
-      const unsigned row = i / packs, column = i % packs * pack_size;
-      const bool is_there = row < from.rows && column < from.columns;
-      const T* place = from.first + (is_there ? row * from.stride + column : 0);
-      T* to = tile + row * row_stride + column;
-      if (from.is_aligned) {
-        copy_async<16>(to, place, is_there);
-      } else {
-        Pack<T> pack;
-#pragma unroll
-        for (unsigned j = 0; j < pack_size; ++j) pack.values[j] = is_there && column + j < from.columns ? place[j] : T{0};
-        *reinterpret_cast<Pack<T>*>(to) = pack;
+      for (unsigned n = 0; n < places; ++n) {
+        const Place place(n);
+        const bool is_there = place.is_in(from);
+        copy_async<16>(tile + place.in_tile(), is_there ? place.in(from) : from.first, is_there);
       }
+      return;
+    }
+#pragma unroll 1
+    for (unsigned n = 0; n < places; ++n) {
+      const Place place(n);
+      Pack<T> pack;
+#pragma unroll
+      for (unsigned j = 0; j < pack_size; ++j) {
+        pack.values[j] = place.is_in(from) && place.column + j < from.columns ? place.in(from)[j] : T{0};
+      }
+      *reinterpret_cast<Pack<T>*>(tile + place.in_tile()) = pack;
     }
   }
 
   __device__ static void copy_out(const T* tile, const TileRows<T>& to) {
-#pragma unroll
-    for (unsigned n = 0; n < tile_size * packs / threads; ++n) {
-      const unsigned i = threadIdx.x + n * threads;
-      const unsigned row = i / packs, column = i % packs * pack_size;
-      if (row >= to.rows || column >= to.columns) continue;
-      T* place = to.first + row * to.stride + column;
-      const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(tile + row * row_stride + column);
+#pragma unroll 1
+    for (unsigned n = 0; n < places; ++n) {
+      const Place place(n);
+      if (!place.is_in(to)) continue;
+      const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(tile + place.in_tile());
       if (to.is_aligned) {
-        *reinterpret_cast<Pack<T>*>(place) = pack;
-      } else {
+        *reinterpret_cast<Pack<T>*>(place.in(to)) = pack;
+        continue;
+      }
 #pragma unroll
-        for (unsigned j = 0; j < pack_size; ++j) {
-          if (column + j < to.columns) place[j] = pack.values[j];
-        }
+      for (unsigned j = 0; j < pack_size; ++j) {
+        if (place.column + j < to.columns) place.in(to)[j] = pack.values[j];
       }
     }
   }

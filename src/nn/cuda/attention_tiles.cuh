@@ -4,6 +4,8 @@
 // The kernels are written against an engine (attention_tensor.cuh: tensor cores; attention_simt.cuh: floats), a class with
 //   Element, threads       the type of numbers in global memory; threads of a block
 //   most_stages            2 if start() copies for the next tiles while products use others
+//   forward_blocks, keys_blocks, queries_blocks
+//                          of the three kernels, blocks that one multiprocessor should have registers for
 //   rows, columns          of a tile of 64 x 64 each thread has rows x columns numbers; number (i, j) is at (first_row() +
 //   row_step(i), column_step(j)  row_step(i), first_column() + column_step(j))
 //   row_lanes              neighbouring lanes that share rows
@@ -32,8 +34,7 @@ constexpr float ln_2 = 0.6931471805599453F;
 template <typename T>
 struct TileRows {
   T* first;
-  std::size_t stride;
-  unsigned rows, columns;
+  unsigned stride, rows, columns;
   bool is_aligned;
 };
 
@@ -49,8 +50,8 @@ __device__ TileRows<T> tile_rows(const AttentionTask& task, const AttentionRows<
   const std::size_t left = tokens - token;
   T* first =
       static_cast<T*>(all.first) + (head / task.heads * tokens + token) * all.stride + head % task.heads * task.head_size;
-  return {first, all.stride, left < tile_size ? static_cast<unsigned>(left) : tile_size, static_cast<unsigned>(task.head_size),
-          all.is_aligned};
+  return {first, static_cast<unsigned>(all.stride), left < tile_size ? static_cast<unsigned>(left) : tile_size,
+          static_cast<unsigned>(task.head_size), all.is_aligned};
 }
 
 // Of a tile, in shared memory.
