@@ -63,6 +63,8 @@ inline std::uint16_t float_to_bf16(float x) { return to_bf16(x).bits; }
 inline float f16_to_float(std::uint16_t bits) { return to_float(f16{bits}); }
 inline std::uint16_t float_to_f16(float x) { return to_f16(x).bits; }
 
+inline float exp2_approx(float x) { return std::exp2(x); }
+
 inline unsigned char* dynamic_shared() { return emulated::dynamic_shared(); }
 
 struct LaunchShape {

@@ -2,6 +2,7 @@
 
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -35,6 +36,7 @@ struct Thread {
   dim3 index;
   unsigned number = 0;  // in the block
   unsigned exchanges = 0;
+  std::deque<std::vector<Copy>> copies;  // not done yet, by groups; the last one is not committed
   std::exception_ptr error;
 };
 
@@ -128,6 +130,7 @@ void run_block(const std::vector<std::size_t>& order, std::size_t shared_bytes) 
     thread.index = {number % blockDim.x, number / blockDim.x % blockDim.y, number / blockDim.x / blockDim.y};
     thread.state = State::ready;
     thread.exchanges = 0;
+    thread.copies.assign(1, {});
   }
   for (;;) {
     bool ran = false;
@@ -214,5 +217,34 @@ unsigned ballot(unsigned mask, bool predicate) {
   for (unsigned i = 0; i < warp_size; ++i) bits |= static_cast<unsigned>(all[lane_bytes * i]) << i;
   return bits;
 }
+
+namespace {
+
+void do_copy(const Copy& copy) {
+  if (copy.from == nullptr) {
+    std::memset(copy.to, 0, copy.bytes);
+  } else {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+}
+
+}  // namespace
+
+void start_copy(const Copy& copy) {
+  if (machine.launches % 2 == 0) return do_copy(copy);
+  machine.running->copies.back().push_back(copy);
+}
+
+void commit_copies() { machine.running->copies.emplace_back(); }
+
+void wait_for_copies(std::size_t pending) {
+  std::deque<std::vector<Copy>>& groups = machine.running->copies;
+  while (groups.size() > pending + 1) {
+    for (const Copy& copy : groups.front()) do_copy(copy);
+    groups.pop_front();
+  }
+}
+
+void refuse(const char* what) { machine.fail(what); }
 
 }  // namespace bitloom::emulated

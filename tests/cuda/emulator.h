@@ -50,4 +50,19 @@ T exchange(unsigned mask, T value, From from) {
 
 unsigned ballot(unsigned mask, bool predicate);
 
+// Copies of this thread that go on beside the computation, in groups (cp.async). In every other launch they are done at once,
+// in the others when they are waited for. `from` nullptr: zeros.
+struct Copy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t bytes = 0;
+};
+void start_copy(const Copy& copy);
+void commit_copies();
+// Until all but the last `pending` groups are done.
+void wait_for_copies(std::size_t pending);
+
+// Throws std::logic_error: no GPU does `what`.
+[[noreturn]] void refuse(const char* what);
+
 }  // namespace bitloom::emulated

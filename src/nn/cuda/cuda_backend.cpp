@@ -22,7 +22,8 @@ Number number_of(const Tensor& tensor) {
   }
 }
 
-CudaBackend::CudaBackend(int gpu) : runtime_(gpu), blas_(runtime_), dnn_(runtime_), allocator_(runtime_.make_allocator()) {}
+CudaBackend::CudaBackend(int gpu)
+    : runtime_(gpu), blas_(runtime_), dnn_(runtime_), allocator_(runtime_.make_allocator()), masks_(runtime_, *allocator_) {}
 
 CudaBackend::~CudaBackend() {
   if (workspace_ != nullptr) allocator_->release(workspace_, workspace_bytes_);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "nn/backend.h"
+#include "nn/cuda/attention_masks.h"
 #include "nn/cuda/blas.h"
 #include "nn/cuda/dnn.h"
 #include "nn/cuda/runtime.h"
@@ -99,6 +100,7 @@ class CudaBackend final : public Backend {
   Blas blas_;
   Dnn dnn_;
   std::unique_ptr<Allocator> allocator_;
+  MaskCache masks_;
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
 };

@@ -39,4 +39,50 @@ struct Drops {
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 
+// --- attention_forward.cu, attention_backward.cu ---
+
+// Blocks of an AttentionMask in which somebody sees something: block i's are blocks[first[i]] up to blocks[first[i + 1]].
+struct MaskBlock {
+  std::uint32_t block = 0;  // the other one's number
+  std::uint32_t rows = 0;   // 64 words from bits[64 rows] on, one per query, as AttentionMask::bits_of() has them; or all_seen
+};
+inline constexpr std::uint32_t all_seen = ~0U;
+struct MaskMap {
+  const std::uint32_t* first = nullptr;
+  const MaskBlock* blocks = nullptr;
+};
+struct DeviceMask {
+  std::size_t queries = 0, keys = 0;
+  MaskMap keys_of_queries, queries_of_keys;
+  const std::uint64_t* bits = nullptr;
+};
+
+// The heads of a tensor (B,T,W): element (b, t, h, d) at first[(b T + t) stride + h D + d].
+template <typename Void>
+struct AttentionRows {
+  Void* first = nullptr;
+  std::size_t stride = 0;   // W
+  bool is_aligned = false;  // all rows of D begin at multiples of 16 bytes, and D elements are one
+};
+
+inline constexpr std::size_t most_head_size = 256;
+struct AttentionTask {
+  Number number = Number::f32;
+  std::size_t sequences = 0, heads = 0, head_size = 0;  // B, H, D <= most_head_size
+  float scale = 1;
+  Drops drops;
+  DeviceMask mask;
+  AttentionRows<const void> q, k, v;
+  std::size_t shared_limit = 0;  // bytes of shared memory that a block of this device may have
+};
+// out and lse (B,H,Q).
+void attention(Stream stream, const AttentionTask& task, const AttentionRows<void>& out, float* lse);
+struct AttentionGradients {
+  AttentionRows<const void> out, dout;
+  const float* lse = nullptr;
+  float* delta = nullptr;  // (B,H,Q), for the time of the call
+  AttentionRows<void> dq, dk, dv;
+};
+void attention_backward(Stream stream, const AttentionTask& task, const AttentionGradients& gradients);
+
 }  // namespace bitloom::nn::cuda

@@ -15,6 +15,13 @@ __device__ inline std::uint16_t float_to_bf16(float x) { return __bfloat16_as_us
 __device__ inline float f16_to_float(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ inline std::uint16_t float_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
+// 2^x; approximate: relative errors up to 2^-22, tiny results are 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Of a block, as many bytes as its launch asked for, aligned to 16.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ uint4 bitloom_dynamic_shared[];
