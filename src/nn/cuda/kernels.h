@@ -39,4 +39,12 @@ struct Drops {
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 
+// --- bias.cu ---
+
+// Those of nn/activation.h.
+enum class Function : unsigned char { none, gelu, gelu_tanh, silu, sigmoid, tanh, selu, softplus, relu };
+// y (rows,columns) = function(x + bias (columns), or none); y may be x where types are equal.
+void bias_activate(Stream stream, Number in, const void* x, const float* bias, Function function, Number out, void* y,
+                   std::size_t rows, std::size_t columns);
+
 }  // namespace bitloom::nn::cuda

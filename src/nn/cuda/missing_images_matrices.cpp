@@ -3,9 +3,6 @@
 
 namespace bitloom::nn::cuda {
 
-void CudaBackend::matmul(const Tensor& /*a*/, const Tensor& /*b*/, Tensor& /*out*/, const MatmulOptions& /*options*/) {
-  fail(ErrorKind::internal, "matmul: not on CUDA yet");
-}
 void CudaBackend::add_row_sums(const Tensor& /*x*/, Tensor& /*sums*/) {
   fail(ErrorKind::internal, "add_row_sums: not on CUDA yet");
 }
