@@ -7,11 +7,10 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "nn/cuda/blas.h"
+#include "nn/cuda/scratch.h"
 #include "nn/lru_cache.h"
 
 namespace bitloom::nn::cuda {
@@ -133,17 +132,12 @@ constexpr std::size_t most_plans = 1024;
 }  // namespace
 
 struct Blas::State {
-  explicit State(Runtime& the_runtime) : runtime(the_runtime), allocator(runtime.make_allocator()), plans(most_plans) {
+  explicit State(Runtime& the_runtime) : runtime(the_runtime), plans(most_plans), workspace(runtime), bias(runtime) {
     cublasLtHandle_t made = nullptr;
     check_blas(cublasLtCreate(&made), "starting");
     handle.reset(made);
     // What NVIDIA recommends and more: kernels that divide a sum need it.
     workspace_bytes = std::size_t{runtime.gpu().major >= 9 ? 64U : 32U} << 20U;
-    workspace = allocator->allocate(workspace_bytes);
-  }
-  ~State() {
-    if (bias != nullptr) allocator->release(bias, bias_bytes);
-    if (workspace != nullptr) allocator->release(workspace, workspace_bytes);
   }
 
   // Whether the library has an algorithm for it with a bias of that type.
@@ -179,25 +173,17 @@ struct Blas::State {
 
   // The bias in a type that is not its own.
   const void* converted(const Product& p, Number number) {
-    const std::size_t bytes = (p.n * sizeof(float) + 255) / 256 * 256;
-    if (bytes > bias_bytes) {
-      runtime.synchronize();  // a kernel may still read the smaller one
-      if (bias != nullptr) allocator->release(std::exchange(bias, nullptr), std::exchange(bias_bytes, 0));
-      bias = allocator->allocate(bytes);
-      bias_bytes = bytes;
-    }
-    convert(runtime.stream(), Number::f32, p.bias, number, bias, p.n);
-    return bias;
+    void* y = bias.get(p.n * sizeof(float));
+    convert(runtime.stream(), Number::f32, p.bias, number, y, p.n);
+    return y;
   }
 
   Runtime& runtime;
-  std::unique_ptr<Allocator> allocator;
   Handle handle;
   LruCache<Plan> plans;
-  void* workspace = nullptr;
+  Scratch workspace;
   std::size_t workspace_bytes = 0;
-  void* bias = nullptr;
-  std::size_t bias_bytes = 0;
+  Scratch bias;
 };
 
 Blas::Blas(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
@@ -216,10 +202,11 @@ void Blas::multiply(const Product& product) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   const float beta = product.accumulate ? 1 : 0;
-  check_blas(cublasLtMatmul(state_->handle.get(), plan.operation.get(), &product.scale, product.b, plan.b.get(), product.a,
-                            plan.a.get(), &beta, product.result, plan.out.get(), product.result, plan.out.get(),
-                            &plan.algorithm, state_->workspace, state_->workspace_bytes, state_->runtime.stream()),
-             "a product");
+  check_blas(
+      cublasLtMatmul(state_->handle.get(), plan.operation.get(), &product.scale, product.b, plan.b.get(), product.a,
+                     plan.a.get(), &beta, product.result, plan.out.get(), product.result, plan.out.get(), &plan.algorithm,
+                     state_->workspace.get(state_->workspace_bytes), state_->workspace_bytes, state_->runtime.stream()),
+      "a product");
 }
 
 }  // namespace bitloom::nn::cuda
