@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "core/error.h"
+#include "core/progress.h"
 #include "nn/cuda/runtime.h"
 
 namespace bitloom::nn::cuda {
@@ -15,13 +17,13 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // Aligned to 256 bytes. Throws Error(io) if there is no more.
+  // Aligned to 256 bytes. Throws OutOfMemory.
   void* get(std::size_t bytes) {
     if (bytes > bytes_) {
       runtime_.synchronize();  // kernels may still use the smaller one
       release();
       const std::size_t room = rounded(bytes);
-      memory_ = allocator_->allocate(room);
+      memory_ = allocate(room);
       bytes_ = room;
     }
     return memory_;
@@ -30,6 +32,14 @@ class Scratch {
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
  private:
+  void* allocate(std::size_t room) {
+    try {
+      return allocator_->allocate(room);
+    } catch (const Error& error) {
+      throw OutOfMemory(ErrorKind::io,
+                        fmt::format("out of memory on the GPU: {} more for an op ({})", format_bytes(room), error.what()));
+    }
+  }
   void release() {
     if (memory_ != nullptr) allocator_->release(memory_, bytes_);
     memory_ = nullptr;
