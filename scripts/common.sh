@@ -13,12 +13,17 @@ heading() { printf '\n== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*
 
 in_ci() { [[ -n ${CI-} ]]; }
 
+# Whether this machine has the driver of an NVIDIA GPU.
+has_gpu() { [[ -e /proc/driver/nvidia/version || -e /dev/nvidiactl ]]; }
+
 # configure PRESET [-D...]: runs CMake; warnings are errors in continuous integration.
 configure() {
   local preset=$1
   shift
   local log=build/$preset-configure.log
   mkdir -p build
+  # Kernels for GPUs take minutes to compile: only where there is one to run them, or where the preset wants them.
+  if [[ $preset == release ]] && ! has_gpu; then set -- -DBITLOOM_CUDA=OFF "$@"; fi
   if in_ci; then set -- -DBITLOOM_WERROR=ON "$@"; fi
   if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
     cat "$log" >&2

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/device.h"
 #include "cli/eval_gpt.h"
 #include "cli/signals.h"
 #include "cli/text_source.h"
@@ -73,8 +74,8 @@ class Measuring {
   Measuring(Session& session, const GptEvalSettings& settings, const std::string& model)
       : session_(session),
         settings_(settings),
-        engine_(nn::parse_device("--device", settings.device), settings.backend),
-        loaded_(models::load_gpt(engine_, model, settings.values == "bf16" ? DType::bf16 : DType::f32)) {
+        engine_(choose_device(settings.device), settings.backend),
+        loaded_(models::load_gpt(engine_, model, choose_dtype(engine_, settings.values))) {
     result_ = {{"model", model}, {"kind", models::gpt_kind}, {"dtype", settings.values}};
   }
 
@@ -202,8 +203,8 @@ void GptEvalSettings::declare(Options& options) {
                 "what perplexity by word is normalised by, if not by what white space separates: the tokens of the original "
                 "tokenization");
   options.count("batch", batch, 1, 1000000, "windows or passages at once");
-  options.choice("dtype", values, {"f32", "bf16"}, "of activations and of the matrices that products read");
-  options.text("device", device, "NAME", "where it computes");
+  declare_dtype(options, values);
+  declare_device(options, device);
   options.text("backend", backend, "NAME", "which implementation computes; without it: the device's own");
   options.text("tokens", tokens, "N,N,...", "with --logits: tokens, by number");
   options.text("logits", logits, "FILE",

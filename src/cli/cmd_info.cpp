@@ -1,6 +1,7 @@
-// bitloom info: version, kernels, processor, threads, memory, cache.
+// bitloom info: version, kernels, GPUs, processor, threads, memory, cache.
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -60,14 +61,26 @@ void measure(Session& session, const Threads& threads) {
 }
 
 // Of float models: what `train gpt` gives its speed as a share of.
-void measure_floats(Terminal& terminal) {
+void measure_floats(Terminal& terminal, nn::Device device) {
   constexpr double seconds = 0.5;
-  nn::Engine engine;
-  terminal.print("\nproducts of matrices, backend {}, all threads:", engine.backend_name());
-  for (const DType values : {DType::f32, DType::bf16}) {
+  nn::Engine engine(device);
+  terminal.print("\nproducts of matrices, backend {}, {}:", engine.backend_name(),
+                 device.kind == nn::Device::Kind::cpu ? "all threads" : nn::name_of(device));
+  for (const DType values : {DType::f32, DType::bf16, DType::f16}) {
+    if (!engine.supports(values)) continue;
     terminal.print("  {:<20}{:>8.0f} GFLOP/s", nn::to_text(values), 1e-9 * nn::measure_matmul(engine, values, seconds));
   }
   terminal.print("copying memory        {:>8.1f} GB/s read and written", 1e-9 * nn::measure_copy(engine, seconds));
+}
+
+void print_gpus(Terminal& terminal, const std::vector<nn::Gpu>& gpus) {
+  if (gpus.empty()) return terminal.print("GPUs             none: {}", nn::gpu_problem(0));
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const nn::Gpu& gpu = gpus[i];
+    terminal.print("{:<17}cuda:{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors", i == 0 ? "GPUs" : "", i,
+                   gpu.name, format_bytes(gpu.free_memory), format_bytes(gpu.memory), gpu.major, gpu.minor,
+                   gpu.multiprocessors);
+  }
 }
 
 }  // namespace
@@ -90,6 +103,8 @@ int info(Session& session, std::span<const std::string> args) {
     terminal.print("  supported      {}", fmt::join(simd::supported_kernels(), ", "));
     terminal.print("  compiled in    {}", fmt::join(simd::compiled_kernels(), ", "));
     terminal.print("float backends   {}", fmt::join(nn::backends(), ", "));
+    const std::vector<nn::Gpu> gpus = nn::gpus();
+    print_gpus(terminal, gpus);
     terminal.print("processor        {}", cpu_model());
     terminal.print("threads          {} per process ({}), {} on {} core{} of this host", threads.per_rank,
                    threads.from_user ? "OMP_NUM_THREADS" : "its share of the cores", threads.on_host, threads.cores_of_host,
@@ -103,7 +118,8 @@ int info(Session& session, std::span<const std::string> args) {
     if (const std::string warning = oversubscription(threads); !warning.empty()) terminal.print("warning: {}", warning);
     if (measures) {
       measure(session, threads);
-      measure_floats(terminal);
+      measure_floats(terminal, {});
+      for (int i = 0; i < static_cast<int>(gpus.size()); ++i) measure_floats(terminal, {nn::Device::Kind::cuda, i});
     }
   });
   return exit_done;

@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/device.h"
 #include "cli/gpt_options.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/memory.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/memory.h"
 
@@ -75,7 +75,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
     Terminal& terminal = session.terminal;
     const models::GptConfig config = settings.make_config(vocabulary);
     train::TrainOptions train = settings.make_options();
-    const std::uint64_t limit = settings.memory != 0 ? settings.memory : available_memory() / 5 * 4;
+    const std::uint64_t limit = settings.memory != 0 ? settings.memory : usable_memory({}, 1);
     const std::size_t micro_batch = settings.choose_micro_batch(config, settings.batch, limit);
     train.micro_batches = settings.batch / micro_batch;
     const models::GptMemory memory = models::predict_memory(config, micro_batch, train);

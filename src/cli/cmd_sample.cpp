@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/device.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/signals.h"
@@ -25,7 +26,7 @@ struct SampleSettings {
   models::SampleOptions sampling;
   bool no_cache = false;
   std::string values = "f32";
-  std::string backend;
+  std::string device = "cpu", backend;
 
   void declare(Options& options) {
     constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
@@ -42,7 +43,8 @@ struct SampleSettings {
                    true);
     options.count("seed", sampling.seed, 0, any_count, "of the draws");
     options.flag("no-cache", no_cache, "compute all tokens anew for every token: slow, and the same text");
-    options.choice("dtype", values, {"f32", "bf16"}, "of activations and of the matrices that products read");
+    declare_dtype(options, values);
+    declare_device(options, device);
     options.text("backend", backend, "NAME", "which implementation computes; \"\": the device's own");
   }
 };
@@ -86,8 +88,8 @@ class Stream {
 
 int run_samples(Session& session, SampleSettings& settings) {
   const std::filesystem::path path = find_model(settings.model.front());
-  nn::Engine engine({}, settings.backend);
-  const models::LoadedGpt loaded = models::load_gpt(engine, path, settings.values == "bf16" ? DType::bf16 : DType::f32);
+  nn::Engine engine(choose_device(settings.device), settings.backend);
+  const models::LoadedGpt loaded = models::load_gpt(engine, path, choose_dtype(engine, settings.values));
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
   std::vector<std::int32_t> prompt = data::encode(tokenizer, settings.prompt);

@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "cli/command.h"
+#include "cli/device.h"
 #include "cli/gpt_options.h"
 #include "cli/model_source.h"
 #include "cli/run_folder.h"
@@ -14,7 +16,6 @@
 #include "cli/text_source.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/memory.h"
 #include "core/version.h"
 #include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
@@ -105,16 +106,14 @@ class Training {
   Training(Session& session, GptSettings& settings, const Options& options)
       : session_(session),
         settings_(settings),
-        engine_(nn::parse_device("--device", settings.device), settings.backend),
+        engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
         train_options_(settings.make_options()),
         net_(config_),
         training_(make_order(text_, config_, settings)),
         ini_(options.to_ini()) {
-    if (!engine_.supports(settings.dtype())) {
-      fail(ErrorKind::usage, "--dtype: {}; backend {} has no values of that type", settings.values, engine_.backend_name());
-    }
+    (void)choose_dtype(engine_, settings.values);
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     micro_batch_ = share_out();
     train_options_.micro_batches = settings.batch / micro_batch_;
@@ -123,13 +122,27 @@ class Training {
         [this](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
           fill(step, micro_batch, inputs, targets);
         });
-    trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_, &session.comm);
+    foreseen([&] { trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_, &session.comm); });
     if (!settings.init.empty() && !settings.resume) initialise();
   }
 
   void run();
 
  private:
+  // What f throws about memory gets what was to be expected.
+  template <typename F>
+  std::invoke_result_t<F> foreseen(F&& f) const {
+    try {
+      return f();
+    } catch (const nn::OutOfMemory& error) {
+      throw nn::OutOfMemory(error.kind(),
+                            fmt::format("{}; {} at once were predicted to take {}; expected a smaller --micro-batch, "
+                                        "--activation-bits, --recompute block, or a smaller net",
+                                        error.what(), micro_batch_, memory_text()));
+    }
+  }
+  std::string memory_text() const;
+
   // Sequences of a micro-batch: what fits of a process's share of the batch.
   std::size_t share_out() {
     const auto ranks = static_cast<std::size_t>(session_.comm.size());
@@ -138,8 +151,7 @@ class Training {
     }
     const Threads threads = choose_threads(session_.comm);
     const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
-    const std::uint64_t memory =
-        settings_.memory != 0 ? settings_.memory : available_memory() / 5 * 4 / static_cast<std::uint64_t>(on_host);
+    const std::uint64_t memory = settings_.memory != 0 ? settings_.memory : usable_memory(engine_.device(), on_host);
     const std::size_t fitting =
         session_.comm.together([&] { return settings_.choose_micro_batch(config_, settings_.batch / ranks, memory); });
     // Hosts may differ: all take what the smallest can.
@@ -275,10 +287,14 @@ void Training::announce(double peak) const {
                  settings_.steps, settings_.batch, micro_batch_,
                  processes == 1 ? "" : fmt::format(" in each of {} processes", processes), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("memory: {}", memory_text());
+}
+
+std::string Training::memory_text() const {
   const models::GptMemory memory = models::predict_memory(config_, micro_batch_, train_options_);
-  terminal.print("memory: {} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
-                 format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
-                 format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
+  return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
+                     format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
+                     format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
 }
 
 void Training::run() {
@@ -288,7 +304,7 @@ void Training::run() {
   if (validation_sequences() != 0) hooks.evaluate = [this] { return evaluate(); };
   hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
-  const train::RunResult result = train::run(*trainer_, options, hooks, progress);
+  const train::RunResult result = foreseen([&] { return train::run(*trainer_, options, hooks, progress); });
   session_.on_root([&] { summarise(result); });
 }
 

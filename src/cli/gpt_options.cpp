@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cli/device.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "models/gpt/memory.h"
@@ -68,7 +69,7 @@ void declare_training(Options& options, GptSettings& settings) {
   options.number("clip", settings.optimizer.clip, 0, 1e9, "largest norm of all gradients together; 0: any");
   options.number("average", settings.optimizer.average, 0, 1,
                  "decay of a moving average of the parameters, which becomes the model; 0: none");
-  options.choice("dtype", settings.values, {"f32", "bf16"}, "of activations and of the matrices that products read");
+  declare_dtype(options, settings.values);
   options.count("seed", settings.seed, 0, any_count, "of everything random");
 }
 
@@ -82,7 +83,7 @@ void declare_run(Options& options, GptSettings& settings) {
                "options from an INI file, a line `name = value` each; the command line overrides it");
   options.transient(false);
   options.text("init", settings.init, "MODEL", "begin with the parameters of a model of the same sizes");
-  options.text("device", settings.device, "NAME", "cpu");
+  declare_device(options, settings.device);
   options.text("backend", settings.backend, "NAME",
                fmt::format("which implementation computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
   options.count("evaluate-every", settings.evaluate_every, 0, any_count,
@@ -119,11 +120,13 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   return config;
 }
 
-DType GptSettings::dtype() const { return values == "bf16" ? DType::bf16 : DType::f32; }
+DType GptSettings::dtype() const { return dtype_named(values); }
 
 train::TrainOptions GptSettings::make_options() const {
   train::TrainOptions options;
   options.values = dtype();
+  // Gradients of f16 would vanish: its smallest number is 2^-24.
+  if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
   options.optimizer = optimizer;
   options.seed = seed;
   options.rate.peak = rate > 0 ? rate : models::find_gpt(net).rate;

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -80,6 +82,18 @@ std::string oversubscription(const Threads& threads) {
       "{} threads share {} cores on this host, which costs more than it gives; start fewer ranks or lower "
       "OMP_NUM_THREADS",
       threads.on_host, threads.cores_of_host);
+}
+
+int local_rank() {
+  // Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. The launcher that started the process itself comes before the one around it.
+  constexpr std::array variables = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
+                                    "SLURM_LOCALID"};
+  for (const char* variable : variables) {
+    const char* text = std::getenv(variable);
+    const auto number = text == nullptr ? std::nullopt : parse_int(text);
+    if (number && *number >= 0 && *number <= std::numeric_limits<int>::max()) return static_cast<int>(*number);
+  }
+  return 0;
 }
 
 std::string cpu_model() {

@@ -22,6 +22,9 @@ Threads choose_threads(mpi::Comm& comm);
 // "" or a warning that the threads are more than the cores.
 std::string oversubscription(const Threads& threads);
 
+// The number of this process among those that mpirun or srun started on this host; 0 if neither did.
+int local_rank();
+
 std::string cpu_model();  // "unknown" where /proc/cpuinfo does not say
 
 }  // namespace bitloom::cli

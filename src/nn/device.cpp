@@ -8,6 +8,13 @@ namespace bitloom::nn {
 
 std::string name_of(Device device) { return device.kind == Device::Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index); }
 
+void check_device(Device device) {
+  if (device.kind == Device::Kind::cpu) return;
+  if (const std::string problem = gpu_problem(device.index); !problem.empty()) {
+    fail(ErrorKind::usage, "--device: {}: {}{}", name_of(device), problem, gpus().empty() ? "; expected cpu" : "");
+  }
+}
+
 Device parse_device(std::string_view option, std::string_view text) {
   if (text == "cpu") return {};
   if (text == "cuda") return {Device::Kind::cuda, 0};

@@ -29,6 +29,10 @@ struct Gpu {
 std::vector<Gpu> gpus();
 // "", or why this program cannot use GPU `index`: it was built without CUDA, there is no driver, there are not so many.
 std::string gpu_problem(int index);
+// GPU `index`. Throws Error(io) where gpu_problem() has something to say.
+Gpu describe_gpu(int index);
+// Throws Error(usage), which names the option --device, if this program cannot use the device.
+void check_device(Device device);
 
 // Of "cpu", "cuda" (the first) or "cuda:N". `option` is named in the Error(usage) about anything else.
 Device parse_device(std::string_view option, std::string_view text);

@@ -47,9 +47,7 @@ std::vector<std::string> backends() {
 Engine::Engine(Device device, std::string_view backend) {
   for (const BackendRow& row : backend_table) {
     if (row.kind != device.kind || (!backend.empty() && backend != row.name)) continue;
-    if (const std::string problem = row.problem(device.index); !problem.empty()) {
-      fail(ErrorKind::usage, "--device: {}: {}", name_of(device), problem);
-    }
+    check_device(device);
     backend_ = row.make(device.index);
     name_ = row.name;
     pool_ = Pool::make(device, backend_->make_allocator());

@@ -153,9 +153,9 @@ void Pool::out_of_memory(std::size_t bytes, Use use, const char* why) const {
     if (counts_[i].now == 0) continue;
     uses += fmt::format("{}{} {}", uses.empty() ? "" : ", ", format_bytes(counts_[i].now), name_of(static_cast<Use>(i)));
   }
-  fail(ErrorKind::io, "out of memory on {}: {} more for {} ({}); in use: {}{}", name_of(device_), format_bytes(bytes),
-       name_of(use), why, uses.empty() ? "nothing" : uses,
-       limit_ != 0 ? fmt::format("; the limit is {}", format_bytes(limit_)) : "");
+  throw OutOfMemory(ErrorKind::io, fmt::format("out of memory on {}: {} more for {} ({}); in use: {}{}", name_of(device_),
+                                               format_bytes(bytes), name_of(use), why, uses.empty() ? "nothing" : uses,
+                                               limit_ != 0 ? fmt::format("; the limit is {}", format_bytes(limit_)) : ""));
 }
 
 Pool::Count Pool::count(Use use) const {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/error.h"
 #include "nn/device.h"
 
 namespace bitloom::nn {
@@ -20,6 +21,12 @@ namespace bitloom::nn {
 enum class Use { parameters, gradients, optimizer, stash, activations, data, workspace };
 inline constexpr std::size_t use_count = 7;
 std::string_view name_of(Use use);
+
+// There is no more memory: Error(io).
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
 
 // How a device's memory is had. Implementations throw Error(io) when there is no more.
 class Allocator {
@@ -48,7 +55,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Device device() const { return device_; }
 
   // At least so many bytes, not initialised, 64 more may be read (not written) behind them. Back in the pool when the last
-  // pointer goes. Throws Error(io), which says what is in use for what, where the limit or the device does not allow it.
+  // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
 
   // From now on a block that is in use is for something else.

@@ -164,6 +164,14 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--tokenizer", "text.txt"}, 3, "text.txt");
   refuses({"train", "gpt", "--data", "text.txt", "--backend", "cudd"}, 2, "cudd");
   refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");
+  refuses({"train", "gpt", "--data", "text.txt", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
+  refuses({"train", "gpt", "--data", "text.txt", "--dtype", "f16"}, 2, "--dtype: f16; backend cpu has no values of that type");
+  refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB", "--micro-batch", "2"}, 5,
+          "2 at once were predicted to take");
+  const Outcome of_rank = run_program(folder.path(), {"train", "gpt", "--data", "text.txt", "--device", "cuda"},
+                                      {"OMPI_COMM_WORLD_LOCAL_RANK=98", "SLURM_LOCALID=3"});
+  CHECK(of_rank.code == 2);
+  CHECK(has(of_rank.err, "--device: cuda:98: "));
   refuses({"train", "gpt", "--resume", "--out", "none"}, 2, "there is no run in none");
   refuses({"train",   "gpt", "--data",    "text.txt", "--learning-rate", "1e3", "--clip",  "0",
            "--steps", "200", "--net",     "tiny",     "--layers",        "2",   "--width", "16",
@@ -174,6 +182,9 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   REQUIRE(run_program(folder.path(), quick_gpt("run", 2)).code == 0);
   refuses({"sample", "run", "--prompt", std::string(32, 'x')}, 2, "--prompt: 32 tokens; expected fewer than the context, 32");
   refuses({"sample", "run", "--temperature", "-1"}, 2, "--temperature");
+  refuses({"sample", "run", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
+  refuses({"sample", "run", "--dtype", "f16"}, 2, "--dtype: f16");
+  refuses({"eval", "run", "--data", "text.txt", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
   refuses({"sample", "run", "--top-p", "0"}, 2, "--top-p");
   refuses({"sample", "run", "--prompt", "a", "--prompt-file", "text.txt"}, 2, "--prompt-file");
   refuses(with(quick_gpt("other"), {"--init", "run", "--layers", "2"}), 2, "--layers");

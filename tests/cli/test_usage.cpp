@@ -173,6 +173,7 @@ TEST_CASE("the stand-alone commands work", "[usage]") {
   const Outcome info = run_program(folder.path(), {"info"});
   CHECK(info.code == 0);
   CHECK(has(info.out, "kernels in use"));
+  CHECK(has(info.out, "\nGPUs  "));
   CHECK(has(info.out, (folder / "cache").string()));
 
   CHECK(run_program(folder.path(), words("data synth --out set --train 50 --test 20 --seed 3")).code == 0);

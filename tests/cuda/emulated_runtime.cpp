@@ -8,7 +8,9 @@
 
 namespace bitloom::nn {
 
-std::vector<Gpu> gpus() { return {{"emulated", std::uint64_t{1} << 30U, std::uint64_t{1} << 30U, 8, 0, 1}}; }
+Gpu describe_gpu(int /*index*/) { return {"emulated", std::uint64_t{1} << 30U, std::uint64_t{1} << 30U, 8, 0, 1}; }
+
+std::vector<Gpu> gpus() { return {describe_gpu(0)}; }
 
 std::string gpu_problem(int index) { return index == 0 ? "" : "there is one emulated GPU"; }
 
@@ -35,7 +37,7 @@ struct Runtime::State {
 
 Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
   if (const std::string problem = gpu_problem(index); !problem.empty()) fail(ErrorKind::usage, "cuda:{}: {}", index, problem);
-  gpu_ = gpus().front();
+  gpu_ = describe_gpu(index);
 }
 
 Runtime::~Runtime() = default;

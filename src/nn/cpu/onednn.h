@@ -14,7 +14,7 @@
 
 #include "core/error.h"
 #include "nn/cpu/dnnl_compat.h"
-#include "nn/cpu/lru_cache.h"
+#include "nn/lru_cache.h"
 #include "nn/pool.h"
 #include "nn/tensor.h"
 

@@ -6,8 +6,10 @@ namespace bitloom::nn {
 
 std::vector<Gpu> gpus() { return {}; }
 
-std::string gpu_problem(int /*index*/) { return "this program was built without CUDA; expected cpu"; }
+Gpu describe_gpu(int index) { fail(ErrorKind::io, "cuda:{}: {}", index, gpu_problem(index)); }
 
-std::unique_ptr<Backend> make_cuda_backend(int gpu) { fail(ErrorKind::usage, "--device: cuda:{}: {}", gpu, gpu_problem(gpu)); }
+std::string gpu_problem(int /*index*/) { return "this program was built without CUDA"; }
+
+std::unique_ptr<Backend> make_cuda_backend(int gpu) { fail(ErrorKind::usage, "cuda:{}: {}", gpu, gpu_problem(gpu)); }
 
 }  // namespace bitloom::nn

@@ -8,8 +8,9 @@
 
 namespace bitloom::nn::cuda {
 
-// What is done to a product before it is written, where the library can do it on the way.
-enum class Epilogue : unsigned char { none, bias, gelu_tanh, bias_gelu_tanh, relu, bias_relu };
+// What is done to a product before it is written, where the library can do it on the way. Not relu: libraries make 0 of a NaN,
+// which would hide an overflow.
+enum class Epilogue : unsigned char { none, bias, gelu_tanh, bias_gelu_tanh };
 
 // out (S,M,N) = epilogue(scale a (S,M,K) b (S,K,N) + bias (N)) or, with accumulate, out + scale a b. Row by row, without gaps;
 // with transpose_a, a is (S,K,M), with transpose_b, b is (S,N,K).

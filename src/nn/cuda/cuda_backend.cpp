@@ -23,11 +23,12 @@ Number number_of(const Tensor& tensor) {
 }
 
 CudaBackend::CudaBackend(int gpu)
-    : runtime_(gpu), blas_(runtime_), dnn_(runtime_), allocator_(runtime_.make_allocator()), masks_(runtime_, *allocator_) {}
-
-CudaBackend::~CudaBackend() {
-  if (workspace_ != nullptr) allocator_->release(workspace_, workspace_bytes_);
-}
+    : runtime_(gpu),
+      blas_(runtime_),
+      dnn_(runtime_),
+      allocator_(runtime_.make_allocator()),
+      masks_(runtime_, *allocator_),
+      workspace_(runtime_) {}
 
 std::unique_ptr<Allocator> CudaBackend::make_allocator() const { return runtime_.make_allocator(); }
 
@@ -43,17 +44,6 @@ void CudaBackend::read(const void* device, std::span<std::byte> host) {
 void CudaBackend::synchronize() {
   runtime_.synchronize();
   check_faults();
-}
-
-void* CudaBackend::workspace(std::size_t bytes) {
-  if (bytes > workspace_bytes_) {
-    runtime_.synchronize();  // kernels may still use the smaller one
-    if (workspace_ != nullptr) allocator_->release(std::exchange(workspace_, nullptr), std::exchange(workspace_bytes_, 0));
-    const std::size_t room = (bytes + 255) / 256 * 256;
-    workspace_ = allocator_->allocate(room);
-    workspace_bytes_ = room;
-  }
-  return workspace_;
 }
 
 void CudaBackend::check_faults() {

@@ -12,6 +12,7 @@
 #include "nn/cuda/blas.h"
 #include "nn/cuda/dnn.h"
 #include "nn/cuda/runtime.h"
+#include "nn/cuda/scratch.h"
 
 namespace bitloom::nn::cuda {
 
@@ -21,7 +22,6 @@ Number number_of(const Tensor& tensor);
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int gpu);
-  ~CudaBackend() override;
 
   // cuda_backend.cpp
   std::unique_ptr<Allocator> make_allocator() const override;
@@ -91,7 +91,7 @@ class CudaBackend final : public Backend {
 
  private:
   // Memory for what a method needs until its kernels are done; the next method that asks gets the same. Aligned to 256 bytes.
-  void* workspace(std::size_t bytes);
+  void* workspace(std::size_t bytes) { return workspace_.get(bytes); }
   // Throws Error(usage) about what kernels found in ids and targets. After waiting.
   void check_faults();
   Stream stream() const { return runtime_.stream(); }
@@ -101,8 +101,7 @@ class CudaBackend final : public Backend {
   Dnn dnn_;
   std::unique_ptr<Allocator> allocator_;
   MaskCache masks_;
-  void* workspace_ = nullptr;
-  std::size_t workspace_bytes_ = 0;
+  Scratch workspace_;
 };
 
 }  // namespace bitloom::nn::cuda

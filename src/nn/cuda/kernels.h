@@ -85,4 +85,32 @@ struct AttentionGradients {
 };
 void attention_backward(Stream stream, const AttentionTask& task, const AttentionGradients& gradients);
 
+// --- bias.cu ---
+
+// Those of nn/activation.h.
+enum class Function : unsigned char { none, gelu, gelu_tanh, silu, sigmoid, tanh, selu, softplus, relu };
+// y (rows,columns) = function(x + bias (columns), or none); y may be x where types are equal.
+void bias_activate(Stream stream, Number in, const void* x, const float* bias, Function function, Number out, void* y,
+                   std::size_t rows, std::size_t columns);
+
+// --- images.cu ---
+
+// y (outputs,pixels,inputs) = w (outputs,inputs,pixels), pixels those of the kernel.
+void lay_out_weights(Stream stream, Number number, const void* w, void* y, std::size_t outputs, std::size_t inputs,
+                     std::size_t pixels);
+// dw (outputs,inputs,pixels) += x (outputs,pixels,inputs).
+void add_laid_out_weights(Stream stream, Number number, const void* x, float* dw, std::size_t outputs, std::size_t inputs,
+                          std::size_t pixels);
+// The elements of a small tensor (rows,columns,channels), rows those of all images, are windows of a large one that has k times
+// as many rows and columns.
+struct Windows {
+  std::size_t k = 1, rows = 0, columns = 0, channels = 0;
+  std::size_t size() const { return rows * columns * channels; }
+};
+// The first of the largest, and its place in the window.
+void max_pool(Stream stream, const Windows& windows, Number number, const void* x, void* y, std::uint8_t* which);
+// y, the large one, has an element of x at its place of the window and 0 elsewhere; with no `which`, throughout.
+void spread(Stream stream, const Windows& windows, Number number, const void* x, const std::uint8_t* which, void* y);
+void sum_of_windows(Stream stream, const Windows& windows, Number number, const void* dy, void* dx);
+
 }  // namespace bitloom::nn::cuda

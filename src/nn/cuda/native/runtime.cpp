@@ -12,6 +12,12 @@
 #include "nn/backend.h"
 
 namespace bitloom::nn {
+
+namespace cuda {
+// Throws Error(io), or Error(internal) for a call that cannot be, which names `what`.
+void check_cuda(int status, const char* what);
+}  // namespace cuda
+
 namespace {
 
 // Of the driver: 0 where there is none, with the reason.
@@ -22,36 +28,39 @@ int count_gpus(std::string& problem) {
   // Forgets the error, or the next call would report it.
   (void)cudaGetLastError();
   problem = status == cudaErrorInsufficientDriver
-                ? "no NVIDIA driver, or one that is too old for the CUDA that this program was built with; expected cpu"
-                : fmt::format("no NVIDIA GPU on this machine ({}); expected cpu",
+                ? "no NVIDIA driver, or one that is too old for the CUDA that this program was built with"
+                : fmt::format("no NVIDIA GPU on this machine ({})",
                               status == cudaSuccess ? "none found" : cudaGetErrorString(status));
   return 0;
 }
 
 }  // namespace
 
+Gpu describe_gpu(int index) {
+  cudaDeviceProp properties;
+  cuda::check_cuda(cudaGetDeviceProperties(&properties, index), "asking for the GPU");
+  Gpu gpu;
+  gpu.name = properties.name;
+  gpu.memory = properties.totalGlobalMem;
+  gpu.major = properties.major;
+  gpu.minor = properties.minor;
+  gpu.multiprocessors = properties.multiProcessorCount;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  int before = 0;
+  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
+    if (cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free_memory = free;
+    (void)cudaGetLastError();  // one that another process has all to itself
+    (void)cudaSetDevice(before);
+  }
+  return gpu;
+}
+
 std::vector<Gpu> gpus() {
   std::string problem;
   std::vector<Gpu> all;
   const int count = count_gpus(problem);
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties;
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    Gpu gpu;
-    gpu.name = properties.name;
-    gpu.memory = properties.totalGlobalMem;
-    gpu.major = properties.major;
-    gpu.minor = properties.minor;
-    gpu.multiprocessors = properties.multiProcessorCount;
-    std::size_t free = 0;
-    std::size_t total = 0;
-    int before = 0;
-    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(i) == cudaSuccess) {
-      if (cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free_memory = free;
-      (void)cudaSetDevice(before);
-    }
-    all.push_back(gpu);
-  }
+  for (int i = 0; i < count; ++i) all.push_back(describe_gpu(i));
   return all;
 }
 
@@ -143,7 +152,7 @@ struct Runtime::State {
 
 Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
   if (const std::string problem = gpu_problem(index); !problem.empty()) fail(ErrorKind::usage, "cuda:{}: {}", index, problem);
-  gpu_ = gpus().at(static_cast<std::size_t>(index));
+  gpu_ = describe_gpu(index);
   state_->index = index;
   state_->make();
 }

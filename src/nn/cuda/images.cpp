@@ -1,0 +1,122 @@
+// Ops on images: convolutions by cuDNN, which takes weights in another layout than ours, and kernels for the rest.
+#include <cstdint>
+
+#include "nn/cuda/cuda_backend.h"
+
+namespace bitloom::nn::cuda {
+namespace {
+
+Convolution describe(const Conv2d& conv, const Shape& x, const Shape& w, const Shape& y, Number number) {
+  return {.images = x[0],
+          .rows = x[1],
+          .columns = x[2],
+          .inputs = x[3],
+          .outputs = w[0],
+          .kernel_rows = w[2],
+          .kernel_columns = w[3],
+          .out_rows = y[1],
+          .out_columns = y[2],
+          .stride = conv.stride,
+          .padding = conv.padding,
+          .number = number};
+}
+
+// The library is not told where tensors are when it chooses how to read them.
+bool is_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0; }
+
+std::size_t room_for_copy(const Tensor& tensor) { return is_aligned(tensor) ? 0 : Scratch::rounded(tensor.bytes()); }
+
+// Of workspaces: what is taken from one, part by part.
+class Parts {
+ public:
+  explicit Parts(void* memory) : next_(static_cast<std::byte*>(memory)) {}
+  void* take(std::size_t bytes) {
+    void* part = next_;
+    next_ += Scratch::rounded(bytes);
+    return part;
+  }
+  // Where the tensor is, or where it will be copied from or to.
+  void* aligned(const Tensor& tensor) { return is_aligned(tensor) ? tensor.data() : take(tensor.bytes()); }
+
+ private:
+  std::byte* next_;
+};
+
+void copy(Stream stream, Number number, const void* from, void* to, std::size_t n) {
+  if (from != to) convert(stream, number, from, number, to, n);
+}
+
+Windows windows_of(std::size_t k, const Shape& small) { return {k, small[0] * small[1], small[2], small[3]}; }
+
+}  // namespace
+
+void CudaBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) {
+  if (y.size() == 0) return;
+  const Number number = number_of(x);
+  const Shape& kernel = w.shape();
+  if (w.size() == 0) {
+    fill(y, 0);
+  } else {
+    Parts parts(workspace(Scratch::rounded(w.bytes()) + room_for_copy(x) + room_for_copy(y)));
+    void* w_krsc = parts.take(w.bytes());
+    void* x_nhwc = parts.aligned(x);
+    void* y_nhwc = parts.aligned(y);
+    lay_out_weights(stream(), number, w.data(), w_krsc, kernel[0], kernel[1], kernel[2] * kernel[3]);
+    copy(stream(), number, x.data(), x_nhwc, x.size());
+    dnn_.forward(describe(conv, x.shape(), kernel, y.shape(), number), x_nhwc, w_krsc, y_nhwc);
+    copy(stream(), number, y_nhwc, y.data(), y.size());
+  }
+  if (!bias) return;
+  const auto* bias_o = static_cast<const float*>(bias.data());
+  bias_activate(stream(), number, y.data(), bias_o, Function::none, number, y.data(), y.size() / kernel[0], kernel[0]);
+}
+
+void CudaBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, const Tensor& w, Tensor& dx) {
+  if (dx.size() == 0) return;
+  if (dy.size() == 0) return fill(dx, 0);
+  const Number number = number_of(dx);
+  const Shape& kernel = w.shape();
+  Parts parts(workspace(Scratch::rounded(w.bytes()) + room_for_copy(dy) + room_for_copy(dx)));
+  void* w_krsc = parts.take(w.bytes());
+  void* dy_nhwc = parts.aligned(dy);
+  void* dx_nhwc = parts.aligned(dx);
+  lay_out_weights(stream(), number, w.data(), w_krsc, kernel[0], kernel[1], kernel[2] * kernel[3]);
+  copy(stream(), number, dy.data(), dy_nhwc, dy.size());
+  dnn_.backward_data(describe(conv, dx.shape(), kernel, dy.shape(), number), dy_nhwc, w_krsc, dx_nhwc);
+  copy(stream(), number, dx_nhwc, dx.data(), dx.size());
+}
+
+void CudaBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) {
+  if (dw.size() == 0 || dy.size() == 0) return;
+  const Number number = number_of(x);
+  const Shape& kernel = dw.shape();
+  const std::size_t bytes = dw.size() * dtype_size(x.dtype());
+  Parts parts(workspace(Scratch::rounded(bytes) + room_for_copy(x) + room_for_copy(dy)));
+  void* dw_krsc = parts.take(bytes);
+  void* x_nhwc = parts.aligned(x);
+  void* dy_nhwc = parts.aligned(dy);
+  copy(stream(), number, x.data(), x_nhwc, x.size());
+  copy(stream(), number, dy.data(), dy_nhwc, dy.size());
+  dnn_.backward_weights(describe(conv, x.shape(), kernel, dy.shape(), number), x_nhwc, dy_nhwc, dw_krsc);
+  add_laid_out_weights(stream(), number, dw_krsc, static_cast<float*>(dw.data()), kernel[0], kernel[1], kernel[2] * kernel[3]);
+}
+
+void CudaBackend::max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& which) {
+  cuda::max_pool(stream(), windows_of(k, y.shape()), number_of(x), x.data(), y.data(),
+                 static_cast<std::uint8_t*>(which.data()));
+}
+
+void CudaBackend::max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
+  cuda::spread(stream(), windows_of(k, dy.shape()), number_of(dy), dy.data(), static_cast<const std::uint8_t*>(which.data()),
+               dx.data());
+}
+
+void CudaBackend::upsample(std::size_t k, const Tensor& x, Tensor& y) {
+  cuda::spread(stream(), windows_of(k, x.shape()), number_of(x), x.data(), nullptr, y.data());
+}
+
+void CudaBackend::upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) {
+  sum_of_windows(stream(), windows_of(k, dx.shape()), number_of(dy), dy.data(), dx.data());
+}
+
+}  // namespace bitloom::nn::cuda

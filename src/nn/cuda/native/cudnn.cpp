@@ -1,0 +1,231 @@
+// Convolutions by cuDNN, on tensors (N,Y,X,C) and filters (O,KY,KX,I). Of the algorithms that its heuristics name, the first
+// that gives the same bits every time; f32 is multiplied as f32, never as TF32.
+#include <cudnn.h>
+
+#include <array>
+#include <climits>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "core/error.h"
+#include "nn/cuda/dnn.h"
+#include "nn/cuda/scratch.h"
+#include "nn/lru_cache.h"
+
+namespace bitloom::nn::cuda {
+namespace {
+
+void check_dnn(cudnnStatus_t status, const char* what) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const bool is_bug = status == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_NOT_SUPPORTED;
+  fail(is_bug ? ErrorKind::internal : ErrorKind::io, "cuDNN: {}: {}", what, cudnnGetErrorString(status));
+}
+
+template <auto destroy>
+struct Destroy {
+  template <typename T>
+  void operator()(T* object) const {
+    (void)destroy(object);
+  }
+};
+template <typename Pointer, auto create, auto destroy>
+class Owned {
+ public:
+  Owned() {
+    Pointer made = nullptr;
+    check_dnn(create(&made), "starting");
+    object_.reset(made);
+  }
+  Pointer get() const { return object_.get(); }
+
+ private:
+  std::unique_ptr<std::remove_pointer_t<Pointer>, Destroy<destroy>> object_;
+};
+using Handle = Owned<cudnnHandle_t, cudnnCreate, cudnnDestroy>;
+using TensorDescriptor = Owned<cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
+using FilterDescriptor = Owned<cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor>;
+using ConvolutionDescriptor =
+    Owned<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
+
+constexpr cudnnDataType_t type_of(Number number) {
+  constexpr std::array types = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF};
+  return types[static_cast<std::size_t>(number)];
+}
+
+// Of what the products are computed, the best first.
+std::span<const cudnnMathType_t> math_of(Number number) {
+  static constexpr std::array exact = {CUDNN_FMA_MATH};
+  static constexpr std::array half = {CUDNN_TENSOR_OP_MATH, CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
+  if (number == Number::f32) return exact;
+  return half;
+}
+
+int to_int(std::size_t length) {
+  if (length > INT_MAX) fail(ErrorKind::usage, "conv2d: a length of {}; cuDNN takes fewer than 2^31", length);
+  return static_cast<int>(length);
+}
+
+// (N,Y,X,C).
+void describe(const TensorDescriptor& tensor, Number number, std::size_t n, std::size_t rows, std::size_t columns,
+              std::size_t channels) {
+  (void)to_int(n * rows * columns * channels);  // it counts elements with an int too
+  check_dnn(cudnnSetTensor4dDescriptor(tensor.get(), CUDNN_TENSOR_NHWC, type_of(number), to_int(n), to_int(channels),
+                                       to_int(rows), to_int(columns)),
+            "describing a tensor");
+}
+
+enum class Pass { forward, backward_data, backward_weights };
+
+struct Plan {
+  TensorDescriptor x, y;
+  FilterDescriptor w;
+  ConvolutionDescriptor convolution;
+  int algorithm = 0;
+  std::size_t workspace_bytes = 0;
+
+  explicit Plan(const Convolution& c) {
+    describe(x, c.number, c.images, c.rows, c.columns, c.inputs);
+    describe(y, c.number, c.images, c.out_rows, c.out_columns, c.outputs);
+    check_dnn(cudnnSetFilter4dDescriptor(w.get(), type_of(c.number), CUDNN_TENSOR_NHWC, to_int(c.outputs), to_int(c.inputs),
+                                         to_int(c.kernel_rows), to_int(c.kernel_columns)),
+              "describing weights");
+    const int padding = to_int(c.padding);
+    const int stride = to_int(c.stride);
+    check_dnn(cudnnSetConvolution2dDescriptor(convolution.get(), padding, padding, stride, stride, 1, 1,
+                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+              "describing a convolution");
+  }
+};
+
+// What the library calls the parts of a pass: its answers, its heuristics, and the size of a workspace.
+struct Forward {
+  using Found = cudnnConvolutionFwdAlgoPerf_t;
+  using Algorithm = cudnnConvolutionFwdAlgo_t;
+  static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int most, int* count, Found* found) {
+    return cudnnGetConvolutionForwardAlgorithm_v7(handle, p.x.get(), p.w.get(), p.convolution.get(), p.y.get(), most, count,
+                                                  found);
+  }
+  static cudnnStatus_t size(cudnnHandle_t handle, const Plan& p, Algorithm algorithm, std::size_t* bytes) {
+    return cudnnGetConvolutionForwardWorkspaceSize(handle, p.x.get(), p.w.get(), p.convolution.get(), p.y.get(), algorithm,
+                                                   bytes);
+  }
+};
+struct BackwardData {
+  using Found = cudnnConvolutionBwdDataAlgoPerf_t;
+  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
+  static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int most, int* count, Found* found) {
+    return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, p.w.get(), p.y.get(), p.convolution.get(), p.x.get(), most,
+                                                       count, found);
+  }
+  static cudnnStatus_t size(cudnnHandle_t handle, const Plan& p, Algorithm algorithm, std::size_t* bytes) {
+    return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, p.w.get(), p.y.get(), p.convolution.get(), p.x.get(), algorithm,
+                                                        bytes);
+  }
+};
+struct BackwardWeights {
+  using Found = cudnnConvolutionBwdFilterAlgoPerf_t;
+  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
+  static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int most, int* count, Found* found) {
+    return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, p.x.get(), p.y.get(), p.convolution.get(), p.w.get(), most,
+                                                         count, found);
+  }
+  static cudnnStatus_t size(cudnnHandle_t handle, const Plan& p, Algorithm algorithm, std::size_t* bytes) {
+    return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, p.x.get(), p.y.get(), p.convolution.get(), p.w.get(),
+                                                          algorithm, bytes);
+  }
+};
+
+constexpr std::size_t most_workspace = std::size_t{1} << 30U;
+constexpr std::size_t most_plans = 512;
+
+// Sets the plan's algorithm, its workspace and the kind of products; false if none will do.
+template <typename Api>
+bool choose(cudnnHandle_t handle, cudnnMathType_t math, Plan& plan) {
+  check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), math), "describing a convolution");
+  std::array<typename Api::Found, 16> found = {};
+  int count = 0;
+  if (Api::find(handle, plan, static_cast<int>(found.size()), &count, found.data()) != CUDNN_STATUS_SUCCESS) return false;
+  for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {
+    if (each.status != CUDNN_STATUS_SUCCESS || each.determinism != CUDNN_DETERMINISTIC) continue;
+    if (math == CUDNN_FMA_MATH && each.mathType != CUDNN_FMA_MATH) continue;
+    check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), each.mathType), "describing a convolution");
+    if (Api::size(handle, plan, each.algo, &plan.workspace_bytes) != CUDNN_STATUS_SUCCESS) continue;
+    if (plan.workspace_bytes > most_workspace) continue;
+    plan.algorithm = each.algo;
+    return true;
+  }
+  return false;
+}
+
+template <typename Api>
+Plan make_plan(cudnnHandle_t handle, const Convolution& c) {
+  Plan plan(c);
+  for (const cudnnMathType_t math : math_of(c.number)) {
+    if (choose<Api>(handle, math, plan)) return plan;
+  }
+  fail(ErrorKind::internal,
+       "cuDNN has no deterministic algorithm for images ({}, {}, {}, {}), weights ({}, {}, {}, {}), stride {}, padding {}",
+       c.images, c.rows, c.columns, c.inputs, c.outputs, c.inputs, c.kernel_rows, c.kernel_columns, c.stride, c.padding);
+}
+
+CacheKey key_of(Pass pass, const Convolution& c) {
+  const std::uint64_t what = static_cast<std::uint64_t>(pass) << 8U | static_cast<std::uint64_t>(c.number);
+  return {what, c.images, c.rows, c.columns, c.inputs, c.outputs, c.kernel_rows, c.kernel_columns, c.stride, c.padding};
+}
+
+}  // namespace
+
+struct Dnn::State {
+  explicit State(Runtime& runtime) : plans(most_plans), workspace(runtime) {
+    check_dnn(cudnnSetStream(handle.get(), runtime.stream()), "choosing the stream");
+  }
+
+  template <typename Api>
+  const Plan& plan(Pass pass, const Convolution& c) {
+    return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle.get(), c); });
+  }
+
+  Handle handle;
+  LruCache<Plan> plans;
+  Scratch workspace;
+};
+
+namespace {
+
+constexpr float one = 1;
+constexpr float zero = 0;
+
+}  // namespace
+
+Dnn::Dnn(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
+Dnn::~Dnn() = default;
+
+void Dnn::forward(const Convolution& convolution, const void* x, const void* w, void* y) {
+  const Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
+  check_dnn(cudnnConvolutionForward(state_->handle.get(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
+                                    static_cast<Forward::Algorithm>(plan.algorithm),
+                                    state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.y.get(), y),
+            "a convolution");
+}
+
+void Dnn::backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx) {
+  const Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
+  check_dnn(
+      cudnnConvolutionBackwardData(state_->handle.get(), &one, plan.w.get(), w, plan.y.get(), dy, plan.convolution.get(),
+                                   static_cast<BackwardData::Algorithm>(plan.algorithm),
+                                   state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.x.get(), dx),
+      "a convolution's gradient of images");
+}
+
+void Dnn::backward_weights(const Convolution& convolution, const void* x, const void* dy, void* dw) {
+  const Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
+  check_dnn(cudnnConvolutionBackwardFilter(state_->handle.get(), &one, plan.x.get(), x, plan.y.get(), dy,
+                                           plan.convolution.get(), static_cast<BackwardWeights::Algorithm>(plan.algorithm),
+                                           state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero,
+                                           plan.w.get(), dw),
+            "a convolution's gradient of weights");
+}
+
+}  // namespace bitloom::nn::cuda
