@@ -338,12 +338,13 @@ void Stage::report_sums(bool statistics) {
 void Stage::compute(bool weights) {
   choose_images();
   for (LayerState& state : states_) state.sums.clear();
+  run_forward();
+  Clock::time_point clock = Clock::now();
   const auto poll = [&] {
     if (exchange_ != nullptr) exchange_->poll();
+    lap(clock, result_.times.reduce);
   };
-  run_forward();
   poll();
-  Clock::time_point clock = Clock::now();
   run_heads();
   lap(clock, result_.times.head);
   poll();

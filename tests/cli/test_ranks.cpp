@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/metrics.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -59,6 +61,35 @@ TEST_CASE("a host without images gets them from rank 0, and from its cache the n
   const Outcome none = run_ranks(folder.path(), 2, training("nowhere", "none"));
   CHECK(none.code == run_program(folder.path(), training("nowhere", "none")).code);
   CHECK(has(none.err, "nowhere"));
+}
+
+TEST_CASE("the metrics of sparse messages tell where the time of an update goes", "[train]") {
+  const TempDir folder;
+  Args args = with(quick_training("run"), {"--exchange", "sparse", "--workers", "6", "--bytes-per-update", "1KiB"});
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "2";
+  const Outcome outcome = run_ranks(folder.path(), 3, args);
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  nlohmann::json epoch;  // the last one: the first also looks for thresholds to begin with
+  for (const nlohmann::json& line : read_metrics(folder / "run/metrics.jsonl")) {
+    if (line["event"] == "epoch") epoch = line;
+  }
+  const nlohmann::json& rows = epoch["exchange"]["seconds_per_update"];
+  INFO(epoch.dump(1));
+  const auto sum = [](const nlohmann::json& row) {
+    return row["compute"].get<double>() + row["encode"].get<double>() + row["update"].get<double>() + row["wait"].get<double>();
+  };
+  const double seconds = 32 / epoch["images_per_second"].get<double>();  // of an update, all told
+  CHECK(sum(rows["root"]) < 1.05 * seconds);
+  CHECK(sum(rows["root"]) > 0.4 * seconds);
+  for (const char* who : {"root", "mean", "busiest"}) {
+    INFO(who);
+    CHECK(rows[who]["compute"] > 0);
+    CHECK(rows[who]["encode"] > 0);
+    CHECK(rows[who]["update"] > 0);
+  }
+  CHECK(rows["mean"]["wait"] >= rows["busiest"]["wait"]);
+  CHECK(rows["mean"]["wait"] > 0);
 }
 
 TEST_CASE("variants that are spread over ranks are those that one process trains", "[train]") {
