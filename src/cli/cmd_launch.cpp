@@ -17,11 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The value of --out in a command line, "" if it is not there.
-std::string out_of(std::span<const std::string> args) {
+// The value of an option ("--out") in a command line, "" if it is not there.
+std::string value_of(std::span<const std::string> args, const std::string& option) {
   for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--out" && i + 1 < args.size()) return args[i + 1];
-    if (args[i].starts_with("--out=")) return args[i].substr(6);
+    if (args[i] == option && i + 1 < args.size()) return args[i + 1];
+    if (args[i].starts_with(option + "=")) return args[i].substr(option.size() + 1);
   }
   return "";
 }
@@ -37,7 +37,7 @@ std::string this_program() {
 
 int launch(Session& session, std::span<const std::string> args) {
   SupervisorOptions supervisor;
-  std::string hostfile, notice;
+  std::string hostfile;
   Options options(
       "bitloom launch [options] -- train binary --out FOLDER [options]",
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
@@ -53,7 +53,9 @@ int launch(Session& session, std::span<const std::string> args) {
   options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
   options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
   options.text("interface", supervisor.interface, "NAME", "the network interface that messages take; without it any");
-  options.text("notice-command", notice, "COMMAND", "of `train binary`: how a host learns that it is about to be taken away");
+  options.text("notice-command", supervisor.notice, "COMMAND",
+               "a shell command that ends with 0 on a host that is about to be taken away: the run stops at a checkpoint and "
+               "goes on without the host for as long as the command says so");
   options.group("Patience");
   options.number("deadline", supervisor.deadline_seconds, 0.1, 1e6,
                  "seconds without a sign of life (at first a minute more) after which the processes count as hanging, and are "
@@ -72,7 +74,7 @@ int launch(Session& session, std::span<const std::string> args) {
   if (program.size() < 2 || program[0] != "train") {
     fail(ErrorKind::usage, "launch: expected `-- train binary ...` behind its options, got '{}'", fmt::join(program, " "));
   }
-  const std::string out = out_of(program);
+  const std::string out = value_of(program, "--out");
   if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER behind `-- train binary`, to find the run again");
   const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
   if (std::any_of(program.begin(), program.end(), searches)) {
@@ -82,7 +84,11 @@ int launch(Session& session, std::span<const std::string> args) {
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
-  if (!notice.empty()) supervisor.program.insert(supervisor.program.end(), {"--notice-command", notice});
+  if (!supervisor.notice.empty()) {
+    supervisor.program.insert(supervisor.program.end(), {"--notice-command", supervisor.notice});
+  } else {
+    supervisor.notice = value_of(program, "--notice-command");
+  }
   if (!hostfile.empty()) supervisor.hosts = read_hostfile(hostfile);
   supervisor.stop = [] { return stop_requested(); };
   catch_stop_signals();

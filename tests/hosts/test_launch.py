@@ -110,6 +110,26 @@ class Launch(unittest.TestCase):
         self.finish(process, epochs)
         print("\nhost dies, host joins: back at work after", self.recovered(), "s")
 
+    def test_a_host_that_is_about_to_be_taken_away(self):
+        epochs = 60
+        notice = self.folder / "notice"
+        # Hosts know their names only.
+        process = self.launch(epochs, "--notice-command", f"grep -qsx $(hostname) '{notice}'")
+        self.wait_for_steps()
+        notice.write_text("host-" + self.hosts.addresses[2].replace(".", "-") + "\n")
+        self.wait(lambda: len(self.events("start")) == 2)
+        self.assertEqual(self.events("start")[1]["processes"], 3)
+        self.assertEqual([event["host"] for event in self.events("leaving")], [self.hosts.addresses[2]])
+        self.wait_for_steps(1)
+        time.sleep(3)  # it is asked again and again, and still leaves
+        self.assertEqual(len(self.events("start")), 2, self.output())
+        notice.unlink()
+        self.wait(lambda: len(self.events("start")) == 3)
+        self.assertEqual(self.events("start")[2]["processes"], 4)
+        self.finish(process, epochs)
+        self.assertEqual(sum(event["steps"] for event in self.events("recompute")), 0)
+        print("\nhost has a notice, and keeps it for a while: back at work after", self.recovered(), "s")
+
     def test_a_link_is_cut(self):
         epochs = 60
         process = self.launch(epochs)
