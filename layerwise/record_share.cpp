@@ -14,7 +14,13 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::uint64_t message_bytes = std::uint64_t{256} << 10U;  // a quarter of a second on 10 Mbit/s
+// A round of messages has as many bytes as a host gets in this time: so much that latency hardly shows, and so little that a
+// wrong beginning costs little.
+constexpr double round_seconds = 0.5;
+constexpr double first_round = 0x1p16, largest_round = 0x1p23;  // bytes
+// The first messages are small, and connections are slow at first: a rate counts only when it has stopped growing by more than
+// this, unless it would have to be so many times as high.
+constexpr double settled = 1.25, hopeless = 50;
 
 // A bit per rank and record.
 class BitTable {
@@ -62,9 +68,13 @@ class Sharing {
   std::vector<RecordShare> run() {
     if (ranks_ == 1 || !find_files() || !find_ways()) return {};
     estimate_computing();
-    active_.assign(ranks_, false);
-    for (const Way& way : ways_) active_[way.to] = true;
-    while (std::find(active_.begin(), active_.end(), true) != active_.end()) {
+    round_.assign(ranks_, 0);
+    ways_to_.assign(ranks_, 0);
+    for (const Way& way : ways_) {
+      round_[way.to] = static_cast<std::int64_t>(first_round);
+      ++ways_to_[way.to];
+    }
+    while (std::any_of(round_.begin(), round_.end(), [](std::int64_t bytes) { return bytes != 0; })) {
       pass_messages();
       go_on();
       if (needs_.alive) needs_.alive();
@@ -158,31 +168,53 @@ class Sharing {
     rows_[own_].compute_seconds = static_cast<double>(rows_[own_].elsewhere) * needs_.compute_seconds() / sharers_[own_];
   }
 
-  // A message along each way that is in use.
+  // A message along each way that is in use. They are asked for, so that who gets them knows how long they take.
   void pass_messages() {
     const Clock::time_point start = Clock::now();
+    round_bytes_ = 0;
+    std::size_t asked = 0, to_send = 0;
     for (const Way& way : ways_) {
-      if (way.from == own_ && active_[way.to]) send(way);
+      if (message(way) == 0) continue;
+      if (way.from == own_) ++to_send;
+      if (way.to != own_) continue;
+      ++asked;
+      comm_.send(static_cast<int>(way.from), {std::byte{0}});
     }
-    for (const Way& way : ways_) {
-      if (way.to == own_ && active_[own_]) receive(way);
-    }
-    if (active_[own_]) rows_[own_].seconds += seconds_since(start);
-    for (Way& way : ways_) {
-      if (active_[way.to]) way.done += message(way);
-    }
-    comm_.wait_until([&] { return comm_.sends_finished(); }, "outputs of frozen layers");
+    const auto look = [&] {
+      for (const Way& way : ways_) {
+        if (way.from != own_ && way.to != own_) continue;
+        const std::size_t other = way.from == own_ ? way.to : way.from;
+        const auto bytes = comm_.try_receive(static_cast<int>(other));
+        if (!bytes) continue;
+        const bool is_question = bytes->size() == 1;
+        const Way& meant = is_question ? way_between(own_, other) : way_between(other, own_);
+        if (is_question) {
+          send(meant);
+        } else {
+          receive(meant, *bytes);
+        }
+        --(is_question ? to_send : asked);
+        if (!is_question && asked == 0) round_took_ = seconds_since(start);
+      }
+      return asked == 0 && to_send == 0 && comm_.sends_finished();
+    };
+    comm_.wait_until(look, "outputs of frozen layers");
+    for (Way& way : ways_) way.done += message(way);
   }
 
+  const Way& way_between(std::size_t from, std::size_t to) const {
+    return *std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.from == from && way.to == to; });
+  }
   std::uint64_t record_bytes() const { return 8 * (1 + words_); }
   // The records of the next one.
   std::size_t message(const Way& way) const {
-    return std::min<std::size_t>(way.records.size() - way.done, std::max<std::uint64_t>(1, message_bytes / record_bytes()));
+    if (round_[way.to] == 0) return 0;
+    const auto most = static_cast<std::uint64_t>(round_[way.to]) / ways_to_[way.to] / record_bytes();
+    return std::min<std::size_t>(way.records.size() - way.done, std::max<std::uint64_t>(1, most));
   }
 
   void send(const Way& way) {
     const std::size_t count = message(way);
-    if (count == 0) return;
     std::vector<std::uint64_t> records(count * (1 + words_));
     for (std::size_t k = 0; k < count; ++k) {
       const auto record = std::span(records).subspan(k * (1 + words_), 1 + words_);
@@ -193,11 +225,9 @@ class Sharing {
     comm_.send(static_cast<int>(way.to), std::move(bytes));
   }
 
-  void receive(const Way& way) {
+  void receive(const Way& way, const std::vector<std::byte>& bytes) {
     const std::size_t count = message(way);
-    if (count == 0) return;
-    const std::vector<std::byte> bytes = comm_.receive(static_cast<int>(way.from));
-    bytes_ += bytes.size();
+    round_bytes_ += bytes.size();
     std::vector<std::uint64_t> record(1 + words_);
     const std::size_t size = record.size() * sizeof record[0];
     for (std::size_t k = 0; k < count && (k + 1) * size <= bytes.size(); ++k) {
@@ -212,17 +242,23 @@ class Sharing {
     for (const Way& way : ways_) {
       if (way.to == own_) left += way.records.size() - way.done;
     }
-    bool more = false;
-    if (active_[own_]) {
-      RecordShare& row = rows_[own_];
-      row.bytes_per_second = static_cast<double>(bytes_) / std::max(row.seconds, 1e-9);
-      const double sending = static_cast<double>(left * record_bytes()) / row.bytes_per_second;
-      const auto all = static_cast<double>(row.elsewhere);
-      if (row.send_seconds == 0) row.send_seconds = all * static_cast<double>(record_bytes()) / row.bytes_per_second;
-      more = left > 0 && sending < row.compute_seconds * static_cast<double>(left) / all;
-    }
-    const std::vector<std::int64_t> going = all_of(comm_, more ? 1 : 0);
-    for (std::size_t r = 0; r < ranks_; ++r) active_[r] = going[r] != 0;
+    const std::int64_t next = round_[own_] != 0 ? next_round(left) : 0;
+    round_ = all_of(comm_, next);
+  }
+
+  // Its bytes; 0 for none.
+  std::int64_t next_round(std::uint64_t left) {
+    RecordShare& row = rows_[own_];
+    row.seconds += round_took_;
+    const double rate = static_cast<double>(round_bytes_) / std::max(round_took_, 1e-9);
+    const double before = row.bytes_per_second;
+    // What is left for the last round may be too little to tell.
+    if (left > 0 || before == 0) row.bytes_per_second = rate;
+    const auto all = static_cast<double>(row.elsewhere);
+    row.send_seconds = all * static_cast<double>(record_bytes()) / row.bytes_per_second;
+    const bool final = rate <= settled * before || hopeless * row.compute_seconds <= row.send_seconds;
+    if (left == 0 || (final && row.compute_seconds <= row.send_seconds)) return 0;
+    return static_cast<std::int64_t>(std::clamp(round_seconds * rate, first_round, largest_round));
   }
 
   // Collective: what concerns each file's rank, on all.
@@ -256,9 +292,11 @@ class Sharing {
   std::map<std::size_t, int> sharers_;  // how many ranks have a keeper's file open
   std::uint64_t words_ = 0;
   std::vector<Way> ways_;
-  std::vector<RecordShare> rows_;  // by rank; what a rank measures is in its own
-  std::vector<bool> active_;       // files that still get records
-  std::uint64_t bytes_ = 0;        // received
+  std::vector<RecordShare> rows_;    // by rank; what a rank measures is in its own
+  std::vector<std::int64_t> round_;  // bytes that each rank gets in the next round; 0: none
+  std::vector<std::uint64_t> ways_to_;
+  std::uint64_t round_bytes_ = 0;  // received in this round,
+  double round_took_ = 0;          // in so many seconds
 };
 
 }  // namespace

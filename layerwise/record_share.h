@@ -35,9 +35,9 @@ struct RecordShare {
   double compute_seconds = 0;   // for computing them instead
 };
 
-// Collective: files that lack records get them from others. A host's first messages tell how fast its link is; it goes on for
-// as long as the rest would take longer to compute. A record that arrives damaged is left out. The result is the same on all
-// ranks: one row for each file that lacked what another had.
+// Collective: files that lack records get them from others. Messages grow until they tell how fast a host's link is; then it
+// goes on for as long as the rest would take longer to compute. A record that arrives damaged is left out. The result is the
+// same on all ranks: one row for each file that lacked what another had.
 std::vector<RecordShare> share_records(mpi::Comm& comm, const RecordNeeds& needs);
 
 }  // namespace bitloom::layerwise

@@ -119,7 +119,7 @@ TEST_CASE("records that are computed sooner than they come stay where they are",
   for (const RecordShare& row : rows) {
     CHECK(row.compute_seconds == 0);
     CHECK(row.received > 0);  // what told how fast they come
-    CHECK(row.received < records);
+    CHECK(row.received < records / 10);
   }
   CHECK(rows.size() == static_cast<std::size_t>(world().size() - 1));
   if (!world().is_root()) CHECK(host.held() < records);
