@@ -128,6 +128,23 @@ void RecordFile::write(std::uint64_t i, std::span<std::uint64_t> record) {
   }
 }
 
+bool RecordFile::accept(std::uint64_t i, std::span<std::uint64_t> record) {
+  if (record[0] == 0 || record[0] != checksum_of(i, record.subspan(1))) return false;
+  write(i, record);
+  return true;
+}
+
+bool RecordFile::seems_there(std::uint64_t i) const {
+  std::uint64_t checksum = 0;
+  return read_at(descriptor_, place_of(i), std::as_writable_bytes(std::span(&checksum, 1))) && checksum != 0;
+}
+
+std::uint64_t RecordFile::identity() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return 0;
+  return Hasher().update(std::uint64_t{status.st_dev}).update(std::uint64_t{status.st_ino}).finish().low;
+}
+
 RecordCounts RecordFile::take_counts() noexcept {
   return {read_.exchange(0), missing_.exchange(0), damaged_.exchange(0), written_.exchange(0)};
 }
@@ -136,9 +153,7 @@ double RecordFile::filled_share(std::uint64_t samples) const {
   const std::uint64_t looks = std::min(samples, records_);
   std::uint64_t found = 0;
   for (std::uint64_t s = 0; s < looks; ++s) {
-    std::uint64_t checksum = 0;
-    const bool got = read_at(descriptor_, place_of(s * records_ / looks), std::as_writable_bytes(std::span(&checksum, 1)));
-    found += got && checksum != 0 ? 1 : 0;
+    found += seems_there(s * records_ / looks) ? 1 : 0;
   }
   return looks == 0 ? 0.0 : static_cast<double>(found) / static_cast<double>(looks);
 }

@@ -55,6 +55,12 @@ class RecordFile {
   // Stores record[1] and what follows, and sets record[0]. A failure is remembered in error(), and nothing more is written:
   // what is missing will be computed again.
   void write(std::uint64_t i, std::span<std::uint64_t> record);
+  // Stores a record as another file of the same key has it, checksum included. False if that does not match.
+  bool accept(std::uint64_t i, std::span<std::uint64_t> record);
+  // Whether record i has a checksum, right or wrong.
+  bool seems_there(std::uint64_t i) const;
+  // The same for all processes of a host that have the file open, and for no other file there.
+  std::uint64_t identity() const;
   // The errno of the first write that failed, 0 if none did.
   int error() const noexcept { return error_; }
 

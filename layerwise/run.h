@@ -61,6 +61,7 @@ class Run {
   bool plan_inputs(const Stage& stage);
   std::string inputs_key(const Stage& stage) const;
   void place_inputs(Stage& stage);
+  void share_inputs(Stage& stage, RecordFile* records);
   nlohmann::json report_inputs(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
   void save_trained(TensorFile& file) const;

@@ -1,9 +1,12 @@
+#include <omp.h>
+
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "layerwise/record_share.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -117,7 +120,38 @@ void Run::place_inputs(Stage& stage) {
   } else if (!all) {
     progress_.line("cache: not every process has one; those without recompute the outputs of frozen layers");
   }
+  share_inputs(stage, records.get());
   stage.inputs().use(std::move(records));
+}
+
+// Collective: what hosts lack of the records, they get from others where that is faster than to compute it.
+void Run::share_inputs(Stage& stage, RecordFile* records) {
+  const std::vector<std::uint64_t> reads = records == nullptr ? std::vector<std::uint64_t>{} : stage.records_to_read();
+  const auto compute_seconds = [&] {
+    try {
+      const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
+      return stage.inputs().measure(*probe, false).compute_seconds / omp_get_max_threads();
+    } catch (const Error&) {
+      return 0.0;  // a device that stores nothing: what would come is not kept
+    }
+  };
+  const auto alive = [&] { mark_progress(stage.step_number(), true); };
+  const std::vector<RecordShare> shares = share_records(comm_, {records, reads, compute_seconds, alive});
+  if (records != nullptr) records->take_counts();  // not those of training
+  if (shares.empty()) return;
+  const std::vector<std::string> names = mpi::host_names(comm_);
+  for (const RecordShare& share : shares) {
+    if (!comm_.is_root()) continue;
+    const char* left = share.received == 0                ? "all are recomputed"
+                       : share.received < share.elsewhere ? "the others are recomputed"
+                                                          : "all there is";
+    progress_.line(fmt::format(
+        "{}: rank {} on host {} lacks {} outputs of frozen layers, of which others have {}: at {}/s {} to get, {} to compute; "
+        "got {} in {}, {}",
+        stage.spec().name, share.rank, names[static_cast<std::size_t>(share.rank)], share.missing, share.elsewhere,
+        format_bytes(static_cast<std::uint64_t>(share.bytes_per_second)), format_duration(share.send_seconds),
+        format_duration(share.compute_seconds), share.received, format_duration(share.seconds), left));
+  }
 }
 
 // Collective: what all ranks did with records since the last call, for the metrics; says what is amiss.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/text.h"
 #include "layerwise/run.h"
@@ -29,28 +30,90 @@ Classifier Run::classifier(const std::vector<std::string>& voters, const Views& 
   return Classifier(kernels_, result_.model.encoder, result_.model.layers, heads, head_layers, views);
 }
 
+namespace {
+
+// What each rank did in the sparse exchange of an epoch.
+class RankTable {
+ public:
+  enum Column { sent_up, sent_down, missed, compute_us, encode_us, update_us, wait_us, columns };
+
+  // Collective: `epoch` is this rank's.
+  RankTable(mpi::Comm& comm, const StepResult& epoch)
+      : ranks_(static_cast<std::size_t>(comm.size())), values_(ranks_ * columns) {
+    const auto mine = std::span(values_).subspan(static_cast<std::size_t>(comm.rank()) * columns, columns);
+    const auto microseconds = [](double seconds) { return static_cast<std::int64_t>(1e6 * seconds); };
+    const mpi::TreeCounts& tree = epoch.exchange.tree;
+    mine[sent_up] = static_cast<std::int64_t>(tree.sent_up);
+    mine[sent_down] = static_cast<std::int64_t>(tree.sent_down);
+    mine[missed] = static_cast<std::int64_t>(tree.missed);
+    mine[compute_us] = microseconds(epoch.times.computing());
+    const double encode = epoch.exchange.encode + tree.merge;
+    mine[encode_us] = microseconds(encode);
+    mine[update_us] = microseconds(std::max(0.0, epoch.times.reduce + epoch.times.update - encode - tree.wait));
+    mine[wait_us] = microseconds(tree.wait);
+    comm.sum(std::span(values_));
+  }
+
+  std::size_t ranks() const { return ranks_; }
+  std::vector<std::int64_t> column(Column c) const {
+    std::vector<std::int64_t> values;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) values.push_back(values_[rank * columns + c]);
+    return values;
+  }
+  // Seconds per update: of rank 0, the mean over ranks, and of the rank that waits least, for which the others wait.
+  Json seconds_per_update(std::uint64_t updates) const {
+    const std::vector<std::int64_t> waits = column(wait_us);
+    const auto busiest = static_cast<std::size_t>(std::min_element(waits.begin(), waits.end()) - waits.begin());
+    const auto split = [&](std::size_t first, std::size_t count) {
+      const auto part = [&](Column c) {
+        const std::vector<std::int64_t> all = column(c);
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
+        const double sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
+        return 1e-6 * sum / static_cast<double>(count * std::max<std::uint64_t>(updates, 1));
+      };
+      return Json{
+          {"compute", part(compute_us)}, {"encode", part(encode_us)}, {"update", part(update_us)}, {"wait", part(wait_us)}};
+    };
+    Json seconds = {{"root", split(0, 1)}, {"mean", split(0, ranks_)}, {"busiest", split(busiest, 1)}};
+    seconds["busiest"]["rank"] = busiest;
+    return seconds;
+  }
+  // Of each level of the tree, the root's first.
+  Json levels(int fan_in) const {
+    Json levels = Json::array();
+    for (std::size_t rank = 0; rank < ranks_ && ranks_ > 1; ++rank) {
+      const mpi::Tree tree(static_cast<int>(rank), static_cast<int>(ranks_), fan_in);
+      if (levels.size() <= static_cast<std::size_t>(tree.level()))
+        levels.push_back({{"ranks", 0}, {"sent_up", 0}, {"sent_down", 0}});
+      Json& level = levels.back();
+      level["ranks"] = level["ranks"].get<std::size_t>() + 1;
+      level["sent_up"] = level["sent_up"].get<std::int64_t>() + values_[rank * columns + sent_up];
+      level["sent_down"] = level["sent_down"].get<std::int64_t>() + values_[rank * columns + sent_down];
+    }
+    return levels;
+  }
+  Json to_json() const {
+    return {{"sent_up", column(sent_up)},
+            {"sent_down", column(sent_down)},
+            {"missed", column(missed)},
+            {"compute_microseconds", column(compute_us)},
+            {"encode_microseconds", column(encode_us)},
+            {"update_microseconds", column(update_us)},
+            {"wait_microseconds", column(wait_us)}};
+  }
+
+ private:
+  std::size_t ranks_;
+  std::vector<std::int64_t> values_;  // (ranks, columns)
+};
+
+}  // namespace
+
 // Collective: what sparse messages cost in an epoch. Adds the main figures to `text`.
 Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::string& text) {
-  // One row per rank.
-  enum Column { sent_up, sent_down, missed, compute_us, encode_us, wait_us, columns };
   const mpi::ExchangeCounts& counts = epoch.exchange;
-  const auto ranks = static_cast<std::size_t>(comm_.size());
-  std::vector<std::int64_t> table(ranks * columns);
-  const auto mine = std::span(table).subspan(static_cast<std::size_t>(comm_.rank()) * columns, columns);
-  const auto microseconds = [](double seconds) { return static_cast<std::int64_t>(1e6 * seconds); };
-  mine[sent_up] = static_cast<std::int64_t>(counts.tree.sent_up);
-  mine[sent_down] = static_cast<std::int64_t>(counts.tree.sent_down);
-  mine[missed] = static_cast<std::int64_t>(counts.tree.missed);
-  mine[compute_us] = microseconds(epoch.times.computing());
-  mine[encode_us] = microseconds(counts.encode);
-  mine[wait_us] = microseconds(counts.tree.wait);
-  comm_.sum(std::span(table));
-  const auto column = [&](Column c) {
-    std::vector<std::int64_t> values;
-    for (std::size_t rank = 0; rank < ranks; ++rank) values.push_back(table[rank * columns + c]);
-    return values;
-  };
-  if (const std::vector<std::int64_t> late = column(missed);
+  const RankTable table(comm_, epoch);
+  if (const std::vector<std::int64_t> late = table.column(RankTable::missed);
       std::any_of(late.begin(), late.end(), [](auto n) { return n > 0; })) {
     const std::vector<std::string> names = mpi::host_names(comm_);
     for (std::size_t rank = 0; rank < names.size(); ++rank) {
@@ -60,16 +123,6 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
     }
   }
   if (!comm_.is_root()) return {};
-  Json levels = Json::array();
-  for (std::size_t rank = 0; rank < ranks && ranks > 1; ++rank) {
-    const mpi::Tree tree(static_cast<int>(rank), comm_.size(), options_.train.exchange.tree.fan_in);
-    if (levels.size() <= static_cast<std::size_t>(tree.level()))
-      levels.push_back({{"ranks", 0}, {"sent_up", 0}, {"sent_down", 0}});
-    Json& level = levels.back();
-    level["ranks"] = level["ranks"].get<std::size_t>() + 1;
-    level["sent_up"] = level["sent_up"].get<std::int64_t>() + table[rank * columns + sent_up];
-    level["sent_down"] = level["sent_down"].get<std::int64_t>() + table[rank * columns + sent_down];
-  }
   const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
   const double down = static_cast<double>(counts.answer_bytes) / std::max(1.0, static_cast<double>(counts.answers));
   const auto elements = static_cast<double>(counts.elements);
@@ -81,14 +134,9 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
           {"bytes_up_by_part", stage.bytes_by_part(counts)},
           {"dense_f32_bytes", 4 * elements / static_cast<double>(counts.worker_updates)},
           {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
-          {"levels", levels},
-          {"ranks",
-           {{"sent_up", column(sent_up)},
-            {"sent_down", column(sent_down)},
-            {"missed", column(missed)},
-            {"compute_microseconds", column(compute_us)},
-            {"encode_microseconds", column(encode_us)},
-            {"wait_microseconds", column(wait_us)}}}};
+          {"seconds_per_update", table.seconds_per_update(counts.updates)},
+          {"levels", table.levels(options_.train.exchange.tree.fan_in)},
+          {"ranks", table.to_json()}};
 }
 
 void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {

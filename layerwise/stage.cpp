@@ -256,6 +256,21 @@ void Stage::choose_images() {
   }
 }
 
+std::vector<std::uint64_t> Stage::records_to_read() const {
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  // By whole sums, every rank gets any image.
+  const auto [first, last] = options_.sparse ? workers_.on_rank(static_cast<std::size_t>(comm_.rank()), ranks)
+                                             : std::pair<std::size_t, std::size_t>(0, workers_.count());
+  const std::size_t begin = step_ / steps_per_epoch();
+  const std::size_t end = std::min(begin + inputs_->copies(), spec_.epochs);
+  std::vector<std::uint64_t> records;
+  for (const std::uint32_t image : workers_.images(first, last)) {
+    for (std::size_t epoch = begin; epoch < end; ++epoch) records.push_back(inputs_->record_of(image, epoch));
+  }
+  std::sort(records.begin(), records.end());
+  return records;
+}
+
 // Where one other layer sends all gradient, per cell, no map of gradients per pixel is needed.
 void Stage::find_cells(std::size_t t) {
   LayerState& state = states_[t];
@@ -338,12 +353,13 @@ void Stage::report_sums(bool statistics) {
 void Stage::compute(bool weights) {
   choose_images();
   for (LayerState& state : states_) state.sums.clear();
+  run_forward();
+  Clock::time_point clock = Clock::now();
   const auto poll = [&] {
     if (exchange_ != nullptr) exchange_->poll();
+    lap(clock, result_.times.reduce);
   };
-  run_forward();
   poll();
-  Clock::time_point clock = Clock::now();
   run_heads();
   lap(clock, result_.times.head);
   poll();

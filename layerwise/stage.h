@@ -85,6 +85,9 @@ class Stage {
   // Valid until the next step. Steps after the first few allocate no memory (but for sparse messages).
   const StepResult& step(const StepRequest& request = {});
 
+  // What this rank may read, until the stage ends, of the records of its inputs: ascending.
+  std::vector<std::uint64_t> records_to_read() const;
+
   StageInputs& inputs() { return *inputs_; }
   const StageInputs& inputs() const { return *inputs_; }
 

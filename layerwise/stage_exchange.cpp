@@ -110,7 +110,11 @@ void Stage::step_sparse() {
   for (const auto& trainer : trainers_) scales.push_back(trainer->unit());
   const bool last = step_ + 1 == total_steps();
   while (answered_ <= step_ && (last || answered_ + options_.exchange.staleness <= step_)) update_from_answer(answered_++);
-  if (last) exchange_->close();
+  if (last) {
+    Clock::time_point clock = Clock::now();
+    exchange_->close();
+    lap(clock, result_.times.reduce);
+  }
   result_.exchange = exchange_->take_counts();
 }
 

@@ -56,7 +56,7 @@ void StageInputs::compute(std::size_t image, std::size_t epoch, Workspace& space
 void StageInputs::load(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const {
   if (file_ == nullptr) return compute(image, epoch, space, times);
   Clock::time_point clock = Clock::now();
-  const std::uint64_t record = copy_of(image, epoch) * train_.size() + image;
+  const std::uint64_t record = record_of(image, epoch);
   const bool found = file_->read(record, space.record);
   lap(clock, times.prefix);
   if (found) return;

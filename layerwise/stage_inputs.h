@@ -52,6 +52,8 @@ class StageInputs {
   // Of all records together: copies() times the training images, and the words of each.
   std::uint64_t records() const { return copies() * train_.size(); }
   std::uint64_t record_words() const { return frozen_.words(); }
+  // Where that of an image in an epoch stands.
+  std::uint64_t record_of(std::size_t image, std::size_t epoch) const { return copy_of(image, epoch) * train_.size() + image; }
   // Their name, given the hash of the training set: everything that they depend on.
   Hash128 records_hash(const std::string& data_hash) const;
   // Takes records from `file` from now on, and puts there what is missing. Null: computes always.

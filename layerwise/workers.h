@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,10 @@ class Workers {
   // The images (batch x minibatches of the epoch) of an epoch, minibatch by minibatch: each worker's own, in an order that is
   // random for every epoch of every stage. What does not fill a minibatch is left out.
   void order(std::uint64_t stage, std::size_t epoch, std::vector<std::uint32_t>& images);
+  // The images of workers first .. last.
+  std::span<const std::uint32_t> images(std::size_t first, std::size_t last) const {
+    return std::span(owned_).subspan(first_image(first), first_image(last) - first_image(first));
+  }
 
  private:
   std::size_t first_image(std::size_t w) const { return first_place(w) * images_ / batch_; }

@@ -15,6 +15,19 @@ namespace {
 // The update of the message that tells that a rank has no more.
 constexpr std::uint64_t end_mark = std::numeric_limits<std::uint64_t>::max();
 
+// Adds the seconds of its life to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) : total_(total) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { total_ += seconds_since(start_); }
+
+ private:
+  double& total_;
+  Clock::time_point start_ = Clock::now();
+};
+
 }  // namespace
 
 void check(const TreeOptions& options) {
@@ -31,6 +44,7 @@ TreeCounts& TreeCounts::operator+=(const TreeCounts& other) {
   sent_up += other.sent_up;
   sent_down += other.sent_down;
   missed += other.missed;
+  merge += other.merge;
   wait += other.wait;
   return *this;
 }
@@ -52,7 +66,28 @@ void BundleTree::send_up(Bundle bundle) {
   comm_.send(tree_.parent(), std::move(bytes));
 }
 
+// What arrives meanwhile is decoded, which is no waiting.
+template <typename F>
+void BundleTree::wait(F&& f) {
+  const Clock::time_point start = Clock::now();
+  const double before = counts_.merge;
+  f();
+  counts_.wait += std::max(0.0, seconds_since(start) - (counts_.merge - before));
+}
+
+void BundleTree::wait_until(const std::function<bool()>& done, const char* what) {
+  wait([&] {
+    comm_.wait_until(
+        [&] {
+          look();
+          return done();
+        },
+        what);
+  });
+}
+
 void BundleTree::take_in(int child, const std::vector<std::byte>& message) {
+  const Stopwatch stopwatch(counts_.merge);
   Bundle bundle = from_message(message);
   if (bundle.update == end_mark) {
     ++ended_;
@@ -86,6 +121,7 @@ void BundleTree::take_late(Bundle bundle) {
 }
 
 void BundleTree::take_answer(std::vector<std::byte> message) {
+  const Stopwatch stopwatch(counts_.merge);
   for (const int child : tree_.children()) {
     counts_.sent_down += message.size();
     comm_.send(child, message);
@@ -94,6 +130,10 @@ void BundleTree::take_answer(std::vector<std::byte> message) {
 }
 
 void BundleTree::poll() {
+  wait([&] { look(); });
+}
+
+void BundleTree::look() {
   for (const int child : tree_.children()) {
     while (const auto message = comm_.try_receive(child)) take_in(child, *message);
   }
@@ -116,13 +156,12 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   const auto enough = static_cast<std::size_t>(std::ceil(options_.quorum * static_cast<double>(all_) - 1e-9));
   const Clock::time_point start = Clock::now();
   const auto complete = [&] {
-    poll();
     if (parts.workers >= below_) return true;
     if (options_.quorum < 1 && !is_root() && has_answer(update)) return true;
     return options_.quorum < 1 && seconds_since(start) >= deadline() && (!is_root() || parts.workers >= enough);
   };
-  if (waits) comm_.wait_until(complete, "exchange of gradients");
-  counts_.wait += seconds_since(start);
+  if (waits) wait_until(complete, "exchange of gradients");
+  const Stopwatch stopwatch(counts_.merge);
   next_ = update + 1;
   Bundle merged = merge(std::move(parts.bundles));
   merged.update = update;
@@ -141,34 +180,25 @@ bool BundleTree::is_answered(std::uint64_t update) {
 }
 
 void BundleTree::settle(std::uint64_t update) {
-  const auto here = [&] {
-    poll();
-    return is_root() || has_answer(update);
-  };
-  comm_.wait_until(here, "exchange of weight changes");
+  const double waited = counts_.wait;
+  const auto here = [&] { return is_root() || has_answer(update); };
+  wait_until(here, "exchange of weight changes");
   // With a quorum nobody need receive what this rank sent up too late.
   if (options_.quorum == 1) finish_sends();
+  counts_.wait = waited;  // this was between updates
 }
 
 // What others send may have to be received before they receive.
 void BundleTree::finish_sends() {
-  const auto gone = [&] {
-    poll();
-    return comm_.sends_finished();
-  };
-  comm_.wait_until(gone, "exchange between ranks");
+  const auto gone = [&] { return comm_.sends_finished(); };
+  wait_until(gone, "exchange between ranks");
 }
 
 Bundle BundleTree::next_answer() {
-  const Clock::time_point start = Clock::now();
   if (!is_root()) {
-    const auto arrived = [&] {
-      poll();
-      return !answers_.empty();
-    };
-    comm_.wait_until(arrived, "exchange of weight changes");
+    const auto arrived = [&] { return !answers_.empty(); };
+    wait_until(arrived, "exchange of weight changes");
   }
-  counts_.wait += seconds_since(start);
   if (answers_.empty()) fail(ErrorKind::internal, "exchange: the root has answered nothing");
   Bundle answer = std::move(answers_.front());
   answers_.pop_front();
@@ -177,11 +207,8 @@ Bundle BundleTree::next_answer() {
 
 void BundleTree::close() {
   if (options_.quorum < 1) {
-    const auto ended = [&] {
-      poll();
-      return ended_ == tree_.children().size();
-    };
-    comm_.wait_until(ended, "end of a stage");
+    const auto ended = [&] { return ended_ == tree_.children().size(); };
+    wait_until(ended, "end of a stage");
     if (!is_root()) {
       Bundle mark;
       mark.update = end_mark;

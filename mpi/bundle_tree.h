@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -37,7 +38,8 @@ struct TreeCounts {
   std::uint64_t sent_up = 0;    // bytes to the rank above
   std::uint64_t sent_down = 0;  // bytes to those below, together
   std::uint64_t missed = 0;     // updates that were answered before this rank's workers had finished, or begun
-  double wait = 0;              // seconds
+  double merge = 0;             // seconds of decoding, merging and encoding what passes,
+  double wait = 0;              // and of looking for the next of it, or waiting
   TreeCounts& operator+=(const TreeCounts& other);
 };
 
@@ -85,6 +87,10 @@ class BundleTree {
   void take_late(Bundle bundle);
   void take_answer(std::vector<std::byte> message);
   void send_up(Bundle bundle);
+  void look();
+  template <typename F>
+  void wait(F&& f);
+  void wait_until(const std::function<bool()>& done, const char* what);
   double deadline() const;
   bool has_answer(std::uint64_t update) const { return !answers_.empty() && answers_.back().update >= update; }
 

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 using Arguments = std::span<const std::string>;
 
-// The value of "--NAME" in a command line, "" if it is not there.
+// The value of an option ("--out") in a command line, "" if it is not there.
 std::string value_of(Arguments args, const std::string& option) {
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == option && i + 1 < args.size()) return args[i + 1];
@@ -94,7 +94,7 @@ std::string this_program() {
 
 int launch(Session& session, std::span<const std::string> args) {
   SupervisorOptions supervisor;
-  std::string hostfile, notice;
+  std::string hostfile;
   Options options(
       "bitloom launch [options] -- train binary|gpt --out FOLDER [options]",
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
@@ -111,7 +111,9 @@ int launch(Session& session, std::span<const std::string> args) {
   options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
   options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
   options.text("interface", supervisor.interface, "NAME", "the network interface that messages take; without it any");
-  options.text("notice-command", notice, "COMMAND", "of `train binary`: how a host learns that it is about to be taken away");
+  options.text("notice-command", supervisor.notice, "COMMAND",
+               "a shell command that ends with 0 on a host that is about to be taken away: the run stops at a checkpoint and "
+               "goes on without the host for as long as the command says so");
   options.group("Patience");
   options.number("deadline", supervisor.deadline_seconds, 0.1, 1e6,
                  "seconds without a sign of life (at first a minute more) after which the processes count as hanging, and are "
@@ -139,7 +141,11 @@ int launch(Session& session, std::span<const std::string> args) {
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
-  if (!notice.empty()) supervisor.program.insert(supervisor.program.end(), {"--notice-command", notice});
+  if (!supervisor.notice.empty()) {
+    supervisor.program.insert(supervisor.program.end(), {"--notice-command", supervisor.notice});
+  } else {
+    supervisor.notice = value_of(program, "--notice-command");
+  }
   if (!hostfile.empty()) supervisor.hosts = read_hostfile(hostfile);
   supervisor.has_begun = [&] { return kind.has_begun(supervisor.folder); };
   supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };

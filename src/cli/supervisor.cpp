@@ -12,11 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "cli/command.h"
 #include "cli/leftovers.h"
 #include "cli/mpirun_output.h"
+#include "cli/probe.h"
 #include "cli/process.h"
 #include "cli/signals.h"
 #include "core/clock.h"
@@ -85,8 +87,9 @@ class Supervisor {
     Clock::time_point start = Clock::now();
   };
 
-  std::vector<std::string> probe_command(const Host& host) const;
-  std::vector<Host> probe(const std::vector<Host>& hosts) const;
+  double patience(double limit) const { return limit + (options_.notice.empty() ? 0 : notice_seconds); }
+  std::vector<Host> probe();
+  bool stays(const Host& host, Presence presence);
   bool wait_for_hosts(const End& last);
   std::vector<std::string> mpirun_command() const;
   End watch();
@@ -105,7 +108,8 @@ class Supervisor {
   std::vector<Host> members_;          // of this start
   std::vector<Host> proven_;           // of the last one that came to a step
   std::vector<Host> excluded_;
-  std::vector<Probe> probes_;  // of hosts that are missing
+  std::set<std::string> leaving_;  // names of hosts that were so when they were asked last
+  std::vector<Probe> probes_;      // of hosts that are missing
   std::size_t starts_ = 0, barren_ = 0, recomputed_ = 0;
   std::optional<Clock::time_point> broken_;  // when the run stopped making steps
   std::string first_failure_;
@@ -135,23 +139,35 @@ bool Supervisor::pause(double seconds) const {
   return true;
 }
 
-std::vector<std::string> Supervisor::probe_command(const Host& host) const {
-  std::vector<std::string> command = {options_.agent};
-  if (fs::path(options_.agent).filename() == "ssh") {
-    command.insert(command.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"});
+// Whether a host that was asked can be used. Says so when it turns out to be leaving.
+bool Supervisor::stays(const Host& host, Presence presence) {
+  if (presence != Presence::leaving) {
+    leaving_.erase(host.name);
+    return presence == Presence::there;
   }
-  command.insert(command.end(), {host.name, "true"});
-  return command;
+  if (!leaving_.insert(host.name).second) return false;
+  event({{"event", "leaving"}, {"host", host.name}});
+  terminal_.print("launch: {} is about to be taken away: it is left out until that is over", host.name);
+  return false;
 }
 
-// The hosts that answer.
-std::vector<Host> Supervisor::probe(const std::vector<Host>& hosts) const {
+// The hosts that can be used now; none if this machine cannot.
+std::vector<Host> Supervisor::probe() {
+  // Rank 0 holds the accumulators and writes the checkpoints: it runs here, where nobody takes the machine away.
+  std::vector<Host> asked = {{"localhost", options_.hosts.empty() ? options_.local : 1}};
+  asked.insert(asked.end(), options_.hosts.begin(), options_.hosts.end());
   std::vector<std::vector<std::string>> commands;
-  for (const Host& host : hosts) commands.push_back(probe_command(host));
-  const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(starts_ == 0 ? probe_limit : quick_limit));
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    commands.push_back(probe_command(i == 0 ? "" : options_.agent, asked[i], options_.notice));
+  }
+  const double limit = patience(starts_ == 0 ? probe_limit : quick_limit);
+  const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(limit));
   std::vector<Host> live;
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    if (answers[i].code == 0 && !has(excluded_, hosts[i])) live.push_back(hosts[i]);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    Presence presence = presence_of(answers[i].code);
+    if (i == 0 && presence == Presence::absent) presence = Presence::there;  // it was too busy to say
+    if (stays(asked[i], presence) && !has(excluded_, asked[i])) live.push_back(asked[i]);
+    if (live.empty()) break;
   }
   return live;
 }
@@ -162,13 +178,7 @@ bool Supervisor::wait_for_hosts(const End& last) {
   if (last.progressed && last.killed) return true;
   const Clock::time_point start = Clock::now();
   for (bool told = false;; told = true) {
-    members_ = {{"localhost", options_.local}};
-    if (!options_.hosts.empty()) {
-      // Rank 0 holds the accumulators and writes the checkpoints: it runs here, where nobody takes the machine away.
-      const std::vector<Host> live = probe(options_.hosts);
-      members_ = {{"localhost", 1}};
-      members_.insert(members_.end(), live.begin(), live.end());
-    }
+    members_ = probe();
     if (processes() >= options_.min_workers) return true;
     if (seconds_since(start) > options_.patience_seconds) {
       first_failure_ = fmt::format("{} of at least {} processes have a host after {:.0f} s; {}", processes(),
@@ -229,7 +239,7 @@ void Supervisor::look_for_hosts(Clock::time_point& last) {
   for (const Host& host : options_.hosts) {
     if (has(members_, host) || has(excluded_, host)) continue;
     try {
-      probes_.push_back({host, Process(probe_command(host))});
+      probes_.push_back({host, Process(probe_command(options_.agent, host, options_.notice))});
     } catch (const Error&) {
       return;  // no process to spare now
     }
@@ -242,8 +252,8 @@ std::vector<Host> Supervisor::found_hosts() {
   std::vector<Probe> waiting;
   for (Probe& probe : probes_) {
     const std::optional<int> answer = probe.process.poll();
-    if (answer == 0) found.push_back(probe.host);
-    if (!answer && seconds_since(probe.start) < probe_limit) waiting.push_back(std::move(probe));
+    if (answer && stays(probe.host, presence_of(*answer))) found.push_back(probe.host);
+    if (!answer && seconds_since(probe.start) < patience(probe_limit)) waiting.push_back(std::move(probe));
   }
   probes_ = std::move(waiting);
   return found;

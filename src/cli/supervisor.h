@@ -20,6 +20,7 @@ struct SupervisorOptions {
   std::size_t min_workers = 1;       // processes without which it is not started
   std::string mpirun = "mpirun";
   std::string agent = "ssh";        // reaches hosts: AGENT HOST COMMAND
+  std::string notice;               // a shell command that ends with 0 on a host that is about to be taken away
   std::string interface;            // of the network that MPI takes; empty: any
   double deadline_seconds = 120;    // without a sign of life, after which its processes count as hanging
   double probe_seconds = 15;        // between looks for hosts that are missing

@@ -18,7 +18,6 @@ using nlohmann::json;
 // The parts of a step in the order in which they happen; others follow in the order of their names.
 constexpr std::array<std::string_view, 8> parts = {"data", "encode",   "prefix", "forward",
                                                    "head", "gradient", "reduce", "update"};
-
 // The objects of an array, nothing when the key is missing or something else.
 std::vector<json> objects(const json& object, const char* key) {
   std::vector<json> result;
@@ -46,6 +45,19 @@ StartEvent read_start(const json& line, const StartEvent& before) {
   start.validation_images = number(line, "validation_images");
   start.test_images = number(line, "test_images");
   return start;
+}
+
+std::optional<UpdateTimes> read_update_times(const json& exchange, std::string_view who) {
+  const auto rows = exchange.find("seconds_per_update");
+  if (rows == exchange.end() || !rows->is_object()) return std::nullopt;
+  const auto row = rows->find(std::string(who));
+  if (row == rows->end() || !row->is_object()) return std::nullopt;
+  UpdateTimes times{};
+  for (std::size_t p = 0; p < times.size(); ++p) {
+    times[p] = number(*row, update_parts[p].data());
+    if (!(times[p] >= 0 && times[p] < 1e12)) return std::nullopt;
+  }
+  return times;
 }
 
 EpochEvent read_epoch(const json& line) {
@@ -80,6 +92,10 @@ EpochEvent read_epoch(const json& line) {
     event.bytes_up = number(*exchange, "bytes_per_worker_update");
     event.bytes_down = number(*exchange, "bytes_per_answer");
     event.sent_share = number(*exchange, "sent_share");
+    event.updates = number(*exchange, "updates");
+    for (std::size_t row = 0; row < update_rows.size(); ++row) {
+      event.update_times[row] = read_update_times(*exchange, update_rows[row]);
+    }
   }
   const auto times = line.find("times");
   if (times != line.end() && times->is_object()) {
@@ -148,6 +164,19 @@ std::vector<std::string> RunLog::layer_names() const {
     for (const LayerEpoch& layer : epoch.layers) add_unique(names, layer.layer);
   }
   return names;
+}
+
+std::optional<UpdateTimes> RunLog::update_times(const std::string& stage, std::size_t row) const {
+  UpdateTimes sums{};
+  double updates = 0;
+  for (const EpochEvent& epoch : epochs) {
+    if ((!stage.empty() && epoch.stage != stage) || !epoch.update_times[row] || !(epoch.updates > 0)) continue;
+    updates += epoch.updates;
+    for (std::size_t p = 0; p < sums.size(); ++p) sums[p] += epoch.updates * (*epoch.update_times[row])[p];
+  }
+  if (updates == 0) return std::nullopt;
+  for (double& seconds : sums) seconds /= updates;
+  return sums;
 }
 
 double number(const json& line, const char* key) {

@@ -2,10 +2,12 @@
 // optional, an empty string or NaN, since a report of half a run is better than none.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,12 @@ struct LayerEpoch {
   double flips_per_step = missing, active_share = missing;
 };
 
+// Where the time of an update by sparse messages goes: seconds per part, of the mean of the ranks, of rank 0, or of the rank
+// that waits least.
+inline constexpr std::array<std::string_view, 4> update_parts = {"compute", "encode", "update", "wait"};
+inline constexpr std::array<std::string_view, 3> update_rows = {"mean", "root", "busiest"};
+using UpdateTimes = std::array<double, update_parts.size()>;
+
 struct EpochEvent {
   std::string stage;
   double epoch = missing, epochs = missing;
@@ -37,6 +45,8 @@ struct EpochEvent {
   double images_per_second = missing;
   // With sparse messages: payload of a logical worker's messages and of the answers, per update; share of gradients sent.
   double bytes_up = missing, bytes_down = missing, sent_share = missing;
+  double updates = missing;
+  std::array<std::optional<UpdateTimes>, update_rows.size()> update_times;
   std::vector<LayerEpoch> layers;
   std::vector<std::pair<std::string, double>> times;  // seconds of this epoch by part, in the order of the parts table
 };
@@ -64,6 +74,8 @@ struct RunLog {
 
   std::vector<std::string> stage_names() const;  // of epochs and stage events, in the order of appearance
   std::vector<std::string> layer_names() const;  // of epochs, likewise
+  // The mean over the updates of a stage, or of all for "", of a row of update_rows.
+  std::optional<UpdateTimes> update_times(const std::string& stage, std::size_t row) const;
 };
 
 RunLog read_run(const std::vector<nlohmann::json>& metrics);

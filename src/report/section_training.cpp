@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
 
 #include "core/text.h"
 #include "report/markup.h"
@@ -123,6 +125,32 @@ StageTotals totals_of(const RunLog& log, const std::string& stage) {
   return totals;
 }
 
+// The time of an update by sparse messages: a bar for each stage and row of update_rows.
+std::string update_chart(const RunLog& log) {
+  BarChart bars;
+  bars.title = "Time of an update";
+  bars.x.title = "milliseconds";
+  for (std::size_t p = 0; p < update_parts.size(); ++p) {
+    bars.series.push_back({std::string(update_parts[p]), {}, static_cast<int>(p)});
+  }
+  for (const std::string& stage : log.stage_names()) {
+    for (std::size_t row = 0; row < update_rows.size(); ++row) {
+      if (row > 0 && log.start.ranks == 1) continue;
+      const std::optional<UpdateTimes> times = log.update_times(stage, row);
+      if (!times) continue;
+      bars.rows.push_back(log.start.ranks == 1 ? stage : fmt::format("{}: {}", stage, update_rows[row]));
+      for (std::size_t p = 0; p < times->size(); ++p) bars.series[p].values.push_back(1e3 * (*times)[p]);
+      bars.row_notes.push_back(fmt::format("{:.3g} ms", 1e3 * std::accumulate(times->begin(), times->end(), 0.0)));
+    }
+  }
+  if (bars.rows.empty()) return "";
+  return chart(to_svg(bars), true) +
+         "<p class=\"note\">Compute is passes over images; encode is making, decoding and merging messages; update is choosing "
+         "and "
+         "making changes of weights; wait is for messages of others. Mean is that of the ranks, root is rank 0, busiest is "
+         "the rank that waits least.</p>\n";
+}
+
 const StageEvent* event_of(const RunLog& log, const std::string& stage) {
   const auto found = std::find_if(log.stages.begin(), log.stages.end(), [&](const StageEvent& s) { return s.stage == stage; });
   return found == log.stages.end() ? nullptr : &*found;
@@ -234,7 +262,7 @@ std::string time_split(const RunLog& log) {
                      ? "Seconds of the parts of the training steps; other is the rest of the stage: preparing data and caches, "
                        "measuring the validation accuracy, writing checkpoints."
                      : "Seconds of the parts of the training steps.",
-                 chart(to_svg(bars), true));
+                 chart(to_svg(bars), true) + update_chart(log));
 }
 
 std::string stage_table(const RunLog& log) {

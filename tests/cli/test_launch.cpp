@@ -112,6 +112,47 @@ TEST_CASE("a notice that a machine goes leaves a checkpoint, and the run goes on
   for (const nlohmann::json& event : events(folder / "run", "recompute")) CHECK(event["steps"] == 0);
 }
 
+TEST_CASE("a launched run waits while its machine is about to be taken away", "[launch][mpi]") {
+  const TempDir folder;
+  Background launch(folder.path(), launched({"--local", "2", "--notice-command", "test -e goes"}, long_training("run")), 0,
+                    mpi_settings());
+  REQUIRE(launch.wait_for("epoch 2/40"));
+  write_file(folder / "goes", "");
+  REQUIRE(launch.wait_for("localhost is about to be taken away: it is left out until that is over"));
+  REQUIRE(launch.wait_for("0 processes have a host, 1 are needed; waiting"));
+  std::filesystem::remove(folder / "goes");
+  const Outcome outcome = launch.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(events(folder / "run", "start").size() == 2);
+  CHECK(events(folder / "run", "leaving").size() == 1);
+}
+
+TEST_CASE("a launch leaves out hosts that say that they are taken away", "[launch]") {
+  const TempDir folder;
+  write_file(folder / "hosts", "n[1-4]\n");
+  // Runs what it is given in a shell, as ssh does; n4 is not there.
+  write_file(folder / "agent", "#!/bin/sh\nexport HOST=$1\nshift\ntest $HOST != n4 || exit 255\nexec sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "agent", std::filesystem::perms::owner_all);
+  const auto asked = [&](const std::string& notice) {
+    const Args options = {"--hostfile",       "hosts", "--agent",    "./agent", "--min-workers", "9",
+                          "--notice-command", notice,  "--patience", "0"};
+    const Outcome outcome = run_program(folder.path(), launched(options, quick_training("run")));
+    CHECK(outcome.code == 8);
+    return outcome.out + outcome.err;
+  };
+  // Quotes of all kinds arrive as they are.
+  const std::string one = asked("case \"$HOST\" in 'n2') true;; *) false;; esac");
+  INFO(one);
+  CHECK(has(one, "launch: n2 is about to be taken away"));
+  CHECK(!has(one, "n1 is about"));
+  CHECK(has(one, "3 of at least 9 processes have a host"));
+  // A command that does not answer says nothing of the host.
+  CHECK(has(asked("test \"$HOST\" = n3 && sleep 60; false"), "4 of at least 9 processes have a host"));
+  REQUIRE(events(folder / "run", "leaving").size() == 1);
+  CHECK(events(folder / "run", "leaving")[0]["host"] == "n2");
+}
+
 TEST_CASE("a launched run that cannot work is not started again and again", "[launch][mpi]") {
   const TempDir folder;
   Args wrong = long_training("run");

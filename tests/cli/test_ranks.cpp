@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/metrics.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -59,6 +61,77 @@ TEST_CASE("a host without images gets them from rank 0, and from its cache the n
   const Outcome none = run_ranks(folder.path(), 2, training("nowhere", "none"));
   CHECK(none.code == run_program(folder.path(), training("nowhere", "none")).code);
   CHECK(has(none.err, "nowhere"));
+}
+
+TEST_CASE("hosts that lack outputs of frozen layers get them from others, or compute them, to the same result", "[train]") {
+  const TempDir folder;
+  const auto training = [&](const std::string& out, int host) {
+    Args args =
+        with(quick_training(out), {"--exchange", "sparse", "--workers", "6", "--augment-copies", "2", "--frozen", "cache"});
+    *(std::find(args.begin(), args.end(), "--cache") + 1) = fmt::format("cache{}", host);
+    *(std::find(args.begin(), args.end(), "--epochs") + 1) = "2";
+    return args;
+  };
+  const auto forget = [&](int host) {  // trained stages, so that they are trained again
+    for (const auto& entry : std::filesystem::directory_iterator(folder / fmt::format("cache{}", host))) {
+      if (entry.path().extension() == ".blob") std::filesystem::remove(entry.path());
+    }
+  };
+  const auto run = [&](const std::string& out) {
+    Args args = training(out, 0);
+    for (int host = 1; host < 3; ++host) args = with(with(args, {":", "-n", "1", BITLOOM_PROGRAM}), training(out, host));
+    return run_ranks(folder.path(), 1, args);
+  };
+  REQUIRE(run_program(folder.path(), training("alone", 0)).code == 0);
+  forget(0);
+  const Outcome first = run("first");
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  // The second stage's as well as the first's: 2 copies of the 86 or 87 images of two workers.
+  for (const char* stage : {"layer1", "layer2"}) {
+    for (int rank = 1; rank < 3; ++rank) {
+      const std::size_t line = first.out.find(fmt::format("{}: rank {} on host ", stage, rank));
+      REQUIRE(line != std::string::npos);
+      CHECK(has(first.out.substr(line, first.out.find('\n', line) - line), " outputs of frozen layers, of which others have "));
+    }
+  }
+  CHECK(same_tensors(folder / "alone/model.safetensors", folder / "first/model.safetensors"));
+  // Now all have what they read.
+  for (int host = 0; host < 3; ++host) forget(host);
+  const Outcome second = run("second");
+  INFO(second.out << second.err);
+  REQUIRE(second.code == 0);
+  CHECK(!has(second.out, " outputs of frozen layers, of which others have "));
+  CHECK(same_tensors(folder / "alone/model.safetensors", folder / "second/model.safetensors"));
+}
+
+TEST_CASE("the metrics of sparse messages tell where the time of an update goes", "[train]") {
+  const TempDir folder;
+  Args args = with(quick_training("run"), {"--exchange", "sparse", "--workers", "6", "--bytes-per-update", "1KiB"});
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "2";
+  const Outcome outcome = run_ranks(folder.path(), 3, args);
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  nlohmann::json epoch;  // the last one: the first also looks for thresholds to begin with
+  for (const nlohmann::json& line : read_metrics(folder / "run/metrics.jsonl")) {
+    if (line["event"] == "epoch") epoch = line;
+  }
+  const nlohmann::json& rows = epoch["exchange"]["seconds_per_update"];
+  INFO(epoch.dump(1));
+  const auto sum = [](const nlohmann::json& row) {
+    return row["compute"].get<double>() + row["encode"].get<double>() + row["update"].get<double>() + row["wait"].get<double>();
+  };
+  const double seconds = 32 / epoch["images_per_second"].get<double>();  // of an update, all told
+  CHECK(sum(rows["root"]) < 1.05 * seconds);
+  CHECK(sum(rows["root"]) > 0.4 * seconds);
+  for (const char* who : {"root", "mean", "busiest"}) {
+    INFO(who);
+    CHECK(rows[who]["compute"] > 0);
+    CHECK(rows[who]["encode"] > 0);
+    CHECK(rows[who]["update"] > 0);
+  }
+  CHECK(rows["mean"]["wait"] >= rows["busiest"]["wait"]);
+  CHECK(rows["mean"]["wait"] > 0);
 }
 
 TEST_CASE("variants that are spread over ranks are those that one process trains", "[train]") {

@@ -121,8 +121,12 @@ class Hosts:
         self.close()
 
 
+def cache_of(folder, address):
+    return folder / f"cache-{address}"
+
+
 def agent(address, command):
-    """Runs in the namespace of the host, under its own host name and with its own folder for temporary files."""
+    """Runs in the namespace of the host, under its own host name and with its own folders for temporary files and caches."""
     folder = Path(os.environ[STATE])
     try:
         name = (folder / address).read_text()
@@ -132,6 +136,7 @@ def agent(address, command):
     temporary = folder / f"tmp-{address}"
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(temporary)
+    os.environ["XDG_CACHE_HOME"] = str(cache_of(folder, address))
     os.execvp("nsenter", ["nsenter", f"--net=/run/netns/{name}", "unshare", "-u", "sh", "-c",
                           f'hostname "$0"; exec sh -c "$1"', f"host-{address.replace('.', '-')}", " ".join(command)])
 

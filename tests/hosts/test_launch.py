@@ -10,15 +10,15 @@ import time
 import unittest
 from pathlib import Path
 
-from hosts import BIN, Hosts
+from hosts import BIN, Hosts, cache_of
 
 PROGRAM = BIN / "bitloom"
 KILLS = int(os.environ.get("BITLOOM_KILLS", "12"))
 
 
-def training(out, epochs):
+def training(out, epochs, cache=("--cache", "none")):
     return ["train", "binary", "--net", "tiny", "--data", "synth", "--max-train", "2000", "--max-test", "200", "--validation",
-            "200", "--epochs", epochs, "--batch", "64", "--cache", "none", "--exchange", "sparse", "--workers", "8",
+            "200", "--epochs", epochs, "--batch", "64", *cache, "--exchange", "sparse", "--workers", "8",
             "--bytes-per-update", "1000B", "--checkpoint-seconds", "0.5", "--watchdog-seconds", "20", "--out", out]
 
 
@@ -29,12 +29,13 @@ class Launch(unittest.TestCase):
         self.folder = self.hosts.folder
         self.addCleanup(shutil.rmtree, self.folder, True)
         self.run_folder = self.folder / "run"
+        self.cache = ("--cache", "none")
 
     def launch(self, epochs, *options):
         with open(self.folder / "log", "a") as log:
             return self.hosts.start(
                 [PROGRAM, "launch", "--hostfile", self.hosts.hostfile(), "--agent", self.hosts.agent(), "--interface", "net0",
-                 "--deadline", "10", "--probe-seconds", "0.5", *options, "--", *training(self.run_folder, epochs)],
+                 "--deadline", "10", "--probe-seconds", "0.5", *options, "--", *training(self.run_folder, epochs, self.cache)],
                 stdout=log, stderr=subprocess.STDOUT)
 
     def output(self):
@@ -62,7 +63,7 @@ class Launch(unittest.TestCase):
 
     def undisturbed(self, epochs):
         out = self.folder / "calm"
-        subprocess.run([PROGRAM, *map(str, training(out, epochs))], check=True, stdout=subprocess.DEVNULL,
+        subprocess.run([PROGRAM, *map(str, training(out, epochs, self.cache))], check=True, stdout=subprocess.DEVNULL,
                        env=self.hosts.environment())
         return out
 
@@ -109,6 +110,45 @@ class Launch(unittest.TestCase):
         self.assertEqual(self.events("start")[2]["processes"], 4)
         self.finish(process, epochs)
         print("\nhost dies, host joins: back at work after", self.recovered(), "s")
+
+    def test_a_host_that_is_about_to_be_taken_away(self):
+        epochs = 60
+        notice = self.folder / "notice"
+        # Hosts know their names only.
+        process = self.launch(epochs, "--notice-command", f"grep -qsx $(hostname) '{notice}'")
+        self.wait_for_steps()
+        notice.write_text("host-" + self.hosts.addresses[2].replace(".", "-") + "\n")
+        self.wait(lambda: len(self.events("start")) == 2)
+        self.assertEqual(self.events("start")[1]["processes"], 3)
+        self.assertEqual([event["host"] for event in self.events("leaving")], [self.hosts.addresses[2]])
+        self.wait_for_steps(1)
+        time.sleep(3)  # it is asked again and again, and still leaves
+        self.assertEqual(len(self.events("start")), 2, self.output())
+        notice.unlink()
+        self.wait(lambda: len(self.events("start")) == 3)
+        self.assertEqual(self.events("start")[2]["processes"], 4)
+        self.finish(process, epochs)
+        self.assertEqual(sum(event["steps"] for event in self.events("recompute")), 0)
+        print("\nhost has a notice, and keeps it for a while: back at work after", self.recovered(), "s")
+
+    def test_a_host_that_joins_lacks_outputs_of_frozen_layers(self):
+        self.cache = ("--cache", "auto", "--frozen", "cache", "--augment-copies", "2")
+        epochs = 60
+        process = self.launch(epochs)
+        self.wait_for_steps()
+        self.hosts.kill(2)
+        shutil.rmtree(cache_of(self.folder, self.hosts.addresses[2]))
+        self.wait(lambda: len(self.events("start")) == 2)
+        self.wait_for_steps(1)
+        begun = self.output().count(" epoch ")
+        self.wait(lambda: self.output().count(" epoch ") >= begun + 3)  # the others have computed what the host had
+        self.hosts.revive(2)
+        self.wait(lambda: len(self.events("start")) == 3)
+        self.finish(process, epochs)
+        name = "host-" + self.hosts.addresses[2].replace(".", "-")
+        told = [line for line in self.output().splitlines() if f"on host {name} lacks" in line]
+        self.assertTrue(told, self.output())
+        print("\n" + "\n".join(told))
 
     def test_a_link_is_cut(self):
         epochs = 60

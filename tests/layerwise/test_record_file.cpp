@@ -33,6 +33,28 @@ int empty_file(const std::filesystem::path& path, std::uint64_t records) {
 
 }  // namespace
 
+TEST_CASE("records of another file are taken if they are those of their place", "[record_file]") {
+  const TempDir folder;
+  RecordFile from(empty_file(folder / "from", 8), key, 8, 3);
+  RecordFile to(empty_file(folder / "to", 8), key, 8, 3);
+  CHECK(from.identity() != to.identity());
+  CHECK(RecordFile(open_file(folder / "to"), key, 8, 3).identity() == to.identity());
+  Record record{0, 11, 12, 13};
+  from.write(2, record);
+  Record sent(4), found(4);
+  REQUIRE(from.read(2, sent));
+  CHECK(!to.accept(3, sent));
+  sent[2] ^= 1;
+  CHECK(!to.accept(2, sent));
+  sent[2] ^= 1;
+  CHECK(to.accept(2, sent));
+  CHECK(to.read(2, found));
+  CHECK(found == record);
+  Record none{0, 1, 2, 3};
+  CHECK(!to.accept(4, none));
+  CHECK(to.filled_share(8) == 0.125);
+}
+
 TEST_CASE("records come back as they were written, and only those", "[record_file]") {
   const TempDir folder;
   RecordFile file(empty_file(folder / "file", 8), key, 8, 3);
@@ -50,6 +72,8 @@ TEST_CASE("records come back as they were written, and only those", "[record_fil
   }
   CHECK(file.filled_share(8) == 0.25);
   CHECK(file.filled_share(100) == 0.25);
+  CHECK(file.seems_there(7));
+  CHECK(!file.seems_there(6));
   file.drop_from_memory();
   CHECK(file.read(2, read));
   const RecordCounts counts = file.take_counts();

@@ -121,6 +121,41 @@ TEST_CASE("the report of a run with sparse messages shows their size") {
   }
 }
 
+TEST_CASE("the report of a run with sparse messages shows where the time of an update goes") {
+  ReportInput input = full_run();
+  double wait = 0.05;
+  for (json& line : input.metrics) {
+    if (line["event"] != "epoch") continue;
+    const auto row = [](double compute, double waits) {
+      return json{{"compute", compute}, {"encode", 0.01}, {"update", 0.04}, {"wait", waits}};
+    };
+    line["exchange"] = {
+        {"updates", line["epoch"] == 1 ? 10 : 30},
+        {"seconds_per_update", {{"mean", row(0.1, wait)}, {"root", row(0.05, 0.1)}, {"busiest", row(0.14, 0)}}}};
+    wait = wait == 0.05 ? 0.25 : 0.05;
+  }
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(count_of(page, ">Time of an update<") == 1);
+  // 10 updates of 200 ms, 30 of 400 ms: weighted by updates.
+  CHECK(has(page, ">350 ms<"));
+  CHECK(has(page, "compute 29%, encode 3%, update 11%, wait 57%"));
+  for (const char* text : {">layer2: mean<", ">layer3: root<", "wait: 200<", "compute: 140<", ">190 ms<"}) {
+    INFO(text);
+    CHECK(has(page, text));
+  }
+  // One rank has no others.
+  input.metrics[0]["ranks"] = 1;
+  const std::string alone = render_report(input);
+  CHECK(!has(alone, "layer2: mean"));
+  CHECK(has(alone, ">Time of an update<"));
+  // A figure that is missing or no time: no bar.
+  for (json& line : input.metrics) {
+    if (line["event"] == "epoch") line["exchange"]["seconds_per_update"]["mean"]["wait"] = -1;
+  }
+  CHECK(!has(render_report(input), ">Time of an update<"));
+}
+
 TEST_CASE("the report of an unfinished run says so") {
   ReportInput input = full_run();
   input.metrics = {start_event(), epoch_event("layer1", 1, 61)};

@@ -1,0 +1,173 @@
+// Files of records on hosts of which each has a part.
+#include "layerwise/record_share.h"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "layerwise/cache.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/mpi.h"
+
+using namespace bitloom;
+using namespace bitloom::layerwise;
+using namespace bitloom::test;
+
+namespace {
+
+constexpr std::uint64_t records = 3000, words = 64;  // some 1.5 MB: several messages
+
+// What record i holds.
+std::vector<std::uint64_t> content(std::uint64_t i) {
+  std::vector<std::uint64_t> record(1 + words);
+  for (std::uint64_t w = 1; w <= words; ++w) record[w] = mix64(i * 1000 + w);
+  return record;
+}
+
+// A rank's own file, as on a host of its own.
+class OwnFile {
+ public:
+  static constexpr const char* key = "0123456789abcdef0123";
+  OwnFile() : cache_(folder_.path(), std::uint64_t{1} << 26U), file_(cache_.open_records(key, records, words)) {}
+
+  RecordFile& file() { return *file_; }
+  void fill(std::uint64_t i) {
+    auto record = content(i);
+    file_->write(i, record);
+  }
+  // Whether record i is there; what is there is right.
+  bool holds(std::uint64_t i) {
+    std::vector<std::uint64_t> record(1 + words);
+    if (!file_->read(i, record)) return false;
+    const auto expected = content(i);
+    REQUIRE(std::equal(expected.begin() + 1, expected.end(), record.begin() + 1));
+    return true;
+  }
+  // Turns a bit of its content.
+  void damage(std::uint64_t i) {
+    std::fstream disk(folder_ / (std::string(key) + ".records"), std::ios::in | std::ios::out | std::ios::binary);
+    disk.seekg(static_cast<std::streamoff>(RecordFile::file_bytes(i, words) + 100));
+    const auto byte = static_cast<char>(disk.peek() ^ 1);
+    disk.seekp(static_cast<std::streamoff>(RecordFile::file_bytes(i, words) + 100));
+    disk.put(byte);
+    REQUIRE(disk.good());
+  }
+  std::uint64_t held() {
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < records; ++i) count += holds(i) ? 1 : 0;
+    return count;
+  }
+
+ private:
+  TempDir folder_;
+  Cache cache_;
+  std::unique_ptr<RecordFile> file_;
+};
+
+std::vector<std::uint64_t> all_records() {
+  std::vector<std::uint64_t> all(records);
+  std::iota(all.begin(), all.end(), 0U);
+  return all;
+}
+
+constexpr double for_ever = 1e6;  // to compute a record
+
+}  // namespace
+
+TEST_CASE("files without records get those of another, from whoever has them", "[share]") {
+  const auto own = static_cast<std::uint64_t>(world().rank());
+  const auto ranks = static_cast<std::uint64_t>(world().size());
+  for (const bool scattered : {false, true}) {
+    INFO(scattered);
+    OwnFile host;
+    for (std::uint64_t i = 0; i < records; ++i) {
+      if (scattered ? i % ranks == own : own == 0) host.fill(i);
+    }
+    const auto all = all_records();
+    int called = 0;
+    const auto rows = share_records(world(), {&host.file(), all, [] { return for_ever; }, [&] { ++called; }});
+    CHECK(host.held() == records);
+    CHECK(rows.size() == (ranks == 1 ? 0 : scattered ? ranks : ranks - 1));
+    CHECK((called > 1) == (ranks > 1));
+    for (const RecordShare& row : rows) {
+      INFO(row.rank);
+      const std::uint64_t had = scattered ? (records - static_cast<std::uint64_t>(row.rank) + ranks - 1) / ranks : 0;
+      CHECK(row.missing == records - had);
+      CHECK(row.elsewhere == row.missing);
+      CHECK(row.received == row.missing);
+      CHECK(row.seconds > 0);
+      CHECK(row.bytes_per_second > 0);
+      CHECK(row.compute_seconds > row.send_seconds);
+    }
+  }
+}
+
+TEST_CASE("records that are computed sooner than they come stay where they are", "[share]") {
+  OwnFile host;
+  if (world().is_root()) {
+    for (std::uint64_t i = 0; i < records; ++i) host.fill(i);
+  }
+  const auto all = all_records();
+  const auto rows = share_records(world(), {&host.file(), all, [] { return 0.0; }, {}});
+  for (const RecordShare& row : rows) {
+    CHECK(row.compute_seconds == 0);
+    CHECK(row.received > 0);  // what told how fast they come
+    CHECK(row.received < records / 10);
+  }
+  CHECK(rows.size() == static_cast<std::size_t>(world().size() - 1));
+  if (!world().is_root()) CHECK(host.held() < records);
+}
+
+TEST_CASE("only what is read, there and sound is passed on", "[share]") {
+  if (world().size() < 2) return;
+  OwnFile host;
+  for (std::uint64_t i = 0; i < 2000 && world().is_root(); ++i) host.fill(i);
+  if (world().is_root()) host.damage(1500);
+  std::vector<std::uint64_t> reads;
+  for (std::uint64_t i = 1000; i < 2500; ++i) reads.push_back(i);
+  const bool asks = world().rank() == 1;
+  const auto rows = share_records(world(), {&host.file(),
+                                            asks ? std::span<const std::uint64_t>(reads) : std::span<const std::uint64_t>(),
+                                            [] { return for_ever; },
+                                            {}});
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].rank == 1);
+  CHECK(rows[0].missing == 1500);
+  CHECK(rows[0].elsewhere == 1000);
+  CHECK(rows[0].received == 999);
+  if (!world().is_root()) CHECK(host.held() == (asks ? 999 : 0));
+  if (asks) CHECK(!host.holds(1500));
+}
+
+TEST_CASE("ranks that have one file open get records once, and those that have none are no trouble", "[share]") {
+  const auto all = all_records();
+  CHECK(share_records(world(), {nullptr, {}, {}, {}}).empty());
+  std::optional<TempDir> folder;
+  if (world().is_root()) folder.emplace();
+  Cache cache(world().broadcast_text(folder ? folder->path().string() : ""), std::uint64_t{1} << 26U);
+  const auto shared = cache.open_records(OwnFile::key, records, words);
+  REQUIRE(shared != nullptr);
+  // The last rank has all of them on a host of its own, the one before it nothing at all where there are three.
+  const int last = world().size() - 1;
+  OwnFile host;
+  for (std::uint64_t i = 0; i < records && world().rank() == last; ++i) host.fill(i);
+  RecordFile* file = world().rank() == last ? &host.file() : last > 2 && world().rank() == last - 1 ? nullptr : shared.get();
+  const auto reads = file == nullptr ? std::span<const std::uint64_t>() : std::span<const std::uint64_t>(all);
+  const auto rows = share_records(world(), {file, reads, [] { return for_ever; }, {}});
+  if (last == 0) {
+    CHECK(rows.empty());
+    return;
+  }
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].rank == 0);
+  CHECK(rows[0].received == records);
+  CHECK(shared->filled_share(records) == 1);
+  world().barrier();  // the folder goes with its owner
+}
