@@ -58,6 +58,8 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
   }
 
+  bool divides_at(std::string_view /*text*/, std::size_t /*size*/) const override { return by_line_; }
+
   std::string decode(std::span<const std::int32_t> tokens) const override {
     std::vector<int> known;
     for (const std::int32_t token : tokens) {
