@@ -30,7 +30,9 @@ void print_split(Terminal& terminal, const char* name, const data::TokenFileWrit
 // A folder that is gone again, if this made it, unless what is done in it succeeds.
 template <typename F>
 void make_folder(const fs::path& folder, F&& fill) {
-  const bool is_new = fs::create_directories(folder);
+  std::error_code error;
+  const bool is_new = fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
   try {
     fill();
   } catch (...) {
