@@ -21,11 +21,25 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-void print_split(Terminal& terminal, const char* name, const data::TokenFile::Content& content) {
-  const double per_token =
-      content.tokens.empty() ? 0 : static_cast<double>(content.bytes) / static_cast<double>(content.tokens.size());
-  terminal.print("{:<11} {} documents, {} tokens, {} words, {} bytes, {:.3f} bytes per token", name,
-                 content.document_ends.size(), content.tokens.size(), content.words, content.bytes, per_token);
+void print_split(Terminal& terminal, const char* name, const data::TokenFileWriter& tokens) {
+  const double per_token = tokens.size() == 0 ? 0 : static_cast<double>(tokens.bytes()) / static_cast<double>(tokens.size());
+  terminal.print("{:<11} {} documents, {} tokens, {} words, {} bytes, {:.3f} bytes per token", name, tokens.documents(),
+                 tokens.size(), tokens.words(), tokens.bytes(), per_token);
+}
+
+// A folder that is gone again, if this made it, unless what is done in it succeeds.
+template <typename F>
+void make_folder(const fs::path& folder, F&& fill) {
+  std::error_code error;
+  const bool is_new = fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
+  try {
+    fill();
+  } catch (...) {
+    std::error_code ignored;
+    if (is_new) fs::remove(folder, ignored);
+    throw;
+  }
 }
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -95,15 +109,19 @@ int data_text(Session& session, std::span<const std::string> args) {
   session.on_root([&] {
     require_new_folder(out, force, "a folder");
     const auto tokenizer = data::load_tokenizer(tokenizer_spec);
-    const data::TokenSplits splits = data::prepare_text(input, *tokenizer, share, seed, &session.terminal);
     const fs::path folder = out;
-    fs::create_directories(folder);
-    write_atomically(folder / tokenizer_file, tokenizer->serialize());
-    data::TokenFile::write(folder / validation_tokens_file, splits.validation);
-    data::TokenFile::write(folder / train_tokens_file, splits.train);
-    session.terminal.print("{}: {} tokenizer of {} tokens", out, tokenizer->kind(), tokenizer->size());
-    print_split(session.terminal, "train", splits.train);
-    print_split(session.terminal, "validation", splits.validation);
+    make_folder(folder, [&] {
+      const std::string hash = data::tokenizer_hash(*tokenizer);
+      data::TokenFileWriter train(folder / train_tokens_file, tokenizer->size(), hash);
+      data::TokenFileWriter held_back(folder / validation_tokens_file, tokenizer->size(), hash);
+      data::prepare_text(input, *tokenizer, share, seed, train, held_back, &session.terminal);
+      write_atomically(folder / tokenizer_file, tokenizer->serialize());
+      held_back.finish();
+      train.finish();
+      session.terminal.print("{}: {} tokenizer of {} tokens", out, tokenizer->kind(), tokenizer->size());
+      print_split(session.terminal, "train", train);
+      print_split(session.terminal, "validation", held_back);
+    });
   });
   return exit_done;
 }

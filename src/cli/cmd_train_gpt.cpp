@@ -70,6 +70,13 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   options.finish();
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
+  if (fs::is_directory(settings.data)) {
+    for (const char* option : {"tokenizer", "validation", "split-seed", "documents", "field"}) {
+      if (options.source(option) != Options::Source::command_line) continue;
+      fail(ErrorKind::usage, "--{}: '{}'; {} is a folder of tokens, in which that is settled; expected it with a file of text",
+           option, options.raw(option), settings.data);
+    }
+  }
   if (settings.out.empty()) settings.out = default_folder(settings.net);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
@@ -169,6 +176,12 @@ class Training {
     if (config.parameters() != config_.parameters() || config.width != config_.width) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
            to_json(config_).dump());
+    }
+    // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
+    if (const auto own = models::tokenizer_of_file(file, path.string());
+        data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
+      fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)", path.string(),
+           own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
     }
     models::load_parameters(engine_, file, trainer_->parameters());
   }

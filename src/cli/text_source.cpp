@@ -59,6 +59,8 @@ TextSource open_text(Terminal& terminal, const GptSettings& settings) {
   if (!fs::exists(settings.data)) fail(ErrorKind::data, "--data: {}: there is no such file or folder", settings.data);
   if (fs::is_directory(settings.data)) {
     open_folder(settings.data, source);
+  } else if (fs::path(settings.data).extension() == ".tokens") {
+    fail(ErrorKind::data, "--data: {}: a token file; expected the folder that it is in, or a file of text", settings.data);
   } else {
     source.tokenizer = data::load_tokenizer(settings.tokenizer);
     const data::TextInput input{{settings.data}, settings.documents, settings.field};

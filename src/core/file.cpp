@@ -82,10 +82,13 @@ int write_all(int descriptor, std::span<const std::byte> bytes) {
 }
 
 // A device or pipe is no file to be replaced: /dev/stdout would be gone.
-void write_in_place(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+void write_in_place(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
   Descriptor target(open_file(path, O_WRONLY));
-  const int error = target.get() < 0 ? errno : write_all(target.get(), bytes);
-  if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+  const auto check = [&](int error) {
+    if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+  };
+  check(target.get() < 0 ? errno : 0);
+  produce([&](std::span<const std::byte> part) { check(write_all(target.get(), part)); });
 }
 
 // 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
@@ -140,10 +143,14 @@ FileMapping::~FileMapping() {
 }
 
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  write_atomically(path, [&](const TakeBytes& take) { take(bytes); });
+}
+
+void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
   std::error_code ignored;
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
-  if (type == character || type == block || type == fifo || type == socket) return write_in_place(path, bytes);
+  if (type == character || type == block || type == fifo || type == socket) return write_in_place(path, produce);
   static std::atomic<unsigned> serial{0};
   std::filesystem::path temporary;
   int descriptor;
@@ -152,22 +159,27 @@ void write_atomically(const std::filesystem::path& path, std::span<const std::by
     temporary += fmt::format(".{}-{}.tmp", ::getpid(), serial++);
     descriptor = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
   } while (descriptor < 0 && errno == EEXIST);
-  if (descriptor < 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(errno));
-
-  int error = write_all(descriptor, bytes);
-  if (error == 0) error = flush(descriptor);
-  if (::close(descriptor) != 0 && error == 0 && errno != EINTR) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
+  const auto check = [&](int error) {
+    if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+  };
+  check(descriptor < 0 ? errno : 0);
+  try {
+    produce([&](std::span<const std::byte> part) { check(write_all(descriptor, part)); });
+    check(flush(descriptor));
+    const int closed = ::close(std::exchange(descriptor, -1));
+    check(closed != 0 && errno != EINTR ? errno : 0);
+    check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);
+  } catch (...) {
+    if (descriptor >= 0) ::close(descriptor);
     ::unlink(temporary.c_str());
-    fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
+    throw;
   }
 
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
   // A folder that may be written but not read cannot be flushed; the new file is in place all the same.
   if (folder_descriptor.get() < 0) return;
-  error = flush(folder_descriptor.get());
+  const int error = flush(folder_descriptor.get());
   if (error != 0) fail(ErrorKind::io, "cannot flush the folder of '{}': {}", path.string(), std::strerror(error));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,11 @@ class FileMapping {
 // and the system's reason. A device or pipe is written to as it is.
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_atomically(const std::filesystem::path& path, std::string_view text);
+
+// The same for what need not be in memory at once: `produce` is called once and calls take(part) for all of it, in order. What
+// it throws is thrown here, and the old file is untouched.
+using TakeBytes = std::function<void(std::span<const std::byte> part)>;
+void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce);
 
 // Holds a lock file (created if missing, left in place afterwards) for as long as the object lives; the system releases it
 // when the process dies. The file holds the holder's process id.

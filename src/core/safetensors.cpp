@@ -194,6 +194,61 @@ class Parser {
   std::vector<Entry> entries_;
 };
 
+// Gives `take` all bytes of a tensor. Throws an internal error if there are not as many as its shape says.
+void take_all(const std::string& name, const StreamedTensor& tensor, const TakeBytes& take) {
+  std::size_t size = 0;
+  tensor.bytes([&](std::span<const std::byte> part) {
+    size += part.size();
+    take(part);
+  });
+  if (byte_count(tensor.dtype, tensor.shape) == size) return;
+  fail(ErrorKind::internal, "the tensor '{}' of shape [{}] has {} bytes", name, fmt::join(tensor.shape, ", "), size);
+}
+
+std::string checksum_of(const std::map<std::string, std::string>& metadata,
+                        const std::map<std::string, StreamedTensor>& tensors) {
+  Hasher hasher;
+  hasher.update(tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    hasher.update(name).update(dtype_name(tensor.dtype)).update(tensor.shape.size());
+    for (const std::size_t length : tensor.shape) hasher.update(length);
+    take_all(name, tensor, [&](std::span<const std::byte> part) { hasher.update(part); });
+  }
+  for (const auto& [key, value] : metadata) {
+    if (key != checksum_key) hasher.update(key).update(value);
+  }
+  return hasher.finish().hex();
+}
+
+void write_tensors(const std::map<std::string, std::string>& metadata, const std::map<std::string, StreamedTensor>& tensors,
+                   const TakeBytes& take) {
+  nlohmann::json header;
+  header[metadata_key] = metadata;
+  header[metadata_key][checksum_key] = checksum_of(metadata, tensors);
+  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
+  std::vector<std::pair<const std::string*, const StreamedTensor*>> order;
+  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
+  std::size_t data_size = 0;
+  for (const auto& [name, tensor] : order) {
+    const std::size_t end = data_size + byte_count(tensor->dtype, tensor->shape).value();
+    header[*name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, end}}};
+    data_size = end;
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorKind::internal, "a tensor's name or a metadata string is not UTF-8");
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+  take(std::as_bytes(std::span(&length, 1)));
+  take(std::as_bytes(std::span(text)));
+  for (const auto& [name, tensor] : order) take_all(*name, *tensor, take);
+}
+
 }  // namespace
 
 std::string_view dtype_name(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].name; }
@@ -242,63 +297,31 @@ const std::string& TensorFile::get_metadata(const std::string& key) const {
   return found->second;
 }
 
-std::string TensorFile::content_checksum() const {
-  Hasher hasher;
-  hasher.update(tensors.size());
+std::map<std::string, StreamedTensor> TensorFile::streamed() const {
+  std::map<std::string, StreamedTensor> all;
   for (const auto& [name, tensor] : tensors) {
-    hasher.update(name).update(dtype_name(tensor.dtype)).update(tensor.shape.size());
-    for (const std::size_t length : tensor.shape) hasher.update(length);
-    hasher.update(std::span<const std::byte>(tensor.bytes.span()));
+    const std::span<const std::byte> bytes = tensor.bytes.span();
+    all.emplace(name, StreamedTensor{tensor.dtype, tensor.shape, [bytes](const TakeBytes& take) { take(bytes); }});
   }
-  for (const auto& [key, value] : metadata) {
-    if (key != checksum_key) hasher.update(key).update(value);
-  }
-  return hasher.finish().hex();
+  return all;
 }
 
 std::vector<std::byte> TensorFile::serialize() const {
-  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
-  std::vector<std::pair<const std::string*, const Tensor*>> order;
-  for (const auto& [name, tensor] : tensors) {
-    if (byte_count(tensor.dtype, tensor.shape) != tensor.bytes.size()) {
-      fail(ErrorKind::internal, "the tensor '{}' of shape [{}] has {} bytes", name, fmt::join(tensor.shape, ", "),
-           tensor.bytes.size());
-    }
-    order.emplace_back(&name, &tensor);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
-
-  nlohmann::json header;
-  header[metadata_key] = metadata;
-  header[metadata_key][checksum_key] = content_checksum();
-  std::size_t data_size = 0;
-  for (const auto& [name, tensor] : order) {
-    const std::size_t end = data_size + tensor->bytes.size();
-    header[*name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, end}}};
-    data_size = end;
-  }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const nlohmann::json::exception&) {
-    fail(ErrorKind::internal, "a tensor's name or a metadata string is not UTF-8");
-  }
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-
-  std::vector<std::byte> bytes(length_bytes + text.size() + data_size);
-  const std::uint64_t length = text.size();
-  std::memcpy(bytes.data(), &length, length_bytes);
-  std::memcpy(bytes.data() + length_bytes, text.data(), text.size());
-  std::byte* position = bytes.data() + length_bytes + text.size();
-  for (const auto& [name, tensor] : order) {
-    if (!tensor->bytes.empty()) std::memcpy(position, tensor->bytes.data(), tensor->bytes.size());
-    position += tensor->bytes.size();
-  }
+  std::vector<std::byte> bytes;
+  std::size_t size = std::size_t{1} << 12;  // about what the header takes
+  for (const auto& [name, tensor] : tensors) size += tensor.bytes.size() + (std::size_t{1} << 7);
+  bytes.reserve(size);
+  write_tensors(metadata, streamed(),
+                [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
   return bytes;
 }
 
-void TensorFile::save(const std::filesystem::path& path) const { write_atomically(path, serialize()); }
+void TensorFile::save(const std::filesystem::path& path) const { save_streamed(path, metadata, streamed()); }
+
+void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
+                   const std::map<std::string, StreamedTensor>& tensors) {
+  write_atomically(path, [&](const TakeBytes& take) { write_tensors(metadata, tensors, take); });
+}
 
 TensorFile TensorFile::load(const std::filesystem::path& path, Checksum checksum) {
   const FileMapping mapping(path);
@@ -314,7 +337,8 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
                    std::span<const std::byte> elements) { file.put_bytes(tensor_name, dtype, shape, elements); });
   const auto stored = file.metadata.find(std::string(checksum_key));
   if (stored != file.metadata.end()) {
-    if (stored->second != file.content_checksum()) parser.damaged("its checksum does not match: the file is damaged");
+    if (stored->second != checksum_of(file.metadata, file.streamed()))
+      parser.damaged("its checksum does not match: the file is damaged");
     file.metadata.erase(stored);
   } else if (checksum == Checksum::required) {
     parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <ranges>
 #include <span>
@@ -64,6 +65,14 @@ struct Tensor {
   void require_dtype(DType wanted) const;
 };
 
+// A tensor whose bytes need not be in memory at once.
+struct StreamedTensor {
+  DType dtype = DType::u8;
+  std::vector<std::size_t> shape;
+  // Calls take(part) for all bytes, in order; asked for them twice, for the checksum and for the file.
+  std::function<void(const TakeBytes& take)> bytes;
+};
+
 // Whether a file without a checksum (written by another program) may be read.
 enum class Checksum { if_present, required };
 
@@ -95,7 +104,7 @@ class TensorFile {
   // The file's bytes, with the checksum "bitloom.xxh3" in its metadata: XXH3-128 over the names, element types, shapes and
   // bytes of all tensors, sorted by name, and over all other metadata.
   std::vector<std::byte> serialize() const;
-  // write_atomically of serialize().
+  // The same bytes as a file, by write_atomically().
   void save(const std::filesystem::path& path) const;
 
   // Throws a data error that names the file and the reason for anything that is not a well-formed file of the types above,
@@ -106,10 +115,15 @@ class TensorFile {
 
  private:
   void put_bytes(const std::string& name, DType dtype, std::vector<std::size_t> shape, std::span<const std::byte> bytes);
-  std::string content_checksum() const;
+  std::map<std::string, StreamedTensor> streamed() const;
 
   std::string source_ = "tensors in memory";  // where this came from, for error messages
 };
+
+// The file that a TensorFile of the same content would be, byte by byte. Throws Error(io), and Error(internal) for a tensor of
+// another size than its shape.
+void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
+                   const std::map<std::string, StreamedTensor>& tensors);
 
 // A file whose header is read and whose elements stay on disk until they are looked at: for what may be larger than memory.
 // The checksum is not verified, which would read everything.

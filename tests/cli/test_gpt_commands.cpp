@@ -93,7 +93,7 @@ TEST_CASE("token files and folders of them measure as their text does", "[gpt]")
   content.words = 27;
   content.bytes = content.tokens.size() - 1;
   std::filesystem::create_directory(models.folder / "folder");
-  data::TokenFile::write(models.folder / "folder/validation.tokens", content);
+  write_tokens(models.folder / "folder/validation.tokens", content);
   const auto loss = [&](const Args& args) {
     return models.json_of(with({"eval", "model.safetensors"}, args))["text"]["perplexity"].get<double>();
   };
@@ -103,7 +103,7 @@ TEST_CASE("token files and folders of them measure as their text does", "[gpt]")
   CHECK(loss({"--data", "folder", "--split", "validation"}) == expected);
   CHECK(models.run({"eval", "model.safetensors", "--data", "folder", "--split", "test"}).code == 3);
   content.tokenizer_hash = "another";
-  data::TokenFile::write(models.folder / "other.tokens", content);
+  write_tokens(models.folder / "other.tokens", content);
   const Outcome other = models.run({"eval", "model.safetensors", "--data", "other.tokens"});
   CHECK(other.code == 3);
   CHECK(has(other.err, "the tokens of another tokenizer"));

@@ -156,6 +156,15 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "empty.txt"}, 3, "empty.txt");
   refuses({"train", "gpt", "--data", "bad.txt"}, 3, "bad.txt");
   refuses({"train", "gpt", "--data", "."}, 3, "train.tokens");
+  refuses({"train", "gpt", "--data", ".", "--tokenizer", "bytes"}, 2, "--tokenizer: 'bytes'; ");
+  refuses({"train", "gpt", "--data", "text.txt", "--steps", "0"}, 2, "--steps: '0'");
+  refuses({"train", "gpt", "--data", "text.txt", "--learning-rate", "nan"}, 2, "--learning-rate: 'nan'");
+  refuses({"train", "gpt", "--data", "text.txt", "--out", "text.txt/run"}, 5, "--out: text.txt/run: Not a directory");
+  refuses({"tokenizer", "train", "--input", "empty.txt", "--vocabulary", "300", "--out", "a"}, 3, "no text in 'empty.txt'");
+  refuses({"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "text.txt/a"}, 5,
+          "--out: text.txt/a: Not a directory");
+  refuses({"data", "text", "--input", "empty.txt", "--tokenizer", "bytes", "--out", "new"}, 3, "no text in 'empty.txt'");
+  CHECK_FALSE(std::filesystem::exists(folder / "new"));
   refuses({"train", "gpt", "--data", "text.txt", "--net", "gpt2"}, 2, "unknown net 'gpt2'");
   refuses({"train", "gpt", "--data", "text.txt", "--heads", "3"}, 2, "--heads: 3; expected a divisor of the width, 128");
   refuses({"train", "gpt", "--data", "text.txt", "--micro-batch", "5"}, 2, "--micro-batch: '5'");
@@ -188,6 +197,14 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"sample", "run", "--top-p", "0"}, 2, "--top-p");
   refuses({"sample", "run", "--prompt", "a", "--prompt-file", "text.txt"}, 2, "--prompt-file");
   refuses(with(quick_gpt("other"), {"--init", "run", "--layers", "2"}), 2, "--layers");
+  // As many rows of tokens, padded, but others.
+  REQUIRE(
+      run_program(folder.path(), {"tokenizer", "train", "--input", "text.txt", "--vocabulary", "290", "--out", "pairs"}).code ==
+      0);
+  refuses(with(quick_gpt("other"), {"--init", "run", "--tokenizer", "pairs"}), 3,
+          "its tokenizer (bytes, 257 tokens) is not that of the text (sentencepiece, 290 tokens)");
+  write_file(folder / "a.tokens", "");
+  refuses({"train", "gpt", "--data", "a.tokens"}, 3, "a token file; expected the folder");
   std::filesystem::resize_file(folder / "run/model.safetensors", 5000);
   refuses({"sample", "run"}, 3, "model.safetensors");
 }

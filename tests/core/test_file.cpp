@@ -263,3 +263,23 @@ TEST_CASE("the cache folder follows the XDG specification", "[file]") {
   const Environment no_home("HOME", nullptr);
   CHECK(has(message_of(ErrorKind::usage, [] { user_cache_folder(); }), "XDG_CACHE_HOME"));
 }
+
+TEST_CASE("a file whose parts cannot all be had stays as it was", "[file]") {
+  const test::TempDir folder;
+  const auto byte = std::byte{65};
+  write_atomically(folder / "a", [&](const TakeBytes& take) {
+    for (int i = 0; i < 3; ++i) take({&byte, 1});
+  });
+  CHECK(read_text(folder / "a") == "AAA");
+  CHECK(has(message_of(ErrorKind::data,
+                       [&] {
+                         write_atomically(folder / "a", [&](const TakeBytes& take) {
+                           take({&byte, 1});
+                           fail(ErrorKind::data, "no more");
+                         });
+                       }),
+            "no more"));
+  CHECK(read_text(folder / "a") == "AAA");
+  const std::filesystem::directory_iterator files(folder.path());
+  CHECK(std::distance(begin(files), end(files)) == 1);
+}

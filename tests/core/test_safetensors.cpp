@@ -314,3 +314,28 @@ TEST_CASE("a mapped file has the tensors of the loaded one, and no less is check
               "is not a good safetensors file"));
   }
 }
+
+TEST_CASE("what is streamed gives the file that a whole one does", "[safetensors]") {
+  const test::TempDir folder;
+  const std::vector<std::int16_t> wide = {1, -2, 3};
+  const std::vector<std::uint8_t> bytes = {4, 5, 6, 7, 8};
+  TensorFile file;
+  file.metadata = {{"kind", "test"}};
+  file.put("a", {5}, bytes);
+  file.put("b", {3}, wide);
+  file.save(folder / "whole");
+  const auto in_parts = [&](const TakeBytes& take) {
+    take(std::as_bytes(std::span(bytes).first(2)));
+    take({});
+    take(std::as_bytes(std::span(bytes).subspan(2)));
+  };
+  const auto at_once = [&](const TakeBytes& take) { take(std::as_bytes(std::span(wide))); };
+  save_streamed(folder / "parts", file.metadata, {{"a", {DType::u8, {5}, in_parts}}, {"b", {DType::i16, {3}, at_once}}});
+  CHECK(test::read_file(folder / "parts") == test::read_file(folder / "whole"));
+  CHECK(test::has(test::message_of(ErrorKind::internal,
+                                   [&] {
+                                     save_streamed(folder / "bad", {}, {{"a", {DType::u8, {4}, in_parts}}});
+                                   }),
+                  "the tensor 'a' of shape [4] has 5 bytes"));
+  CHECK_FALSE(std::filesystem::exists(folder / "bad"));
+}

@@ -99,6 +99,7 @@ class Letters final : public data::Tokenizer {
       if (merged) ++i;
     }
   }
+  bool divides_at(std::string_view, std::size_t) const override { return false; }
   std::string decode(std::span<const std::int32_t>) const override { return {}; }
   std::string serialize() const override { return {}; }
 

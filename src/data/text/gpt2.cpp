@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "data/text/gpt2_words.h"
 #include "data/text/tokenizer_kinds.h"
+#include "data/text/words.h"
 
 namespace bitloom::data {
 namespace {
@@ -91,6 +92,13 @@ class Gpt2Tokenizer final : public Tokenizer {
       table_.merge(word_tokens, scratch, dropout.rate > 0 ? &draws : nullptr);
       tokens.insert(tokens.end(), word_tokens.begin(), word_tokens.end());
     });
+  }
+
+  // A single line end between other things is a word of its own. Among several spaces the last goes with what follows; and
+  // beyond ASCII there are more kinds of spaces.
+  bool divides_at(std::string_view text, std::size_t size) const override {
+    const auto is_plain = [](char c) { return static_cast<unsigned char>(c) < 0x80 && !is_space(c); };
+    return size >= 2 && size < text.size() && is_plain(text[size - 2]) && is_plain(text[size]);
   }
 
   std::string decode(std::span<const std::int32_t> tokens) const override {

@@ -54,54 +54,107 @@ std::size_t line_begin(std::string_view text, std::size_t place) {
   return place;
 }
 
-void append(TokenFile::Content& content, std::string_view text, std::vector<std::int32_t>& tokens, std::int32_t end_of_text) {
-  tokens.push_back(end_of_text);
-  content.tokens.insert(content.tokens.end(), tokens.begin(), tokens.end());
-  content.document_ends.push_back(content.tokens.size());
-  content.words += count_words(text);
-  content.bytes += text.size();
-}
-
-// A document, or a part of one, on its way.
+// A document or a part of one, on its way.
 struct Piece {
-  std::string_view text;
+  std::string text;
   bool validation = false;
+  bool ends = false;  // a document
   std::vector<std::int32_t> tokens;
+};
+
+class Preparing {
+ public:
+  Preparing(const Tokenizer& tokenizer, const Plan& plan, TokenSink& train, TokenSink& validation, ProgressSink* progress)
+      : tokenizer_(tokenizer), plan_(plan), train_{train}, validation_{validation}, progress_(progress) {}
+
+  void take(std::string_view text) {
+    std::size_t train = plan_.for_validation[document_++] ? 0 : text.size();
+    if (plan_.cut != 0 && plan_.cut < taken_ + text.size()) {
+      train = plan_.cut <= taken_ ? 0 : line_begin(text, plan_.cut - taken_);
+    }
+    divide(text.substr(0, train), false);
+    divide(text.substr(train), true);
+  }
+
+  void finish() {
+    for_each_parallel(pieces_.size(), [&](std::size_t i) { tokenizer_.encode(pieces_[i].text, pieces_[i].tokens); });
+    for (const Piece& piece : pieces_) give(piece, piece.validation ? validation_ : train_);
+    pieces_.clear();
+    waiting_ = 0;
+    if (progress_ == nullptr) return;
+    progress_->update(
+        fmt::format("tokenizing: {} of {}, {} tokens", format_bytes(taken_), format_bytes(plan_.bytes), format_count(tokens_)));
+  }
+
+ private:
+  struct Split {
+    TokenSink& sink;
+    std::uint64_t words = 0, bytes = 0;  // of the document under way
+  };
+
+  // Into pieces that are tokenized by themselves.
+  void divide(std::string_view text, bool validation) {
+    constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
+    constexpr std::size_t waiting_bytes = std::size_t{8} << 20U;
+    while (!text.empty()) {
+      std::size_t end = std::min(piece_bytes, text.size());
+      while (end < text.size()) {
+        end = std::min(text.find('\n', end - 1), text.size() - 1) + 1;
+        if (end == text.size() || tokenizer_.divides_at(text, end)) break;
+        ++end;
+      }
+      pieces_.push_back({std::string(text.substr(0, end)), validation, end == text.size(), {}});
+      text.remove_prefix(end);
+      taken_ += end;
+      waiting_ += end;
+      if (waiting_ >= waiting_bytes) finish();
+    }
+  }
+
+  void give(const Piece& piece, Split& split) {
+    split.sink.add(piece.tokens);
+    tokens_ += piece.tokens.size();
+    split.words += count_words(piece.text);
+    split.bytes += piece.text.size();
+    if (!piece.ends) return;
+    split.sink.end_document(tokenizer_.end_of_text(), split.words, split.bytes);
+    ++tokens_;
+    split.words = split.bytes = 0;
+  }
+
+  const Tokenizer& tokenizer_;
+  const Plan& plan_;
+  Split train_, validation_;
+  ProgressSink* progress_;
+  std::vector<Piece> pieces_;
+  std::size_t document_ = 0;
+  std::uint64_t taken_ = 0, waiting_ = 0;  // bytes of text
+  std::uint64_t tokens_ = 0;
 };
 
 }  // namespace
 
-TokenSplits prepare_text(const TextInput& input, const Tokenizer& tokenizer, double validation_share, std::uint64_t seed,
-                         ProgressSink* progress) {
+void prepare_text(const TextInput& input, const Tokenizer& tokenizer, double validation_share, std::uint64_t seed,
+                  TokenSink& train, TokenSink& validation, ProgressSink* progress) {
   if (!(validation_share >= 0 && validation_share < 1)) {
     fail(ErrorKind::usage, "a share of {} for validation; expected 0 or more and less than 1", validation_share);
   }
   const Plan plan = make_plan(input, validation_share, seed);
+  Preparing preparing(tokenizer, plan, train, validation, progress);
+  for_each_document(input, [&](const Document& document) { preparing.take(document.text); });
+  preparing.finish();
+}
+
+TokenSplits prepare_text(const TextInput& input, const Tokenizer& tokenizer, double validation_share, std::uint64_t seed,
+                         ProgressSink* progress) {
   TokenSplits splits;
   for (TokenFile::Content* content : {&splits.train, &splits.validation}) {
     content->vocabulary = tokenizer.size();
     content->tokenizer_hash = tokenizer_hash(tokenizer);
   }
-  std::uint64_t done = 0;
-  for_each_batch(input, [&](const std::vector<OwnedDocument>& batch) {
-    std::vector<Piece> pieces;
-    for (const OwnedDocument& document : batch) {
-      const std::string_view text = document.text;
-      std::size_t train = plan.for_validation[document.number] ? 0 : text.size();
-      if (plan.cut != 0 && plan.cut < done + text.size()) train = plan.cut <= done ? 0 : line_begin(text, plan.cut - done);
-      if (train > 0) pieces.push_back({text.substr(0, train), false, {}});
-      if (train < text.size()) pieces.push_back({text.substr(train), true, {}});
-      done += text.size();
-    }
-    for_each_parallel(pieces.size(), [&](std::size_t i) { tokenizer.encode(pieces[i].text, pieces[i].tokens); });
-    for (Piece& piece : pieces) {
-      append(piece.validation ? splits.validation : splits.train, piece.text, piece.tokens, tokenizer.end_of_text());
-    }
-    if (progress != nullptr) {
-      progress->update(fmt::format("tokenizing: {} of {}, {} tokens", format_bytes(done), format_bytes(plan.bytes),
-                                   format_count(splits.train.tokens.size() + splits.validation.tokens.size())));
-    }
-  });
+  ContentSink train(&splits.train);
+  ContentSink validation(&splits.validation);
+  prepare_text(input, tokenizer, validation_share, seed, train, validation, progress);
   return splits;
 }
 

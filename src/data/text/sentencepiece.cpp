@@ -58,6 +58,8 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
   }
 
+  bool divides_at(std::string_view /*text*/, std::size_t /*size*/) const override { return by_line_; }
+
   std::string decode(std::span<const std::int32_t> tokens) const override {
     std::vector<int> known;
     for (const std::int32_t token : tokens) {
@@ -242,7 +244,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TextInput& input, std::size_t v
   }
   Lines lines;
   for_each_document(input, [&](const Document& document) { lines.add(document.text); });
-  if (lines.empty()) fail(ErrorKind::usage, "there is no text to make a vocabulary from");
+  if (lines.empty()) fail(ErrorKind::data, "there is no text in '{}'", fmt::join(input.files, "', '"));
   const std::unordered_map<std::string, std::string> settings{
       {"model_type", "bpe"},
       {"vocab_size", fmt::format("{}", vocabulary)},

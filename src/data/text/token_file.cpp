@@ -1,5 +1,8 @@
 #include "data/text/token_file.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -52,6 +55,10 @@ struct Reader {
 
 DType token_type(std::size_t vocabulary) { return vocabulary <= largest_16_bit_vocabulary ? DType::u16 : DType::i32; }
 
+[[noreturn]] void fail_writing(const std::filesystem::path& path) {
+  fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(errno));
+}
+
 }  // namespace
 
 TokenFile::TokenFile(Content content)
@@ -88,22 +95,6 @@ TokenFile TokenFile::open(const std::filesystem::path& path) {
   if (!ends.empty()) std::memcpy(file.document_ends_.data(), ends.data(), ends.size());
   file.check_ends(ErrorKind::data);
   return file;
-}
-
-void TokenFile::write(const std::filesystem::path& path, const Content& content) {
-  TensorFile file;
-  file.metadata = {{format_key, format_name},
-                   {vocabulary_key, fmt::format("{}", content.vocabulary)},
-                   {tokenizer_key, content.tokenizer_hash},
-                   {words_key, fmt::format("{}", content.words)},
-                   {bytes_key, fmt::format("{}", content.bytes)}};
-  if (token_type(content.vocabulary) == DType::u16) {
-    file.put("tokens", {content.tokens.size()}, std::vector<std::uint16_t>(content.tokens.begin(), content.tokens.end()));
-  } else {
-    file.put("tokens", {content.tokens.size()}, content.tokens);
-  }
-  file.put("documents", {content.document_ends.size()}, content.document_ends);
-  file.save(path);
 }
 
 void TokenFile::check_ends(ErrorKind kind) const {
@@ -154,6 +145,70 @@ void TokenFile::read(std::uint64_t begin, std::span<std::int32_t> out) const {
            vocabulary_);
     }
   }
+}
+
+void ContentSink::add(std::span<const std::int32_t> tokens) {
+  content_->tokens.insert(content_->tokens.end(), tokens.begin(), tokens.end());
+}
+
+void ContentSink::end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) {
+  content_->tokens.push_back(end_of_text);
+  content_->document_ends.push_back(content_->tokens.size());
+  content_->words += words;
+  content_->bytes += bytes;
+}
+
+TokenFileWriter::TokenFileWriter(std::filesystem::path path, std::size_t vocabulary, std::string tokenizer_hash)
+    : path_(std::move(path)), vocabulary_(vocabulary), tokenizer_hash_(std::move(tokenizer_hash)) {
+  const std::filesystem::path name = fmt::format("{}.{}.tmp", path_.string(), ::getpid());
+  tokens_.open(name, std::ios::in | std::ios::out | std::ios::binary | std::ios::trunc);
+  if (!tokens_) fail_writing(path_);
+  // It lasts as long as it is open, so that nothing is left of it when the process is killed.
+  std::error_code ignored;
+  std::filesystem::remove(name, ignored);
+}
+
+void TokenFileWriter::add(std::span<const std::int32_t> tokens) {
+  const auto write = [&](const auto& values) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    tokens_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  };
+  if (token_type(vocabulary_) == DType::u16) {
+    write(std::vector<std::uint16_t>(tokens.begin(), tokens.end()));
+  } else {
+    write(tokens);
+  }
+  if (!tokens_) fail_writing(path_);
+  size_ += tokens.size();
+}
+
+void TokenFileWriter::end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) {
+  add({&end_of_text, 1});
+  document_ends_.push_back(size_);
+  words_ += words;
+  bytes_ += bytes;
+}
+
+void TokenFileWriter::finish() {
+  if (!tokens_.flush()) fail_writing(path_);
+  const auto read_tokens = [this](const TakeBytes& take) {
+    tokens_.clear();
+    tokens_.seekg(0);
+    std::vector<char> part(std::size_t{1} << 20U);
+    while (tokens_) {
+      tokens_.read(part.data(), static_cast<std::streamsize>(part.size()));
+      take(std::as_bytes(std::span(part.data(), static_cast<std::size_t>(tokens_.gcount()))));
+    }
+  };
+  const auto read_ends = [this](const TakeBytes& take) { take(std::as_bytes(std::span(document_ends_))); };
+  save_streamed(path_,
+                {{format_key, format_name},
+                 {vocabulary_key, fmt::format("{}", vocabulary_)},
+                 {tokenizer_key, tokenizer_hash_},
+                 {words_key, fmt::format("{}", words_)},
+                 {bytes_key, fmt::format("{}", bytes_)}},
+                {{"tokens", {token_type(vocabulary_), {size_}, read_tokens}},
+                 {"documents", {DType::u64, {document_ends_.size()}, read_ends}}});
 }
 
 }  // namespace bitloom::data

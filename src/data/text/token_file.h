@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,9 +35,6 @@ class TokenFile {
   // Maps a file. Throws Error(data) that names the path and what is wrong: not such a file, cut off, document ends that do not
   // ascend to the number of tokens. Tokens are checked when they are read.
   static TokenFile open(const std::filesystem::path& path);
-  // Atomically.
-  static void write(const std::filesystem::path& path, const Content& content);
-
   std::size_t size() const;  // tokens
   std::size_t documents() const;
   std::size_t vocabulary() const;
@@ -64,6 +62,54 @@ class TokenFile {
   std::string tokenizer_hash_;
   std::uint64_t words_ = 0;
   std::uint64_t bytes_ = 0;
+};
+
+// Takes documents one by one.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // Of the document under way, without the end of text.
+  virtual void add(std::span<const std::int32_t> tokens) = 0;
+  // `words` and `bytes`: of its text.
+  virtual void end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) = 0;
+};
+
+// Into memory.
+class ContentSink final : public TokenSink {
+ public:
+  // content: not null, outlives this.
+  explicit ContentSink(TokenFile::Content* content) : content_(content) {}
+  void add(std::span<const std::int32_t> tokens) override;
+  void end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) override;
+
+ private:
+  TokenFile::Content* content_;
+};
+
+// Into a file. Until finish() tokens go to a file without a name in the same folder, so that 8 bytes per document are in
+// memory, no more.
+class TokenFileWriter final : public TokenSink {
+ public:
+  // Throws Error(io), here and in all that follows, for what cannot be written.
+  TokenFileWriter(std::filesystem::path path, std::size_t vocabulary, std::string tokenizer_hash);
+
+  void add(std::span<const std::int32_t> tokens) override;
+  void end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) override;
+  // Writes the file, atomically. To be called once, behind the last document.
+  void finish();
+
+  std::uint64_t size() const { return size_; }  // tokens
+  std::size_t documents() const { return document_ends_.size(); }
+  std::uint64_t words() const { return words_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::filesystem::path path_;
+  std::fstream tokens_;
+  std::size_t vocabulary_;
+  std::string tokenizer_hash_;
+  std::vector<std::uint64_t> document_ends_;
+  std::uint64_t size_ = 0, words_ = 0, bytes_ = 0;
 };
 
 }  // namespace bitloom::data

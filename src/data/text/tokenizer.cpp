@@ -34,6 +34,8 @@ class ByteTokenizer final : public Tokenizer {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   }
 
+  bool divides_at(std::string_view /*text*/, std::size_t /*size*/) const override { return true; }
+
   std::string decode(std::span<const std::int32_t> tokens) const override {
     std::string text;
     for (const std::int32_t token : tokens) {

@@ -31,6 +31,9 @@ class Tokenizer {
 
   // Appends the tokens of `text`, which is UTF-8 (bytes: anything). Throws Error(usage) for dropout where nothing merges.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& tokens, const MergeDropout& dropout = {}) const = 0;
+  // Whether the tokens of `text` are those of its first `size` bytes and then those of the rest; false where that is not known.
+  // A line end stands before: text[size - 1].
+  virtual bool divides_at(std::string_view text, std::size_t size) const = 0;
   // Throws Error(usage) that names a token which is not there. Of tokens that encode() gave: the text itself, byte by byte.
   // end_of_text is "".
   virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;

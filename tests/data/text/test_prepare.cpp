@@ -120,6 +120,44 @@ TEST_CASE("tokens do not depend on the number of threads", "[prepare]") {
   CHECK(one.train.document_ends.size() == 290);
 }
 
+TEST_CASE("a long document is tokenized in pieces, to the tokens of the whole", "[prepare]") {
+  const TempDir folder;
+  write_gpt2(folder.path(), {"t h", "th e", "i n", "a n", "\xC4\x8A \xC4\x8A"});  // two line ends as one token
+  std::string text;
+  while (text.size() < (std::size_t{5} << 19U)) text += some_text(3, static_cast<unsigned>(text.size())) + "\n\n";
+  const TextInput input = file_with(folder, text);
+  const auto sentencepiece = small_sentencepiece();
+  const auto gpt2 = load_tokenizer(folder.path().string());
+  const auto bytes = load_tokenizer("bytes");
+  for (const Tokenizer* tokenizer : {sentencepiece.get(), gpt2.get(), bytes.get()}) {
+    CAPTURE(tokenizer->kind());
+    std::vector<std::int32_t> whole = encode(*tokenizer, text);
+    whole.push_back(tokenizer->end_of_text());
+    const TokenSplits splits = prepare_text(input, *tokenizer, 0, 1);
+    CHECK(splits.train.tokens == whole);
+    CHECK(splits.train.document_ends == std::vector<std::uint64_t>{whole.size()});
+    CHECK(splits.train.bytes == text.size());
+    // To a file: the same.
+    TokenFileWriter train(folder / "train", tokenizer->size(), tokenizer_hash(*tokenizer));
+    TokenFileWriter validation(folder / "validation", tokenizer->size(), tokenizer_hash(*tokenizer));
+    prepare_text(input, *tokenizer, 0.1, 1, train, validation);
+    train.finish();
+    validation.finish();
+    const TokenSplits cut = prepare_text(input, *tokenizer, 0.1, 1);
+    for (const auto& [name, content] : {std::pair("train", &cut.train), std::pair("validation", &cut.validation)}) {
+      const TokenFile file = TokenFile::open(folder / name);
+      std::vector<std::int32_t> tokens(file.size());
+      file.read(0, tokens);
+      CHECK(tokens == content->tokens);
+      CHECK(file.words() == content->words);
+      CHECK(file.bytes() == content->bytes);
+    }
+    CHECK(train.size() == cut.train.tokens.size());
+    CHECK(train.documents() == 1);
+    CHECK(train.words() + validation.words() == splits.train.words);
+  }
+}
+
 TEST_CASE("text that cannot be prepared is refused", "[prepare]") {
   const TempDir folder;
   const auto tokenizer = load_tokenizer("bytes");

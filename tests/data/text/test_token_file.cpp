@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/safetensors.h"
+#include "tests/data/text/texts.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
@@ -52,7 +53,7 @@ TEST_CASE("token files come back as they were", "[token_file]") {
   for (const std::size_t vocabulary : {2, 257, 65536, 65537, 300000}) {
     const TokenFile::Content content = some_content(vocabulary);
     check_same(TokenFile(content), content);
-    TokenFile::write(folder / "t.tokens", content);
+    write_tokens(folder / "t.tokens", content);
     TokenFile file = TokenFile::open(folder / "t.tokens");
     check_same(file, content);
     const TokenFile moved = std::move(file);
@@ -63,7 +64,7 @@ TEST_CASE("token files come back as they were", "[token_file]") {
   }
   TokenFile::Content none;
   none.vocabulary = 5;
-  TokenFile::write(folder / "empty.tokens", none);
+  write_tokens(folder / "empty.tokens", none);
   CHECK(TokenFile::open(folder / "empty.tokens").size() == 0);
   CHECK(TokenFile::open(folder / "empty.tokens").documents() == 0);
 }
@@ -81,7 +82,7 @@ TEST_CASE("files that are no token files are refused", "[token_file]") {
   CHECK(has(complaint(), "is no token file: bitloom.format is '', expected 'tokens 1'"));
 
   const auto with = [&](auto change) {
-    TokenFile::write(path, some_content());
+    write_tokens(path, some_content());
     TensorFile file = TensorFile::load(path);
     change(file);
     file.save(path);
@@ -111,7 +112,7 @@ TEST_CASE("a token beyond the vocabulary is named when it is read", "[token_file
   const TempDir folder;
   TokenFile::Content content = some_content();
   content.tokens[33] = 257;
-  TokenFile::write(folder / "t.tokens", content);
+  write_tokens(folder / "t.tokens", content);
   const TokenFile file = TokenFile::open(folder / "t.tokens");
   std::vector<std::int32_t> tokens(10);
   file.read(20, tokens);
@@ -128,7 +129,7 @@ TEST_CASE("a token beyond the vocabulary is named when it is read", "[token_file
 TEST_CASE("cut-off and garbled token files never crash", "[token_file]") {
   const TempDir folder;
   const auto path = folder / "t.tokens";
-  TokenFile::write(path, some_content());
+  write_tokens(path, some_content());
   const std::string bytes = read_file(path);
   std::vector<std::int32_t> tokens(60);
   std::size_t refused = 0;

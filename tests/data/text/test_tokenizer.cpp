@@ -162,3 +162,27 @@ TEST_CASE("a tokenizer that cannot be found or read says why", "[tokenizer]") {
   write_file(folder / "half", load_tokenizer("bytes")->serialize() + "x");
   CHECK(has(complaint(ErrorKind::data, "half"), "it is cut off, or something follows its end"));
 }
+
+TEST_CASE("where a tokenizer says that text divides, the parts have the tokens of the whole", "[tokenizer]") {
+  std::size_t divided = 0;
+  for (const auto& tokenizer : one_of_each()) {
+    CAPTURE(tokenizer->kind());
+    std::vector<std::string> texts = nasty_texts();
+    for (const std::string space : {" ", "\n", "\t", "\r\n", "\xC2\xA0", "\xE2\x80\x83", "'s", "a", ""}) {
+      texts.push_back("one two" + space + "\n" + space + "three" + space + space + "\n");
+      texts.push_back(space + "\nthree \n" + space);
+    }
+    for (const std::string& text : texts) {
+      for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) {
+        if (!tokenizer->divides_at(text, at + 1)) continue;
+        std::vector<std::int32_t> parts = encode(*tokenizer, text.substr(0, at + 1));
+        const std::vector<std::int32_t> rest = encode(*tokenizer, text.substr(at + 1));
+        parts.insert(parts.end(), rest.begin(), rest.end());
+        CAPTURE(text, at);
+        CHECK(parts == encode(*tokenizer, text));
+        ++divided;
+      }
+    }
+  }
+  CHECK(divided > 50);
+}

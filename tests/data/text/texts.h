@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/text/token_file.h"
 #include "data/text/tokenizer.h"
 #include "data/text/tokenizer_training.h"
 #include "tests/support/files.h"
@@ -68,6 +69,18 @@ inline std::vector<std::string> nasty_texts() {
       "\xEF\xBB\xBF marks order",
       std::string(5000, 'a') + std::string(3000, ' ') + "b",
       "\xF4\x8F\xBF\xBF\xEF\xBF\xBD\xED\x9F\xBF"};
+}
+
+inline void write_tokens(const std::filesystem::path& path, const data::TokenFile::Content& content) {
+  data::TokenFileWriter writer(path, content.vocabulary, content.tokenizer_hash);
+  std::uint64_t begin = 0;
+  for (const std::uint64_t end : content.document_ends) {
+    const bool last = end == content.document_ends.back();
+    writer.add(std::span(content.tokens).subspan(begin, end - begin - 1));
+    writer.end_document(content.tokens[end - 1], last ? content.words : 0, last ? content.bytes : 0);
+    begin = end;
+  }
+  writer.finish();
 }
 
 // Some English, deterministic, of about `lines` lines.
