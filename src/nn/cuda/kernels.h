@@ -39,4 +39,29 @@ struct Drops {
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 
+// --- layer_norm.cu, batch_norm.cu ---
+
+// Of x, y and their gradients.
+struct NormShape {
+  Number number = Number::f32;
+  std::size_t rows = 0, columns = 0;
+  float epsilon = 0;
+};
+// The bytes of the workspace that the functions below want.
+std::size_t layer_norm_workspace(std::size_t rows, std::size_t columns);
+std::size_t batch_norm_workspace(std::size_t rows, std::size_t columns);
+
+void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y, float* mean,
+                float* rstd);
+void layer_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
+                         const float* mean, const float* rstd, void* dx, bool accumulate, float* dgain, float* dbias,
+                         void* workspace);
+// mean and variance (columns) of the columns of x.
+void batch_norm_moments(Stream stream, const NormShape& shape, const void* x, float* mean, float* variance, void* workspace);
+// With moments that are given.
+void batch_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, const float* mean,
+                const float* variance, void* y);
+void batch_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
+                         const float* mean, const float* variance, void* dx, float* dgain, float* dbias, void* workspace);
+
 }  // namespace bitloom::nn::cuda

@@ -32,28 +32,6 @@ void CudaBackend::cross_entropy(const Tensor& /*logits*/, const Tensor& /*target
                                 Tensor& /*loss*/, Tensor* /*dlogits*/) {
   fail(ErrorKind::internal, "cross_entropy: not on CUDA yet");
 }
-void CudaBackend::layer_norm(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/, double /*epsilon*/,
-                             Tensor& /*y*/, Tensor& /*mean*/, Tensor& /*rstd*/) {
-  fail(ErrorKind::internal, "layer_norm: not on CUDA yet");
-}
-void CudaBackend::layer_norm_backward(const Tensor& /*dy*/, const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*mean*/,
-                                      const Tensor& /*rstd*/, Tensor& /*dx*/, Tensor& /*dgain*/, Tensor& /*dbias*/,
-                                      bool /*accumulate*/) {
-  fail(ErrorKind::internal, "layer_norm_backward: not on CUDA yet");
-}
-void CudaBackend::batch_norm(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/, double /*epsilon*/,
-                             Tensor& /*y*/, Tensor& /*mean*/, Tensor& /*variance*/) {
-  fail(ErrorKind::internal, "batch_norm: not on CUDA yet");
-}
-void CudaBackend::batch_norm_backward(const Tensor& /*dy*/, const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*mean*/,
-                                      const Tensor& /*variance*/, double /*epsilon*/, Tensor& /*dx*/, Tensor& /*dgain*/,
-                                      Tensor& /*dbias*/) {
-  fail(ErrorKind::internal, "batch_norm_backward: not on CUDA yet");
-}
-void CudaBackend::batch_norm_inference(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/,
-                                       const Tensor& /*mean*/, const Tensor& /*variance*/, double /*epsilon*/, Tensor& /*y*/) {
-  fail(ErrorKind::internal, "batch_norm_inference: not on CUDA yet");
-}
 void CudaBackend::adamw(std::span<const AdamWTensors> /*tensors*/, const AdamWStep& /*step*/) {
   fail(ErrorKind::internal, "adamw: not on CUDA yet");
 }
