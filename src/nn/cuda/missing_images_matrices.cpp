@@ -6,9 +6,6 @@ namespace bitloom::nn::cuda {
 void CudaBackend::matmul(const Tensor& /*a*/, const Tensor& /*b*/, Tensor& /*out*/, const MatmulOptions& /*options*/) {
   fail(ErrorKind::internal, "matmul: not on CUDA yet");
 }
-void CudaBackend::add_row_sums(const Tensor& /*x*/, Tensor& /*sums*/) {
-  fail(ErrorKind::internal, "add_row_sums: not on CUDA yet");
-}
 void CudaBackend::conv2d(const Conv2d& /*conv*/, const Tensor& /*x*/, const Tensor& /*w*/, const Tensor& /*bias*/,
                          Tensor& /*y*/) {
   fail(ErrorKind::internal, "conv2d: not on CUDA yet");
