@@ -83,12 +83,20 @@ std::vector<OpCase> norm_cases() {
   cases.push_back(layer_norm_case({0, 7}));
   cases.push_back(layer_norm_case({7, 33}, false, 100));  // the mean of squares minus the square of the mean has no digits left
   cases.push_back(layer_norm_case({301, 129}, false, 0, true));
+  // Rows that vectors divide, and rows so long that a GPU gives them to more threads or reads them again.
+  for (const std::size_t columns : {64U, 264U, 768U, 1501U, 4096U, 8192U, 8203U}) {
+    cases.push_back(layer_norm_case({5, columns}, columns % 3 == 0, 3, true));
+  }
   cases.push_back(batch_norm_case({3, 5, 7, 9}));
   cases.push_back(batch_norm_case({65, 7}, 100));
   cases.push_back(batch_norm_case({5, 17, 19, 33}, 0, true));
+  cases.push_back(batch_norm_case({3, 7, 11, 64}, 1, true));
+  cases.push_back(batch_norm_case({4099, 3}, 0, true));
+  cases.push_back(batch_norm_case({33, 520}, 0, true));
   cases.push_back(batch_norm_inference_case({1, 7}));
   cases.push_back(batch_norm_inference_case({0, 7}));
   cases.push_back(batch_norm_inference_case({3, 5, 7, 9}));
+  cases.push_back(batch_norm_inference_case({3, 5, 7, 16}));
   return cases;
 }
 
@@ -120,6 +128,9 @@ std::vector<OpCase> softmax_cases() {
   add({5, 33}, 1, 1000, false);  // exp overflows where the largest is not subtracted
   add({5, 33}, 30, -500, false);
   add({301, 129}, 2, 0, true);
+  add({5, 64}, 2, 0, true);
+  add({3, 1000}, 2, 0, true);
+  add({2, 8203}, 2, 0, true);
   return cases;
 }
 

@@ -48,6 +48,12 @@ std::vector<OpCase> row_cases() {
     }
   }
   cases.push_back(lookup_case({.table_rows = 501, .rows = 2003, .columns = 65, .is_large = true}));
+  // Rows that vectors divide, in numbers that are more than one, two and three digits of a sort by bytes.
+  cases.push_back(lookup_case({.table_rows = 255, .rows = 300, .columns = 64, .is_large = true}));
+  cases.push_back(lookup_case({.table_rows = 256, .rows = 300, .columns = 264, .is_large = true}));
+  cases.push_back(lookup_case({.table_rows = 65536, .rows = 65, .columns = 1, .is_large = true}));
+  // Most ids are the same: long runs.
+  cases.push_back(lookup_case({.table_rows = 2, .rows = 1500, .columns = 8, .is_large = true}));
   return cases;
 }
 

@@ -104,6 +104,9 @@ std::vector<OpCase> loss_cases() {
   cases.push_back(cross_entropy_case({0, 7, 7}));
   cases.push_back(cross_entropy_case({9, 33, 30, 60}));  // all but sure of one class, often the wrong one
   cases.push_back(cross_entropy_case({301, 129, 127, 2, false, true}));
+  cases.push_back(cross_entropy_case({5, 64, 57, 2, false, true}));
+  cases.push_back(cross_entropy_case({3, 4101, 4097, 2, true, true}));
+  cases.push_back(cross_entropy_case({3, 8704, 8700, 2, true, true}));
   return cases;
 }
 

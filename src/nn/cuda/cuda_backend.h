@@ -33,7 +33,6 @@ class CudaBackend final : public Backend {
 
   // matrices.cpp
   void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) override;
-  void add_row_sums(const Tensor& x, Tensor& sums) override;
 
   // elements.cpp
   void convert(const Tensor& x, Tensor& y) override;
@@ -50,6 +49,7 @@ class CudaBackend final : public Backend {
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
 
   // rows.cpp
+  void add_row_sums(const Tensor& x, Tensor& sums) override;
   void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
   void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
   void softmax(const Tensor& x, Tensor& y) override;

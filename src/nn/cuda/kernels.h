@@ -113,4 +113,62 @@ void max_pool(Stream stream, const Windows& windows, Number number, const void* 
 void spread(Stream stream, const Windows& windows, Number number, const void* x, const std::uint8_t* which, void* y);
 void sum_of_windows(Stream stream, const Windows& windows, Number number, const void* dy, void* dx);
 
+// --- layer_norm.cu, batch_norm.cu ---
+
+// Of x, y and their gradients.
+struct NormShape {
+  Number number = Number::f32;
+  std::size_t rows = 0, columns = 0;
+  float epsilon = 0;
+};
+// The bytes of the workspace that the functions below want.
+std::size_t layer_norm_workspace(std::size_t rows, std::size_t columns);
+std::size_t batch_norm_workspace(std::size_t rows, std::size_t columns);
+
+void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y, float* mean,
+                float* rstd);
+void layer_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
+                         const float* mean, const float* rstd, void* dx, bool accumulate, float* dgain, float* dbias,
+                         void* workspace);
+// mean and variance (columns) of the columns of x.
+void batch_norm_moments(Stream stream, const NormShape& shape, const void* x, float* mean, float* variance, void* workspace);
+// With moments that are given.
+void batch_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, const float* mean,
+                const float* variance, void* y);
+void batch_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
+                         const float* mean, const float* variance, void* dx, float* dgain, float* dbias, void* workspace);
+
+// --- rows.cu ---
+
+// Rows of a table (table_rows,columns) that ids (rows) name. rows < 2^32.
+struct Lookup {
+  std::size_t rows = 0, table_rows = 0, columns = 0;
+};
+// out = table[ids] or, with accumulate, += it; the row of an id that is none stays.
+void gather(Stream stream, const Lookup& lookup, Number table_number, const void* table, const std::int32_t* ids,
+            bool accumulate, Number out_number, void* out, FaultWord* fault);
+// dtable[ids] += dout. workspace: as many bytes as the function says.
+std::size_t scatter_add_workspace(const Lookup& lookup);
+void scatter_add(Stream stream, const Lookup& lookup, Number number, const void* dout, const std::int32_t* ids, float* dtable,
+                 void* workspace, FaultWord* fault);
+// sums (columns) += the rows of x.
+std::size_t column_sums_workspace(std::size_t rows, std::size_t columns);
+void column_sums(Stream stream, Number number, const void* x, std::size_t rows, std::size_t columns, float* sums,
+                 void* workspace);
+
+// --- softmax.cu ---
+
+void softmax(Stream stream, Number number, const void* x, void* y, std::size_t rows, std::size_t columns);
+void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
+                      std::size_t columns);
+// Of logits and dlogits.
+struct CrossEntropy {
+  Number number = Number::f32;
+  std::size_t rows = 0, columns = 0, classes = 0;
+  float scale = 1;
+};
+// dlogits: none, or it may be logits. A target that is none counts as -1.
+void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,
+                   void* dlogits, FaultWord* fault);
+
 }  // namespace bitloom::nn::cuda

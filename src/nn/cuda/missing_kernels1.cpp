@@ -18,42 +18,6 @@ void CudaBackend::activate_few_bit_backward(const FewBitTable& /*table*/, const 
                                             Tensor& /*dx*/) {
   fail(ErrorKind::internal, "activate_few_bit_backward: not on CUDA yet");
 }
-void CudaBackend::gather(const Tensor& /*table*/, const Tensor& /*ids*/, Tensor& /*out*/, bool /*accumulate*/) {
-  fail(ErrorKind::internal, "gather: not on CUDA yet");
-}
-void CudaBackend::scatter_add(const Tensor& /*dout*/, const Tensor& /*ids*/, Tensor& /*dtable*/) {
-  fail(ErrorKind::internal, "scatter_add: not on CUDA yet");
-}
-void CudaBackend::softmax(const Tensor& /*x*/, Tensor& /*y*/) { fail(ErrorKind::internal, "softmax: not on CUDA yet"); }
-void CudaBackend::softmax_backward(const Tensor& /*y*/, const Tensor& /*dy*/, Tensor& /*dx*/) {
-  fail(ErrorKind::internal, "softmax_backward: not on CUDA yet");
-}
-void CudaBackend::cross_entropy(const Tensor& /*logits*/, const Tensor& /*targets*/, std::size_t /*classes*/, double /*scale*/,
-                                Tensor& /*loss*/, Tensor* /*dlogits*/) {
-  fail(ErrorKind::internal, "cross_entropy: not on CUDA yet");
-}
-void CudaBackend::layer_norm(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/, double /*epsilon*/,
-                             Tensor& /*y*/, Tensor& /*mean*/, Tensor& /*rstd*/) {
-  fail(ErrorKind::internal, "layer_norm: not on CUDA yet");
-}
-void CudaBackend::layer_norm_backward(const Tensor& /*dy*/, const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*mean*/,
-                                      const Tensor& /*rstd*/, Tensor& /*dx*/, Tensor& /*dgain*/, Tensor& /*dbias*/,
-                                      bool /*accumulate*/) {
-  fail(ErrorKind::internal, "layer_norm_backward: not on CUDA yet");
-}
-void CudaBackend::batch_norm(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/, double /*epsilon*/,
-                             Tensor& /*y*/, Tensor& /*mean*/, Tensor& /*variance*/) {
-  fail(ErrorKind::internal, "batch_norm: not on CUDA yet");
-}
-void CudaBackend::batch_norm_backward(const Tensor& /*dy*/, const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*mean*/,
-                                      const Tensor& /*variance*/, double /*epsilon*/, Tensor& /*dx*/, Tensor& /*dgain*/,
-                                      Tensor& /*dbias*/) {
-  fail(ErrorKind::internal, "batch_norm_backward: not on CUDA yet");
-}
-void CudaBackend::batch_norm_inference(const Tensor& /*x*/, const Tensor& /*gain*/, const Tensor& /*bias*/,
-                                       const Tensor& /*mean*/, const Tensor& /*variance*/, double /*epsilon*/, Tensor& /*y*/) {
-  fail(ErrorKind::internal, "batch_norm_inference: not on CUDA yet");
-}
 void CudaBackend::adamw(std::span<const AdamWTensors> /*tensors*/, const AdamWStep& /*step*/) {
   fail(ErrorKind::internal, "adamw: not on CUDA yet");
 }
