@@ -119,11 +119,9 @@ class TensorEngine {
     }
   }
 
-  // All threads together.
+  // All threads together, after for_each_block(), which ends with a barrier.
   __device__ void store(const Wide& x, const float (&factors)[rows], unsigned i, const TileRows<T>& to) const {
     T* tile = kept_ + i * tile_elements;
-    wait_for_copies<0>();
-    __syncthreads();
     T* place = tile + first_row() * row_stride + first_column();
 #pragma unroll
     for (unsigned n = 0; n < D / 8; ++n) {
