@@ -1,5 +1,5 @@
-// The backward pass of attention (Dao 2023, algorithm 2). Nothing is added by atomics: a block of threads per tile of keys gives
-// dK and dV, another per tile of queries dQ, and both compute the probabilities again from lse.
+// The backward pass of attention (Dao 2023, algorithm 2). Nothing is added by atomics: a block of threads per tile of keys
+// gives dK and dV, another per tile of queries dQ, and both compute the probabilities again from lse.
 #include "nn/cuda/attention_engines.cuh"
 
 namespace bitloom::nn::cuda {
