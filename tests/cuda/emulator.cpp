@@ -99,19 +99,6 @@ bool release(std::size_t first, std::size_t last, State state) {
   return true;
 }
 
-// Whether anybody can go on.
-bool release_barriers() {
-  bool any = release(0, machine.size, State::at_block_barrier);
-  for (std::size_t first = 0; !any && first < machine.size; first += warp_size) {
-    any = release(first, std::min<std::size_t>(first + warp_size, machine.size), State::at_warp_barrier);
-  }
-  // Warps that wait besides the first one found.
-  for (std::size_t first = 0; first < machine.size; first += warp_size) {
-    release(first, std::min<std::size_t>(first + warp_size, machine.size), State::at_warp_barrier);
-  }
-  return any;
-}
-
 // 0 .. n - 1 forward, backward or the even ones first.
 std::vector<std::size_t> order_of(std::size_t n, unsigned kind) {
   std::vector<std::size_t> order(n);
@@ -121,7 +108,16 @@ std::vector<std::size_t> order_of(std::size_t n, unsigned kind) {
   return order;
 }
 
-void run_block(const std::vector<std::size_t>& order, std::size_t shared_bytes) {
+// Every warp goes as far as it can before the next one does: what a barrier of the block that is missing allows.
+void run_warp(const std::vector<std::size_t>& lanes, std::size_t first, std::size_t last) {
+  do {
+    for (const std::size_t lane : lanes) {
+      if (first + lane < last && machine.threads[first + lane]->state == State::ready) resume(*machine.threads[first + lane]);
+    }
+  } while (release(first, last, State::at_warp_barrier));
+}
+
+void run_block(const std::vector<std::size_t>& warps, const std::vector<std::size_t>& lanes, std::size_t shared_bytes) {
   machine.shared.assign(shared_bytes, 0xFF);
   for (std::size_t i = 0; i < machine.size; ++i) {
     Thread& thread = *machine.threads[i];
@@ -132,18 +128,13 @@ void run_block(const std::vector<std::size_t>& order, std::size_t shared_bytes) 
     thread.exchanges = 0;
     thread.copies.assign(1, {});
   }
-  for (;;) {
-    bool ran = false;
-    for (const std::size_t i : order) {
-      if (machine.threads[i]->state != State::ready) continue;
-      resume(*machine.threads[i]);
-      ran = true;
+  do {
+    for (const std::size_t warp : warps) {
+      run_warp(lanes, warp * warp_size, std::min<std::size_t>((warp + 1) * warp_size, machine.size));
     }
-    if (ran || release_barriers()) continue;
-    std::size_t done = 0;
-    for (std::size_t i = 0; i < machine.size; ++i) done += machine.threads[i]->state == State::done ? 1 : 0;
-    if (done == machine.size) return;
-    machine.fail("some threads wait at a barrier that others do not reach");
+  } while (release(0, machine.size, State::at_block_barrier));
+  for (std::size_t i = 0; i < machine.size; ++i) {
+    if (machine.threads[i]->state != State::done) machine.fail("some threads wait at a barrier that others do not reach");
   }
 }
 
@@ -175,12 +166,13 @@ void run_grid(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes,
     start(*machine.threads.back());
   }
   const unsigned kind = machine.launches++ % 3;
-  const std::vector<std::size_t> threads = order_of(machine.size, kind);
+  const std::vector<std::size_t> warps = order_of(machine.warps.size(), kind);
+  const std::vector<std::size_t> lanes = order_of(warp_size, kind);
   try {
     for (const std::size_t b : order_of(std::size_t{grid.x} * grid.y * grid.z, kind)) {
       blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                   static_cast<unsigned>(b / grid.x / grid.y)};
-      run_block(threads, shared_bytes);
+      run_block(warps, lanes, shared_bytes);
     }
   } catch (...) {
     machine.threads.clear();  // those that still wait

@@ -124,6 +124,10 @@ TEST_CASE("attention over several tiles, with heads of every size that has a ker
   CHECK(problem_of(self_attention(1, 64, causal, 0.2), DType::bf16) == "");
   CHECK(problem_of(self_attention(1, 80, causal, 0.2), DType::bf16) == "");
   CHECK(problem_of(self_attention(1, 64, nn::AttentionMask::full(192, 192), 0.2), DType::f16) == "");
+  // Most keys are seen by no query: their gradients are 0.
+  const nn::AttentionMask first_keys(200, 200, [](std::size_t, std::size_t key) { return key < 70; });
+  CHECK(problem_of(self_attention(1, 32, first_keys, 0), DType::bf16) == "");
+  CHECK(problem_of(self_attention(1, 32, first_keys, 0), DType::f32) == "");
 }
 
 TEST_CASE("attention with large heads", "[cuda]") {

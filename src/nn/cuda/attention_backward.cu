@@ -1,5 +1,5 @@
-// The backward pass of attention (Dao 2023, algorithm 2). Nothing is added by atomics: a block of threads per tile of keys gives
-// dK and dV, another per tile of queries dQ, and both compute the probabilities again from lse.
+// The backward pass of attention (Dao 2023, algorithm 2). Nothing is added by atomics: a block of threads per tile of keys
+// gives dK and dV, another per tile of queries dQ, and both compute the probabilities again from lse.
 #include "nn/cuda/attention_engines.cuh"
 
 namespace bitloom::nn::cuda {
@@ -20,13 +20,6 @@ __global__ void sum_products(const AttentionTask task, const AttentionGradients 
     for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, lanes);
     if (threadIdx.x % 32 == 0) g.delta[row] = sum;
   }
-}
-
-// From a probability and dP, the product of rows of dout and v: dS, the gradient of the score, in its place, and the
-// probability after dropout, but for its factor.
-__device__ __forceinline__ void score_gradient(float& probability, float& gradient, float delta, float kept_factor) {
-  gradient = probability * (kept_factor * gradient - delta);
-  if (kept_factor == 0) probability = 0;
 }
 
 template <typename E>
@@ -58,31 +51,29 @@ __global__ void __launch_bounds__(E::threads, E::keys_blocks)
     engine.hold(1, values);
   };
   const auto draw = [&](const MaskBlock& block) { draw_kept(shared, task, head, block.block, tile); };
-  // Of transposed tiles: (key, query).
+  // p and ds are (key, query): probabilities, and gradients of scores from dP, the products of rows of dout and v.
   const auto work = [&](unsigned stage, const MaskBlock& block) {
     const TileNumbers& numbers = shared.stage[stage];
     const Seen seen(numbers, block, mask, tile);
+    const bool drops = task.drops.threshold != 0;
+    const auto kept = [&](unsigned query) { return kept_by(shared, query); };
     typename E::Scores p = engine.product(keys, engine.first(stage));
+    if (seen.is_tested()) replace_transposed<E>(p, -INFINITY, [&](unsigned query) { return seen.by(query); });
 #pragma unroll
     for (unsigned j = 0; j < E::columns; ++j) {
-      const unsigned query = E::first_column() + E::column_step(j);
-      const float base = numbers.lse[query] * log2_e;
-      const std::uint64_t bits = seen.is_tested() ? seen.by(query) >> E::first_row() : ~std::uint64_t{0};
+      const float base = numbers.lse[E::first_column() + E::column_step(j)] * log2_e;
 #pragma unroll
-      for (unsigned i = 0; i < E::rows; ++i) {
-        p.at(i, j) = has_bit(bits, E::row_step(i)) ? exp2_approx(p.at(i, j) * factor - base) : 0.0F;
-      }
+      for (unsigned i = 0; i < E::rows; ++i) p.at(i, j) = exp2_approx(p.at(i, j) * factor - base);
     }
     typename E::Scores ds = engine.product(values, engine.second(stage));
+    if (drops) replace_transposed<E>(ds, 0, kept);
 #pragma unroll
     for (unsigned j = 0; j < E::columns; ++j) {
-      const unsigned query = E::first_column() + E::column_step(j);
-      const std::uint64_t kept = task.drops.threshold != 0 ? kept_by(shared, query) >> E::first_row() : ~std::uint64_t{0};
+      const float delta = numbers.delta[E::first_column() + E::column_step(j)];
 #pragma unroll
-      for (unsigned i = 0; i < E::rows; ++i) {
-        score_gradient(p.at(i, j), ds.at(i, j), numbers.delta[query], has_bit(kept, E::row_step(i)) ? task.drops.factor : 0);
-      }
+      for (unsigned i = 0; i < E::rows; ++i) ds.at(i, j) = p.at(i, j) * (task.drops.factor * ds.at(i, j) - delta);
     }
+    if (drops) replace_transposed<E>(p, 0, kept);
     engine.add_product(dv, p, engine.second(stage));
     engine.add_product(dk, ds, engine.first(stage));
   };
@@ -135,17 +126,15 @@ __global__ void __launch_bounds__(E::threads, E::queries_blocks)
   const auto work = [&](unsigned stage, const MaskBlock& block) {
     const Seen seen(shared.stage[stage], block, mask, block.block);
     typename E::Scores p = engine.product(queries, engine.first(stage));
+    if (seen.is_tested()) replace<E>(p, -INFINITY, [&](unsigned query) { return seen.by(query); });
     typename E::Scores ds = engine.product(gradients, engine.second(stage));
+    if (task.drops.threshold != 0) replace<E>(ds, 0, [&](unsigned query) { return kept_by(shared, query); });
 #pragma unroll
     for (unsigned i = 0; i < E::rows; ++i) {
-      const unsigned query = E::first_row() + E::row_step(i);
-      const std::uint64_t bits = seen.is_tested() ? seen.by(query) >> E::first_column() : ~std::uint64_t{0};
-      const std::uint64_t kept = task.drops.threshold != 0 ? kept_by(shared, query) >> E::first_column() : ~std::uint64_t{0};
 #pragma unroll
       for (unsigned j = 0; j < E::columns; ++j) {
-        const unsigned place = E::column_step(j);
-        p.at(i, j) = has_bit(bits, place) ? exp2_approx(p.at(i, j) * factor - base[i]) : 0.0F;
-        score_gradient(p.at(i, j), ds.at(i, j), delta[i], has_bit(kept, place) ? task.drops.factor : 0);
+        const float probability = exp2_approx(p.at(i, j) * factor - base[i]);
+        ds.at(i, j) = probability * (task.drops.factor * ds.at(i, j) - delta[i]);
       }
     }
     engine.add_product(dq, ds, engine.first(stage));

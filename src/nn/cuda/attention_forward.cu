@@ -5,7 +5,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// Of the rows of a thread, in units of log2(e): the largest score and, of this thread's columns, the sum of 2^(score - largest).
+// Of the rows of a thread, with scores in units of log2(e): the largest and, of its columns, the sum of 2^(score - largest).
 template <typename E>
 struct Softmax {
   float largest[E::rows], sum[E::rows];
@@ -56,19 +56,6 @@ struct Softmax {
     }
   }
 };
-
-// Every number whose bit is not set becomes `value`; bits(row) are those of a row.
-template <typename E, typename Bits>
-__device__ __forceinline__ void replace(typename E::Scores& x, float value, Bits bits) {
-#pragma unroll
-  for (unsigned i = 0; i < E::rows; ++i) {
-    const std::uint64_t own = bits(E::first_row() + E::row_step(i)) >> E::first_column();
-#pragma unroll
-    for (unsigned j = 0; j < E::columns; ++j) {
-      if (!has_bit(own, E::column_step(j))) x.at(i, j) = value;
-    }
-  }
-}
 
 template <typename E>
 __global__ void __launch_bounds__(E::threads, E::forward_blocks)

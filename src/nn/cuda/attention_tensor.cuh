@@ -15,8 +15,8 @@ class TensorEngine {
   static constexpr unsigned threads = 128;
   static constexpr unsigned most_stages = 2;
   static constexpr unsigned forward_blocks = D <= 32 ? 5 : D <= 64 ? 4 : D <= 96 ? 3 : 2;
-  static constexpr unsigned keys_blocks = D <= 32 ? 4 : D <= 64 ? 3 : 2;
-  static constexpr unsigned queries_blocks = keys_blocks;
+  static constexpr unsigned keys_blocks = D <= 64 ? 3 : 2;
+  static constexpr unsigned queries_blocks = D <= 32 ? 4 : keys_blocks;
   static constexpr unsigned rows = 2, columns = 16, row_lanes = 4;
   static constexpr unsigned tile_bytes = tile_size * (D + 8) * sizeof(T);
   __device__ static unsigned first_row() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
@@ -119,11 +119,9 @@ class TensorEngine {
     }
   }
 
-  // All threads together.
+  // All threads together, after for_each_block(), which ends with a barrier.
   __device__ void store(const Wide& x, const float (&factors)[rows], unsigned i, const TileRows<T>& to) const {
     T* tile = kept_ + i * tile_elements;
-    wait_for_copies<0>();
-    __syncthreads();
     T* place = tile + first_row() * row_stride + first_column();
 #pragma unroll
     for (unsigned n = 0; n < D / 8; ++n) {

@@ -128,6 +128,30 @@ __device__ inline std::uint64_t kept_by(const AttentionShared& shared, unsigned 
 
 __device__ inline bool has_bit(std::uint64_t bits, unsigned place) { return ((bits >> place) & 1U) != 0; }
 
+// Numbers of pairs whose bit is not set become `value`. bits(query) has one per key; x is (query, key), or (key, query).
+template <typename E, typename Bits>
+__device__ __forceinline__ void replace(typename E::Scores& x, float value, Bits bits) {
+#pragma unroll
+  for (unsigned i = 0; i < E::rows; ++i) {
+    const std::uint64_t own = bits(E::first_row() + E::row_step(i)) >> E::first_column();
+#pragma unroll
+    for (unsigned j = 0; j < E::columns; ++j) {
+      if (!has_bit(own, E::column_step(j))) x.at(i, j) = value;
+    }
+  }
+}
+template <typename E, typename Bits>
+__device__ __forceinline__ void replace_transposed(typename E::Scores& x, float value, Bits bits) {
+#pragma unroll
+  for (unsigned j = 0; j < E::columns; ++j) {
+    const std::uint64_t own = bits(E::first_column() + E::column_step(j)) >> E::first_row();
+#pragma unroll
+    for (unsigned i = 0; i < E::rows; ++i) {
+      if (!has_bit(own, E::row_step(i))) x.at(i, j) = value;
+    }
+  }
+}
+
 // Calls work(stage, block) for every block that the mask has in block `i` of `map`. start(stage, block) starts copies for it,
 // one ahead if there are two stages; draw(block) is called before the barrier after which work() sees all of that. prepare() is
 // called once what was started before this call is there.
