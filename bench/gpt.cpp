@@ -1,9 +1,10 @@
-// bitloom_bench_gpt NET f32|bf16 VOCABULARY SEQUENCES TOKENS DROPOUT: trains a GPT as `bitloom train gpt` does, on made-up
-// text, by commands on standard input, so that bench/gpt_peers.py can run it in turns with other programs. Every answer is one
-// line of JSON.
+// bitloom_bench_gpt NET f32|bf16|f16 VOCABULARY SEQUENCES TOKENS DROPOUT [DEVICE [BITS]]: trains a GPT as `bitloom train gpt`
+// does, on made-up text, by commands on standard input, so that bench/gpt_peers.py can run it in turns with other programs.
+// DEVICE: cpu or cuda:N; BITS: kept of every activation's input, without it all. Every answer is one line of JSON.
 //
 //   save FILE  writes the parameters and, as "batches" (N,B,T+1), the texts of the steps, which come again after N
-//   steps N    trains N steps: their losses, seconds of each, by the clock and of processors, and the peaks of memory so far
+//   steps N    trains N steps: their losses, seconds of each, by the clock and of processors, and the peaks of memory so far:
+//              of tensors, of what the device gave for them, and of this process on this machine
 //   peak       products of two large matrices: operations per second, by the clock and of processors
 #include <fmt/format.h>
 #include <omp.h>
@@ -20,6 +21,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "models/gpt/language_task.h"
+#include "nn/measure.h"
 #include "nn/ops.h"
 #include "train/trainer.h"
 
@@ -56,6 +58,7 @@ double product_operations(const models::GptConfig& config, std::size_t sequences
 
 struct Setup {
   models::GptConfig config;
+  nn::Device device;
   DType values;
   std::size_t sequences, tokens;
 };
@@ -64,6 +67,7 @@ class Session {
  public:
   explicit Session(const Setup& setup)
       : setup_(setup),
+        engine_(setup.device),
         net_(setup.config, setup.tokens),
         task_(net_, setup.sequences,
               [this](std::uint64_t step, std::uint64_t /*micro_batch*/, std::span<std::int32_t> inputs,
@@ -74,7 +78,8 @@ class Session {
     return {{"parameters", setup_.config.parameters()},
             {"operations", product_operations(setup_.config, setup_.sequences, setup_.tokens)},
             {"threads", omp_get_max_threads()},
-            {"cpu", cpu_name()}};
+            {"cpu", cpu_name()},
+            {"device", setup_.device == nn::Device{} ? "cpu" : nn::describe_gpu(setup_.device.index).name}};
   }
 
   Json save(const std::string& path) {
@@ -104,12 +109,14 @@ class Session {
             {"seconds", seconds},
             {"processor_seconds", processor_seconds},
             {"pool_peak", engine_.pool().total().peak},
+            {"pool_reserved", engine_.pool().reserved()},
             {"resident_peak", resident_peak()}};
   }
 
   Json peak() {
     constexpr std::size_t side = 2048;
     constexpr double slot = 0.5;  // seconds
+    if (setup_.device.kind == nn::Device::Kind::cuda) return {{"peak", nn::measure_matmul(engine_, setup_.values, slot)}};
     const auto operations = 2.0 * side * side * side;
     nn::Tensor a = engine_.zeros({side, side}, setup_.values, nn::Use::workspace);
     nn::Tensor b = engine_.zeros({side, side}, setup_.values, nn::Use::workspace);
@@ -132,6 +139,7 @@ class Session {
     options.optimizer.beta2 = 0.95;
     options.optimizer.decay = 0.1;
     options.optimizer.clip = 1;
+    if (values == DType::f16) options.loss_scale = train::LossScaleOptions();
     return options;
   }
 
@@ -152,17 +160,26 @@ class Session {
   train::Trainer trainer_;
 };
 
+DType parse_values(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (nn::to_text(dtype) == name) return dtype;
+  }
+  fail(ErrorKind::usage, "type '{}'; expected f32, bf16 or f16", name);
+}
+
 Setup parse(int argc, char** argv) {
-  if (argc != 7) fail(ErrorKind::usage, "expected NET f32|bf16 VOCABULARY SEQUENCES TOKENS DROPOUT");
-  const std::string values = argv[2];
-  if (values != "f32" && values != "bf16") fail(ErrorKind::usage, "type '{}'; expected f32 or bf16", values);
+  if (argc < 7 || argc > 9) {
+    fail(ErrorKind::usage, "expected NET f32|bf16|f16 VOCABULARY SEQUENCES TOKENS DROPOUT [DEVICE [BITS]]");
+  }
   Setup setup;
   setup.config = models::config_of(models::find_gpt(argv[1], "NET"));
-  setup.values = values == "f32" ? DType::f32 : DType::bf16;
+  setup.values = parse_values(argv[2]);
   setup.config.vocabulary = parse_count(argv[3], "VOCABULARY");
   setup.sequences = parse_count(argv[4], "SEQUENCES");
   setup.tokens = setup.config.context = parse_count(argv[5], "TOKENS");
   setup.config.dropout = std::stod(argv[6]);
+  if (argc > 7) setup.device = nn::parse_device("DEVICE", argv[7]);
+  if (argc > 8) setup.config.activation_bits = static_cast<unsigned>(parse_count(argv[8], "BITS"));
   return setup;
 }
 

@@ -52,10 +52,10 @@ def read_tensors(path):
     return {name: reader(entry) for name, entry in header.items()}
 
 
-def make_net(torch, net, dropout):
+def make_net(torch, sizes, dropout):
     """Gives the module: (inputs, targets) -> mean loss; and pairs of its parameters and their names in Bitloom's file."""
     functional = torch.nn.functional
-    layers, heads, width, vocabulary, _, tokens, _ = NETS[net]
+    layers, heads, width, vocabulary, _, tokens = sizes
 
     class Block(torch.nn.Module):
         def __init__(self):
@@ -118,7 +118,7 @@ def copy_parameters(torch, pairs, tensors):
 
 
 def make_optimizer(torch, pairs):
-    """AdamW that leaves vectors without decay, fused where this version can on CPUs."""
+    """AdamW that leaves vectors without decay, fused where this version can on the device."""
     groups = [
         {"params": [p for p, _ in pairs if p.ndim == 2], "weight_decay": 0.1},
         {"params": [p for p, _ in pairs if p.ndim == 1], "weight_decay": 0.0},
@@ -138,22 +138,27 @@ def resident_peak():
     return 0
 
 
-def torch_worker(net, dtype, kind, path, dropout, threads):
-    """Answers each line "steps N" as bitloom_bench_gpt does."""
+def torch_worker(sizes, dtype, kind, path, dropout, threads, device):
+    """Answers each line "steps N" as bitloom_bench_gpt does. Without a path: from weights and texts of its own."""
     import torch
 
     torch.set_num_threads(threads)
-    module, pairs = make_net(torch, net, dropout)
-    tensors = read_tensors(path)
-    copy_parameters(torch, pairs, tensors)
-    batches = torch.from_numpy(tensors["batches"]()).long()
+    module, pairs = make_net(torch, sizes, dropout)
+    _, _, _, vocabulary, sequences, tokens = sizes
+    if path:
+        tensors = read_tensors(path)
+        copy_parameters(torch, pairs, tensors)
+        batches = torch.from_numpy(tensors["batches"]()).long()
+    else:
+        batches = torch.randint(vocabulary, (4, sequences, tokens + 1))
+    module, batches = module.to(device), batches.to(device)
     optimizer, name = make_optimizer(torch, pairs)
     run = torch.compile(module) if kind == "compile" else module
     done = 0
 
     def step():
         batch = batches[done % len(batches)]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+        with torch.autocast(device.split(":")[0], dtype=torch.bfloat16, enabled=dtype == "bf16"):
             loss = run(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -170,7 +175,11 @@ def torch_worker(net, dtype, kind, path, dropout, threads):
             result["seconds"].append(time.perf_counter() - start)
             result["processor_seconds"].append(time.process_time() - processor_start)
             done += 1
-        print(json.dumps({**result, "resident_peak": resident_peak()}), flush=True)
+        result["resident_peak"] = resident_peak()
+        if device != "cpu":
+            result["pool_peak"] = torch.cuda.max_memory_allocated()
+            result["pool_reserved"] = torch.cuda.max_memory_reserved()
+        print(json.dumps(result), flush=True)
 
 
 # --- The side that gives turns ---
@@ -213,16 +222,21 @@ class Contender:
         self.process.wait()
 
 
-def bitloom_command(program, net, dtype, dropout):
-    _, _, _, vocabulary, sequences, tokens, _ = NETS[net]
-    return [program, net, dtype, str(vocabulary), str(sequences), str(tokens), str(dropout)]
+def bitloom_command(program, net, sizes, dtype, dropout, device="cpu", bits=0):
+    _, _, _, vocabulary, sequences, tokens = sizes
+    few_bits = (bits,) if bits else ()
+    return [str(each) for each in (program, net, dtype, vocabulary, sequences, tokens, dropout, device, *few_bits)]
+
+
+def torch_command(sizes, dtype, kind, path, dropout, threads, device="cpu"):
+    return [sys.executable, __file__, "--worker", json.dumps([sizes, dtype, kind, path, dropout, threads, device])]
 
 
 def start_peers(arguments, net, dtype, path):
     """Kind -> contender."""
     contenders = {}
     for kind in arguments.peers:
-        command = [sys.executable, __file__, "--worker", net, dtype, kind, path, str(arguments.dropout), str(arguments.threads)]
+        command = torch_command(NETS[net][:6], dtype, kind, path, arguments.dropout, arguments.threads)
         contenders[kind] = Contender(command, arguments.threads, quiet=kind == "compile")
     return contenders
 
@@ -249,7 +263,7 @@ def measure(arguments, net, dtype):
     """One net in one format: medians and ratios."""
     steps = NETS[net][-1]
     tokens = NETS[net][4] * NETS[net][5]
-    command = bitloom_command(arguments.program, net, dtype, arguments.dropout)
+    command = bitloom_command(arguments.program, net, NETS[net][:6], dtype, arguments.dropout)
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder) / "start.safetensors")
         # A process of its own, because the file's bytes would count in the peak of memory.
@@ -357,7 +371,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        worker_net, worker_dtype, worker_kind, start, rate, count = sys.argv[2:]
-        torch_worker(worker_net, worker_dtype, worker_kind, start, float(rate), int(count))
+        torch_worker(*json.loads(sys.argv[2]))
     else:
         main()

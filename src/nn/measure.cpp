@@ -26,11 +26,17 @@ double fastest(Engine& engine, double seconds, F&& f) {
   return best;
 }
 
+// Rows and columns of the matrices: on a GPU many tiles for each multiprocessor (a tile is 256 long at most).
+std::size_t measured_side(Device device) {
+  if (device.kind == Device::Kind::cpu) return 1024;
+  const auto multiprocessors = static_cast<std::size_t>(describe_gpu(device.index).multiprocessors);
+  return std::max<std::size_t>(1, multiprocessors / 4) * 256;
+}
+
 }  // namespace
 
 double measure_matmul(Engine& engine, DType values, double seconds) {
-  // A GPU needs more work at once, which it does in little time.
-  const std::size_t size = engine.device().kind == Device::Kind::cpu ? 1024 : 8192;
+  const std::size_t size = measured_side(engine.device());
   Tensor a = engine.empty({size, size}, values, Use::workspace);
   Tensor b = engine.empty({size, size}, values, Use::workspace);
   Tensor c = engine.empty({size, size}, values, Use::workspace);

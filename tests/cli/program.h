@@ -29,6 +29,9 @@ std::vector<std::string> mpi_settings();
 Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args,
                     const std::vector<std::string>& settings = {});
 
+// Likewise the program whose GPU the CPU emulates.
+Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args);
+
 // The same under mpirun with `ranks` ranks on this machine.
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);
 

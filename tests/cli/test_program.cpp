@@ -127,6 +127,10 @@ Outcome run_program(const std::filesystem::path& folder, const std::vector<std::
   return run(folder, command);
 }
 
+Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args) {
+  return run(folder, with({BITLOOM_EMULATED_GPU}, args));
+}
+
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args) {
   return run(folder, command_of_ranks(ranks, args));
 }

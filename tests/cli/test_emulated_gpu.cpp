@@ -1,0 +1,66 @@
+// The program with a GPU, which the CPU emulates: what --device does, and that a GPT trains there as on the CPU.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/metrics.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+Args two_steps(const std::string& device, const std::string& out) {
+  return {"train",   "gpt", "--data",  "text.txt", "--net", "tiny", "--layers",    "1", "--width",  "16",   "--heads",   "2",
+          "--batch", "2",   "--steps", "2",        "--out", out,    "--log-every", "1", "--device", device, "--context", "8"};
+}
+
+std::vector<double> losses_of(const std::filesystem::path& run) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : read_metrics(run / "metrics.jsonl")) {
+    if (line.contains("loss")) losses.push_back(line["loss"]);
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("the program shows an emulated GPU and takes no other", "[gpu]") {
+  const TempDir folder;
+  const Outcome info = run_on_emulated_gpu(folder.path(), {"info"});
+  REQUIRE(info.code == 0);
+  CHECK(has(info.out, "cuda:0: emulated, 1.0 GiB of 1.0 GiB free, compute capability 8.0"));
+  CHECK(has(info.out, "float backends   cpu, ref, cuda"));
+  write_file(folder / "text.txt", std::string(4000, 'a'));
+  const Outcome other = run_on_emulated_gpu(folder.path(), two_steps("cuda:1", "run"));
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "--device: cuda:1: there is one emulated GPU"));
+}
+
+TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[.][gpu]") {
+  const TempDir folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
+  write_file(folder / "text.txt", text);
+  const Outcome cpu = run_program(folder.path(), two_steps("cpu", "cpu"));
+  REQUIRE(cpu.code == 0);
+  const Outcome gpu = run_on_emulated_gpu(folder.path(), two_steps("cuda:0", "gpu"));
+  INFO(gpu.err);
+  REQUIRE(gpu.code == 0);
+  CHECK(has(gpu.out, "backend cuda"));
+  for (const char* device : {"cpu", "gpu"}) {
+    const Args resume = {"train", "gpt", "--resume", "--out", device, "--steps", "3"};
+    const Outcome more =
+        device == std::string("cpu") ? run_program(folder.path(), resume) : run_on_emulated_gpu(folder.path(), resume);
+    INFO(more.err);
+    REQUIRE(more.code == 0);
+  }
+  const std::vector<double> expected = losses_of(folder / "cpu");
+  const std::vector<double> losses = losses_of(folder / "gpu");
+  REQUIRE(losses.size() == expected.size());
+  REQUIRE(losses.size() >= 4);
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-3);
+}
