@@ -39,6 +39,32 @@ struct Drops {
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 
+// --- bias.cu ---
+
+// Those of nn/activation.h.
+enum class Function : unsigned char { none, gelu, gelu_tanh, silu, sigmoid, tanh, selu, softplus, relu };
+// y (rows,columns) = function(x + bias (columns), or none); in: f32 or `out`. y may be x where types are equal.
+void bias_activate(Stream stream, Number in, const void* x, const float* bias, Function function, Number out, void* y,
+                   std::size_t rows, std::size_t columns);
+
+// --- activations.cu ---
+
+// Function::none is none of these. y may be x, dx may be dy.
+void activate(Stream stream, Function function, Number number, const void* x, void* y, std::size_t n);
+void activate_backward(Stream stream, Function function, Number number, const void* x, const void* dy, void* dx, std::size_t n);
+
+// Numbers of a table for few bits (nn/few_bit_stash.h): its 2^bits - 1 boundaries, or its 2^bits levels.
+struct FewBitNumbers {
+  unsigned bits = 1;     // 1..8
+  bool is_even = false;  // looked up by |x|
+  float numbers[256] = {};
+};
+// y = function(x), and for every x the number of boundaries below it, packed as in nn/bit_pack.h.
+void activate_few_bit(Stream stream, Function function, const FewBitNumbers& boundaries, Number number, const void* x, void* y,
+                      std::uint8_t* stash, std::size_t n);
+void activate_few_bit_backward(Stream stream, const FewBitNumbers& levels, Number number, const std::uint8_t* stash,
+                               const void* dy, void* dx, std::size_t n);
+
 // --- layer_norm.cu, batch_norm.cu ---
 
 // Of x, y and their gradients.
