@@ -123,4 +123,31 @@ struct CrossEntropy {
 void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,
                    void* dlogits, FaultWord* fault);
 
+// --- optimizer.cu ---
+
+// Tensors are gone through in chunks of so many elements, those of one after those of the other; part i has chunks
+// first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
+inline constexpr std::size_t optimizer_chunk = 8192;
+struct AdamWPart {
+  float *value, *mean, *variance;
+  const float* gradient;
+  void* copy;  // or none
+  std::size_t size, first_chunk;
+  Number copy_number;
+  bool decays, is_wide;  // is_wide: all pointers are multiples of 16
+};
+// The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
+struct AdamWFactors {
+  float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
+};
+// parts (count): on the device.
+void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks);
+struct SquaresPart {
+  const void* x;
+  std::size_t size, first_chunk;
+  Number number;
+};
+// sums (chunks), total (1): on the device too.
+void sum_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums, double* total);
+
 }  // namespace bitloom::nn::cuda
