@@ -170,10 +170,10 @@ void batch_norm(Stream stream, const NormShape& shape, const void* x, const floa
   with_number(shape.number, [&](auto type) {
     using T = typename decltype(type)::type;
     const NormaliseColumns<T> norm{rows_of(static_cast<const T*>(x), shape.columns),
-                                   rows_of(gain, shape.columns),
-                                   rows_of(bias, shape.columns),
-                                   rows_of(mean, shape.columns),
-                                   rows_of(variance, shape.columns),
+                                   vector_of(gain, shape.columns),
+                                   vector_of(bias, shape.columns),
+                                   vector_of(mean, shape.columns),
+                                   vector_of(variance, shape.columns),
                                    shape.epsilon,
                                    rows_of(static_cast<T*>(y), shape.columns)};
     apply_columns(stream, "batch_norm", norm, tiles_of(shape.rows, shape.columns));
@@ -189,12 +189,12 @@ void batch_norm_backward(Stream stream, const NormShape& shape, const void* dy, 
     using T = typename decltype(type)::type;
     const auto dy_rows = rows_of(static_cast<const T*>(dy), shape.columns);
     const auto x_rows = rows_of(static_cast<const T*>(x), shape.columns);
-    const auto means = rows_of(mean, shape.columns);
-    const auto variances = rows_of(variance, shape.columns);
+    const auto means = vector_of(mean, shape.columns);
+    const auto variances = vector_of(variance, shape.columns);
     const BatchNormGradients<T> sums{{dgain, dbias, totals}, dy_rows, x_rows, means, variances, shape.epsilon};
     reduce_columns(stream, "batch_norm_backward", sums, tiles, totals + shape.columns);
     const BatchNormBackward<T> norm{
-        dy_rows, x_rows, rows_of(gain, shape.columns), means, variances, shape.epsilon, static_cast<float>(shape.rows), totals,
+        dy_rows, x_rows, vector_of(gain, shape.columns), means, variances, shape.epsilon, static_cast<float>(shape.rows), totals,
         rows_of(static_cast<T*>(dx), shape.columns)};
     apply_columns(stream, "batch_norm_backward", norm, tiles);
   });

@@ -18,6 +18,8 @@ namespace bitloom::nn::cuda {
 
 // The type of a tensor of values or parameters.
 Number number_of(const Tensor& tensor);
+// The kernels' name for it, in activations.cpp.
+Function function_of(const Activation& activation);
 
 class CudaBackend final : public Backend {
  public:

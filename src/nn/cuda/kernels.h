@@ -89,9 +89,27 @@ void attention_backward(Stream stream, const AttentionTask& task, const Attentio
 
 // Those of nn/activation.h.
 enum class Function : unsigned char { none, gelu, gelu_tanh, silu, sigmoid, tanh, selu, softplus, relu };
-// y (rows,columns) = function(x + bias (columns), or none); y may be x where types are equal.
+// y (rows,columns) = function(x + bias (columns), or none); in: f32 or `out`. y may be x where types are equal.
 void bias_activate(Stream stream, Number in, const void* x, const float* bias, Function function, Number out, void* y,
                    std::size_t rows, std::size_t columns);
+
+// --- activations.cu ---
+
+// Function::none is none of these. y may be x, dx may be dy.
+void activate(Stream stream, Function function, Number number, const void* x, void* y, std::size_t n);
+void activate_backward(Stream stream, Function function, Number number, const void* x, const void* dy, void* dx, std::size_t n);
+
+// Numbers of a table for few bits (nn/few_bit_stash.h): its 2^bits - 1 boundaries, or its 2^bits levels.
+struct FewBitNumbers {
+  unsigned bits = 1;     // 1..8
+  bool is_even = false;  // looked up by |x|
+  float numbers[256] = {};
+};
+// y = function(x), and for every x the number of boundaries below it, packed as in nn/bit_pack.h.
+void activate_few_bit(Stream stream, Function function, const FewBitNumbers& boundaries, Number number, const void* x, void* y,
+                      std::uint8_t* stash, std::size_t n);
+void activate_few_bit_backward(Stream stream, const FewBitNumbers& levels, Number number, const std::uint8_t* stash,
+                               const void* dy, void* dx, std::size_t n);
 
 // --- images.cu ---
 
@@ -125,8 +143,8 @@ struct NormShape {
 std::size_t layer_norm_workspace(std::size_t rows, std::size_t columns);
 std::size_t batch_norm_workspace(std::size_t rows, std::size_t columns);
 
-void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y, float* mean,
-                float* rstd);
+void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y,
+                float* mean, float* rstd);
 void layer_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
                          const float* mean, const float* rstd, void* dx, bool accumulate, float* dgain, float* dbias,
                          void* workspace);
@@ -170,5 +188,33 @@ struct CrossEntropy {
 // dlogits: none, or it may be logits. A target that is none counts as -1.
 void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,
                    void* dlogits, FaultWord* fault);
+
+// --- optimizer.cu ---
+
+// Tensors are gone through in chunks of so many elements, those of one after those of the other; part i has chunks
+// first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
+inline constexpr std::size_t optimizer_chunk = 8192;
+struct AdamWPart {
+  float *value, *mean, *variance;
+  const float* gradient;
+  void* copy;  // or none
+  std::size_t size, first_chunk;
+  Number copy_number;
+  bool decays, is_wide;  // is_wide: all pointers are multiples of 16
+};
+// The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
+struct AdamWFactors {
+  float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
+};
+// parts (count): on the device.
+void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks);
+struct SquaresPart {
+  const void* x;
+  std::size_t size, first_chunk;
+  Number number;
+};
+// sums (chunks), total (1): on the device too.
+void sum_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums,
+                    double* total);
 
 }  // namespace bitloom::nn::cuda

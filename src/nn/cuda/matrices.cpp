@@ -8,24 +8,6 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-struct Named {
-  std::string_view name;
-  Function function;
-};
-constexpr std::array function_table = {
-    Named{"gelu", Function::gelu},         Named{"gelu_tanh", Function::gelu_tanh}, Named{"silu", Function::silu},
-    Named{"sigmoid", Function::sigmoid},   Named{"tanh", Function::tanh},           Named{"selu", Function::selu},
-    Named{"softplus", Function::softplus}, Named{"relu", Function::relu},
-};
-
-Function function_of(const Activation* activation) {
-  if (activation == nullptr) return Function::none;
-  for (const Named& each : function_table) {
-    if (each.name == activation->name) return each.function;
-  }
-  fail(ErrorKind::internal, "matmul: {} is no function of this device", activation->name);
-}
-
 // What the library may do with a product of these options.
 struct Fusable {
   bool has_bias;
@@ -60,7 +42,7 @@ Product describe(const Tensor& a, const Tensor& b, const Tensor& out, const Matm
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) {
   if (out.size() == 0) return;
   Product product = describe(a, b, out, options);
-  const Function function = function_of(options.activation);
+  const Function function = options.activation == nullptr ? Function::none : function_of(*options.activation);
   const auto* bias = options.bias ? static_cast<const float*>(options.bias.data()) : nullptr;
   if (product.k == 0) {
     if (!options.accumulate) fill(out, 0);

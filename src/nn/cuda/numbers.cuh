@@ -48,7 +48,7 @@ struct alignas(16) Pack {
 };
 
 template <typename T>
-bool is_aligned(const T* pointer) {
+__host__ __device__ bool is_aligned(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 

@@ -10,7 +10,7 @@ template <typename T>
 struct Rows {
   T* data = nullptr;
   std::size_t columns = 0;
-  bool is_wide = false;  // every pack is whole, and where a thread can read it at once
+  bool is_wide = false;  // a thread can read a pack at once, unless the row ends in it
 
   // Elements first .. first + 7, first a multiple of 8; `absent` for those behind the row's end.
   __device__ void load(std::size_t row, std::size_t first, float (&v)[pack_size], float absent = 0) const;
@@ -18,10 +18,13 @@ struct Rows {
   __device__ void store(std::size_t row, std::size_t first, const float (&v)[pack_size]) const;
 };
 
-// columns: not 0.
 template <typename T>
 Rows<T> rows_of(T* data, std::size_t columns) {
   return {data, columns, columns % pack_size == 0 && is_aligned(data)};
+}
+template <typename T>
+Rows<T> vector_of(T* data, std::size_t size) {
+  return {data, size, is_aligned(data)};
 }
 
 template <typename T>
@@ -36,7 +39,7 @@ struct WithoutConst<const T> {
 template <typename T>
 __device__ inline void Rows<T>::load(std::size_t row, std::size_t first, float (&v)[pack_size], float absent) const {
   const T* from = data + row * columns + first;
-  if (is_wide && first < columns) {
+  if (is_wide && first + pack_size <= columns) {
     const auto pack = *reinterpret_cast<const Pack<typename WithoutConst<T>::type>*>(from);
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) v[j] = to_float(pack.values[j]);
@@ -49,7 +52,7 @@ __device__ inline void Rows<T>::load(std::size_t row, std::size_t first, float (
 template <typename T>
 __device__ inline void Rows<T>::store(std::size_t row, std::size_t first, const float (&v)[pack_size]) const {
   T* to = data + row * columns + first;
-  if (is_wide && first < columns) {
+  if (is_wide && first + pack_size <= columns) {
     Pack<T> pack;
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) pack.values[j] = from_float<T>(v[j]);

@@ -1,0 +1,84 @@
+// The optimiser, and norms of gradients.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "nn/cuda/cuda_backend.h"
+
+namespace bitloom::nn::cuda {
+namespace {
+
+std::size_t chunks_of(std::size_t size) { return (size + optimizer_chunk - 1) / optimizer_chunk; }
+
+// Bytes of a table, so that what follows it is aligned.
+template <typename Part>
+std::size_t table_bytes(const std::vector<Part>& parts) {
+  constexpr std::size_t line = 256;
+  return (parts.size() * sizeof(Part) + line - 1) / line * line;
+}
+
+bool are_aligned(const AdamWTensors& each) {
+  const auto is_aligned = [](const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data()) % 16 == 0; };
+  return is_aligned(each.value) && is_aligned(each.gradient) && is_aligned(each.mean) && is_aligned(each.variance) &&
+         is_aligned(each.copy);
+}
+
+AdamWFactors factors_of(const AdamWStep& step) {
+  const auto number = static_cast<double>(step.step);
+  return {.rate = static_cast<float>(step.rate),
+          .beta1 = static_cast<float>(step.beta1),
+          .rest1 = static_cast<float>(1 - step.beta1),
+          .beta2 = static_cast<float>(step.beta2),
+          .rest2 = static_cast<float>(1 - step.beta2),
+          .correction1 = static_cast<float>(1 / (1 - std::pow(step.beta1, number))),
+          .correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, number))),
+          .epsilon = static_cast<float>(step.epsilon),
+          .decay = static_cast<float>(step.decay),
+          .gradient_scale = static_cast<float>(step.gradient_scale)};
+}
+
+}  // namespace
+
+void CudaBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
+  std::vector<AdamWPart> parts;
+  std::size_t chunks = 0;
+  for (const AdamWTensors& each : tensors) {
+    const std::size_t size = each.value.size();
+    if (size == 0) continue;
+    parts.push_back({.value = static_cast<float*>(each.value.data()),
+                     .mean = static_cast<float*>(each.mean.data()),
+                     .variance = static_cast<float*>(each.variance.data()),
+                     .gradient = static_cast<const float*>(each.gradient.data()),
+                     .copy = each.copy.data(),
+                     .size = size,
+                     .first_chunk = chunks,
+                     .copy_number = each.copy ? number_of(each.copy) : Number::f32,
+                     .decays = each.decays,
+                     .is_wide = are_aligned(each)});
+    chunks += chunks_of(size);
+  }
+  if (parts.empty()) return;
+  void* const table = workspace(table_bytes(parts));
+  runtime_.upload(table, std::as_bytes(std::span(parts)));
+  cuda::adamw(stream(), factors_of(step), static_cast<const AdamWPart*>(table), parts.size(), chunks);
+}
+
+double CudaBackend::sum_of_squares(std::span<const Tensor> tensors) {
+  std::vector<SquaresPart> parts;
+  std::size_t chunks = 0;
+  for (const Tensor& x : tensors) {
+    if (x.size() == 0) continue;
+    parts.push_back({x.data(), x.size(), chunks, number_of(x)});
+    chunks += chunks_of(x.size());
+  }
+  if (parts.empty()) return 0;
+  auto* const table = static_cast<std::byte*>(workspace(table_bytes(parts) + (chunks + 1) * sizeof(double)));
+  runtime_.upload(table, std::as_bytes(std::span(parts)));
+  auto* const total = reinterpret_cast<double*>(table + table_bytes(parts));
+  cuda::sum_of_squares(stream(), reinterpret_cast<const SquaresPart*>(table), parts.size(), chunks, total + 1, total);
+  double sum = 0;
+  read(total, std::as_writable_bytes(std::span(&sum, 1)));
+  return sum;
+}
+
+}  // namespace bitloom::nn::cuda

@@ -1,0 +1,124 @@
+// The optimiser, and norms of gradients: one launch for all tensors, a block per chunk of one of them.
+#include "nn/cuda/reduce.cuh"
+#include "nn/cuda/row_packs.cuh"
+
+namespace bitloom::nn::cuda {
+namespace {
+
+constexpr unsigned optimizer_threads = 256;
+
+// The part that this block's chunk is of: the last that begins at it or before.
+template <typename Part>
+__device__ std::size_t part_of(const Part* parts, std::size_t count) {
+  std::size_t low = 0;
+  std::size_t high = count;
+  while (high - low > 1) {
+    const std::size_t middle = (low + high) / 2;
+    if (parts[middle].first_chunk <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+__device__ void store_copy(const AdamWPart& part, std::size_t first, const float (&v)[pack_size]) {
+  switch (part.copy_number) {
+    case Number::f32: return Rows<float>{static_cast<float*>(part.copy), part.size, part.is_wide}.store(0, first, v);
+    case Number::bf16: return Rows<Bf16>{static_cast<Bf16*>(part.copy), part.size, part.is_wide}.store(0, first, v);
+    case Number::f16: return Rows<F16>{static_cast<F16*>(part.copy), part.size, part.is_wide}.store(0, first, v);
+  }
+}
+
+__global__ void adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart* parts) {
+  const AdamWPart part = parts[part_of(parts, count)];
+  const std::size_t begin = (blockIdx.x - part.first_chunk) * optimizer_chunk;
+  const std::size_t end = begin + optimizer_chunk < part.size ? begin + optimizer_chunk : part.size;
+  const Rows<float> values{part.value, part.size, part.is_wide};
+  const Rows<float> means{part.mean, part.size, part.is_wide};
+  const Rows<float> variances{part.variance, part.size, part.is_wide};
+  const Rows<const float> gradients{part.gradient, part.size, part.is_wide};
+  const float decay = part.decays ? f.decay : 0;
+  for (std::size_t first = begin + threadIdx.x * pack_size; first < end; first += optimizer_threads * pack_size) {
+    float value[pack_size];
+    float mean[pack_size];
+    float variance[pack_size];
+    float gradient[pack_size];
+    gradients.load(0, first, gradient);
+    means.load(0, first, mean);
+    variances.load(0, first, variance);
+    values.load(0, first, value);
+#pragma unroll
+    for (int j = 0; j < pack_size; ++j) {
+      const float g = gradient[j] * f.gradient_scale;
+      mean[j] = f.beta1 * mean[j] + f.rest1 * g;
+      variance[j] = f.beta2 * variance[j] + f.rest2 * g * g;
+      value[j] -= f.rate * (mean[j] * f.correction1 / (sqrtf(variance[j] * f.correction2) + f.epsilon) + decay * value[j]);
+    }
+    means.store(0, first, mean);
+    variances.store(0, first, variance);
+    values.store(0, first, value);
+    if (part.copy != nullptr) store_copy(part, first, value);
+  }
+}
+
+template <typename T>
+__device__ double chunk_sum(const SquaresPart& part, std::size_t begin, std::size_t end) {
+  const Rows<const T> x{static_cast<const T*>(part.x), part.size, is_aligned(static_cast<const T*>(part.x))};
+  double sums[pack_size] = {};
+#pragma unroll 2
+  for (std::size_t first = begin + threadIdx.x * pack_size; first < end; first += optimizer_threads * pack_size) {
+    float v[pack_size];
+    x.load(0, first, v);
+#pragma unroll
+    for (int j = 0; j < pack_size; ++j) sums[j] += static_cast<double>(v[j]) * v[j];
+  }
+  double sum = 0;
+#pragma unroll
+  for (int j = 0; j < pack_size; ++j) sum += sums[j];
+  return sum;
+}
+
+// sums (chunks)
+__global__ void square_chunks(std::size_t count, const SquaresPart* parts, double* sums) {
+  const SquaresPart part = parts[part_of(parts, count)];
+  const std::size_t begin = (blockIdx.x - part.first_chunk) * optimizer_chunk;
+  const std::size_t end = begin + optimizer_chunk < part.size ? begin + optimizer_chunk : part.size;
+  double sum = 0;
+  switch (part.number) {
+    case Number::f32: sum = chunk_sum<float>(part, begin, end); break;
+    case Number::bf16: sum = chunk_sum<Bf16>(part, begin, end); break;
+    case Number::f16: sum = chunk_sum<F16>(part, begin, end); break;
+  }
+  sum = group_sum<optimizer_threads>(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+constexpr unsigned sum_threads = 512;
+
+// One block.
+__global__ void sum_chunks(std::size_t chunks, const double* sums, double* total) {
+  double sum = 0;
+#pragma unroll 4
+  for (std::size_t chunk = threadIdx.x; chunk < chunks; chunk += sum_threads) sum += sums[chunk];
+  sum = group_sum<sum_threads>(sum);
+  if (threadIdx.x == 0) *total = sum;
+}
+
+}  // namespace
+
+void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks) {
+  if (chunks == 0) return;
+  launch(stream, "adamw", {static_cast<unsigned>(chunks), optimizer_threads}, adamw_chunks, factors, count, parts);
+}
+
+void sum_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums,
+                    double* total) {
+  if (chunks > 0) {
+    launch(stream, "sum_of_squares", {static_cast<unsigned>(chunks), optimizer_threads}, square_chunks, count, parts, sums);
+  }
+  launch(stream, "sum_of_squares", {1, sum_threads}, sum_chunks, chunks, static_cast<const double*>(sums), total);
+}
+
+}  // namespace bitloom::nn::cuda
