@@ -1,8 +1,6 @@
 // Products of matrices.
 #include <array>
-#include <string_view>
 
-#include "core/error.h"
 #include "nn/cuda/cuda_backend.h"
 
 namespace bitloom::nn::cuda {
