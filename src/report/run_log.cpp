@@ -93,8 +93,8 @@ EpochEvent read_epoch(const json& line) {
     event.bytes_down = number(*exchange, "bytes_per_answer");
     event.sent_share = number(*exchange, "sent_share");
     event.updates = number(*exchange, "updates");
-    for (std::size_t row = 0; row < update_rows.size(); ++row) {
-      event.update_times[row] = read_update_times(*exchange, update_rows[row]);
+    for (std::size_t i = 0; i < update_rows.size(); ++i) {
+      event.update_times[i] = read_update_times(*exchange, update_rows[i]);
     }
   }
   const auto times = line.find("times");

@@ -133,8 +133,8 @@ void ChunkOrder::deal(std::size_t shards) {
   const double expansion = dropout_.rate == 0 ? 1 : measure_expansion();
   for (Shard& each : shards_) {
     // With one token for one it is exact below 2^53 tokens.
-    const auto tokens = static_cast<std::uint64_t>(expansion * static_cast<double>(each.tokens));
-    each.chunks = std::max<std::uint64_t>(1, tokens / context_);
+    const auto expected = static_cast<std::uint64_t>(expansion * static_cast<double>(each.tokens));
+    each.chunks = std::max<std::uint64_t>(1, expected / context_);
     chunks_ += each.chunks;
   }
 }
