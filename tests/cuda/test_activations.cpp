@@ -37,7 +37,7 @@ std::vector<float> values_and_gradients(nn::Engine& engine, const nn::Activation
 
 }  // namespace
 
-TEST_CASE("CUDA: activations of numbers that are not finite, huge or tiny are those of ref", "[cuda]") {
+TEST_CASE("activations of numbers that are not finite, huge or tiny are those of ref", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   nn::Engine reference({}, "ref");
   for (const nn::Activation& activation : nn::activations()) {
@@ -52,7 +52,7 @@ TEST_CASE("CUDA: activations of numbers that are not finite, huge or tiny are th
   }
 }
 
-TEST_CASE("CUDA: few bits of NaN are those of the first interval", "[cuda]") {
+TEST_CASE("few bits of NaN are those of the first interval", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   nn::FewBitTable table;
   table.boundaries = {-1, 0, 1};
@@ -68,7 +68,7 @@ TEST_CASE("CUDA: few bits of NaN are those of the first interval", "[cuda]") {
   CHECK(engine.to_host<float>(y) == std::vector<float>{10, 40, 10, 40, 30, 30, 20, 20, 10, 40});
 }
 
-TEST_CASE("CUDA: bias and activation after a product", "[cuda]") {
+TEST_CASE("bias and activation after a product", "[cuda]") {
   constexpr std::size_t rows = 37;
   for (const std::size_t columns : {1U, 5U, 64U, 300U}) {
     std::vector<float> x(rows * columns);

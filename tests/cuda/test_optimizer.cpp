@@ -52,7 +52,7 @@ double sum_of(nn::Engine& engine, const std::vector<Parameter>& parameters) {
 
 }  // namespace
 
-TEST_CASE("CUDA: one launch updates many tensors, as ref does one by one", "[cuda]") {
+TEST_CASE("one launch updates many tensors, as ref does one by one", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   nn::Engine reference({}, "ref");
   for (const DType copy : {DType::f32, DType::bf16, DType::f16}) {
@@ -71,7 +71,7 @@ TEST_CASE("CUDA: one launch updates many tensors, as ref does one by one", "[cud
   }
 }
 
-TEST_CASE("CUDA: a sum of squares shows what is not finite", "[cuda]") {
+TEST_CASE("a sum of squares shows what is not finite", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   std::vector<float> x(20000, 1e30F);
   const auto sum = [&] {

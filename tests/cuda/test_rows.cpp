@@ -22,7 +22,7 @@ nn::Tensor integers(nn::Engine& engine, const std::vector<std::int32_t>& values)
 
 }  // namespace
 
-TEST_CASE("CUDA: ids that are no rows are reported with the first of them, and touch nothing", "[cuda]") {
+TEST_CASE("ids that are no rows are reported with the first of them, and touch nothing", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   nn::Tensor table = floats(engine, {1, 2, 3, 4, 5, 6}, {3, 2});
   const nn::Tensor ids = integers(engine, {2, 3, 0, -1, 2, 1 << 30});
@@ -39,7 +39,7 @@ TEST_CASE("CUDA: ids that are no rows are reported with the first of them, and t
   engine.synchronize();  // a fault is reported once
 }
 
-TEST_CASE("CUDA: targets that are no classes are reported, and their rows do not count", "[cuda]") {
+TEST_CASE("targets that are no classes are reported, and their rows do not count", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   const nn::Tensor logits = floats(engine, std::vector<float>(4 * 3, 0.5F), {4, 3});
   const nn::Tensor targets = integers(engine, {1, 0, -2, 2});  // of 2 classes
@@ -54,7 +54,7 @@ TEST_CASE("CUDA: targets that are no classes are reported, and their rows do not
   CHECK(engine.to_host<float>(dlogits) == std::vector<float>{0.5F, -0.5F, 0, -0.5F, 0.5F, 0, 0, 0, 0, 0, 0, 0});
 }
 
-TEST_CASE("CUDA: sums of many rows", "[cuda]") {
+TEST_CASE("sums of many rows", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   constexpr std::size_t rows = 300000;
   nn::Tensor sums = engine.zeros({3}, DType::f32, nn::Use::data);
@@ -62,7 +62,7 @@ TEST_CASE("CUDA: sums of many rows", "[cuda]") {
   CHECK(engine.to_host<float>(sums) == std::vector<float>(3, rows));
 }
 
-TEST_CASE("CUDA: scatter_add of ids that are all the same, all different, and ascending runs", "[cuda]") {
+TEST_CASE("scatter_add of ids that are all the same, all different, and ascending runs", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   constexpr std::int32_t rows = 5000;
   for (const std::int32_t run : {rows, 1, 63, 64, 65, 700}) {
