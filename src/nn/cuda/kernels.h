@@ -125,8 +125,8 @@ struct NormShape {
 std::size_t layer_norm_workspace(std::size_t rows, std::size_t columns);
 std::size_t batch_norm_workspace(std::size_t rows, std::size_t columns);
 
-void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y, float* mean,
-                float* rstd);
+void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y,
+                float* mean, float* rstd);
 void layer_norm_backward(Stream stream, const NormShape& shape, const void* dy, const void* x, const float* gain,
                          const float* mean, const float* rstd, void* dx, bool accumulate, float* dgain, float* dbias,
                          void* workspace);
