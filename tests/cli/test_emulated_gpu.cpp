@@ -40,7 +40,7 @@ TEST_CASE("the program shows an emulated GPU and takes no other", "[gpu]") {
   CHECK(has(other.err, "--device: cuda:1: there is one emulated GPU"));
 }
 
-TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[.][gpu]") {
+TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[gpu]") {
   const TempDir folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
