@@ -1,7 +1,7 @@
 """What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
 
-shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--seeds N] [--levels bytes,bpe]
-[--vocabulary V] [--bits 4,3,2,1] [--threads N] [--out FOLDER]: prints a table of validation losses in nats per token, a sample, and
+shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
+[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--threads N] [--out FOLDER]: prints a table of validation losses in nats per token, a sample, and
 a line of JSON."""
 
 import argparse
@@ -36,8 +36,8 @@ def read_tokens(path):
 
 
 def warmup_of(options):
-    """What `train gpt` takes of itself."""
-    return min(3000, options.steps // 20)
+    """Steps; without --warmup as many as `train gpt` takes by itself."""
+    return min(3000, options.steps // 20) if options.warmup is None else options.warmup
 
 
 def rate_at(step, options):
@@ -191,6 +191,17 @@ def show(name, runs, reference=None):
     return row
 
 
+def require_same_settings(options):
+    """Runs that are there already are not made again, so they must be of these settings."""
+    names = ("net", "context", "steps", "batch", "rate", "vocabulary")
+    settings = {name: getattr(options, name) for name in names} | {"warmup": warmup_of(options), "data": str(options.data.resolve())}
+    text = json.dumps(settings, sort_keys=True)
+    file = options.out / "settings.json"
+    if file.exists() and file.read_text() != text:
+        sys.exit(f"shakespeare.py: {options.out} has runs with other settings: {file.read_text()}; now: {text}. Choose another --out")
+    file.write_text(text)
+
+
 def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
@@ -200,6 +211,7 @@ def parse():
     parser.add_argument("--bits", default="4,3,2,1")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/shakespeare")
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--warmup", type=int)
     for name, default in (("context", 128), ("steps", 1000), ("batch", 16), ("seeds", 3), ("vocabulary", 1024),
                           ("threads", len(os.sched_getaffinity(0)))):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -216,6 +228,7 @@ def main():
         torch_worker(options, level, int(seed))
         return
     options.out.mkdir(parents=True, exist_ok=True)
+    require_same_settings(options)
     seeds = range(1, options.seeds + 1)
     levels = options.levels.split(",")
     result = {"steps": options.steps, "batch": options.batch, "context": options.context, "net": options.net, "levels": {}}
