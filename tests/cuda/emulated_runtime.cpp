@@ -21,7 +21,8 @@ namespace {
 class EmulatedAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
-    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    const bool fits = bytes <= gpus().front().memory;
+    void* memory = fits ? std::aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
     if (memory == nullptr) fail(ErrorKind::io, "the emulated GPU has no more memory");
     std::memset(memory, 0xFF, bytes);
     return memory;

@@ -120,7 +120,7 @@ TEST_CASE("a barrier that is missing shows in the emulator: results depend on th
   CHECK_FALSE((results[0] == results[1] && results[1] == results[2]));
 }
 
-TEST_CASE("the emulator refuses what no GPU does", "[cuda]") {
+TEST_CASE("the emulator refuses what no GPU does", "[cuda][emulator]") {
   std::vector<int> out(2048);
   CHECK(has(complaint([&] { launch(nullptr, "k", {1, 8}, leave_early, out.data()); }), "kernel k: some threads wait"));
   CHECK(has(complaint([&] { launch(nullptr, "k", {0, 8}, sum_block, out.data()); }), "a grid of 0 x 1 x 1 blocks"));
