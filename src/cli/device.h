@@ -12,8 +12,8 @@ namespace bitloom::cli {
 void declare_device(Options& options, std::string& device);
 void declare_dtype(Options& options, std::string& dtype);
 
-// The device that --device names; "cuda" is for each of a host's ranks another GPU. Throws
-// Error(usage) if this program cannot use it.
+// The device that --device names; "cuda" is for each of a host's ranks another GPU. Throws Error(usage) if this program cannot
+// use it.
 nn::Device choose_device(const std::string& device);
 DType dtype_named(const std::string& dtype);
 // The same, if the engine has values of that type. Throws Error(usage).

@@ -44,16 +44,11 @@ T __shfl_up_sync(unsigned mask, T value, unsigned lanes) {
   return bitloom::emulated::exchange(mask, value, [=](unsigned own) { return own >= lanes ? own - lanes : own; });
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return bitloom::emulated::ballot(mask, predicate != 0); }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
 
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __ldg(const float* x) { return *x; }
 
-inline unsigned atomicOr(unsigned* x, unsigned y) { return std::exchange(*x, *x | y); }
 inline unsigned long long atomicMin(unsigned long long* x, unsigned long long y) { return std::exchange(*x, y < *x ? y : *x); }
 
 namespace bitloom::nn::cuda {
