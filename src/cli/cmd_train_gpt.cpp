@@ -22,6 +22,7 @@
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
 #include "nn/measure.h"
+#include "train/checkpoint.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -130,7 +131,7 @@ class Training {
           fill(step, micro_batch, inputs, targets);
         });
     foreseen([&] { trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_, &session.comm); });
-    if (!settings.init.empty() && !settings.resume) initialise();
+    if (!settings.init.empty()) initialise();
   }
 
   void run();
@@ -167,9 +168,9 @@ class Training {
     return static_cast<std::size_t>(-size[0]);
   }
 
-  // On rank 0, whose values the others take over.
+  // On rank 0, whose values the others take over. A checkpoint has them already.
   void initialise() {
-    if (!session_.comm.is_root()) return;
+    if (!session_.comm.is_root() || (settings_.resume && !train::list_checkpoints(settings_.out).empty())) return;
     const fs::path path = find_model(settings_.init);
     const TensorFile file = TensorFile::load(path, Checksum::required);
     const models::GptConfig config = models::config_of_file(file, path.string());

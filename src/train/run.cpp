@@ -98,10 +98,13 @@ class Run {
     lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
     check_run_folder(options_.folder, options_.resume);
     std::uint64_t metrics_size = 0;
-    if (!list_checkpoints(options_.folder).empty()) metrics_size = load_checkpoint();
+    const bool has_checkpoint = !list_checkpoints(options_.folder).empty();
+    if (has_checkpoint) metrics_size = load_checkpoint();
     for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
     metrics_ = std::make_unique<MetricsWriter>(options_.folder / run_metrics_name);
     metrics_->truncate_to(metrics_size);
+    // From here on the folder says what run it is, however soon it is killed; and a disk that is too small is told at once.
+    if (!has_checkpoint) write_checkpoint();
     Json start = options_.start;
     start["event"] = "start";
     start["time"] = time_of_day();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 
 #include "core/file.h"
 #include "core/metrics.h"
@@ -89,7 +90,7 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   CHECK(result.best_loss <= result.last_loss);
   CHECK(read_text(out / "note.txt") == "kept");
   CHECK(TensorFile::load(out / run_model_name, Checksum::required).contains("first.weight"));
-  CHECK(list_checkpoints(out).size() == 1);
+  CHECK(list_checkpoints(out).size() == 2);  // one from before the first step
   CHECK(events(out, "start").size() == 1);
   CHECK(events(out, "start")[0]["kind"] == "spirals");
   REQUIRE(events(out, "step").size() == 8);  // every 4 steps, and before evaluations
@@ -201,6 +202,31 @@ TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one 
     const FileLock lock(out / run_lock_name);
     CHECK(has(message_of(ErrorKind::busy, [&] { resume([](RunOptions& options) { options.steps = 30; }); }), ".lock"));
   }
+}
+
+TEST_CASE("a run that is killed in its first step is resumed as the same run", "[run]") {
+  const test::TempDir folder;
+  const fs::path whole = folder.path() / "whole";
+  const fs::path out = folder.path() / "run";
+  Setting(whole).run();
+  {
+    Setting setting(out);
+    setting.options.stop = []() -> bool { throw std::runtime_error("killed"); };
+    CHECK_THROWS_WITH(setting.run(), "killed");
+  }
+  Setting setting(out);
+  setting.options.resume = true;
+  setting.options.identity = "other";
+  CHECK(has(message_of(ErrorKind::usage, [&] { setting.run(); }), "other options or data"));
+  // The values it begins with are those of its start, whatever this process has.
+  setting.options.identity = "spirals";
+  Setting elsewhere(folder.path() / "elsewhere");
+  elsewhere.run();
+  TensorFile trained;
+  elsewhere.trainer.save(trained);
+  setting.trainer.load(trained);
+  CHECK(setting.run().steps == 20);
+  CHECK(read_bytes(whole / run_model_name) == read_bytes(out / run_model_name));
 }
 
 TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") {
