@@ -158,11 +158,16 @@ std::string describe(const TrainOptions& options) {
   }
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
   if (!exchange.exact()) {
-    json["exchange"] = {{"threshold", exchange.threshold},
-                        {"bytes_per_update", exchange.bytes_per_update},
-                        {"value_bits", exchange.value_bits},
+    json["exchange"] = {{"value_bits", exchange.value_bits},
                         {"residuals", static_cast<int>(exchange.residuals)},
                         {"statistics_every", exchange.statistics_every}};
+    if (exchange.bytes_per_update != 0) {
+      json["exchange"]["budget"] = exchange.bytes_per_update;
+    } else if (exchange.compression != 0) {
+      json["exchange"]["compression"] = exchange.compression;
+    } else {
+      json["exchange"]["threshold"] = exchange.threshold;
+    }
   }
   return json.dump();
 }

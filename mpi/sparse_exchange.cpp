@@ -17,6 +17,8 @@ namespace {
 constexpr std::uint64_t nothing_passes = std::numeric_limits<std::uint64_t>::max();
 constexpr double largest_threshold = 1e4;
 constexpr std::size_t largest_staleness = 64;
+constexpr std::uint64_t least_budget = 64;  // bytes
+constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
 // A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
@@ -53,8 +55,16 @@ void check(const ExchangeOptions& options) {
   if (!(options.threshold >= 0) || options.threshold > largest_threshold) {
     fail(ErrorKind::usage, "--threshold: {}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
   }
-  if (options.bytes_per_update != 0 && options.bytes_per_update < 64) {
-    fail(ErrorKind::usage, "--bytes-per-update: {} bytes; expected 0 (no limit) or at least 64", options.bytes_per_update);
+  if (options.bytes_per_update != 0 && options.bytes_per_update < least_budget) {
+    fail(ErrorKind::usage, "--bytes-per-update: {} bytes; expected 0 (no limit) or at least {}", options.bytes_per_update,
+         least_budget);
+  }
+  if (options.compression != 0 && !(options.compression >= 1 && options.compression <= largest_compression)) {
+    fail(ErrorKind::usage, "--compression: {}; expected 0 (no limit) or 1 to {:g} times fewer bytes than f32 gradients",
+         options.compression, largest_compression);
+  }
+  if (options.compression != 0 && options.bytes_per_update != 0) {
+    fail(ErrorKind::usage, "--compression and --bytes-per-update exclude each other");
   }
   if (options.statistics_every == 0) fail(ErrorKind::usage, "--statistics-every: 0; expected at least 1");
   if (options.staleness > largest_staleness) {
@@ -162,7 +172,7 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   }
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
   for (Direction* direction : {&up_, &down_}) {
-    direction->first = direction->multiple = options.threshold > 0 ? options.threshold : first_multiple;
+    direction->first = direction->multiple = options.has_budget() ? first_multiple : options.threshold;
   }
   up_.rms.assign(feedback_.size(), 0);
   down_.rms.assign(feedback_.size(), 0);
@@ -191,7 +201,7 @@ void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint6
 void SparseExchange::begin(std::uint64_t update, bool statistics) {
   update_ = update;
   with_statistics_ = statistics;
-  with_magnitudes_ = statistics && options_.bytes_per_update != 0 && options_.threshold == 0 &&
+  with_magnitudes_ = statistics && options_.has_budget() &&
                      std::find(up_thresholds_.begin(), up_thresholds_.end(), nothing_passes) != up_thresholds_.end();
 }
 
@@ -285,8 +295,8 @@ std::optional<Bundle> SparseExchange::gather() {
       up_.observe(v, static_cast<double>(merged->totals[user_totals_ + v]) / each / rms_parts);
     }
   }
-  if (options_.bytes_per_update != 0) {
-    const auto wanted = static_cast<double>(options_.bytes_per_update);
+  if (options_.has_budget()) {
+    const double wanted = budget(elements_in(*merged));
     up_.steer(static_cast<double>(merged->worker_bytes) / each, wanted, vectors_in(*merged));
     const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * widths;
     if (with_statistics_ && merged->totals.size() == end) {
@@ -334,8 +344,8 @@ void SparseExchange::spread(Bundle answer) {
   std::vector<std::byte> bytes = encode(answer);
   ++counts_.answers;
   counts_.answer_bytes += bytes.size();
-  if (options_.bytes_per_update != 0) {
-    down_.steer(static_cast<double>(bytes.size()), static_cast<double>(options_.bytes_per_update), vectors_in(answer));
+  if (options_.has_budget()) {
+    down_.steer(static_cast<double>(bytes.size()), budget(elements_in(answer)), vectors_in(answer));
   }
   counts_.encode += seconds_since(start);
   tree_.spread(std::move(bytes));
@@ -363,6 +373,18 @@ Bundle SparseExchange::next_answer(std::uint64_t update) {
 std::size_t SparseExchange::vectors_in(const Bundle& bundle) const {
   const auto end = bundle.vectors.begin() + static_cast<std::ptrdiff_t>(feedback_.size());
   return static_cast<std::size_t>(std::count_if(bundle.vectors.begin(), end, [](const auto& v) { return v.size != 0; }));
+}
+
+std::uint64_t SparseExchange::elements_in(const Bundle& bundle) const {
+  std::uint64_t elements = 0;
+  for (std::size_t v = 0; v < feedback_.size(); ++v) elements += bundle.vectors[v].size;
+  return elements;
+}
+
+double SparseExchange::budget(std::uint64_t elements) const {
+  if (options_.compression == 0) return static_cast<double>(options_.bytes_per_update);
+  // Messages of statistics and totals alone have a length too.
+  return std::max(4 * static_cast<double>(elements) / options_.compression, static_cast<double>(least_budget));
 }
 
 std::size_t SparseExchange::residual_bytes() const {

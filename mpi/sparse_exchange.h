@@ -36,9 +36,10 @@ enum class Residuals { none, exact, sum };
 struct ExchangeOptions {
   // A worker sends elements above so many root mean squares of what it computes in an update. 0: all of them.
   double threshold = 0;
-  // If not 0, that threshold is only the first one and then follows from this: the bytes that a worker's messages have on
-  // average, and the root's answers.
+  // If one of these is not 0, thresholds follow from it: from the bytes that a worker's messages have on average, and the
+  // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
   std::uint64_t bytes_per_update = 0;
+  double compression = 0;
   unsigned value_bits = 4;  // of a value that is sent: 1 (sign), 4, 8, 16; 0: all of it
   Residuals residuals = Residuals::exact;
   std::size_t statistics_every = 8;  // updates between those that carry statistics
@@ -47,7 +48,8 @@ struct ExchangeOptions {
   TreeOptions tree;
 
   // Everything is sent in every update: the sums of a dense run.
-  bool exact() const { return threshold == 0 && bytes_per_update == 0; }
+  bool exact() const { return threshold == 0 && !has_budget(); }
+  bool has_budget() const { return bytes_per_update != 0 || compression != 0; }
 };
 
 // Throws Error(usage).
@@ -86,6 +88,9 @@ class SparseExchange {
 
   // Not while an update is under way.
   void set_merger(std::unique_ptr<Merger> merger) { merger_ = std::move(merger); }
+  // Bytes of a worker's message, and of the answer, that thresholds follow from, while bundles have `elements` elements of
+  // feedback vectors; 0 without a budget.
+  double budget(std::uint64_t elements) const;
   // What a worker keeps takes so many bytes of memory.
   std::size_t residual_bytes() const;
 
@@ -153,6 +158,7 @@ class SparseExchange {
   };
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   std::size_t vectors_in(const Bundle& bundle) const;
+  std::uint64_t elements_in(const Bundle& bundle) const;
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept);
   std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;

@@ -139,11 +139,10 @@ Json to_json(const plan::Timeline& timeline) {
 }
 
 // What `train binary --plan` compares with: what follows a budget and can, meets it; the rest changes as nets learn.
-Json expected_bytes(const plan::VirtualResult& run, const mpi::ExchangeOptions& exchange) {
-  const auto budget = static_cast<double>(exchange.bytes_per_update);
+Json expected_bytes(const plan::VirtualResult& run) {
   const auto expected = [&](double measured) {
-    const bool follows = std::abs(measured - budget) < 0.5 * budget;
-    return Json{{"bytes", follows ? budget : measured}, {"tolerance", follows ? 0.15 : 0.5}};
+    const bool follows = std::abs(measured - run.budget) < 0.5 * run.budget;
+    return Json{{"bytes", follows ? run.budget : measured}, {"tolerance", follows ? 0.15 : 0.5}};
   };
   return {{"up", expected(run.worker_bytes)}, {"down", expected(run.answer_bytes)}, {"dense", run.dense_bytes}};
 }
@@ -177,7 +176,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
   for (const auto& [from, to] : plan.sparse_ranges) ranges.push_back({from, std::isfinite(to) ? Json(to) : Json()});
   const bool ends = plan.bill.lost_share < 1;
   return {{"stage", outcome.stage},
-          {"expected_bytes", expected_bytes(run, settings.train.run.train.exchange)},
+          {"expected_bytes", expected_bytes(run)},
           {"measured",
            {{"updates", updates},
             {"levels", levels},

@@ -144,9 +144,10 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.number("threshold", exchange.threshold, 0, 10000,
                  "sparse: a worker sends gradients above so many root mean squares of its own; 0: all, which gives the dense "
                  "result");
-  options.bytes(
-      "bytes-per-update", exchange.bytes_per_update,
-      "sparse: the threshold follows from this: what a worker sends and what it gets in an update, on average; 0: not");
+  options.bytes("bytes-per-update", exchange.bytes_per_update,
+                "sparse: instead of --threshold: what a worker sends and what it gets in an update, on average; 0: not");
+  options.number("compression", exchange.compression, 0, 1e6,
+                 "sparse: likewise, as so many times fewer bytes than f32 gradients of what a stage trains, 300 say; 0: not");
   options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
                  "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
   options.choice(

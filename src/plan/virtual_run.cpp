@@ -232,9 +232,9 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   result.by_part = stage.bytes_by_part(sums.counts);
   result.merging = tree.merging();
   const double last = static_cast<double>(result.updates.back().worker_bytes) / static_cast<double>(workers);
-  const auto budget = static_cast<double>(training.exchange.bytes_per_update);
-  result.expected_worker_bytes = budget > 0 ? budget : result.worker_bytes;
-  result.expected_answer_bytes = budget > 0 ? budget : result.answer_bytes;
+  result.budget = stage.exchange()->budget(static_cast<std::uint64_t>(result.dense_f32_bytes / 4));
+  result.expected_worker_bytes = result.budget > 0 ? result.budget : result.worker_bytes;
+  result.expected_answer_bytes = result.budget > 0 ? result.budget : result.answer_bytes;
   for (MergedMessage& message : result.merging) message.bytes *= result.expected_worker_bytes / last;
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
   for (const auto& trainer : stage.trainers()) {

@@ -47,6 +47,7 @@ struct VirtualResult {
   double worker_bytes = 0, answer_bytes = 0;
   // What they come to in a run: with a budget that, which so few updates do not reach.
   double expected_worker_bytes = 0, expected_answer_bytes = 0;
+  double budget = 0;                      // SparseExchange::budget of an update in which all learns
   std::map<std::string, double> by_part;  // of a worker's, in the updates that are counted: weights, thresholds, ...
   std::vector<MergedMessage> merging;     // as expected
   double dense_f32_bytes = 0;             // what a worker's gradients would have as 32-bit floats

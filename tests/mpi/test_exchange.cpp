@@ -15,6 +15,7 @@
 
 using namespace bitloom;
 using namespace bitloom::mpi;
+using bitloom::test::has;
 using bitloom::test::message_of;
 
 namespace {
@@ -80,7 +81,7 @@ std::vector<ExchangeOptions> option_cases() {
   ExchangeOptions exact;
   ExchangeOptions fixed;
   fixed.threshold = 2;
-  ExchangeOptions budget = fixed;
+  ExchangeOptions budget;
   budget.bytes_per_update = 400;
   budget.value_bits = 1;
   budget.tree.fan_in = 1;
@@ -88,9 +89,9 @@ std::vector<ExchangeOptions> option_cases() {
   forgetful.residuals = Residuals::none;
   forgetful.value_bits = 8;
   forgetful.tree.fan_in = 2;
-  ExchangeOptions counted = budget;  // messages begin with the right length, which the workers' counts give
-  counted.threshold = 0;
-  return {exact, fixed, budget, forgetful, counted};
+  ExchangeOptions ratio;
+  ratio.compression = 20;
+  return {exact, fixed, budget, forgetful, ratio};
 }
 
 std::vector<std::int64_t> dense(const SparseVector& vector) {
@@ -269,25 +270,30 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
 }
 
 TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[exchange]") {
-  ExchangeOptions options;
-  options.threshold = 3;
-  options.bytes_per_update = 300;
-  Trial trial(test::world(), options);
-  for (std::uint64_t n = 0; n < 300; ++n) trial.update(n);
-  trial.exchange().take_counts();
-  constexpr std::uint64_t measured = 150;
-  for (std::uint64_t n = 300; n < 300 + measured; ++n) trial.update(n);
-  const ExchangeCounts counts = trial.exchange().take_counts();
-  if (!test::world().is_root()) {
-    CHECK(counts.worker_bytes == 0);
-    return;
+  constexpr double compression = 60;
+  constexpr double dense_bytes = 4 * (narrow_size + wide_size);
+  ExchangeOptions number;
+  number.bytes_per_update = 300;
+  ExchangeOptions ratio;
+  ratio.compression = compression;
+  for (const auto& [options, wanted] : {std::pair{number, 300.0}, std::pair{ratio, dense_bytes / compression}}) {
+    CAPTURE(wanted);
+    Trial trial(test::world(), options);
+    for (std::uint64_t n = 0; n < 300; ++n) trial.update(n);
+    trial.exchange().take_counts();
+    constexpr std::uint64_t measured = 150;
+    for (std::uint64_t n = 300; n < 300 + measured; ++n) trial.update(n);
+    const ExchangeCounts counts = trial.exchange().take_counts();
+    if (!test::world().is_root()) {
+      CHECK(counts.worker_bytes == 0);
+      continue;
+    }
+    CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(wanted).epsilon(0.05));
+    CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(wanted).epsilon(0.05));
   }
-  CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(300).epsilon(0.05));
-  CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(300).epsilon(0.05));
 }
 
-TEST_CASE("without a first threshold, messages have the bytes that are asked for from the first on that hold gradients",
-          "[exchange]") {
+TEST_CASE("messages have the bytes that are asked for from the first on that hold gradients", "[exchange]") {
   for (const std::uint64_t wanted : {250U, 600U, 1500U}) {
     CAPTURE(wanted);
     ExchangeOptions options;
@@ -363,6 +369,14 @@ TEST_CASE("options that cannot be are refused", "[exchange]") {
   options.bytes_per_update = 10;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) ==
         "--bytes-per-update: 10 bytes; expected 0 (no limit) or at least 64");
+  options.compression = 10;
+  options.bytes_per_update = 100;
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--compression and --bytes-per-update exclude each other");
+  options = {};
+  for (const double compression : {-1.0, 0.5, 1e7, std::nan("")}) {
+    options.compression = compression;
+    CHECK(has(message_of(ErrorKind::usage, [&] { check(options); }), "expected 0 (no limit) or 1 to 1e+06 times fewer bytes"));
+  }
   options = {};
   options.statistics_every = 0;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--statistics-every: 0; expected at least 1");
