@@ -51,8 +51,8 @@ void Stage::make_exchange() {
   std::vector<std::uint64_t> statistics;
   for (const LayerState& state : states_) {
     const BinaryLayer& layer = layers_[state.index];
-    feedback.push_back({state.sums.weight.size(), true});
-    feedback.push_back({state.sums.channels, false});
+    feedback.push_back({state.sums.weight.size(), true, 1});
+    feedback.push_back({state.sums.channels, false, options_.threshold_urgency});
     statistics.push_back(state.sums.statistics.size());
     // Sums of a worker take a quarter of 32 bits at most.
     const MapShape& map = layer.geometry().output;
@@ -61,7 +61,10 @@ void Stage::make_exchange() {
     fraction_bits_.push_back(std::min(most_fraction_bits, width < 29 ? 29 - width : 0));
   }
   for (HeadState& head : heads_) {
-    for (const std::vector<std::int64_t>* part : parts_of(head.sums)) feedback.push_back({part->size(), false});
+    for (const std::vector<std::int64_t>* part : parts_of(head.sums)) {
+      const bool bias = part == &head.sums.linear_bias || part == &head.sums.hidden_bias;
+      feedback.push_back({part->size(), false, bias ? options_.threshold_urgency : options_.head_urgency});
+    }
     statistics.push_back(head.sums.count.size());
     statistics.push_back(head.sums.count_squared.size());
   }

@@ -15,8 +15,9 @@ using Json = nlohmann::json;
 constexpr const char* training = "Training";
 constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
+constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 19> options_table = {{
+const std::array<RealOption, 21> options_table = {{
     {training, "head-learning-rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Adam's learning rate for the heads"},
     {training, "head-decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -55,6 +56,10 @@ const std::array<RealOption, 19> options_table = {{
      "and at most"},
     {thresholds, "code-target", [](TrainOptions& o) -> double& { return o.layer.code_target; }, 0, 64, true,
      "mean magnitude of gradient codes: how finely gradients are rounded"},
+    {between_workers, "head-urgency", [](TrainOptions& o) -> double& { return o.head_urgency; }, 0.01, 100, false,
+     "sparse: a worker sends gradients of heads from so many times smaller ones on than those of weights"},
+    {between_workers, "threshold-urgency", [](TrainOptions& o) -> double& { return o.threshold_urgency; }, 0.01, 100, false,
+     "sparse: likewise gradients of channels' thresholds and heads' biases, which are few"},
 }};
 
 std::string in_net_file(const RealOption& option) {
@@ -159,6 +164,7 @@ std::string describe(const TrainOptions& options) {
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
   if (!exchange.exact()) {
     json["exchange"] = {{"value_bits", exchange.value_bits},
+                        {"urgency", {options.threshold_urgency, options.head_urgency}},
                         {"residuals", static_cast<int>(exchange.residuals)},
                         {"statistics_every", exchange.statistics_every}};
     if (exchange.bytes_per_update != 0) {

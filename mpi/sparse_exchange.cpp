@@ -25,7 +25,7 @@ constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of
 // everything is sent; above, nothing for hundreds of updates.
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
-constexpr double largest_multiple = 16;
+constexpr double largest_multiple = 32;
 constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
 constexpr double rms_keep = 0.7;     // of the old value, per observation
 constexpr double rms_parts = 16;     // of an integer, that a root mean square is rounded to
@@ -111,13 +111,13 @@ void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t v
 
 // Before anything is sent: what messages would have of elements above a threshold follows from how many are how large, as the
 // workers counted. magnitudes is (vectors, widths), of all workers.
-void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& sizes,
+void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& vectors,
                                            double wanted, double workers) {
   const auto bytes_at = [&](double at) {
     double bits = 0;
-    for (std::size_t v = 0; v < sizes.size(); ++v) {
+    for (std::size_t v = 0; v < vectors.size(); ++v) {
       if (!(rms[v] > 0)) continue;
-      const double threshold = at * rms[v];
+      const double threshold = at / vectors[v].urgency * rms[v];
       const auto width = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(threshold)));
       const std::span<const std::int64_t> counts = magnitudes.subspan(v * widths, widths);
       double above = 0;
@@ -127,7 +127,7 @@ void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitu
       const double share = 1 - std::clamp(log2_fixed(std::max(threshold, 1.0) / low), 0.0, 1.0);
       if (width < widths) above += static_cast<double>(counts[width]) * share;
       const double each = above / workers;
-      if (each > 0) bits += each * (log2_fixed(std::numbers::e * static_cast<double>(sizes[v].size) / each) + bits_of_value);
+      if (each > 0) bits += each * (log2_fixed(std::numbers::e * static_cast<double>(vectors[v].size) / each) + bits_of_value);
     }
     return bits / 8;
   };
@@ -191,7 +191,8 @@ SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const 
 std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
   if (options_.exact()) return 0;
   if (!(direction.rms[v] > 0)) return nothing_passes;
-  return static_cast<std::uint64_t>(std::llround(std::min(direction.multiple * direction.rms[v], 0x1p60)));
+  return static_cast<std::uint64_t>(
+      std::llround(std::min(direction.multiple / feedback_[v].urgency * direction.rms[v], 0x1p60)));
 }
 
 void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint64_t expected) const {

@@ -74,6 +74,7 @@ struct ExchangeCounts {
 struct FeedbackVector {
   std::uint64_t size = 0;
   bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; beyond them what is kept stays at the limit
+  double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
 };
 
 class SparseExchange {
@@ -153,7 +154,7 @@ class SparseExchange {
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);
     void steer(double bytes, double wanted, std::size_t vectors);
-    void begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& sizes, double wanted,
+    void begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& vectors, double wanted,
                     double workers);
   };
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;

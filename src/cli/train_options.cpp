@@ -148,6 +148,7 @@ void declare_exchange(Options& options, TrainSettings& settings) {
                 "sparse: instead of --threshold: what a worker sends and what it gets in an update, on average; 0: not");
   options.number("compression", exchange.compression, 0, 1e6,
                  "sparse: likewise, as so many times fewer bytes than f32 gradients of what a stage trains, 300 say; 0: not");
+  declare_reals(options, settings.run.train, "Exchange between workers");
   options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
                  "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
   options.choice(

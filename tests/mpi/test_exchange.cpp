@@ -293,6 +293,39 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
   }
 }
 
+TEST_CASE("what is urgent waits less", "[exchange]") {
+  ExchangeOptions options;
+  options.threshold = 4;
+  constexpr std::size_t size = 2000;
+  constexpr double rms = 100;
+  Comm alone;
+  SparseExchange exchange(alone, options, 1, 0, 1, {{size, true, 1}, {size, true, 4}}, {});
+  std::vector<std::int64_t> waiting[2] = {std::vector<std::int64_t>(size), std::vector<std::int64_t>(size)};
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    const std::vector<std::int64_t> fresh = drawn(n, 0, 0, size, rms);
+    exchange.begin(n, true);
+    exchange.begin_worker(0);
+    for (std::size_t v = 0; v < 2; ++v) exchange.add(v, std::vector<std::int32_t>(fresh.begin(), fresh.end()));
+    exchange.end_worker();
+    std::optional<Bundle> merged = exchange.gather();
+    REQUIRE(merged);
+    for (std::size_t v = 0; v < 2; ++v) {
+      const std::vector<std::int64_t> sent = dense(merged->vectors[v]);
+      for (std::size_t i = 0; i < size; ++i) waiting[v][i] += fresh[i] - sent[i];
+    }
+    exchange.spread(*std::move(merged));
+    exchange.next_answer(n);
+  }
+  const auto largest = [](const std::vector<std::int64_t>& values) {
+    return static_cast<double>(std::abs(*std::max_element(
+        values.begin(), values.end(), [](std::int64_t a, std::int64_t b) { return std::abs(a) < std::abs(b); })));
+  };
+  CHECK(largest(waiting[0]) > 3.5 * rms);
+  CHECK(largest(waiting[0]) < 4.2 * rms);
+  CHECK(largest(waiting[1]) > 0.8 * rms);
+  CHECK(largest(waiting[1]) < 1.1 * rms);
+}
+
 TEST_CASE("messages have the bytes that are asked for from the first on that hold gradients", "[exchange]") {
   for (const std::uint64_t wanted : {250U, 600U, 1500U}) {
     CAPTURE(wanted);
