@@ -240,6 +240,10 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
                              : residuals == "sum" ? mpi::Residuals::sum
                                                   : mpi::Residuals::none;
+  if (train.exchange.has_budget() && options.source("threshold") == Options::Source::command_line) {
+    fail(ErrorKind::usage, "--threshold: {}; with --bytes-per-update or --compression it follows from these",
+         train.exchange.threshold);
+  }
   train.exchange.tree.fan_in = static_cast<int>(fan_in);
   train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;
   run.train.augment = data::parse_augment(augment);

@@ -229,6 +229,9 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   const Outcome few = run_ranks(folder.path(), 2, with(quick_training("few"), {"--exchange", "sparse", "--workers", "1"}));
   CHECK(few.code == 2);
   CHECK(has(few.err, "--workers: 1 logical workers on 2 ranks; expected at least one each"));
+  const Outcome both = run_program(folder.path(), with(quick_training("both"), with(sparse, {"--threshold", "2"})));
+  CHECK(both.code == 2);
+  CHECK(has(both.err, "--threshold: 2; with --bytes-per-update or --compression it follows from these"));
   const Outcome page = run_program(folder.path(), {"report", "three"});
   CHECK(page.code == 0);
 }
