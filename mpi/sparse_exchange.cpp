@@ -22,7 +22,7 @@ constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
 // A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
-// everything is sent; above, nothing for hundreds of updates.
+// everything is sent; above, nothing for a thousand updates.
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 32;

@@ -22,7 +22,7 @@ struct RunOptions {
   std::uint64_t steps = 0;                   // in all
   std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
   std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
-  double checkpoint_seconds = 300;           // between checkpoints
+  double checkpoint_seconds = 300;           // between checkpoints, the first of which is of step 0
   bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
   std::string identity;                      // a checkpoint of a run with another is refused
   std::map<std::string, std::string> files;  // to be written to the folder when the run begins
