@@ -34,12 +34,6 @@ void check_rule(const RuleOptions& options, const LayerSpec& layer) {
     fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule.name,
          layer.name);
   }
-  if (options.flip_margin != 0 && (options.name != "accumulate" || layer.ternary)) {
-    fail(ErrorKind::usage,
-         "--flip-margin: {:g} for layer '{}' of {} weights under --rule {}; expected 0, or binary weights "
-         "under accumulate",
-         options.flip_margin, layer.name, layer.ternary ? "ternary" : "binary", options.name);
-  }
 }
 
 LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream,

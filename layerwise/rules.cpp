@@ -65,13 +65,7 @@ void adopt_into_accumulators(const RuleOptions& options, std::uint64_t key, cons
 void accumulate(const RuleOptions& options, double rate, std::uint64_t, const RuleRow& row) {
   const auto step = static_cast<float>(options.learning_rate * rate) * accumulator_one;
   simd::kernels().descend(row.state, row.gradient, row.n, step, accumulator_one);
-  if (row.nonzero != nullptr || options.flip_margin == 0) {
-    pack_accumulators(options, row);
-  } else {
-    const auto margin = static_cast<std::int32_t>(std::min(options.flip_margin * static_cast<double>(step), 32767.0));
-    pack(row, row.sign,
-         [&](std::size_t k) { return std::abs(row.state[k]) > margin ? row.state[k] < 0 : get_bit(row.sign, k); });
-  }
+  pack_accumulators(options, row);
 }
 
 void forget(const RuleOptions&, std::uint64_t, const RuleRow& row) { std::fill(row.state, row.state + row.n, std::int16_t{0}); }

@@ -11,10 +11,7 @@ namespace bitloom::layerwise {
 
 struct RuleOptions {
   std::string name = "accumulate";
-  double learning_rate = 0.01;  // accumulate: step of the accumulator (range -1 .. 1) per root-mean-square gradient
-  // accumulate, binary layers: a weight flips when its accumulator is beyond 0 by more than what so many root mean squares of
-  // gradient would move it at the present rate. Without it weights near 0 flip to and fro.
-  double flip_margin = 0;
+  double learning_rate = 0.01;   // accumulate: step of the accumulator (range -1 .. 1) per root-mean-square gradient
   double momentum = 0.99;        // topk, bop: decay of the averaged gradient
   double flip_share = 0.003;     // topk: share of the layer's weights flipped per step at the start (scaled by the schedule)
   double flip_threshold = 0.05;  // bop: averaged gradient against the weight, in root-mean-squares, that flips it

@@ -17,7 +17,7 @@ constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 22> options_table = {{
+const std::array<RealOption, 21> options_table = {{
     {training, "head-learning-rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Adam's learning rate for the heads"},
     {training, "head-decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -30,8 +30,6 @@ const std::array<RealOption, 22> options_table = {{
      "share of the learning rates left at the end of a stage (cosine)"},
     {weights, "learning-rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
      "accumulate: accumulator step per root-mean-square of the gradient"},
-    {weights, "flip-margin", [](TrainOptions& o) -> double& { return o.layer.rule.flip_margin; }, 0, 10000, false,
-     "accumulate: a weight flips when its accumulator is so many such steps beyond 0"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
      "topk, bop: decay of the averaged gradient per step"},
     {weights, "flip-share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
@@ -155,7 +153,6 @@ std::string describe(const TrainOptions& options) {
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
-  if (rule.flip_margin != 0) json["flip_margin"] = rule.flip_margin;
   if (!options.sparse) return json.dump();
   const mpi::ExchangeOptions& exchange = options.exchange;
   if (exchange.staleness != 0) json["staleness"] = exchange.staleness;

@@ -366,11 +366,6 @@ TEST_CASE("what a trainer cannot do is refused", "[layer_trainer]") {
   BinaryLayer layer = make_layer(layer_spec(20, 3, 1, true), 6, 6, 70);
   CHECK(has(message_of(ErrorKind::usage, [&] { LayerTrainer(layer, with_rule("bop"), 1, 2); }),
             "--rule: 'bop' cannot train the ternary weights of layer 'layer'"));
-  LayerOptions with_margin;
-  with_margin.rule.flip_margin = 2.5;
-  CHECK(message_of(ErrorKind::usage, [&] { LayerTrainer(layer, with_margin, 1, 2); }) ==
-        "--flip-margin: 2.5 for layer 'layer' of ternary weights under --rule accumulate; expected 0, or binary weights under "
-        "accumulate");
   LayerTrainer trainer(layer, {}, 1, 2);
   TensorFile file;
   layer.save(file);

@@ -144,26 +144,6 @@ TEST_CASE("accumulators descend the gradient and are clipped", "[rules]") {
   for (std::size_t k = 0; k < 50; ++k) REQUIRE(row.negative(k) == (row.state[k] < 0));
 }
 
-TEST_CASE("with a margin, weights flip only where accumulators are well beyond 0", "[rules]") {
-  const UpdateRule& rule = find_rule("accumulate");
-  RuleOptions options;
-  options.flip_margin = 2;
-  Row row(64);
-  row.sign[0] = 0b1100;  // -1 for weights 2 and 3
-  row.state = std::vector<std::int16_t>(64, 5000);
-  // A step is 0.01 x 0.5 x 32767 = 164, the margin 327.
-  row.state[0] = -327;
-  row.state[1] = -328;
-  row.state[2] = 327;
-  row.state[3] = 328;
-  row.state[4] = 327;
-  rule.update(options, 0.5, 0, row.view());
-  CHECK(row.sign[0] == 0b0110);
-  // The margin falls with the rate.
-  rule.update(options, 0.4, 0, row.view());
-  CHECK(row.sign[0] == 0b0011);
-}
-
 TEST_CASE("ternary weights are 0 within the dead zone", "[rules]") {
   const UpdateRule& rule = find_rule("accumulate");
   CHECK(rule.ternary);

@@ -32,7 +32,6 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(describe(plain) == describe(TrainOptions{}));
   CHECK(changed([](TrainOptions& o) { o.batch = 1; }));
   CHECK(changed([](TrainOptions& o) { o.seed = 7; }));
-  CHECK(changed([](TrainOptions& o) { o.layer.rule.flip_margin = 2; }));
   CHECK(changed([](TrainOptions& o) { o.augment.flip = true; }));
   CHECK_FALSE(changed([](TrainOptions& o) { o.augment_copies = 2; }));  // of images that are not augmented
   const auto with_flip = [](std::size_t copies) {

@@ -129,10 +129,7 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
     c.options.sparse = true;
     c.options.exchange.threshold = 1.5;
     c.options.exchange.statistics_every = 3;
-    if (c.options.layer.rule.name == "accumulate" && c.name != "three joint layers") {
-      c.options.layer.flip_limit = 30;
-      c.options.layer.rule.flip_margin = 1.5;
-    }
+    if (c.options.layer.rule.name == "accumulate" && c.name != "three joint layers") c.options.layer.flip_limit = 30;
     mpi::Comm alone;
     SmallStage single(c, simd::kernels(), alone);
     single.run(9);
