@@ -118,6 +118,9 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
   write_text(folder / "text.txt");
   int n = 0;
   for (const Args& more : std::vector<Args>{{"--dtype", "bf16"},
+                                            {"--dtype", "bf16", "--master-weights", "none"},
+                                            {"--init", "run1", "--dtype", "bf16", "--master-weights", "none"},
+                                            {"--init", "run1"},
                                             {"--activation-bits", "3"},
                                             {"--recompute", "block", "--micro-batch", "2"},
                                             {"--average", "0.9", "--keep", "last"},
@@ -175,6 +178,9 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");
   refuses({"train", "gpt", "--data", "text.txt", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
   refuses({"train", "gpt", "--data", "text.txt", "--dtype", "f16"}, 2, "--dtype: f16; backend cpu has no values of that type");
+  refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none"}, 2, "--master-weights: none with --dtype f32");
+  refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none", "--dtype", "f16"}, 2,
+          "--master-weights: none with --dtype f16; expected --dtype bf16");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB", "--micro-batch", "2"}, 5,
           "2 at once were predicted to take");
   const Outcome of_rank = run_program(folder.path(), {"train", "gpt", "--data", "text.txt", "--device", "cuda"},
