@@ -14,12 +14,10 @@ void check(const TrainOptions& options) {
   check(options.optimizer);
   if (options.master_weights == nn::MasterWeights::none) {
     if (options.values != DType::bf16) {
-      fail(ErrorKind::usage, "--master-weights: none with --dtype {}; expected --dtype bf16, or f32",
-           nn::to_text(options.values));
+      fail(ErrorKind::usage, "--master-weights: none with --dtype {}; expected --dtype bf16", nn::to_text(options.values));
     }
     if (options.optimizer.average > 0) {
-      fail(ErrorKind::usage, "--master-weights: none with --average {}; expected --average 0, or f32",
-           options.optimizer.average);
+      fail(ErrorKind::usage, "--master-weights: none with --average {}; expected --average 0", options.optimizer.average);
     }
   }
   if (options.micro_batches == 0) fail(ErrorKind::usage, "--micro-batches: 0; expected at least 1");
