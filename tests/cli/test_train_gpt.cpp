@@ -134,6 +134,13 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
     INFO(outcome.err);
     CHECK(outcome.code == 0);
   }
+  const Outcome masters =
+      run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14", "--master-weights", "f32"});
+  CHECK(masters.code == 2);
+  CHECK(has(masters.err, "other options"));
+  const Outcome longer = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14"});
+  INFO(longer.err);
+  CHECK(longer.code == 0);
   write_file(folder / "options.ini", "net = tiny\nsteps = 3\nlayers = 1\nwidth = 16\nheads = 1\ncontext = 16\nbatch = 2\n");
   const Outcome config =
       run_program(folder.path(), {"train", "gpt", "--config", "options.ini", "--data", "text.txt", "--out", "ini"});
