@@ -1,8 +1,10 @@
 #include "models/gpt/model_file.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/half.h"
 #include "train/optimizer.h"
 
 namespace bitloom::models {
@@ -10,6 +12,26 @@ namespace {
 
 constexpr const char* config_key = "bitloom.config";
 constexpr const char* tokenizer_name = "tokenizer";
+
+// In f32, whatever the engine has; so are models in files.
+void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& parameter) {
+  if (parameter.value.dtype() != DType::bf16) return train::save_tensor(engine, file, parameter.name, parameter.value);
+  const std::vector<bf16> halves = engine.to_host<bf16>(parameter.value);
+  std::vector<float> values(halves.size());
+  std::ranges::transform(halves, values.begin(), [](bf16 x) { return to_float(x); });
+  const auto lengths = parameter.shape.lengths();
+  file.put(parameter.name, {lengths.begin(), lengths.end()}, values);
+}
+
+// Rounded to the nearest where the engine has bf16 alone.
+void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& parameter) {
+  if (parameter.value.dtype() != DType::bf16) return train::load_tensor(engine, file, parameter.name, parameter.value);
+  const auto lengths = parameter.shape.lengths();
+  const auto values = file.get(parameter.name, DType::f32, {lengths.begin(), lengths.end()}).as<float>();
+  std::vector<bf16> halves(values.size());
+  std::ranges::transform(values, halves.begin(), [](float x) { return to_bf16(x); });
+  engine.write(parameter.value, std::as_bytes(std::span(halves)));
+}
 
 }  // namespace
 
@@ -19,9 +41,7 @@ TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokeniz
   file.metadata[config_key] = to_json(net.config()).dump();
   const std::string text = tokenizer.serialize();
   file.put(tokenizer_name, {text.size()}, std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
-  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
-    train::save_tensor(engine, file, parameter->name, parameter->value);
-  }
+  for (const nn::Parameter* parameter : nn::parameters_of(net)) save_values(engine, file, *parameter);
   return file;
 }
 
@@ -40,7 +60,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const
 }
 
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters) {
-  for (nn::Parameter* parameter : parameters) train::load_tensor(engine, file, parameter->name, parameter->value);
+  for (nn::Parameter* parameter : parameters) load_values(engine, file, *parameter);
   nn::refresh_copies(engine, parameters);
 }
 

@@ -46,6 +46,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"dtype", settings.values},
                {"seed", settings.seed},
                {"text", text.fingerprint}};
+  if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   return json.dump();
 }
@@ -277,6 +278,7 @@ train::RunOptions Training::run_options() {
                {"micro_batch", micro_batch_},
                {"processes", session_.comm.size()},
                {"dtype", settings_.values},
+               {"master_weights", settings_.master_weights},
                {"merge_dropout", settings_.merge_dropout},
                {"train_tokens", text_.train.size()},
                {"validation_tokens", text_.validation.size()},

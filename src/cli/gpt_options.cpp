@@ -70,6 +70,9 @@ void declare_training(Options& options, GptSettings& settings) {
   options.number("average", settings.optimizer.average, 0, 1,
                  "decay of a moving average of the parameters, which becomes the model; 0: none");
   declare_dtype(options, settings.values);
+  options.choice(
+      "master-weights", settings.master_weights, {"f32", "none"},
+      "none, of --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, 4 bytes less for each weight");
   options.count("seed", settings.seed, 0, any_count, "of everything random");
 }
 
@@ -125,6 +128,7 @@ DType GptSettings::dtype() const { return dtype_named(values); }
 train::TrainOptions GptSettings::make_options() const {
   train::TrainOptions options;
   options.values = dtype();
+  if (master_weights == "none") options.master_weights = nn::MasterWeights::none;
   // Gradients of f16 would vanish: its smallest number is 2^-24.
   if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
   options.optimizer = optimizer;

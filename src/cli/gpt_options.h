@@ -39,6 +39,7 @@ struct GptSettings {
   std::string warmup = "auto";
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
   std::string values = "f32";
+  std::string master_weights = "f32";
   std::size_t seed = 1;
   // Run.
   std::string out;

@@ -21,9 +21,7 @@ constexpr Philox4x32 dropout_draws(std::uint64_t seed, std::uint64_t site, std::
   return philox(philox_words(group, site), seed);
 }
 
-constexpr std::uint32_t dropout_draw(const Philox4x32& draws, unsigned i) {
-  return (draws.word[i / 2] >> (16U * (i % 2))) & 0xFFFFU;
-}
+constexpr std::uint32_t dropout_draw(const Philox4x32& draws, unsigned i) { return philox_half(draws, i); }
 
 constexpr bool is_dropped(std::uint64_t seed, std::uint64_t site, std::uint32_t threshold, std::uint64_t element) {
   const Philox4x32 draws = dropout_draws(seed, site, element / dropout_group);

@@ -217,10 +217,12 @@ void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWSte
   if (step.step == 0) check.refuse("step: 0; expected 1 for the first");
   for (const AdamWTensors& each : tensors) {
     const DType values = check.values("value", each.value);
-    if (values != parameter_type(values)) check.refuse("value: {}; expected f32", to_text(each.value));
-    check.like("gradient", each.gradient, each.value);
-    check.like("mean", each.mean, each.value);
-    check.like("variance", each.variance, each.value);
+    const DType type = parameter_type(values);
+    if (values != type && values != DType::bf16) check.refuse("value: {}; expected f32 or bf16", to_text(each.value));
+    if (values != type && each.copy) check.refuse("copy: {}; expected none of a bf16 value", to_text(each.copy));
+    check.is("gradient", each.gradient, type, each.value.shape());
+    check.is("mean", each.mean, type, each.value.shape());
+    check.is("variance", each.variance, type, each.value.shape());
     if (each.copy) check.is("copy", each.copy, check.values("copy", each.copy), each.value.shape());
   }
   engine.backend().adamw(tensors, step);

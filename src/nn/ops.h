@@ -166,11 +166,12 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
 
 // --- Optimiser ---
 
-// All (size) of type P but the copy.
+// All (size) of type P but the copy; or the value of type bf16, beside the others of f32 and no copy.
 struct AdamWTensors {
   Tensor value, gradient, mean, variance;
   Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
+  std::uint64_t rounding_key = 0;  // of a value of bf16: another for every tensor
 };
 struct AdamWStep {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
@@ -178,7 +179,9 @@ struct AdamWStep {
   std::uint64_t step = 1;     // counted from 1
 };
 // mean = beta1 mean + (1 - beta1) g; variance likewise of g^2; value -= rate (m / (sqrt(v) + epsilon) + decay value), with m
-// and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2).
+// and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32 and rounded
+// stochastically (nn/stochastic_rounding.h): element i of a tensor draws 16 bits from Philox 4x32-10 under its key at the
+// counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
 // The sum of squares of all elements, in double precision and in an order that depends on shapes alone. Infinite or NaN if an

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 #include <utility>
 
+#include "core/half.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "nn/ops.h"
@@ -19,14 +21,23 @@ double normal(Random& random) {
 }
 
 template <typename T>
+T converted(double x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_bf16(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+template <typename T>
 void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
-  std::vector<T> values(parameter.value.size(), static_cast<T>(parameter.constant));
+  std::vector<T> values(parameter.value.size(), converted<T>(parameter.constant));
   if (parameter.deviation > 0) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < values.size(); ++i) {
       Random random(seed, Stream::weight_init, name, i);
-      values[i] = static_cast<T>(parameter.constant + parameter.deviation * normal(random));
+      values[i] = converted<T>(parameter.constant + parameter.deviation * normal(random));
     }
   }
   engine.write(parameter.value, std::as_bytes(std::span(values)));
@@ -34,21 +45,25 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
 
 }  // namespace
 
-void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values) {
+void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values, MasterWeights masters) {
   const DType type = parameter_type(values);
   for (Parameter* parameter : parameters) {
-    parameter->value = engine.empty(parameter->shape, type, Use::parameters);
-    const bool copies = parameter->reads_values && values != type;
+    const bool is_master = masters == MasterWeights::f32 || !parameter->reads_values;
+    parameter->value = engine.empty(parameter->shape, is_master ? type : values, Use::parameters);
+    const bool copies = parameter->reads_values && values != parameter->value.dtype();
     parameter->copy = copies ? engine.empty(parameter->shape, values, Use::parameters) : parameter->value;
   }
 }
 
-void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed) {
+void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed,
+                MasterWeights masters) {
   const DType type = parameter_type(values);
-  make_parameters(engine, parameters, values);
+  make_parameters(engine, parameters, values, masters);
   for (Parameter* parameter : parameters) {
     parameter->gradient = engine.zeros(parameter->shape, type, Use::gradients);
-    if (type == DType::f64) {
+    if (parameter->value.dtype() == DType::bf16) {
+      write_initial<bf16>(engine, *parameter, seed);
+    } else if (type == DType::f64) {
       write_initial<double>(engine, *parameter, seed);
     } else {
       write_initial<float>(engine, *parameter, seed);

@@ -26,7 +26,7 @@ struct Parameter {
   // Of the initial values, element by element: normal with this deviation, or this constant if the deviation is 0.
   double deviation = 0, constant = 0;
 
-  Tensor value;     // of type P: what the optimiser moves
+  Tensor value;     // of type P: what the optimiser moves; without masters of type V where ops read it as values
   Tensor copy;      // of type V: what ops read; the same as value where V is P
   Tensor gradient;  // of type P
 
@@ -38,10 +38,17 @@ struct Parameter {
   const Tensor& read() const { return reads_values ? copy : value; }
 };
 
-// Gives the parameters memory for values and copies of type V, none for gradients. Not initialised.
-void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values);
+// Whether what ops read in bf16 has a value in f32 as well.
+enum class MasterWeights : std::uint8_t { f32, none };
+
+// Gives the parameters memory for values and copies of type V, none for gradients. Not initialised. Without masters V is bf16,
+// f32 or f64.
+void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values,
+                     MasterWeights masters = MasterWeights::f32);
 // Gives the parameters memory and their initial values: element i of a parameter follows from the seed, its name and i alone.
-void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed);
+// Without masters it is rounded to the nearest.
+void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed,
+                MasterWeights masters = MasterWeights::f32);
 // After values were written: the copies follow.
 void refresh_copies(Engine& engine, std::span<Parameter* const> parameters);
 // Before the first micro-batch of a step. settle_gradients() follows the last.

@@ -33,4 +33,9 @@ constexpr Philox4x32 philox(Philox4x32 counter, std::uint64_t key) {
   return counter;
 }
 
+// 16 of the bits: half i, 0 to 7, the least significant first.
+constexpr std::uint32_t philox_half(const Philox4x32& draws, unsigned i) {
+  return (draws.word[i / 2] >> (16U * (i % 2))) & 0xFFFFU;
+}
+
 }  // namespace bitloom::nn

@@ -7,10 +7,9 @@ MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOption
   MemoryNeeds needs;
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
     const std::uint64_t bytes = parameter->shape.size() * dtype_size(type);
-    needs.parameters += bytes;
-    if (parameter->reads_values && options.values != type) {
-      needs.parameters += parameter->shape.size() * dtype_size(options.values);
-    }
+    const bool has_copy = parameter->reads_values && options.values != type;
+    if (!has_copy || options.master_weights == nn::MasterWeights::f32) needs.parameters += bytes;
+    if (has_copy) needs.parameters += parameter->shape.size() * dtype_size(options.values);
     needs.gradients += bytes;
     needs.optimizer += (options.optimizer.average > 0 ? 3 : 2) * bytes;
   }

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/hash.h"
+#include "core/random.h"
 #include "nn/ops.h"
 
 namespace bitloom::train {
@@ -24,11 +26,18 @@ void check(const OptimizerOptions& options) {
   if (options.average_every == 0) fail(ErrorKind::usage, "--average-every: 0; expected at least 1");
 }
 
-Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options)
+Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
+                     std::uint64_t seed)
     : engine_(engine), parameters_(parameters.begin(), parameters.end()), options_(options), steps_(parameters.size(), 0) {
   check(options);
   for (const nn::Parameter* parameter : parameters_) {
-    const DType type = parameter->value.dtype();
+    const DType type = parameter->gradient.dtype();
+    if (options.average > 0 && parameter->value.dtype() != type) {
+      fail(ErrorKind::usage, "--average: {}; expected 0 for '{}', whose values are {} alone", options.average, parameter->name,
+           nn::to_text(parameter->value.dtype()));
+    }
+    const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
+    rounding_keys_.push_back(Random(seed, Stream::weight_rounding, name).next());
     means_.push_back(engine.zeros(parameter->shape, type, nn::Use::optimizer));
     variances_.push_back(engine.zeros(parameter->shape, type, nn::Use::optimizer));
     if (options.average == 0) continue;
@@ -72,7 +81,8 @@ void Optimizer::step(double rate, double scale, double norm, const std::function
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (left_out[i] || steps_[i] != count) continue;
       const nn::Parameter& parameter = *parameters_[i];
-      nn::AdamWTensors each{parameter.value, parameter.gradient, means_[i], variances_[i], {}, parameter.decays};
+      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i], variances_[i], {},
+                            parameter.decays, rounding_keys_[i]};
       if (parameter.copy.dtype() != parameter.value.dtype()) each.copy = parameter.copy;
       tensors.push_back(std::move(each));
     }

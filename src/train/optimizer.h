@@ -25,8 +25,10 @@ void check(const OptimizerOptions& options);
 
 class Optimizer {
  public:
-  // The parameters outlive this and have their memory.
-  Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options);
+  // The parameters outlive this and have their memory. seed: of the rounding of values that have no f32 masters; a resumed run
+  // has to have the same. Averages need masters: Error(usage).
+  Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
+            std::uint64_t seed = 1);
 
   // The norm of all gradients together, times `scale`. Not finite if a gradient is not.
   double gradient_norm(double scale) const;
@@ -50,7 +52,7 @@ class Optimizer {
   std::vector<nn::Parameter*> parameters_;
   OptimizerOptions options_;
   std::vector<nn::Tensor> means_, variances_, averages_;
-  std::vector<std::uint64_t> steps_;  // by parameter
+  std::vector<std::uint64_t> steps_, rounding_keys_;  // by parameter
   std::uint64_t all_steps_ = 0;
 };
 

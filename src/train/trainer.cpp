@@ -12,6 +12,14 @@ namespace bitloom::train {
 void check(const TrainOptions& options) {
   check(options.rate);
   check(options.optimizer);
+  if (options.master_weights == nn::MasterWeights::none) {
+    if (options.values != DType::bf16) {
+      fail(ErrorKind::usage, "--master-weights: none with --dtype {}; expected --dtype bf16", nn::to_text(options.values));
+    }
+    if (options.optimizer.average > 0) {
+      fail(ErrorKind::usage, "--master-weights: none with --average {}; expected --average 0", options.optimizer.average);
+    }
+  }
   if (options.micro_batches == 0) fail(ErrorKind::usage, "--micro-batches: 0; expected at least 1");
   if (options.loss_scale && !(options.loss_scale->first >= 1 && options.loss_scale->first <= options.loss_scale->largest)) {
     fail(ErrorKind::usage, "--loss-scale: {}; expected 1 to {}", options.loss_scale->first, options.loss_scale->largest);
@@ -29,8 +37,8 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mp
   if (options.micro_batches % ranks != 0) {
     fail(ErrorKind::usage, "{} micro-batches per step for {} processes; expected a multiple", options.micro_batches, ranks);
   }
-  nn::initialise(engine, parameters_, options.values, options.seed);
-  optimizer_.emplace(engine, parameters_, options.optimizer);
+  nn::initialise(engine, parameters_, options.values, options.seed, options.master_weights);
+  optimizer_.emplace(engine, parameters_, options.optimizer, options.seed);
   task.net().add_buffers(engine, options.values, buffers_);
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
   if (ranks > 1) sum_ = std::make_unique<GradientSum>(engine, comm_);

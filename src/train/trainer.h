@@ -30,6 +30,8 @@ struct LossScaleOptions {
 
 struct TrainOptions {
   DType values = DType::f32;  // V
+  // none: of bf16 values, which AdamW then rounds stochastically.
+  nn::MasterWeights master_weights = nn::MasterWeights::f32;
   std::size_t micro_batches = 1;
   RateSchedule rate;
   OptimizerOptions optimizer;

@@ -118,6 +118,9 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
   write_text(folder / "text.txt");
   int n = 0;
   for (const Args& more : std::vector<Args>{{"--dtype", "bf16"},
+                                            {"--dtype", "bf16", "--master-weights", "none"},
+                                            {"--init", "run1", "--dtype", "bf16", "--master-weights", "none"},
+                                            {"--init", "run1"},
                                             {"--activation-bits", "3"},
                                             {"--recompute", "block", "--micro-batch", "2"},
                                             {"--average", "0.9", "--keep", "last"},
@@ -131,6 +134,13 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
     INFO(outcome.err);
     CHECK(outcome.code == 0);
   }
+  const Outcome masters =
+      run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14", "--master-weights", "f32"});
+  CHECK(masters.code == 2);
+  CHECK(has(masters.err, "other options"));
+  const Outcome longer = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14"});
+  INFO(longer.err);
+  CHECK(longer.code == 0);
   write_file(folder / "options.ini", "net = tiny\nsteps = 3\nlayers = 1\nwidth = 16\nheads = 1\ncontext = 16\nbatch = 2\n");
   const Outcome config =
       run_program(folder.path(), {"train", "gpt", "--config", "options.ini", "--data", "text.txt", "--out", "ini"});
@@ -175,6 +185,9 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");
   refuses({"train", "gpt", "--data", "text.txt", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
   refuses({"train", "gpt", "--data", "text.txt", "--dtype", "f16"}, 2, "--dtype: f16; backend cpu has no values of that type");
+  refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none"}, 2, "--master-weights: none with --dtype f32");
+  refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none", "--dtype", "f16"}, 2,
+          "--master-weights: none with --dtype f16; expected --dtype bf16");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB", "--micro-batch", "2"}, 5,
           "2 at once were predicted to take");
   const Outcome of_rank = run_program(folder.path(), {"train", "gpt", "--data", "text.txt", "--device", "cuda"},

@@ -17,10 +17,13 @@ using bitloom::test::message_of;
 using bitloom::test::small_gpt;
 
 TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blocks computed again", "[gpt]") {
-  for (const DType values : {DType::f32, DType::bf16}) {
+  constexpr auto f32 = nn::MasterWeights::f32;
+  constexpr auto none = nn::MasterWeights::none;
+  for (const auto& [values, masters] :
+       {std::pair(DType::f32, f32), std::pair(DType::bf16, f32), std::pair(DType::bf16, none)}) {
     for (const unsigned bits : {0U, 3U}) {
       for (const bool recompute : {false, true}) {
-        INFO(dtype_name(values) << ", bits " << bits << ", recompute " << recompute);
+        INFO(dtype_name(values) << ", masters " << (masters == f32) << ", bits " << bits << ", recompute " << recompute);
         GptConfig config = small_gpt();
         config.dropout = 0.1;
         config.activation_bits = bits;
@@ -31,7 +34,8 @@ TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blo
         train::TrainOptions options;
         options.values = values;
         options.micro_batches = 2;
-        options.optimizer.average = 0.9;
+        options.master_weights = masters;
+        options.optimizer.average = masters == f32 ? 0.9 : 0;
         train::Trainer trainer(engine, task, options);
         trainer.step();
         const GptMemory needs = predict_memory(config, 4, options);

@@ -2,6 +2,7 @@
 // reference backend (test_ops.cpp; BITLOOM_ISA=ref): rows, columns, the optimiser, attention. And that attention does not
 // depend on how it is cut into tasks.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -13,6 +14,7 @@
 #include "nn/attention_mask.h"
 #include "nn/cpu/kernel_tables.h"
 #include "nn/dropout.h"
+#include "nn/stochastic_rounding.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
@@ -198,6 +200,40 @@ TEST_CASE("tables of vector kernels agree on AdamW", "[nn][kernels]") {
       CHECK(check(copy[0], copy[1]) == "");
     }
   });
+}
+
+TEST_CASE("tables of vector kernels round stochastically to the same bits", "[nn][kernels][rounding]") {
+  // Without earlier moments and with an epsilon that is nothing beside 1, every sum is exact in f32.
+  AdamWFactors factors;
+  factors.rest1 = factors.rest2 = 1;
+  factors.epsilon = 1e-30F;
+  factors.rate = 0x1p-12F;
+  const RoundingKey key = {0x1234567890ABCDEFU, 0x100000002U};
+  constexpr std::uint64_t first_group = 0xFFFFFFFCU;  // counters that carry into the second word
+  for (const VectorKernels* table : supported_vector_kernels()) {
+    for (const std::size_t n : widths) {
+      INFO(table->name << ", n = " << n);
+      Guarded<bf16> value(n);
+      Guarded<float> gradient(n), mean(n), variance(n);
+      std::vector<std::uint16_t> is, should_be;
+      for (std::size_t i = 0; i < n; ++i) {
+        const float before = 0.5F + static_cast<float>(i % 128) / 256;
+        value[i] = to_bf16(before);
+        gradient[i] = i % 3 == 0 ? -1.0F : 1.0F;
+        mean[i] = variance[i] = 1;
+        const auto bits = std::bit_cast<std::uint32_t>(before - gradient[i] * factors.rate);
+        const Philox4x32 draws = rounding_draws(key.key, key.step, first_group + i / 8);
+        const std::uint32_t rounded = round_stochastically(bits, philox_half(draws, static_cast<unsigned>(i % 8)));
+        should_be.push_back(static_cast<std::uint16_t>(rounded >> 16U));
+      }
+      table->adamw_rounding(factors, key, first_group, value.data(), gradient.data(), mean.data(), variance.data(), n);
+      for (std::size_t i = 0; i < n; ++i) is.push_back(value[i].bits);
+      CHECK(is == should_be);
+      CHECK((value.guards_intact() && mean.guards_intact() && variance.guards_intact()));
+      CHECK(mean[n - 1] == gradient[n - 1]);
+      CHECK(variance[n - 1] == 1);
+    }
+  }
 }
 
 namespace {

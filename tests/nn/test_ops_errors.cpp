@@ -389,7 +389,9 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(complaint([&] { adamw(engine, {}, {.step = 0}); }), "adamw: step: 0"));
   Tensor half = engine.zeros({4}, DType::bf16, Use::data);
   const AdamWTensors halves = {half, half, half, half};
-  CHECK(has(complaint([&] { adamw(engine, std::span(&halves, 1), {}); }), "adamw: value: bf16 (4)"));
+  CHECK(has(complaint([&] { adamw(engine, std::span(&halves, 1), {}); }), "adamw: gradient: bf16 (4)"));
+  const AdamWTensors copied = {half, row, row, row, half};
+  CHECK(has(complaint([&] { adamw(engine, std::span(&copied, 1), {}); }), "adamw: copy: bf16 (4)"));
 
   Tensor bytes = engine.zeros({4}, DType::u8, Use::data);
   Tensor words = engine.zeros({4}, DType::i64, Use::data);

@@ -171,6 +171,44 @@ TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, b
   }
 }
 
+TEST_CASE("without masters a run goes on bit by bit, learns as well, and has weights of bf16 alone", "[train]") {
+  for (const std::string& backend : tested_backends()) {
+    INFO(backend);
+    TrainOptions options = options_of(DType::bf16);
+    options.rate = {0.01, 5, 15, 0, {}};
+    options.optimizer.clip = 1;
+    Run<float> masters(options, {}, backend);
+    options.master_weights = nn::MasterWeights::none;
+    Run<float> whole(options, {}, backend);
+    Run<float> first(options, {}, backend);
+    options.seed = 2;
+    Run<float> other(options, {}, backend);
+    options.seed = 1;
+    const auto steps = [](Run<float>& run, int count) {
+      double sum = 0;
+      for (int i = 0; i < count; ++i) sum += run.trainer.step().loss;
+      return sum / count;
+    };
+    for (const nn::Parameter* parameter : whole.trainer.parameters()) {
+      CHECK(parameter->value.dtype() == (parameter->reads_values ? DType::bf16 : DType::f32));
+      CHECK(parameter->copy.data() == parameter->value.data());
+      CHECK(parameter->gradient.dtype() == DType::f32);
+    }
+    const double with = steps(masters, 100);
+    CHECK(steps(whole, 100) == Approx(with).epsilon(0.05));
+    steps(first, 40);
+    TensorFile file;
+    first.trainer.save(file);
+    Run<float> second(options, {}, backend);
+    steps(second, 1);  // whatever it has is replaced
+    second.trainer.load(TensorFile::parse(file.serialize(), "memory"));
+    steps(second, 60);
+    CHECK(second.values() == whole.values());
+    steps(other, 100);
+    CHECK(other.values() != whole.values());
+  }
+}
+
 TEST_CASE("a checkpoint of another net is refused by name", "[train]") {
   Run<> run(options_of(DType::f64), {});
   TensorFile file;
@@ -250,9 +288,11 @@ TEST_CASE("a residual block may be left out of a step", "[train]") {
 }
 
 TEST_CASE("memory is counted by what it is for, and was predicted", "[train]") {
-  for (const bool again : {false, true}) {
+  for (const auto& [again, masters] : {std::pair(false, nn::MasterWeights::f32), std::pair(true, nn::MasterWeights::f32),
+                                       std::pair(false, nn::MasterWeights::none)}) {
     TrainOptions options = options_of(DType::bf16);
     options.optimizer.average = again ? 0.9 : 0;
+    options.master_weights = masters;
     SpiralOptions spirals;
     spirals.examples = 100;
     spirals.batch_norm = true;
@@ -293,5 +333,13 @@ TEST_CASE("options that make no sense are named", "[train]") {
   CHECK(has(message([](TrainOptions& o) { o.optimizer.beta2 = 1; }), "--beta2: 1"));
   CHECK(has(message([](TrainOptions& o) { o.optimizer.epsilon = 0; }), "--epsilon: 0"));
   CHECK(has(message([](TrainOptions& o) { o.optimizer.clip = std::nan(""); }), "--clip: nan"));
+  CHECK(has(message([](TrainOptions& o) { o.master_weights = nn::MasterWeights::none; }),
+            "--master-weights: none with --dtype f32; expected --dtype bf16"));
+  CHECK(has(message([](TrainOptions& o) {
+              o.master_weights = nn::MasterWeights::none;
+              o.values = DType::bf16;
+              o.optimizer.average = 0.9;
+            }),
+            "--master-weights: none with --average 0.9"));
   CHECK(has(message([](TrainOptions& o) { o.loss_scale = LossScaleOptions{0.5, 1, 1}; }), "--loss-scale: 0.5"));
 }

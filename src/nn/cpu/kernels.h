@@ -27,6 +27,11 @@ struct AdamWFactors {
   float decay = 0;  // rate * weight decay
 };
 
+// Under what AdamW rounds new values to bf16 (stochastic_rounding.h).
+struct RoundingKey {
+  std::uint64_t key = 0, step = 0;
+};
+
 // Which elements are dropped (dropout.h); threshold 0: none.
 struct DropoutKey {
   std::uint64_t seed = 0, site = 0;
@@ -163,6 +168,9 @@ struct VectorKernels {
   const char* name;  // baseline, avx2, avx512, avx512_bf16, neon
   ValueKernels<float> on_f32;
   ValueKernels<bf16> on_bf16;
+  // Values without f32 masters; element i of them is element 8 first_group + i of its tensor.
+  void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first_group, bf16* value,
+                         const float* gradient, float* mean, float* variance, std::size_t n);
 
   template <typename V>
   const ValueKernels<V>& of() const {

@@ -13,6 +13,7 @@
 #include "nn/cpu/vector_arguments.h"
 #include "nn/dropout.h"
 #include "nn/few_bit_stash.h"
+#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn {
 namespace {
@@ -187,7 +188,11 @@ void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     const AdamWTensors& each = tensors[tensor];
     const AdamWFactors& f = each.decays ? decaying : factors;
     const auto at = [first = first](const Tensor& one) { return elements<float>(one) + first; };
-    if (each.copy && each.copy.dtype() == DType::bf16) {
+    if (each.value.dtype() == DType::bf16) {
+      static_assert(piece_elements % rounding_group == 0);
+      kernels.adamw_rounding(f, {each.rounding_key, step.step}, first / rounding_group, elements<bf16>(each.value) + first,
+                             at(each.gradient), at(each.mean), at(each.variance), n);
+    } else if (each.copy && each.copy.dtype() == DType::bf16) {
       kernels.on_bf16.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
                             elements<bf16>(each.copy) + first, n);
     } else {

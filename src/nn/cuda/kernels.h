@@ -195,16 +195,19 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
 // first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
 inline constexpr std::size_t optimizer_chunk = 8192;
 struct AdamWPart {
-  float *value, *mean, *variance;
+  void* value;  // f32; or bf16, rounded stochastically
+  float *mean, *variance;
   const float* gradient;
   void* copy;  // or none
   std::size_t size, first_chunk;
-  Number copy_number;
+  std::uint64_t rounding_key;
+  Number value_number, copy_number;
   bool decays, is_wide;  // is_wide: all pointers are multiples of 16
 };
 // The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
 struct AdamWFactors {
   float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
+  std::uint64_t step;  // of nn/stochastic_rounding.h
 };
 // parts (count): on the device.
 void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks);

@@ -34,7 +34,8 @@ AdamWFactors factors_of(const AdamWStep& step) {
           .correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, number))),
           .epsilon = static_cast<float>(step.epsilon),
           .decay = static_cast<float>(step.decay),
-          .gradient_scale = static_cast<float>(step.gradient_scale)};
+          .gradient_scale = static_cast<float>(step.gradient_scale),
+          .step = step.step};
 }
 
 }  // namespace
@@ -45,13 +46,15 @@ void CudaBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& 
   for (const AdamWTensors& each : tensors) {
     const std::size_t size = each.value.size();
     if (size == 0) continue;
-    parts.push_back({.value = static_cast<float*>(each.value.data()),
+    parts.push_back({.value = each.value.data(),
                      .mean = static_cast<float*>(each.mean.data()),
                      .variance = static_cast<float*>(each.variance.data()),
                      .gradient = static_cast<const float*>(each.gradient.data()),
                      .copy = each.copy.data(),
                      .size = size,
                      .first_chunk = chunks,
+                     .rounding_key = each.rounding_key,
+                     .value_number = number_of(each.value),
                      .copy_number = each.copy ? number_of(each.copy) : Number::f32,
                      .decays = each.decays,
                      .is_wide = are_aligned(each)});

@@ -1,6 +1,7 @@
 // The optimiser, and norms of gradients: one launch for all tensors, a block per chunk of one of them.
 #include "nn/cuda/reduce.cuh"
 #include "nn/cuda/row_packs.cuh"
+#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn::cuda {
 namespace {
@@ -31,11 +32,36 @@ __device__ void store_copy(const AdamWPart& part, std::size_t first, const float
   }
 }
 
+__device__ void load_values(const AdamWPart& part, std::size_t first, float (&v)[pack_size]) {
+  if (part.value_number == Number::bf16) {
+    Rows<const Bf16>{static_cast<const Bf16*>(part.value), part.size, part.is_wide}.load(0, first, v);
+  } else {
+    Rows<const float>{static_cast<const float*>(part.value), part.size, part.is_wide}.load(0, first, v);
+  }
+}
+
+// Those of bf16 are rounded stochastically: a pack has the elements of one call of Philox.
+__device__ void store_values(const AdamWPart& part, std::uint64_t step, std::size_t first, const float (&v)[pack_size]) {
+  if (part.value_number != Number::bf16) {
+    return Rows<float>{static_cast<float*>(part.value), part.size, part.is_wide}.store(0, first, v);
+  }
+  static_assert(pack_size == rounding_group, "");
+  const Philox4x32 draws = rounding_draws(part.rounding_key, step, first / rounding_group);
+  float rounded[pack_size];
+#pragma unroll
+  for (int j = 0; j < pack_size; ++j) {
+    std::uint32_t bits;
+    memcpy(&bits, &v[j], sizeof bits);
+    bits = round_stochastically(bits, philox_half(draws, static_cast<unsigned>(j)));
+    memcpy(&rounded[j], &bits, sizeof bits);
+  }
+  Rows<Bf16>{static_cast<Bf16*>(part.value), part.size, part.is_wide}.store(0, first, rounded);
+}
+
 __global__ void adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart* parts) {
   const AdamWPart part = parts[part_of(parts, count)];
   const std::size_t begin = (blockIdx.x - part.first_chunk) * optimizer_chunk;
   const std::size_t end = begin + optimizer_chunk < part.size ? begin + optimizer_chunk : part.size;
-  const Rows<float> values{part.value, part.size, part.is_wide};
   const Rows<float> means{part.mean, part.size, part.is_wide};
   const Rows<float> variances{part.variance, part.size, part.is_wide};
   const Rows<const float> gradients{part.gradient, part.size, part.is_wide};
@@ -48,7 +74,7 @@ __global__ void adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart*
     gradients.load(0, first, gradient);
     means.load(0, first, mean);
     variances.load(0, first, variance);
-    values.load(0, first, value);
+    load_values(part, first, value);
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) {
       const float g = gradient[j] * f.gradient_scale;
@@ -58,7 +84,7 @@ __global__ void adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart*
     }
     means.store(0, first, mean);
     variances.store(0, first, variance);
-    values.store(0, first, value);
+    store_values(part, f.step, first, value);
     if (part.copy != nullptr) store_copy(part, first, value);
   }
 }

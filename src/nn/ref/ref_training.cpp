@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "core/error.h"
 #include "nn/ref/numbers.h"
 #include "nn/ref/ref_backend.h"
+#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn::ref {
 
@@ -35,6 +37,17 @@ void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
   if (dlogits != nullptr) store(*dlogits, gradient);
 }
 
+namespace {
+
+// An element's new value as bf16 has it, by way of f32.
+double rounded(double value, std::uint64_t key, std::uint64_t step, std::size_t element) {
+  const Philox4x32 draws = rounding_draws(key, step, element / rounding_group);
+  const std::uint32_t draw = philox_half(draws, static_cast<unsigned>(element % rounding_group));
+  return std::bit_cast<float>(round_stochastically(std::bit_cast<std::uint32_t>(static_cast<float>(value)), draw));
+}
+
+}  // namespace
+
 void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.step));
   const double correction2 = 1 - std::pow(step.beta2, static_cast<double>(step.step));
@@ -51,6 +64,9 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
       const double m = mean[i] / correction1;
       const double v = variance[i] / correction2;
       value[i] -= step.rate * (m / (std::sqrt(v) + step.epsilon) + decay * value[i]);
+    }
+    if (each.value.dtype() == DType::bf16) {
+      for (std::size_t i = 0; i < value.size(); ++i) value[i] = rounded(value[i], each.rounding_key, step.step, i);
     }
     store(each.value, value);
     store(each.mean, mean);

@@ -1,4 +1,4 @@
-// Loops over elements: walking vectors, sums and conversions, the optimiser.
+// Loops over elements: walking vectors, sums and conversions.
 #pragma once
 
 #include <cstddef>
@@ -82,31 +82,6 @@ void scale_add(float alpha, const X* x, float beta, V* y, std::size_t n) {
   for_vectors<Isa>(
       n, [=](std::size_t i, auto part) __attribute__((always_inline)) {
         part.store(y + i, Isa::fma(keep, part.load(y + i), factor * part.load(x + i)));
-      });
-}
-
-template <typename Isa, typename V>
-void adamw(const AdamWFactors& f, float* value, const float* gradient, float* mean, float* variance, V* copy, std::size_t n) {
-  using Float = typename Isa::Float;
-  const Float gradient_scale = Isa::splat(f.gradient_scale), epsilon = Isa::splat(f.epsilon);
-  const Float beta1 = Isa::splat(f.beta1), rest1 = Isa::splat(f.rest1);
-  const Float beta2 = Isa::splat(f.beta2), rest2 = Isa::splat(f.rest2);
-  const Float variance_factor = Isa::splat(f.variance_factor);
-  const Float rate = Isa::splat(f.rate * f.mean_factor), decay = Isa::splat(f.decay);
-  for_vectors<Isa>(
-      n, [=](std::size_t i, auto part) __attribute__((always_inline)) {
-        const Float g = part.load(gradient + i) * gradient_scale;
-        const Float m = Isa::fma(beta1, part.load(mean + i), rest1 * g);
-        const Float v = Isa::fma(beta2, part.load(variance + i), rest2 * (g * g));
-        const Float old = part.load(value + i);
-        // The decay is formed apart from the value: 1 - decay would be rounded to a multiple of 2^-24, often coarser than
-        // decay.
-        const Float step = (rate * m) / (Isa::sqrt(v * variance_factor) + epsilon);
-        const Float fresh = old - Isa::fma(decay, old, step);
-        part.store(mean + i, m);
-        part.store(variance + i, v);
-        part.store(value + i, fresh);
-        if (copy != nullptr) part.store(copy + i, fresh);
       });
 }
 

@@ -1,5 +1,5 @@
-// Dropout: which elements are kept, by Philox 4x32-10 (Salmon et al. 2011) on as many counters at once as a vector has lanes.
-// What the draws mean is said in nn/dropout.h; tests compare with that.
+// Philox 4x32-10 (Salmon et al. 2011) on as many counters at once as a vector has lanes, and dropout: which elements are kept.
+// What the draws mean is said in nn/philox.h and nn/dropout.h; tests compare with those.
 #pragma once
 
 #include <cstddef>
@@ -12,34 +12,37 @@ namespace {
 
 inline constexpr std::size_t random_at_once = 32;  // groups: two vectors at least, since one waits for its own products
 
-// bits[i], bit e: element e of group groups[i] is kept. n is rounded up to a multiple of random_at_once: so long are both.
+// Calls of Philox under one key, lane by lane.
 template <typename Isa>
-void keep_bits(const DropoutKey& key, const std::uint64_t* groups, std::size_t n, std::uint8_t* bits) {
+struct PhiloxVectors {
   using Word = typename Isa::Word;
-  constexpr std::size_t rounds = 10, vectors = 2;
-  constexpr std::uint32_t m0 = 0xD2511F53, m1 = 0xCD9E8D57;
+  static constexpr std::size_t rounds = 10, vectors = 2;
   Word key0[rounds], key1[rounds];
+
+  explicit BITLOOM_INLINE PhiloxVectors(std::uint64_t key) {
 #pragma GCC unroll 10
-  for (std::uint32_t round = 0; round < rounds; ++round) {
-    key0[round] = Isa::word_splat(static_cast<std::uint32_t>(key.seed) + round * 0x9E3779B9U);
-    key1[round] = Isa::word_splat(static_cast<std::uint32_t>(key.seed >> 32U) + round * 0xBB67AE85U);
+    for (std::uint32_t round = 0; round < rounds; ++round) {
+      key0[round] = Isa::word_splat(static_cast<std::uint32_t>(key) + round * 0x9E3779B9U);
+      key1[round] = Isa::word_splat(static_cast<std::uint32_t>(key >> 32U) + round * 0xBB67AE85U);
+    }
   }
-  // A draw is kept if it is at least the threshold: then threshold - 1 - draw has its highest bit set.
-  const Word last_dropped = Isa::word_splat(key.threshold - 1);
-  for (std::size_t begin = 0; begin < n; begin += vectors * Isa::width) {
-    Word c[vectors][4];
+
+  // The counters (group_of(lane), second), lanes counted through all vectors, become words of draws.
+  template <typename GroupOf>
+  BITLOOM_INLINE void draw(GroupOf group_of, std::uint64_t second, Word (&c)[vectors][4]) const {
+    constexpr std::uint32_t m0 = 0xD2511F53, m1 = 0xCD9E8D57;
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < vectors; ++v) {
       alignas(64) std::uint32_t low[Isa::width], high[Isa::width];
       for (std::size_t lane = 0; lane < Isa::width; ++lane) {
-        const std::uint64_t group = groups[begin + v * Isa::width + lane];
+        const std::uint64_t group = group_of(v * Isa::width + lane);
         low[lane] = static_cast<std::uint32_t>(group);
         high[lane] = static_cast<std::uint32_t>(group >> 32U);
       }
       c[v][0] = Isa::load_words(low);
       c[v][1] = Isa::load_words(high);
-      c[v][2] = Isa::word_splat(static_cast<std::uint32_t>(key.site));
-      c[v][3] = Isa::word_splat(static_cast<std::uint32_t>(key.site >> 32U));
+      c[v][2] = Isa::word_splat(static_cast<std::uint32_t>(second));
+      c[v][3] = Isa::word_splat(static_cast<std::uint32_t>(second >> 32U));
     }
 #pragma GCC unroll 10
     for (std::size_t round = 0; round < rounds; ++round) {
@@ -54,6 +57,21 @@ void keep_bits(const DropoutKey& key, const std::uint64_t* groups, std::size_t n
         c[v][3] = low0;
       }
     }
+  }
+};
+
+// bits[i], bit e: element e of group groups[i] is kept. n is rounded up to a multiple of random_at_once: so long are both.
+template <typename Isa>
+void keep_bits(const DropoutKey& key, const std::uint64_t* groups, std::size_t n, std::uint8_t* bits) {
+  using Word = typename Isa::Word;
+  constexpr std::size_t vectors = PhiloxVectors<Isa>::vectors;
+  const PhiloxVectors<Isa> philox(key.seed);
+  // A draw is kept if it is at least the threshold: then threshold - 1 - draw has its highest bit set.
+  const Word last_dropped = Isa::word_splat(key.threshold - 1);
+  for (std::size_t begin = 0; begin < n; begin += vectors * Isa::width) {
+    Word c[vectors][4];
+    philox.draw(
+        [=](std::size_t lane) __attribute__((always_inline)) { return groups[begin + lane]; }, key.site, c);
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < vectors; ++v) {
       Word kept = Isa::word_splat(0);

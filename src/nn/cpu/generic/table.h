@@ -7,6 +7,7 @@
 #include "nn/cpu/generic/elements.h"
 #include "nn/cpu/generic/few_bit.h"
 #include "nn/cpu/generic/norm.h"
+#include "nn/cpu/generic/optimizer.h"
 #include "nn/cpu/generic/random_bits.h"
 #include "nn/cpu/generic/softmax.h"
 #include "nn/cpu/generic/windows.h"
@@ -55,7 +56,7 @@ constexpr ValueKernels<V> make_value_kernels() {
 
 template <typename Isa>
 constexpr VectorKernels make_vector_kernels(const char* name) {
-  return {name, make_value_kernels<Isa, float>(), make_value_kernels<Isa, bf16>()};
+  return {name, make_value_kernels<Isa, float>(), make_value_kernels<Isa, bf16>(), &adamw_rounding<Isa>};
 }
 
 }  // namespace
