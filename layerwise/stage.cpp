@@ -330,16 +330,17 @@ std::size_t Stage::dense_bytes() const {
 
 bool Stage::learns(std::size_t step) const { return step >= std::min(options_.warmup_steps, total_steps() / 10); }
 
-// What all images of a step gave, now that the sums are those of all ranks. statistics: whether they are among them.
-void Stage::report_sums(bool statistics) {
+// What all images of a step gave, now that the sums are those of all ranks. observed: how many images the layers' statistics
+// are of; 0: there are none.
+void Stage::report_sums(std::size_t observed) {
   const std::size_t heads = heads_.size();
-  const auto images = static_cast<std::size_t>(totals_[2 * heads + 2]);
-  result_.images += images;
-  for (std::size_t t = 0; t < states_.size() && statistics; ++t) {
+  result_.images += images_in_totals();
+  for (std::size_t t = 0; t < states_.size() && observed > 0; ++t) {
     const MapShape& map = layers_[states_[t].index].geometry().output;
     std::int64_t active = 0;
     for (const std::int64_t channel : states_[t].sums.active()) active += channel;
-    states_[t].active_share = static_cast<double>(active) / static_cast<double>(images * map.height * map.width * map.channels);
+    states_[t].active_share =
+        static_cast<double>(active) / static_cast<double>(observed * map.height * map.width * map.channels);
   }
   for (std::size_t h = 0; h < heads; ++h) {
     result_.loss[h] += 1e-6 * static_cast<double>(totals_[2 * h]);
@@ -386,7 +387,7 @@ void Stage::step_dense() {
   Clock::time_point clock = Clock::now();
   reduce(weights && !options_.layer.exact);
   lap(clock, result_.times.reduce);
-  report_sums(true);
+  report_sums(images_in_totals());
   for (std::size_t t = 0; t < states_.size(); ++t) {
     result_.flips[t] = trainers_[t]->update(states_[t].sums, batch_, rate(), learns(step_), step_);
   }

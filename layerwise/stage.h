@@ -167,13 +167,16 @@ class Stage {
   void keep_pace(Clock::time_point start, double share);
   void step_dense();
   void reduce(bool weights);
-  void report_sums(bool statistics);
+  std::size_t images_in_totals() const { return static_cast<std::size_t>(totals_.back()); }
+  void report_sums(std::size_t observed);
   double rate(std::size_t step) const;
   double head_rate(std::size_t step) const;
 
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
   std::size_t steps_observed(std::size_t step) const;
+  std::size_t images_statistic() const;
+  std::size_t images_observed(const mpi::Bundle& bundle) const;
   void step_sparse();
   void run_workers();
   void send_worker();

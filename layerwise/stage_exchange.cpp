@@ -4,7 +4,8 @@
 // can be, beside what it computes with, which is as old as elsewhere.
 //
 // Feedback vectors: per trained layer its weights' gradients (in the answer: the changes of the weights) and its channels' sums
-// of values; per head its five parts. Statistics: per layer LayerSums::statistics without the values, per head its counts.
+// of values; per head its five parts. Statistics: per layer LayerSums::statistics without the values, per head its counts, and
+// how many images all of these are of.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -68,6 +69,7 @@ void Stage::make_exchange() {
     statistics.push_back(head.sums.count.size());
     statistics.push_back(head.sums.count_squared.size());
   }
+  statistics.push_back(1);
   const auto [first, last] = workers_.on_rank(static_cast<std::size_t>(comm_.rank()), static_cast<std::size_t>(comm_.size()));
   exchange_ = std::make_unique<mpi::SparseExchange>(comm_, options_.exchange, workers_.count(), first, last - first,
                                                     std::move(feedback), std::move(statistics));
@@ -163,7 +165,6 @@ void Stage::send_worker() {
       exchange_->add(weights_of(t), std::span<const std::int32_t>(sums.weight));
     }
     if (learns(step_)) exchange_->add(values_of(t), std::span<const std::int64_t>(sums.value()));
-    if (!statistics) continue;
     kept_statistics_ = sums.statistics;
     std::fill_n(kept_statistics_.begin() + (sums.value().data() - sums.statistics.data()), sums.channels, 0);
     exchange_->add_statistics(t, kept_statistics_);
@@ -175,11 +176,20 @@ void Stage::send_worker() {
       const auto parts = parts_of(head.sums);
       for (std::size_t k = 0; k < head_parts; ++k) exchange_->add(first + k, std::span<const std::int64_t>(*parts[k]));
     }
-    if (!statistics) continue;
     exchange_->add_statistics(states_.size() + 2 * h, head.sums.count);
     exchange_->add_statistics(states_.size() + 2 * h + 1, head.sums.count_squared);
   }
+  exchange_->add_statistics(images_statistic(), std::span(&totals_.back(), 1));
   exchange_->add_totals(totals_);
+}
+
+// Of the statistics: how many images they are of.
+std::size_t Stage::images_statistic() const { return states_.size() + 2 * heads_.size(); }
+
+std::size_t Stage::images_observed(const mpi::Bundle& bundle) const {
+  std::int64_t images = 0;
+  fill(std::span(&images, 1), bundle.vectors[exchange_->statistic(images_statistic())]);
+  return static_cast<std::size_t>(std::max<std::int64_t>(images, 0));
 }
 
 // At rank 0: what all ranks are to do about what the workers sent in this step.
@@ -189,14 +199,13 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
   const auto totals = exchange_->totals(merged, totals_.size());
   answer.totals.assign(totals.begin(), totals.end());
   answer.vectors.resize(merged.vectors.size());
+  const std::size_t images = images_observed(merged);
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = chooser(t);
     LayerSums& sums = states_[t].sums;
     mpi::SparseVector& statistics = merged.vectors[exchange_->statistic(t)];
     fill(std::span(sums.statistics), statistics);
-    if (statistics_due(step_)) {
-      trainer.observe(sums, static_cast<std::size_t>(answer.totals.back()), steps_observed(step_));
-    }
+    if (statistics_due(step_) && images > 0) trainer.observe(sums, images, steps_observed(step_));
     if (const mpi::SparseVector& gradient = merged.vectors[weights_of(t)]; gradient.size != 0) {
       fill(std::span(sums.weight), gradient);
       fill(sums.value(), merged.vectors[values_of(t)]);
@@ -225,16 +234,17 @@ void Stage::update_from_answer(std::size_t step) {
   lap(clock, result_.times.reduce);
   const std::vector<float> scales = std::move(scales_.front());
   scales_.pop_front();
-  const bool statistics = statistics_due(step);
+  const std::size_t observed = images_observed(answer);
+  const bool statistics = statistics_due(step) && observed > 0;
   const bool chooses = comm_.is_root() && server_ == nullptr;  // and has observed and noted changes
   const auto totals = exchange_->totals(answer, 2 * heads_.size() + 3);
   totals_.assign(totals.begin(), totals.end());
-  const auto images = static_cast<std::size_t>(totals_.back());
+  const std::size_t images = images_in_totals();
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = *trainers_[t];
     LayerSums& sums = states_[t].sums;
     fill(std::span(sums.statistics), answer.vectors[exchange_->statistic(t)]);
-    if (statistics && !chooses) trainer.observe(sums, images, steps_observed(step));
+    if (statistics && !chooses) trainer.observe(sums, observed, steps_observed(step));
     if (answer.vectors[weights_of(t)].size != 0) {
       if (!chooses) trainer.take_changes(answer.vectors[weights_of(t)]);
       result_.flips[t] += trainer.apply();
@@ -251,7 +261,7 @@ void Stage::update_from_answer(std::size_t step) {
     if (statistics) {
       fill(std::span(head.sums.count), answer.vectors[exchange_->statistic(states_.size() + 2 * h)]);
       fill(std::span(head.sums.count_squared), answer.vectors[exchange_->statistic(states_.size() + 2 * h + 1)]);
-      head.head->observe(head.sums, images, steps_observed(step));
+      head.head->observe(head.sums, observed, steps_observed(step));
     }
     const std::size_t first = 2 * states_.size() + h * head_parts;
     if (answer.vectors[first].size == 0) continue;
@@ -259,7 +269,7 @@ void Stage::update_from_answer(std::size_t step) {
     for (std::size_t k = 0; k < head_parts; ++k) fill(std::span(*parts[k]), answer.vectors[first + k]);
     head.head->learn(head.sums, images, head_rate(step), options_.head_decay, scales[h]);
   }
-  report_sums(statistics);
+  report_sums(statistics ? observed : 0);
   lap(clock, result_.times.update);
 }
 

@@ -170,6 +170,11 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
       }
     }
   }
+  if (options.keeps()) {
+    std::vector<std::vector<std::int64_t>> none;
+    for (const std::uint64_t size : statistics_) none.emplace_back(size, 0);
+    kept_statistics_.assign(count, none);
+  }
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
   for (Direction* direction : {&up_, &down_}) {
     direction->first = direction->multiple = options.has_budget() ? first_multiple : options.threshold;
@@ -182,10 +187,12 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
 SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
   if (options_.exact() || options_.value_bits == 0 || threshold == nothing_passes) return {threshold, 1, 0};
   const std::uint64_t levels = levels_of(options_.value_bits);
-  // What is kept grows until it passes the threshold, so most of what passes is little above it; the levels reach to four
-  // times as far, and what is beyond goes in several updates.
-  const std::uint64_t step = levels == 1 ? threshold + threshold / 4 : 4 * (threshold / levels);
-  return {threshold, std::clamp<std::uint64_t>(step, 1, narrow ? largest_narrow_step : largest_wide_step), levels};
+  // What is kept grows until it passes the threshold, so most of what passes is little above it: half of the levels are below
+  // twice the threshold, all below four times. The few values beyond have longer codes; were they cut, low thresholds would
+  // leave most of what workers compute behind, more of it in every update.
+  const std::uint64_t step = levels == 1 ? threshold + threshold / 4 : 4 * threshold / levels;
+  return {threshold, std::clamp<std::uint64_t>(step, 1, narrow ? largest_narrow_step : largest_wide_step),
+          levels == 1 ? 1U : 0U};
 }
 
 std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
@@ -255,7 +262,15 @@ void SparseExchange::add(std::size_t v, std::span<const std::int64_t> fresh) {
 
 void SparseExchange::add_statistics(std::size_t s, std::span<const std::int64_t> values) {
   check_size("statistics", values.size(), statistics_[s]);
-  current_.vectors[statistic(s)] = to_sparse(values);
+  if (options_.keeps()) {
+    std::vector<std::int64_t>& kept = kept_statistics_[worker_][s];
+    for (std::size_t i = 0; i < kept.size(); ++i) kept[i] += values[i];
+    if (!with_statistics_) return;
+    current_.vectors[statistic(s)] = to_sparse(kept);
+    std::fill(kept.begin(), kept.end(), 0);
+  } else if (with_statistics_) {
+    current_.vectors[statistic(s)] = to_sparse(values);
+  }
 }
 
 void SparseExchange::add_totals(std::span<const std::int64_t> totals) {
@@ -392,6 +407,9 @@ std::size_t SparseExchange::residual_bytes() const {
   std::size_t bytes = 0;
   for (const Residual& kept : residuals_.front()) {
     bytes += kept.narrow.size() * sizeof(std::int32_t) + kept.wide.size() * sizeof(std::int64_t);
+  }
+  if (options_.keeps()) {
+    for (const std::uint64_t size : statistics_) bytes += size * sizeof(std::int64_t);
   }
   return bytes;
 }

@@ -3,8 +3,9 @@
 // compression in both directions: Tang et al. 2019, DoubleSqueeze).
 //
 // An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
-// which are sent as they are but only in some updates, and a few totals. Everything is an integer, and every threshold is
-// decided by the root from sums: results depend on the number of workers, not on who carries them.
+// whose sums since they were last sent are sent as they are, but only in some updates, and a few totals. Everything is an
+// integer, and every threshold is decided by the root from sums: results depend on the number of workers, not on who carries
+// them.
 //
 //   begin(); for each worker of this rank: begin_worker(), add..., end_worker();
 //   if (auto merged = gather()) spread(the root's answer to it);
@@ -40,7 +41,8 @@ struct ExchangeOptions {
   // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
   std::uint64_t bytes_per_update = 0;
   double compression = 0;
-  unsigned value_bits = 4;  // of a value that is sent: 1 (sign), 4, 8, 16; 0: all of it
+  // Of a value that is sent: 1 (sign), 4, 8, 16, which stand for values up to four thresholds; 0: all of it.
+  unsigned value_bits = 4;
   Residuals residuals = Residuals::exact;
   std::size_t statistics_every = 8;  // updates between those that carry statistics
   // Workers compute so many updates more before they need the answer to one: their weights are so many updates old.
@@ -49,6 +51,8 @@ struct ExchangeOptions {
 
   // Everything is sent in every update: the sums of a dense run.
   bool exact() const { return threshold == 0 && !has_budget(); }
+  // Workers keep what they do not send.
+  bool keeps() const { return !exact() && residuals != Residuals::none; }
   bool has_budget() const { return bytes_per_update != 0 || compression != 0; }
 };
 
@@ -92,7 +96,7 @@ class SparseExchange {
   // Bytes of a worker's message, and of the answer, that thresholds follow from, while bundles have `elements` elements of
   // feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
-  // What a worker keeps takes so many bytes of memory.
+  // What a worker keeps takes so many bytes of memory, its statistics included.
   std::size_t residual_bytes() const;
 
   // Starts an update. statistics: whether it carries them.
@@ -101,6 +105,7 @@ class SparseExchange {
   // What the worker computed: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
   void add(std::size_t v, std::span<const std::int32_t> fresh);
   void add(std::size_t v, std::span<const std::int64_t> fresh);
+  // In every update; without residuals only those of the updates that carry statistics count.
   void add_statistics(std::size_t s, std::span<const std::int64_t> values);
   void add_totals(std::span<const std::int64_t> totals);
   void end_worker();
@@ -179,6 +184,8 @@ class SparseExchange {
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
   std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
+  // By worker of this rank and statistic, since they were last sent; empty if nothing is kept.
+  std::vector<std::vector<std::vector<std::int64_t>>> kept_statistics_;
   // The root's.
   Direction up_, down_;
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered

@@ -50,6 +50,7 @@ std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
     const Residual& kept = residuals_[worker][v];
     vectors.push_back(to_sparse(feedback_[v].narrow ? widened(kept.narrow) : kept.wide));
   }
+  for (const std::vector<std::int64_t>& kept : kept_statistics_[worker]) vectors.push_back(to_sparse(kept));
   return vectors;
 }
 
@@ -120,15 +121,21 @@ void SparseExchange::load_residuals(const TensorFile& file, const std::string& p
       std::fill(kept.narrow.begin(), kept.narrow.end(), 0);
       std::fill(kept.wide.begin(), kept.wide.end(), 0);
     }
+    for (std::vector<std::int64_t>& kept : kept_statistics_[w]) std::fill(kept.begin(), kept.end(), 0);
     const std::string name = residual_name(prefix, first_ + w);
     if (options_.residuals == Residuals::sum && first_ + w != 0) continue;
     const auto numbers = file.get(name).as<std::uint8_t>();
     const Bundle bundle = decode_bundle(std::as_bytes(numbers));
-    if (bundle.vectors.size() != n) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), n);
-    for (std::size_t v = 0; v < n; ++v) {
+    const std::size_t all = n + statistics_.size();
+    if (bundle.vectors.size() != all) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), all);
+    for (std::size_t v = 0; v < all; ++v) {
       const SparseVector& vector = bundle.vectors[v];
-      if (vector.size != feedback_[v].size) {
-        fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, vector.size, feedback_[v].size);
+      if (const std::uint64_t size = v < n ? feedback_[v].size : statistics_[v - n]; vector.size != size) {
+        fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, vector.size, size);
+      }
+      if (v >= n) {
+        add_to(kept_statistics_[w][v - n], vector);
+        continue;
       }
       Residual& kept = residuals_[w][v];
       for (std::size_t i = 0; i < vector.index.size(); ++i) {

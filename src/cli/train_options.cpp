@@ -156,7 +156,7 @@ void declare_exchange(Options& options, TrainSettings& settings) {
       "sparse: what is not sent is sent later; in checkpoints it is exact, so that a restart changes nothing, or a sum "
       "over workers, which is small; none: it is forgotten");
   options.count("statistics-every", exchange.statistics_every, 1, 1000000,
-                "sparse: updates between those that carry what thresholds and windows follow from");
+                "sparse: updates between those that carry what thresholds and windows follow from, summed up");
   options.count(
       "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
       "binary layers, rule accumulate: at most so many flips of a layer in an update, the surest first; 0: any number");

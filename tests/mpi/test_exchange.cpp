@@ -49,7 +49,7 @@ class Trial {
       const std::vector<std::int64_t> a = drawn(n, w, 0, narrow_size, 100);
       exchange_.add(0, std::vector<std::int32_t>(a.begin(), a.end()));
       exchange_.add(1, drawn(n, w, 1, wide_size, 1e12));
-      if (statistics) exchange_.add_statistics(0, drawn(n, w, 2, statistics_size, 50));
+      exchange_.add_statistics(0, drawn(n, w, 2, statistics_size, 50));
       exchange_.add_totals(std::vector<std::int64_t>{static_cast<std::int64_t>(w), 1});
       exchange_.end_worker();
     }
@@ -237,9 +237,10 @@ TEST_CASE("without a threshold everything arrives in the update it belongs to", 
 TEST_CASE("what is not sent is sent later: sums over updates stay near the truth", "[exchange]") {
   // The same gradients in every update: their sum grows with the updates, what is kept does not.
   Comm alone;
+  // A low threshold must not cut what is far above it: the rest would grow with every update.
   ExchangeOptions options;
-  options.threshold = 3;
-  for (const bool residual : {true, false}) {
+  for (const auto& [threshold, residual] : {std::pair{3.0, true}, std::pair{3.0, false}, std::pair{0.1, true}}) {
+    options.threshold = threshold;
     options.residuals = residual ? Residuals::exact : Residuals::none;
     SparseExchange exchange(alone, options, 2, 0, 2, {{1000, true}}, {});
     const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 1000, 100);
@@ -264,8 +265,32 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
       worst = std::max(worst, std::abs(static_cast<double>(sum[i] - 2 * updates * fresh[i])));
       largest = std::max(largest, std::abs(2.0 * updates * fresh[i]));
     }
-    CAPTURE(residual, worst, largest);
+    CAPTURE(threshold, residual, worst, largest);
     CHECK((worst < 0.1 * largest) == residual);
+  }
+}
+
+TEST_CASE("statistics are the sums since they were last sent, if what is not sent is kept", "[exchange]") {
+  for (const Residuals residuals : {Residuals::exact, Residuals::sum, Residuals::none}) {
+    ExchangeOptions options;
+    options.threshold = 2;
+    options.residuals = residuals;
+    Trial trial(test::world(), options);
+    std::vector<std::int64_t> expected(statistics_size);
+    for (std::uint64_t n = 0; n < 7; ++n) {
+      if (residuals == Residuals::none) std::fill(expected.begin(), expected.end(), 0);
+      for (std::size_t w = 0; w < workers; ++w) {
+        const auto s = drawn(n, w, 2, statistics_size, 50);
+        for (std::size_t i = 0; i < statistics_size; ++i) expected[i] += s[i];
+      }
+      const Bundle answer = trial.update(n);
+      if (n % 3 == 0) {
+        CHECK(dense(answer.vectors[2]) == expected);
+        std::fill(expected.begin(), expected.end(), 0);
+      } else {
+        CHECK(answer.vectors[2].size == 0);
+      }
+    }
   }
 }
 
