@@ -49,6 +49,7 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   state_.assign(o * layer.patch_bits(), 0);
   mean_.assign(o, 0);
   variance_.assign(o, 1);
+  unseen_.assign(o, 0);
   window_.assign(o, options.initial_window);
   offset_.assign(o, Offset{options.initial_offset, 0, 0});
   density_.assign(geometry.input.words() * word_bits, 0);
@@ -178,7 +179,9 @@ void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_
   for (std::size_t o = 0; o < layer_.channels(); ++o) {
     const double mean = static_cast<double>(sums.count()[o]) / n;
     const double variance = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
-    mean_[o] = keep * mean_[o] + (1 - keep) * (mean + half);
+    const double missed = unseen_[o] / static_cast<double>(steps);
+    mean_[o] = keep * mean_[o] + (1 - keep) * (mean + half + missed);
+    unseen_[o] = 0;
     variance_[o] = keep * variance_[o] + (1 - keep) * variance;
     // Steer the window towards holding the wanted share of pixels.
     const double active = static_cast<double>(sums.active()[o]) / n;
@@ -240,6 +243,7 @@ void LayerTrainer::save(TensorFile& file) const {
   file.put(prefix + "state", {o, layer_.patch_bits()}, state_);
   file.put(prefix + "mean", {o}, mean_);
   file.put(prefix + "variance", {o}, variance_);
+  file.put(prefix + "unseen", {o}, unseen_);
   file.put(prefix + "window", {o}, window_);
   file.put(prefix + "offset", {o, 3}, offsets);
   file.put(prefix + "density", {density_.size()}, density_);
@@ -261,6 +265,7 @@ void LayerTrainer::load(const TensorFile& file) {
   copy("state", {o, layer_.patch_bits()}, state_);
   copy("mean", {o}, mean_);
   copy("variance", {o}, variance_);
+  copy("unseen", {o}, unseen_);
   copy("window", {o}, window_);
   copy("offset", {o, 3}, offsets);
   copy("density", {density_.size()}, density_);

@@ -96,8 +96,9 @@ class LayerTrainer {
   mpi::SparseVector changes() const;
   // Notes changes that others chose. Throws Error(data) if they do not fit the weights.
   void take_changes(const mpi::SparseVector& changes);
-  // Makes the noted values those of the layer. Returns the number of weights that changed.
-  std::size_t apply();
+  // Makes the noted values those of the layer. Returns the number of weights that changed. unseen: steps whose statistics will
+  // be part of the next sums that observe() gets, but were taken before these changes.
+  std::size_t apply(std::size_t unseen = 0);
   // Moves the offsets; value: sums over examples of codes' values, per channel.
   void adapt(std::span<const std::int64_t> value, double rate);
   // Fits the unit to the magnitudes of the gradient, which were measured in unit `used`.
@@ -135,6 +136,7 @@ class LayerTrainer {
   std::uint64_t flip_key_;           // of what rules draw
   std::vector<std::int16_t> state_;  // (O, B)
   std::vector<double> mean_, variance_, window_;
+  std::vector<double> unseen_;  // what changes moved the means by, times the steps that did not see them
   std::vector<Offset> offset_;
   std::vector<double> density_;  // (C): share of set input bits
   std::vector<float> inside_;    // (taps): share of output pixels whose patch has this tap inside the map

@@ -196,7 +196,7 @@ void LayerTrainer::take_changes(const mpi::SparseVector& changes) {
   }
 }
 
-std::size_t LayerTrainer::apply() {
+std::size_t LayerTrainer::apply(std::size_t unseen) {
   const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
   std::size_t flips = 0;
 #pragma omp parallel for schedule(static) reduction(+ : flips)
@@ -222,6 +222,7 @@ std::size_t LayerTrainer::apply() {
     }
     if (row_flips != 0) {
       mean_[o] += moved;
+      unseen_[o] += static_cast<double>(unseen) * moved;
       layer_.set_row(o, new_sign_.data() + first, nonzero);
       flips += row_flips;
     }

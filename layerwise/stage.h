@@ -175,6 +175,7 @@ class Stage {
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
   std::size_t steps_observed(std::size_t step) const;
+  std::size_t steps_unseen(std::size_t step) const;
   std::size_t images_statistic() const;
   std::size_t images_observed(const mpi::Bundle& bundle) const;
   void step_sparse();

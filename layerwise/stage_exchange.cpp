@@ -100,6 +100,15 @@ std::size_t Stage::steps_observed(std::size_t step) const {
   return steps;
 }
 
+// Of those whose statistics are sent together, the steps that are computed before what a step changes is there.
+std::size_t Stage::steps_unseen(std::size_t step) const {
+  if (!options_.exchange.keeps()) return 0;
+  const std::size_t before = statistics_due(step) ? 0 : steps_observed(step);
+  std::size_t after = 1;
+  while (!statistics_due(step + after)) ++after;
+  return std::min(before + options_.exchange.staleness, before + after);
+}
+
 // A step by sparse messages.
 void Stage::step_sparse() {
   if (exchange_->is_late(step_)) {
@@ -213,7 +222,7 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
       if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights_of(t), merged.workers);
       trainer.choose(sums, rate(step_), step_, rms);
       answer.vectors[weights_of(t)] = trainer.changes();
-      if (server_ != nullptr) trainer.apply();
+      if (server_ != nullptr) trainer.apply(steps_unseen(step_));
     }
     if (server_ != nullptr) trainer.place_thresholds();
     answer.vectors[values_of(t)] = exchange_->limit(values_of(t), merged.vectors[values_of(t)]);
@@ -247,7 +256,7 @@ void Stage::update_from_answer(std::size_t step) {
     if (statistics && !chooses) trainer.observe(sums, observed, steps_observed(step));
     if (answer.vectors[weights_of(t)].size != 0) {
       if (!chooses) trainer.take_changes(answer.vectors[weights_of(t)]);
-      result_.flips[t] += trainer.apply();
+      result_.flips[t] += trainer.apply(steps_unseen(step));
     }
     if (learns(step)) {
       fill(sums.value(), answer.vectors[values_of(t)]);

@@ -50,6 +50,19 @@ Buffer<std::uint64_t> random_input(const BinaryLayer& layer, std::size_t channel
   return input;
 }
 
+// The same at every pixel: then shares per channel and tap give the mean exactly.
+Buffer<std::uint64_t> even_input(const BinaryLayer& layer, std::size_t channels, Random& random) {
+  const MapShape& in = layer.geometry().input;
+  Buffer<std::uint64_t> input(in.size());
+  for (std::size_t c = 0; c < channels; ++c) {
+    const bool bit = random.below(3) == 0;
+    for (std::size_t p = 0; p < in.height * in.width; ++p) {
+      set_bit(input.data() + in.interior() + p / in.width * in.pitch() + p % in.width * in.words(), c, bit);
+    }
+  }
+  return input;
+}
+
 void draw_gradient(LayerSums& sums, std::size_t channels, Random& random) {
   for (std::int32_t& sum : sums.weight) sum = static_cast<std::int32_t>(random.below(201)) - 100;
   for (std::size_t o = 0; o < channels; ++o) sums.value()[o] = static_cast<std::int64_t>(random.below(101)) - 50;
@@ -98,7 +111,6 @@ TEST_CASE("statistics are the mean and variance of the counts, and place the thr
 }
 
 TEST_CASE("a flip moves the mean at once to where the flipped layer's mean is", "[layer_trainer]") {
-  // Inputs that are the same at every pixel: then shares per channel and tap give the mean exactly.
   Random random(2, Stream::test);
   for (const bool ternary : {false, true}) {
     for (const std::size_t stride : {1U, 2U}) {
@@ -106,14 +118,7 @@ TEST_CASE("a flip moves the mean at once to where the flipped layer's mean is", 
       LayerOptions options;
       options.rule.learning_rate = 0.2;  // many flips
       LayerTrainer trainer(layer, options, 1, 2);
-      const MapShape& in = layer.geometry().input;
-      Buffer<std::uint64_t> input(in.size());
-      for (std::size_t c = 0; c < 70; ++c) {
-        const bool bit = random.below(3) == 0;
-        for (std::size_t p = 0; p < in.height * in.width; ++p) {
-          set_bit(input.data() + in.interior() + p / in.width * in.pitch() + p % in.width * in.words(), c, bit);
-        }
-      }
+      const Buffer<std::uint64_t> input = even_input(layer, 70, random);
       LayerSums sums = trainer.make_sums();
       run(trainer, input, sums);
       trainer.set_statistics(sums, 1);
@@ -133,6 +138,30 @@ TEST_CASE("a flip moves the mean at once to where the flipped layer's mean is", 
       CHECK(any);
     }
   }
+}
+
+TEST_CASE("statistics from before a flip do not draw the mean back", "[layer_trainer]") {
+  constexpr std::size_t before = 3;
+  constexpr std::size_t steps = before + 1;
+  Random random(3, Stream::test);
+  BinaryLayer layer = make_layer(layer_spec(20, 3, 1, false), 6, 8, 70);
+  LayerOptions options;
+  options.rule.learning_rate = 0.2;  // many flips
+  LayerTrainer trainer(layer, options, 1, 2);
+  const Buffer<std::uint64_t> input = even_input(layer, 70, random);
+  LayerSums sums = trainer.make_sums();
+  run(trainer, input, sums);
+  trainer.set_statistics(sums, 1);
+  LayerSums all = trainer.make_sums();
+  for (std::size_t n = 0; n < before; ++n) run(trainer, input, all);
+  draw_gradient(sums, 20, random);
+  trainer.choose(sums, 1.0, 0);
+  CHECK(trainer.apply(before) > 100);
+  run(trainer, input, all);
+  const auto moved = saved(trainer, "mean");
+  trainer.observe(all, steps, steps);
+  const auto observed = saved(trainer, "mean");
+  for (std::size_t o = 0; o < 20; ++o) CHECK(std::fabs(observed[o] - moved[o]) < 1e-3);
 }
 
 TEST_CASE("topk flips exactly its share, the weights that most want it", "[layer_trainer]") {
