@@ -27,6 +27,8 @@ constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 32;
 constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
+constexpr double reserve = 8;        // messages that are saved up, against those to come that are too long
+constexpr double saving = 0.05;      // of a message at most, where 2 * reserve messages or more are missing
 constexpr double rms_keep = 0.7;     // of the old value, per observation
 constexpr double rms_parts = 16;     // of an integer, that a root mean square is rounded to
 constexpr std::size_t widths = 64;   // of magnitudes, in bits
@@ -95,14 +97,17 @@ void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
 }
 
 // What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
-// with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew.
+// with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew, and
+// what messages had too many until it was found is saved in those that follow.
 void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors) {
   if (vectors != vectors_steered) {
     vectors_steered = vectors;
     multiple = first;
     owed = 0;
   }
-  owed += (bytes - wanted) / wanted;
+  saved = std::min(saved + wanted - bytes, reserve * wanted);
+  const double aim = wanted * (1 - saving * std::min((reserve - saved / wanted) / (2 * reserve), 1.0));
+  owed += (bytes - aim) / aim;
   const double now = std::clamp(owed, -1.0, 1.0);
   owed -= now;
   multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least_multiple,

@@ -155,6 +155,7 @@ class SparseExchange {
   struct Direction {
     double multiple = 0, first = 0;   // of the root mean square; where it begins
     double owed = 0;                  // messages too long, in lengths wanted, that have not moved it yet
+    double saved = 0;                 // bytes that messages had less than wanted, in all; below 0: more
     std::size_t vectors_steered = 0;  // how many feedback vectors messages had
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);

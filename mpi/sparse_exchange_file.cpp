@@ -102,7 +102,8 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
   if (!comm_.is_root()) return;
   std::vector<double> state;
   for (const Direction* direction : {&up_, &down_}) {
-    state.insert(state.end(), {direction->multiple, direction->owed, static_cast<double>(direction->vectors_steered)});
+    state.insert(state.end(),
+                 {direction->multiple, direction->owed, direction->saved, static_cast<double>(direction->vectors_steered)});
   }
   state.insert(state.end(), up_.rms.begin(), up_.rms.end());
   state.insert(state.end(), down_.rms.begin(), down_.rms.end());
@@ -159,13 +160,14 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   load_residuals(file, prefix);
   const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
   up_thresholds_.assign(thresholds.begin(), thresholds.end());
-  const auto state = file.get(prefix + ".state", DType::f64, {2 * (3 + n)}).as<double>();
+  const auto state = file.get(prefix + ".state", DType::f64, {2 * (4 + n)}).as<double>();
   for (Direction* direction : {&up_, &down_}) {
-    const auto numbers = state.subspan(direction == &up_ ? 0 : 3, 3);
+    const auto numbers = state.subspan(direction == &up_ ? 0 : 4, 4);
     direction->multiple = numbers[0];
     direction->owed = numbers[1];
-    direction->vectors_steered = static_cast<std::size_t>(numbers[2]);
-    const auto rms = state.subspan(direction == &up_ ? 6 : 6 + n, n);
+    direction->saved = numbers[2];
+    direction->vectors_steered = static_cast<std::size_t>(numbers[3]);
+    const auto rms = state.subspan(direction == &up_ ? 8 : 8 + n, n);
     direction->rms.assign(rms.begin(), rms.end());
   }
   for (std::size_t v = 0; v < n; ++v) {

@@ -318,6 +318,38 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
   }
 }
 
+TEST_CASE("what messages had too many at the start is saved in those that follow", "[exchange]") {
+  constexpr std::uint64_t updates = 1500;
+  constexpr std::uint64_t loud = 2;  // whose answers have all elements, whatever the thresholds are
+  constexpr std::size_t size = 4000;
+  constexpr double wanted = 250;
+  ExchangeOptions options;
+  options.bytes_per_update = static_cast<std::uint64_t>(wanted);
+  Comm alone;
+  SparseExchange exchange(alone, options, 1, 0, 1, {{size, true, 1}}, {});
+  std::uint64_t first_down = 0;
+  for (std::uint64_t n = 0; n < updates; ++n) {
+    const std::vector<std::int64_t> fresh = drawn(n, 0, 0, size, 100);
+    exchange.begin(n, n % 8 == 0);
+    exchange.begin_worker(0);
+    exchange.add(0, std::vector<std::int32_t>(fresh.begin(), fresh.end()));
+    exchange.end_worker();
+    std::optional<Bundle> merged = exchange.gather();
+    REQUIRE(merged);
+    SparseVector answer = exchange.limit(0, merged->vectors[0]);
+    if (n < loud) answer = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
+    merged->vectors[0] = std::move(answer);
+    exchange.spread(*std::move(merged));
+    exchange.next_answer(n);
+    if (n + 1 == loud) first_down = exchange.take_counts().answer_bytes;
+  }
+  const std::uint64_t down = first_down + exchange.take_counts().answer_bytes;
+  exchange.close();
+  CHECK(static_cast<double>(first_down) > 15 * loud * wanted);
+  CHECK(static_cast<double>(down) <= updates * wanted);
+  CHECK(static_cast<double>(down) > 0.97 * updates * wanted);
+}
+
 TEST_CASE("what is urgent waits less", "[exchange]") {
   ExchangeOptions options;
   options.threshold = 4;
