@@ -1,6 +1,7 @@
 // bitloom plan and bitloom simulate: options in, a few updates here, what they mean for a cluster out.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -130,6 +131,12 @@ std::string seconds(double value) { return value < 1 ? fmt::format("{:.1f} ms", 
 
 std::string bytes(double value) { return format_bytes(static_cast<std::uint64_t>(value)); }
 
+std::size_t total(const std::map<std::string, std::size_t>& weights) {
+  std::size_t sum = 0;
+  for (const auto& [layer, count] : weights) sum += count;
+  return sum;
+}
+
 Json to_json(const plan::Timeline& timeline) {
   return {{"update_seconds", timeline.update},
           {"latency_seconds", timeline.latency},
@@ -185,7 +192,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
             {"bytes_by_part", run.by_part},
             {"dense_f32_bytes", run.dense_f32_bytes},
             {"dense_bytes", run.dense_bytes},
-            {"weights", run.weights},
+            {"weights", total(run.weights)},
             {"images_per_update", run.images},
             {"compute_seconds_per_worker", run.compute},
             {"encode_seconds_per_worker", run.encode},
@@ -213,7 +220,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
 void print_measured(Terminal& terminal, const Outcome& outcome, const PlanSettings& settings) {
   const plan::VirtualResult& run = outcome.run;
   terminal.print("stage {}, measured here in {} updates of {} images, {} one-bit weights learning:", outcome.stage,
-                 run.updates.size(), run.images, format_count(run.weights));
+                 run.updates.size(), run.images, format_count(total(run.weights)));
   double all = 0;
   for (const auto& [name, part] : run.by_part) all += part;
   std::string parts;
@@ -304,6 +311,23 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
                    100 * (plan.timeline.update / plan.later.update - 1));
   }
   if (outcomes.stages.size() < 2) return;
+  // As training end to end would have it (seed 004, "Sparse gradients"), beside one stage after the other.
+  std::map<std::string, std::size_t> weights;
+  double up = 0;
+  double down = 0;
+  for (const Outcome& outcome : outcomes.stages) {
+    weights.insert(outcome.run.weights.begin(), outcome.run.weights.end());
+    up = std::max(up, outcome.run.expected_worker_bytes);
+    down = std::max(down, outcome.run.expected_answer_bytes);
+  }
+  const double whole = 4 * static_cast<double>(total(weights));
+  const auto workers = static_cast<double>(outcomes.options.workers);
+  terminal.print(
+      "all stages: gradients of all {} weights at once, as f32, {:.0f} bytes per worker and update, {} of {} workers",
+      total(weights), whole, bytes(whole * workers), outcomes.options.workers);
+  terminal.print(
+      "            one stage after the other, sparse, at most {:.0f} bytes ({:.0f} times fewer), {}; answers of {:.0f}", up,
+      whole / up, bytes(up * workers), down);
   double hours = 0;
   double price = 0;
   for (const Outcome& outcome : outcomes.stages) {
@@ -311,7 +335,7 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
     hours += outcome.plan.bill.hours;
     price += outcome.plan.bill.price;
   }
-  terminal.print("all stages: {}{}", format_duration(3600 * hours), price > 0 ? fmt::format(", price {:.2f}", price) : "");
+  terminal.print("            {}{}", format_duration(3600 * hours), price > 0 ? fmt::format(", price {:.2f}", price) : "");
 }
 
 void print_updates(Terminal& terminal, const Outcome& outcome, std::size_t workers) {

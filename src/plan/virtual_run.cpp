@@ -237,8 +237,9 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   result.expected_answer_bytes = result.budget > 0 ? result.budget : result.answer_bytes;
   for (MergedMessage& message : result.merging) message.bytes *= result.expected_worker_bytes / last;
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
-  for (const auto& trainer : stage.trainers()) {
-    result.weights += trainer->layer().channels() * trainer->layer().geometry().valid_bits;
+  for (std::size_t t = 0; t < spec.train.size(); ++t) {
+    const auto& layer = stage.trainers()[t]->layer();
+    result.weights[spec.train[t]] = layer.channels() * layer.geometry().valid_bits;
   }
   const auto timed = static_cast<double>(sums.timed);
   result.compute = sums.compute / timed / static_cast<double>(workers);

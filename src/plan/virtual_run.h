@@ -47,12 +47,12 @@ struct VirtualResult {
   double worker_bytes = 0, answer_bytes = 0;
   // What they come to in a run: with a budget that, which so few updates do not reach.
   double expected_worker_bytes = 0, expected_answer_bytes = 0;
-  double budget = 0;                      // SparseExchange::budget of an update in which all learns
-  std::map<std::string, double> by_part;  // of a worker's, in the updates that are counted: weights, thresholds, ...
-  std::vector<MergedMessage> merging;     // as expected
-  double dense_f32_bytes = 0;             // what a worker's gradients would have as 32-bit floats
-  double dense_bytes = 0;                 // what a rank puts into dense sums here
-  std::size_t weights = 0;                // one-bit weights that learn
+  double budget = 0;                           // SparseExchange::budget of an update in which all learns
+  std::map<std::string, double> by_part;       // of a worker's, in the updates that are counted: weights, thresholds, ...
+  std::vector<MergedMessage> merging;          // as expected
+  double dense_f32_bytes = 0;                  // what a worker's gradients would have as 32-bit floats
+  double dense_bytes = 0;                      // what a rank puts into dense sums here
+  std::map<std::string, std::size_t> weights;  // one-bit weights that learn, by layer
   // Seconds: of a worker's computing, and its filtering and encoding; of the root's choosing; of a rank's applying an answer.
   double compute = 0, encode = 0, choose = 0, apply = 0;
   double merge_per_byte = 0;         // of a message that is merged

@@ -36,6 +36,8 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   }
   const auto json = nlohmann::json::parse(read_file(folder / "plan.json"));
   REQUIRE(json["stages"].size() == 2);
+  // 3 x 3 x 128 x 64 and 3 x 3 x 64 x 64 weights.
+  CHECK(has(plan.out, "all stages: gradients of all 110592 weights at once, as f32, 442368 bytes per worker and update"));
   CHECK(json["stages"][0]["measured"]["updates"].size() == 8);
   CHECK(json["stages"][0]["modelled"]["sparse"]["update_seconds"].get<double>() > 0.04);
 
@@ -61,6 +63,18 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   const Outcome none = run_program(folder.path(), with(command(train, sparse), with(held, {"none"})));
   CHECK(none.code == 2);
   CHECK(has(none.err, "is not what `bitloom plan --json` writes"));
+}
+
+// Seed 004, "Sparse gradients": 23 MB of a worker, 1.5 TB of 65,536, 3.8 PB in 2,500 updates.
+TEST_CASE("the essay's net has the weights whose gradients the essay counts", "[plan]") {
+  const TempDir folder;
+  const Outcome net = run_program(folder.path(), {"inspect", "essay", "--json"});
+  REQUIRE(net.code == 0);
+  const auto weights = nlohmann::json::parse(net.out)["weight_bits"].get<double>();
+  CHECK(weights == 256 * 3 * 3 * 256 * 10);
+  CHECK(4 * weights == Approx(23.59e6).epsilon(0.001));
+  CHECK(65536 * 4 * weights == Approx(1.546e12).epsilon(0.001));
+  CHECK(2500.0 * 65536 * 4 * weights == Approx(3.87e15).epsilon(0.002));
 }
 
 TEST_CASE("very many workers are simulated in one process", "[plan]") {

@@ -190,6 +190,6 @@ TEST_CASE("the stand-alone commands work", "[usage]") {
   const Outcome net = run_program(folder.path(), words("inspect cifar-base"));
   CHECK(net.code == 0);
   CHECK(has(net.out, "8 x 8 x 1024"));
-  for (const char* name : {"tiny", "cifar-small", "cifar-large"})
+  for (const char* name : {"tiny", "cifar-small", "cifar-large", "essay"})
     CHECK(run_program(folder.path(), {"inspect", name}).code == 0);
 }
