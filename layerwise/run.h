@@ -52,6 +52,7 @@ class Run {
   void train_stage(std::size_t s);
   void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
   nlohmann::json report_exchange(const Stage& stage, const StepResult& epoch, std::string& text);
+  void check_budget(const Stage& stage, const nlohmann::json& exchange);
   void check_plan(const Stage& stage, const nlohmann::json& exchange);
   void finish_stage(const Stage& stage);
   void report_stage(const StageSummary& summary);

@@ -126,13 +126,15 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
   const double down = static_cast<double>(counts.answer_bytes) / std::max(1.0, static_cast<double>(counts.answers));
   const auto elements = static_cast<double>(counts.elements);
+  const double each = elements / static_cast<double>(counts.worker_updates);
   text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
   return {{"workers", options_.train.workers},
           {"updates", counts.updates},
           {"bytes_per_worker_update", up},
           {"bytes_per_answer", down},
           {"bytes_up_by_part", stage.bytes_by_part(counts)},
-          {"dense_f32_bytes", 4 * elements / static_cast<double>(counts.worker_updates)},
+          {"dense_f32_bytes", 4 * each},
+          {"bytes_wanted", stage.exchange()->budget(static_cast<std::uint64_t>(each))},
           {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
           {"seconds_per_update", table.seconds_per_update(counts.updates)},
           {"levels", table.levels(options_.train.exchange.tree.fan_in)},
@@ -189,7 +191,25 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   const bool whole = steps == stage.steps_per_epoch() && (!options_.train.sparse || line.contains("exchange"));
   const std::size_t begin = stage.step_number() - steps;
   const bool learned = options_.train.sparse ? stage.learns(begin) : stage.learns_weights(begin);
-  if (whole && learned && (number > 1 || stage.spec().epochs == 1)) check_plan(stage, line.value("exchange", Json::object()));
+  if (!whole || !learned || (number == 1 && stage.spec().epochs > 1)) return;
+  const Json exchange = line.value("exchange", Json::object());
+  if (number <= 2) check_budget(stage, exchange);
+  check_plan(stage, exchange);
+}
+
+// Says so, once per stage, if messages are longer than asked for: statistics do not follow the number, and thresholds have an
+// end.
+void Run::check_budget(const Stage& stage, const Json& exchange) {
+  if (!comm_.is_root() || exchange.empty()) return;
+  const double wanted = exchange["bytes_wanted"];
+  const double up = exchange["bytes_per_worker_update"];
+  const double down = exchange["bytes_per_answer"];
+  if (wanted == 0 || std::max(up, down) < 1.1 * wanted) return;
+  progress_.line(
+      fmt::format("{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
+                  "fewer with a larger --statistics-every (now {})",
+                  stage.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0),
+                  options_.train.exchange.statistics_every));
 }
 
 // Throws an error on all ranks if an epoch's messages are not what the plan said. Initial sums of a stage, and those of

@@ -107,6 +107,7 @@ class Stage {
   void leave();
   // Null with dense sums.
   mpi::SparseExchange* exchange() { return exchange_.get(); }
+  const mpi::SparseExchange* exchange() const { return exchange_.get(); }
   // With sparse messages: of the bytes that a worker sends in an update, those of weights, thresholds, heads and statistics.
   std::map<std::string, double> bytes_by_part(const mpi::ExchangeCounts& counts) const;
 
