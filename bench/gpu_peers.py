@@ -114,7 +114,14 @@ def measure(arguments, net):
     memory, descriptions = {}, {}
     for _ in range(arguments.rounds):
         for name, each in sequences.items():
-            rate, memory[name], descriptions[name] = take_turn(arguments, name, net, each)
+            turn = take_turn(arguments, name, net, each)
+            while turn is None and each > 1:  # it fitted once; what else holds memory may have changed
+                each //= 2
+                sequences[name], rates[name] = each, []
+                turn = take_turn(arguments, name, net, each)
+            if turn is None:
+                raise RuntimeError(f"{name}: not one sequence of {net} fits its memory any more")
+            rate, memory[name], descriptions[name] = turn
             rates[name].append(rate)
     ours = descriptions["bitloom"]
     operations = ours["operations"] / (sequences["bitloom"] * NETS[net][-1])  # of a token

@@ -60,7 +60,7 @@ std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_ba
   return static_cast<std::uint64_t>(sequences_) * net_.tokens() * micro_batches;
 }
 
-train::Loss LanguageTask::run(nn::Pass& pass, double scale) {
+train::PartLoss LanguageTask::run(nn::Pass& pass, double scale) {
   const nn::Shape shape = {sequences_, net_.tokens()};
   std::vector<std::int32_t> inputs(shape.size());
   std::vector<std::int32_t> targets(shape.size());
@@ -74,10 +74,7 @@ train::Loss LanguageTask::run(nn::Pass& pass, double scale) {
   const Tensor losses = language_losses(pass.engine, net_, hidden, wanted, scale, learns ? &dhidden : nullptr, logits_bytes_);
   hidden = {};
   if (learns) net_.backward(pass, dhidden);
-  train::Loss loss;
-  for (const std::int32_t target : targets) loss.count += target >= 0 ? 1 : 0;
-  loss.sum = train::sum_of(pass.engine, losses);
-  return loss;
+  return {losses, static_cast<std::uint64_t>(std::ranges::count_if(targets, [](std::int32_t target) { return target >= 0; }))};
 }
 
 }  // namespace bitloom::models

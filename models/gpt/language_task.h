@@ -21,7 +21,7 @@ class LanguageTask final : public train::Task {
 
   nn::Layer& net() override { return net_; }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
-  train::Loss run(nn::Pass& pass, double scale) override;
+  train::PartLoss run(nn::Pass& pass, double scale) override;
 
   // Rows whose logits are computed at once, and what that takes in bytes, for values of a type.
   static std::size_t rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes);

@@ -14,6 +14,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::unique_ptr<Allocator> make_allocator() const = 0;
+  // Where tensors have their memory from: for what ops need besides.
+  virtual void use_pool(const std::shared_ptr<Pool>& /*pool*/) {}
   // Which types V it has ops for.
   virtual bool supports(DType dtype) const = 0;
   virtual void write(void* device, std::span<const std::byte> host) = 0;

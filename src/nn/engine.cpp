@@ -51,6 +51,7 @@ Engine::Engine(Device device, std::string_view backend) {
     backend_ = row.make(device.index);
     name_ = row.name;
     pool_ = Pool::make(device, backend_->make_allocator());
+    backend_->use_pool(pool_);
     return;
   }
   fail(ErrorKind::usage, "--backend: '{}' does not run on {}; expected {}", backend, name_of(device),

@@ -1,10 +1,14 @@
 #include "train/task.h"
 
-#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 
 namespace bitloom::train {
+
+namespace {
+
+constexpr std::size_t most_parts = 16;
 
 double sum_of(nn::Engine& engine, const nn::Tensor& losses) {
   const auto add_up = [](const auto& values) {
@@ -15,6 +19,26 @@ double sum_of(nn::Engine& engine, const nn::Tensor& losses) {
   return losses.dtype() == DType::f64 ? add_up(engine.to_host<double>(losses)) : add_up(engine.to_host<float>(losses));
 }
 
+}  // namespace
+
+void LossSum::add(PartLoss part) {
+  parts_.push_back(std::move(part));
+  if (parts_.size() == most_parts) take_in();
+}
+
+Loss LossSum::total() {
+  take_in();
+  return loss_;
+}
+
+void LossSum::take_in() {
+  for (const PartLoss& part : parts_) {
+    loss_.sum += sum_of(engine_, part.losses);
+    loss_.count += part.count;
+  }
+  parts_.clear();
+}
+
 Classification::Classification(nn::LayerPointer net, std::size_t examples, Source source)
     : net_(std::move(net)), examples_(examples), source_(std::move(source)) {}
 
@@ -22,7 +46,7 @@ std::uint64_t Classification::targets(std::uint64_t /*step*/, std::size_t micro_
   return static_cast<std::uint64_t>(examples_) * micro_batches;
 }
 
-Loss Classification::run(nn::Pass& pass, double scale) {
+PartLoss Classification::run(nn::Pass& pass, double scale) {
   const Batch batch = source_(pass.step, pass.micro_batch);
   if (batch.labels.size() != examples_) {
     fail(ErrorKind::internal, "classification: a micro-batch of {} labels; expected {}", batch.labels.size(), examples_);
@@ -33,10 +57,7 @@ Loss Classification::run(nn::Pass& pass, double scale) {
   nn::Tensor* gradient = pass.stash != nullptr ? &logits : nullptr;
   nn::cross_entropy(pass.engine, logits, batch.labels, logits.shape().back(), scale, losses, gradient);
   if (gradient != nullptr) net_->backward(pass, *gradient);
-  Loss loss;
-  loss.count = examples_;
-  loss.sum = sum_of(pass.engine, losses);
-  return loss;
+  return {losses, examples_};
 }
 
 }  // namespace bitloom::train

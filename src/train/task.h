@@ -17,8 +17,27 @@ struct Loss {
   std::uint64_t count = 0;  // of targets that count
 };
 
-// The sum of all elements, of type P, in double precision.
-double sum_of(nn::Engine& engine, const nn::Tensor& losses);
+// Of a micro-batch, on its device.
+struct PartLoss {
+  nn::Tensor losses;        // type P; those of targets that do not count are 0
+  std::uint64_t count = 0;  // of targets that count
+};
+
+// Adds micro-batches up in double precision, in their order. Looks at the losses of several at once, so that a GPU need not
+// wait for the host after each.
+class LossSum {
+ public:
+  explicit LossSum(nn::Engine& engine) : engine_(engine) {}
+  void add(PartLoss part);
+  Loss total();
+
+ private:
+  void take_in();
+
+  nn::Engine& engine_;
+  std::vector<PartLoss> parts_;
+  Loss loss_;
+};
 
 class Task {
  public:
@@ -29,7 +48,7 @@ class Task {
   virtual std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) = 0;
   // Micro-batch pass.micro_batch of pass.step, forward and, if there is a stash, backward: adds `scale` times the gradient of
   // the sum of losses to the gradients of parameters. Which examples it has follows from the step and its number alone.
-  virtual Loss run(nn::Pass& pass, double scale) = 0;
+  virtual PartLoss run(nn::Pass& pass, double scale) = 0;
 };
 
 // Examples with one label each, under a net that ends in logits (N,C).
@@ -45,7 +64,7 @@ class Classification final : public Task {
 
   nn::Layer& net() override { return *net_; }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
-  Loss run(nn::Pass& pass, double scale) override;
+  PartLoss run(nn::Pass& pass, double scale) override;
 
  private:
   nn::LayerPointer net_;

@@ -77,19 +77,18 @@ StepReport Trainer::step() {
   const double scale = loss_scale_ / static_cast<double>(std::max<std::uint64_t>(targets, 1));
   nn::Stash stash;
   nn::Pass pass = make_pass(step_, &stash);
-  Loss loss;
+  LossSum sum(engine_);
   const auto ranks = static_cast<std::size_t>(comm_.size());
   for (auto i = static_cast<std::size_t>(comm_.rank()); i < options_.micro_batches; i += ranks) {
     pass.micro_batch = i;
-    const Loss part = task_.run(pass, scale);
-    loss.sum += part.sum;
-    loss.count += part.count;
+    sum.add(task_.run(pass, scale));
     report.stash_bytes = std::max(report.stash_bytes, stash.peak_bytes());
     if (on_micro_batch_) on_micro_batch_();
     if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
   }
   task_.net().end_step(pass);
   nn::settle_gradients(engine_, parameters_);
+  Loss loss = sum.total();
   if (sum_ != nullptr) {
     sum_over_ranks();
     sum_->sum(loss);
@@ -133,18 +132,17 @@ void Trainer::averaged(const std::function<void()>& f) {
 }
 
 Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
-  Loss loss;
+  LossSum sum(engine_);
   nn::Pass pass = make_pass(step, nullptr);
   averaged([&] {
     const auto ranks = static_cast<std::uint64_t>(comm_.size());
     for (pass.micro_batch = first + static_cast<std::uint64_t>(comm_.rank()); pass.micro_batch < first + count;
          pass.micro_batch += ranks) {
-      const Loss part = task_.run(pass, 0);
-      loss.sum += part.sum;
-      loss.count += part.count;
+      sum.add(task_.run(pass, 0));
       if (on_micro_batch_) on_micro_batch_();
     }
   });
+  Loss loss = sum.total();
   if (sum_ != nullptr) sum_->sum(loss);
   return loss;
 }

@@ -69,8 +69,16 @@ TEST_CASE("the memory of calls grows, is kept, and says when there is no more", 
   void* large = scratch.get(1 << 20);
   CHECK(reinterpret_cast<std::uintptr_t>(large) % 256 == 0);
   CHECK(scratch.get(100) == large);
-  CHECK(has(message_of(ErrorKind::io, [&] { scratch.get(std::size_t{1} << 60U); }), "out of memory on the GPU"));
+  CHECK(has(message_of(ErrorKind::io, [&] { scratch.get(std::size_t{1} << 60U); }), "out of memory on cuda:0"));
   CHECK(scratch.get(100) != nullptr);
+
+  // As much as there is, in a pool that holds most of it without using it.
+  const std::shared_ptr<nn::Pool> pool = nn::Pool::make({nn::Device::Kind::cuda, 0}, runtime.make_allocator());
+  runtime.use_pool(pool);
+  nn::cuda::Scratch counted(runtime);
+  pool->allocate(std::size_t{600} << 20U, nn::Use::stash).reset();
+  CHECK(counted.get(std::size_t{600} << 20U) != nullptr);
+  CHECK(pool->count(nn::Use::workspace).now == std::size_t{600} << 20U);
 }
 
 TEST_CASE("the speed of a GPU is measured by products that it has done", "[cuda]") {

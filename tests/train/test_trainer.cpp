@@ -67,6 +67,20 @@ TEST_CASE("a net learns spirals, on every backend and in every type", "[train]")
   }
 }
 
+TEST_CASE("losses of any number of micro-batches are summed once each", "[train]") {
+  nn::Engine engine({}, "ref");
+  LossSum sum(engine);
+  double expected = 0;
+  for (int i = 0; i < 35; ++i) {
+    const std::vector<float> losses = {static_cast<float>(i), 0.25F};
+    sum.add({engine.from(std::span<const float>(losses), {2}, nn::Use::activations), 2});
+    expected += i + 0.25;
+    if (i == 20) CHECK(sum.total().sum == expected);
+  }
+  CHECK(sum.total().sum == expected);
+  CHECK(sum.total().count == 70);
+}
+
 TEST_CASE("micro-batches add up to the batch", "[train]") {
   TrainOptions whole = options_of(DType::f64);
   SpiralOptions spirals;

@@ -22,6 +22,11 @@ Number number_of(const Tensor& tensor) {
   }
 }
 
+Pool& Runtime::pool() {
+  if (pool_ == nullptr) pool_ = Pool::make({Device::Kind::cuda, 0}, make_allocator());
+  return *pool_;
+}
+
 CudaBackend::CudaBackend(int gpu)
     : runtime_(gpu),
       blas_(runtime_),

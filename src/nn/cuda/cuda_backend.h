@@ -27,6 +27,7 @@ class CudaBackend final : public Backend {
 
   // cuda_backend.cpp
   std::unique_ptr<Allocator> make_allocator() const override;
+  void use_pool(const std::shared_ptr<Pool>& pool) override { runtime_.use_pool(pool); }
   bool supports(DType dtype) const override;  // f32, bf16, f16
   void write(void* device, std::span<const std::byte> host) override;
   void read(const void* device, std::span<std::byte> host) override;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "nn/cuda/kernels.h"
 #include "nn/device.h"
@@ -27,6 +28,9 @@ class Runtime {
   FaultWord* fault() const;
   // It may outlive this.
   std::unique_ptr<Allocator> make_allocator() const;
+  // The pool that ops take memory from: until one is named, one of its own.
+  Pool& pool();
+  void use_pool(std::shared_ptr<Pool> pool) { pool_ = std::move(pool); }
 
   // Returns when `host` may be changed, which is before the copy is done.
   void upload(void* device, std::span<const std::byte> host);
@@ -38,6 +42,7 @@ class Runtime {
  private:
   struct State;
   Gpu gpu_;
+  std::shared_ptr<Pool> pool_;
   std::unique_ptr<State> state_;
 };
 

@@ -1,54 +1,37 @@
-// Memory of a GPU for what one call needs until its kernels are done; the next call that asks gets the same.
+// Memory of a GPU for what one call needs until its kernels are done; the next call that asks gets the same. From the pool,
+// where it counts as workspace and where blocks that nobody uses make room for it.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
-#include "core/error.h"
-#include "core/progress.h"
 #include "nn/cuda/runtime.h"
+#include "nn/pool.h"
 
 namespace bitloom::nn::cuda {
 
 class Scratch {
  public:
-  explicit Scratch(Runtime& runtime) : runtime_(runtime), allocator_(runtime.make_allocator()) {}
-  ~Scratch() { release(); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
+  // The runtime outlives this.
+  explicit Scratch(Runtime& runtime) : runtime_(runtime) {}
 
   // Aligned to 256 bytes. Throws OutOfMemory.
   void* get(std::size_t bytes) {
     if (bytes > bytes_) {
-      runtime_.synchronize();  // kernels may still use the smaller one
-      release();
-      const std::size_t room = rounded(bytes);
-      memory_ = allocate(room);
-      bytes_ = room;
+      // Kernels may still use the smaller one: whoever gets it next starts his own behind them, on the same stream.
+      memory_.reset();
+      bytes_ = 0;
+      memory_ = runtime_.pool().allocate(rounded(bytes), Use::workspace);
+      bytes_ = rounded(bytes);
     }
-    return memory_;
+    return memory_.get();
   }
   // What a part takes, so that the next is aligned too.
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
  private:
-  void* allocate(std::size_t room) {
-    try {
-      return allocator_->allocate(room);
-    } catch (const Error& error) {
-      throw OutOfMemory(ErrorKind::io,
-                        fmt::format("out of memory on the GPU: {} more for an op ({})", format_bytes(room), error.what()));
-    }
-  }
-  void release() {
-    if (memory_ != nullptr) allocator_->release(memory_, bytes_);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-
   Runtime& runtime_;
-  std::unique_ptr<Allocator> allocator_;
-  void* memory_ = nullptr;
+  std::shared_ptr<std::byte> memory_;
   std::size_t bytes_ = 0;
 };
 

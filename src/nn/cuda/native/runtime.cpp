@@ -152,6 +152,8 @@ struct Runtime::State {
 
 Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
   if (const std::string problem = gpu_problem(index); !problem.empty()) fail(ErrorKind::usage, "cuda:{}: {}", index, problem);
+  // First of all, so that what describe_gpu() comes back to is this GPU: looking at another makes it hold memory there.
+  cuda::check_cuda(cudaSetDevice(index), "choosing the device");
   gpu_ = describe_gpu(index);
   state_->index = index;
   state_->make();
