@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr std::string_view trainer_version = "bitloom stage 3";
 
 // To be raised when checkpoints hold other tensors: older ones are not read.
-constexpr std::string_view checkpoint_version = "checkpoint 3";
+constexpr std::string_view checkpoint_version = "checkpoint 4";
 
 // In the metadata of the encoder's file: what it was fitted to.
 constexpr const char* encoder_key = "bitloom.encoder_of";

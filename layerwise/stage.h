@@ -100,6 +100,8 @@ class Stage {
   std::size_t dense_bytes() const;
   // With sparse messages: whether a step carries statistics.
   bool statistics_due(std::size_t step) const;
+  // Of how many steps these are, this one included, if workers sum them up.
+  std::size_t steps_observed(std::size_t step) const;
   // With sparse messages: waits until no other rank needs this one for a step that is done, as it must before anything else is
   // communicated.
   void settle();
@@ -175,7 +177,6 @@ class Stage {
 
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
-  std::size_t steps_observed(std::size_t step) const;
   std::size_t steps_unseen(std::size_t step) const;
   std::size_t images_statistic() const;
   std::size_t images_observed(const mpi::Bundle& bundle) const;

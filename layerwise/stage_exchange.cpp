@@ -93,14 +93,14 @@ bool Stage::statistics_due(std::size_t step) const {
   return options_.exchange.exact() || just_begun || (step + 1) % options_.exchange.statistics_every == 0;
 }
 
-// With a step's statistics: the steps since the last that had some, this one included.
 std::size_t Stage::steps_observed(std::size_t step) const {
   std::size_t steps = 1;
   while (steps <= step && !statistics_due(step - steps)) ++steps;
   return steps;
 }
 
-// Of those whose statistics are sent together, the steps that are computed before what a step changes is there.
+// Of those whose statistics are sent together, the steps that are computed before what a step changes is there. With a
+// staleness of 2 or more some after the next statistics miss it too; these draw the means back, by a few percent of the change.
 std::size_t Stage::steps_unseen(std::size_t step) const {
   if (!options_.exchange.keeps()) return 0;
   const std::size_t before = statistics_due(step) ? 0 : steps_observed(step);
@@ -262,6 +262,7 @@ void Stage::update_from_answer(std::size_t step) {
       fill(sums.value(), answer.vectors[values_of(t)]);
       trainer.adapt(sums.value(), rate(step));
     }
+    // With staleness the first of the steps that are summed up may have been measured in the unit before.
     if (statistics) trainer.fit_unit(sums, scales[heads_.size() + t]);
     trainer.place_thresholds();
   }

@@ -163,7 +163,9 @@ std::string describe(const TrainOptions& options) {
   }
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
   if (!exchange.exact()) {
-    json["exchange"] = {{"value_bits", exchange.value_bits},
+    // The number is to be raised with every change of what such messages do to training.
+    json["exchange"] = {{"version", 2},
+                        {"value_bits", exchange.value_bits},
                         {"urgency", {options.threshold_urgency, options.head_urgency}},
                         {"residuals", static_cast<int>(exchange.residuals)},
                         {"statistics_every", exchange.statistics_every}};

@@ -112,7 +112,8 @@ void BundleTree::take_late(Bundle bundle) {
     return;
   }
   if (options_.late == Late::drop) return;
-  // Statistics and totals are those of an update and the images that it saw.
+  // Statistics and totals belong to updates that are over. These statistics are lost, and with them their number of images, so
+  // that means stay means.
   bundle.update = next_;
   bundle.workers = bundle.worker_bytes = 0;
   bundle.totals.clear();

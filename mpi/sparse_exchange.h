@@ -41,10 +41,12 @@ struct ExchangeOptions {
   // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
   std::uint64_t bytes_per_update = 0;
   double compression = 0;
-  // Of a value that is sent: 1 (sign), 4, 8, 16, which stand for values up to four thresholds; 0: all of it.
+  // How finely values are sent: 1 (sign), or as 4, 8, 16 bits are for values up to four thresholds, above which codes are
+  // longer; 0: all of it.
   unsigned value_bits = 4;
   Residuals residuals = Residuals::exact;
-  std::size_t statistics_every = 8;  // updates between those that carry statistics
+  std::size_t statistics_every =
+      8;  // updates between those that carry statistics, whose sums they are if what is not sent is kept
   // Workers compute so many updates more before they need the answer to one: their weights are so many updates old.
   std::size_t staleness = 0;
   TreeOptions tree;

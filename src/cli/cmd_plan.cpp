@@ -335,7 +335,8 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
     hours += outcome.plan.bill.hours;
     price += outcome.plan.bill.price;
   }
-  terminal.print("            {}{}", format_duration(3600 * hours), price > 0 ? fmt::format(", price {:.2f}", price) : "");
+  terminal.print("            to their end {}{}", format_duration(3600 * hours),
+                 price > 0 ? fmt::format(", price {:.2f}", price) : "");
 }
 
 void print_updates(Terminal& terminal, const Outcome& outcome, std::size_t workers) {

@@ -149,14 +149,18 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.number("compression", exchange.compression, 0, 1e6,
                  "sparse: likewise, as so many times fewer bytes than f32 gradients of what a stage trains, 300 say; 0: not");
   declare_reals(options, settings.run.train, "Exchange between workers");
-  options.choice("value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
-                 "sparse: bits of a gradient that is sent: 1 (its sign), 4, 8, 16 or all");
+  options.choice(
+      "value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
+      "sparse: how finely gradients are sent: 1 (their sign), as so many bits are for values up to four thresholds, or all "
+      "bits; larger values have longer codes");
   options.choice(
       "residuals", settings.residuals, {"exact", "sum", "none"},
-      "sparse: what is not sent is sent later; in checkpoints it is exact, so that a restart changes nothing, or a sum "
-      "over workers, which is small; none: it is forgotten");
-  options.count("statistics-every", exchange.statistics_every, 1, 1000000,
-                "sparse: updates between those that carry what thresholds and windows follow from, summed up");
+      "sparse: what is not sent, of statistics too, is sent later; in checkpoints it is exact, so that a restart changes "
+      "nothing, or a sum over workers, which is small; none: it is forgotten");
+  options.count(
+      "statistics-every", exchange.statistics_every, 1, 1000000,
+      "sparse: updates between those that carry what thresholds and windows follow from, summed up (with --residuals none: of "
+      "that update alone)");
   options.count(
       "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
       "binary layers, rule accumulate: at most so many flips of a layer in an update, the surest first; 0: any number");
@@ -170,8 +174,9 @@ void declare_exchange(Options& options, TrainSettings& settings) {
       "time that things take");
   options.number("deadline", exchange.tree.deadline_seconds, 0, 1e6,
                  "with --quorum: seconds that rank 0 waits for all workers when its own are done");
-  options.choice("late", settings.late, {"fold", "drop"},
-                 "with --quorum: what comes too late counts in the next update (fold) or never (drop)");
+  options.choice(
+      "late", settings.late, {"fold", "drop"},
+      "with --quorum: gradients that come too late count in the next update (fold) or never (drop); statistics never");
   options.transient(true);
   options.count("tree", settings.fan_in, 1, 1000000, "sparse: processes below one in the tree that merges messages");
   options.transient(false);

@@ -1,6 +1,7 @@
 #include "plan/virtual_run.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -97,21 +98,29 @@ class Below {
   std::uint64_t id_;
 };
 
-// Means of what comes with and without statistics.
+// Means of what comes without statistics, with those of fewer updates than usual, which comes at the start, and with usual
+// ones.
 struct Mean {
-  double with = 0, without = 0;
-  std::size_t times_with = 0, times_without = 0;
+  struct Part {
+    double sum = 0;
+    std::size_t times = 0;
+    double mean() const { return sum / static_cast<double>(times); }
+  };
+  std::array<Part, 3> parts;
 
-  void add(double value, bool statistics) {
-    (statistics ? with : without) += value;
-    ++(statistics ? times_with : times_without);
+  // observed: updates that the statistics are of.
+  void add(double value, std::size_t observed, std::size_t every) {
+    Part& part = parts[observed == 0 ? 0 : observed < every ? 1 : 2];
+    part.sum += value;
+    ++part.times;
   }
   // If every `every`th has statistics.
   double over(std::size_t every) const {
-    const double a = times_with > 0 ? with / static_cast<double>(times_with) : 0;
-    const double b = times_without > 0 ? without / static_cast<double>(times_without) : 0;
-    if (times_with == 0 || times_without == 0) return times_with > 0 ? a : b;
-    return b + (a - b) / static_cast<double>(every);
+    const Part& without = parts[0];
+    const Part& with = parts[2].times > 0 ? parts[2] : parts[1];
+    if (with.times == 0) return without.mean();
+    if (without.times == 0) return with.mean();
+    return without.mean() + (with.mean() - without.mean()) / static_cast<double>(every);
   }
 };
 
@@ -165,6 +174,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   layerwise::TrainOptions training = layerwise::for_stage(options.train, spec);
   const std::size_t workers = training.workers;
   training.warmup_steps = std::min(training.warmup_steps, options.updates / 5);
+  const std::size_t every = training.exchange.exact() ? 1 : training.exchange.statistics_every;
   VirtualResult result;
   result.images = training.batch;
   result.total_updates = std::max(1.0, std::floor(static_cast<double>(given.size()) / static_cast<double>(training.batch))) *
@@ -221,12 +231,12 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
       ++result.counted;
       add_levels(result.levels, levels);
       sums.counts += step.exchange;
-      sums.worker_bytes.add(each, update.statistics);
-      sums.answer_bytes.add(static_cast<double>(update.answer_bytes), update.statistics);
+      const std::size_t observed = !update.statistics ? 0 : training.exchange.keeps() ? stage.steps_observed(n) : every;
+      sums.worker_bytes.add(each, observed, every);
+      sums.answer_bytes.add(static_cast<double>(update.answer_bytes), observed, every);
     }
     result.updates.push_back(std::move(update));
   }
-  const std::size_t every = training.exchange.exact() ? 1 : training.exchange.statistics_every;
   result.worker_bytes = sums.worker_bytes.over(every);
   result.answer_bytes = sums.answer_bytes.over(every);
   result.by_part = stage.bytes_by_part(sums.counts);

@@ -30,7 +30,7 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   INFO(plan.out << plan.err);
   REQUIRE(plan.code == 0);
   for (const char* words : {"stage layer1, measured here", "stage layer2, measured here", "break-even", "memory of a host",
-                            "advice:", "all stages:", "10Mbit/20ms"}) {
+                            "advice:", "all stages:", "to their end", "10Mbit/20ms"}) {
     CAPTURE(words);
     CHECK(has(plan.out, words));
   }
