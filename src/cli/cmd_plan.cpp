@@ -137,6 +137,25 @@ std::size_t total(const std::map<std::string, std::size_t>& weights) {
   return sum;
 }
 
+// All stages, beside training end to end as seed 004 has it ("Sparse gradients").
+struct Whole {
+  std::size_t weights = 0;  // each once, however often it learns
+  double up = 0, down = 0;  // the longest messages of any stage
+  double dense_bytes() const { return 4 * static_cast<double>(weights); }
+};
+
+Whole whole_net(const Outcomes& outcomes) {
+  std::map<std::string, std::size_t> weights;
+  Whole whole;
+  for (const Outcome& outcome : outcomes.stages) {
+    weights.insert(outcome.run.weights.begin(), outcome.run.weights.end());
+    whole.up = std::max(whole.up, outcome.run.expected_worker_bytes);
+    whole.down = std::max(whole.down, outcome.run.expected_answer_bytes);
+  }
+  whole.weights = total(weights);
+  return whole;
+}
+
 Json to_json(const plan::Timeline& timeline) {
   return {{"update_seconds", timeline.update},
           {"latency_seconds", timeline.latency},
@@ -311,23 +330,14 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
                    100 * (plan.timeline.update / plan.later.update - 1));
   }
   if (outcomes.stages.size() < 2) return;
-  // As training end to end would have it (seed 004, "Sparse gradients"), beside one stage after the other.
-  std::map<std::string, std::size_t> weights;
-  double up = 0;
-  double down = 0;
-  for (const Outcome& outcome : outcomes.stages) {
-    weights.insert(outcome.run.weights.begin(), outcome.run.weights.end());
-    up = std::max(up, outcome.run.expected_worker_bytes);
-    down = std::max(down, outcome.run.expected_answer_bytes);
-  }
-  const double whole = 4 * static_cast<double>(total(weights));
+  const Whole whole = whole_net(outcomes);
   const auto workers = static_cast<double>(outcomes.options.workers);
   terminal.print(
       "all stages: gradients of all {} weights at once, as f32, {:.0f} bytes per worker and update, {} of {} workers",
-      total(weights), whole, bytes(whole * workers), outcomes.options.workers);
+      whole.weights, whole.dense_bytes(), bytes(whole.dense_bytes() * workers), outcomes.options.workers);
   terminal.print(
-      "            one stage after the other, sparse, at most {:.0f} bytes ({:.0f} times fewer), {}; answers of {:.0f}", up,
-      whole / up, bytes(up * workers), down);
+      "            one stage after the other, sparse, at most {:.0f} bytes ({:.0f} times fewer), {}; answers of {:.0f}",
+      whole.up, whole.dense_bytes() / whole.up, bytes(whole.up * workers), whole.down);
   double hours = 0;
   double price = 0;
   for (const Outcome& outcome : outcomes.stages) {
@@ -369,7 +379,17 @@ int run_plan(Session& session, std::span<const std::string> args, Options& optio
     stages.push_back(to_json(outcome, settings));
   }
   print_advice(session.terminal, outcomes);
-  if (!settings.json.empty()) write_atomically(settings.json, Json{{"stages", stages}}.dump(2) + "\n");
+  if (!settings.json.empty()) {
+    Json json = {{"stages", stages}};
+    if (outcomes.stages.size() > 1) {
+      const Whole whole = whole_net(outcomes);
+      json["all_stages"] = {{"weights", whole.weights},
+                            {"dense_f32_bytes", whole.dense_bytes()},
+                            {"worker_bytes", whole.up},
+                            {"answer_bytes", whole.down}};
+    }
+    write_atomically(settings.json, json.dump(2) + "\n");
+  }
   return exit_done;
 }
 

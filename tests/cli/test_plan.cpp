@@ -65,16 +65,19 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   CHECK(has(none.err, "is not what `bitloom plan --json` writes"));
 }
 
-// Seed 004, "Sparse gradients": 23 MB of a worker, 1.5 TB of 65,536, 3.8 PB in 2,500 updates.
-TEST_CASE("the essay's net has the weights whose gradients the essay counts", "[plan]") {
+// Seed 004, "Sparse gradients": 256 * 3 * 3 * 256 * 10 weights, 23 MB of a worker, 1.5 TB of 65,536.
+TEST_CASE("a plan counts the essay's net as the essay does", "[plan]") {
   const TempDir folder;
-  const Outcome net = run_program(folder.path(), {"inspect", "essay", "--json"});
-  REQUIRE(net.code == 0);
-  const auto weights = nlohmann::json::parse(net.out)["weight_bits"].get<double>();
-  CHECK(weights == 256 * 3 * 3 * 256 * 10);
-  CHECK(4 * weights == Approx(23.59e6).epsilon(0.001));
-  CHECK(65536 * 4 * weights == Approx(1.546e12).epsilon(0.001));
-  CHECK(2500.0 * 65536 * 4 * weights == Approx(3.87e15).epsilon(0.002));
+  const Outcome plan = run_program(
+      folder.path(), {"plan", "--net", "essay", "--data", "synth", "--max-train", "80", "--validation", "40", "--workers", "2",
+                      "--batch", "2", "--compression", "300", "--updates", "2", "--json", "plan.json"});
+  INFO(plan.out << plan.err);
+  REQUIRE(plan.code == 0);
+  CHECK(has(plan.out, "all stages: gradients of all 5898240 weights at once, as f32, 23592960 bytes"));
+  const auto all = nlohmann::json::parse(read_file(folder / "plan.json"))["all_stages"];
+  CHECK(all["dense_f32_bytes"].get<double>() * 65536 == Approx(1.546e12).epsilon(0.001));
+  // A stage has a tenth of the weights, and a head.
+  CHECK(all["dense_f32_bytes"].get<double>() / all["worker_bytes"].get<double>() > 2900);
 }
 
 TEST_CASE("very many workers are simulated in one process", "[plan]") {
