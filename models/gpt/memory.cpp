@@ -31,8 +31,7 @@ double paper_saving(const GptConfig& config, unsigned bits) {
 }
 
 std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
-                               std::uint64_t limit) {
-  constexpr std::size_t enough = 4096;  // tokens
+                               std::uint64_t limit, std::size_t enough) {
   std::size_t chosen = 0;
   for (std::size_t sequences = 1; sequences <= batch; ++sequences) {
     if (batch % sequences != 0) continue;

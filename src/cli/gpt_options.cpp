@@ -150,7 +150,10 @@ train::TrainOptions GptSettings::make_options() const {
 }
 
 std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const {
-  if (micro_batch == "auto") return models::choose_micro_batch(config, share, make_options(), limit);
+  if (micro_batch == "auto") {
+    const std::size_t enough = device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
+    return models::choose_micro_batch(config, share, make_options(), limit, enough);
+  }
   const auto number = parse_int(micro_batch);
   if (!number || *number < 1 || share % static_cast<std::size_t>(*number) != 0) {
     fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of {}, {}", micro_batch,

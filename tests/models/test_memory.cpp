@@ -79,6 +79,7 @@ TEST_CASE("a micro-batch is chosen that fits", "[gpt]") {
   CHECK(choose_micro_batch(config, 24, options, predict_memory(config, 7, options).total()) == 6);
   // 16 sequences have 4096 tokens; 24 are the next divisor.
   CHECK(choose_micro_batch(config, 48, options, 1ULL << 40) == 16);
+  CHECK(choose_micro_batch(config, 48, options, 1ULL << 40, 2 * enough_tokens) == 48);
   CHECK(choose_micro_batch(config, 24, options, 1ULL << 40) == 24);
   CHECK(largest_micro_batch(config, options, one - 1) == 0);
   const std::size_t most = largest_micro_batch(config, options, 1ULL << 30);
