@@ -45,8 +45,8 @@ struct ExchangeOptions {
   // longer; 0: all of it.
   unsigned value_bits = 4;
   Residuals residuals = Residuals::exact;
-  std::size_t statistics_every =
-      8;  // updates between those that carry statistics, whose sums they are if what is not sent is kept
+  // Updates between those that carry statistics: their sums since then, if what is not sent is kept.
+  std::size_t statistics_every = 8;
   // Workers compute so many updates more before they need the answer to one: their weights are so many updates old.
   std::size_t staleness = 0;
   TreeOptions tree;
