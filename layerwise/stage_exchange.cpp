@@ -89,7 +89,10 @@ void Stage::make_exchange() {
 LayerTrainer& Stage::chooser(std::size_t t) { return server_ != nullptr ? *server_->trainers[t] : *trainers_[t]; }
 
 bool Stage::statistics_due(std::size_t step) const {
-  const bool just_begun = step < first_updates || (learns(step) && (step < first_updates || !learns(step - first_updates)));
+  // Heads have gradients once they have seen statistics, and weights once heads have learned from answers to theirs: with
+  // staleness all of that comes late.
+  const std::size_t first = first_updates + 4 * options_.exchange.staleness;
+  const bool just_begun = step < first || (learns(step) && !learns(step - first));
   return options_.exchange.exact() || just_begun || (step + 1) % options_.exchange.statistics_every == 0;
 }
 

@@ -31,6 +31,16 @@ plan::VirtualResult run(const plan::VirtualOptions& options) {
 
 }  // namespace
 
+TEST_CASE("with staleness gradients are sent from the start too, however rare statistics are", "[plan]") {
+  plan::VirtualOptions options = small_options();
+  options.train.exchange.statistics_every = 100;
+  const plan::VirtualResult prompt = run(options);
+  options.train.exchange.staleness = 3;
+  const plan::VirtualResult late = run(options);
+  CHECK(late.updates[23].worker_bytes > prompt.updates[23].worker_bytes / 2);
+  CHECK(late.updates[23].flips > 0);
+}
+
 TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
   const plan::VirtualResult result = run(small_options());
   REQUIRE(result.updates.size() == 24);
