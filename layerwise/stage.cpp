@@ -428,7 +428,7 @@ void Stage::load(const TensorFile& file) {
   for (std::size_t t = 0; t < states_.size(); ++t) states_[t].active_share = shares[t];
   for (const auto& trainer : trainers_) trainer->load(file);
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].head->load(file, spec_.heads[h] + ".head", true);
-  step_ = progress[0];
+  step_ = resumed_at_ = progress[0];
   loaded_ = ~std::size_t{0};
   initialised_ = progress[1] != 0;
   if (exchange_ != nullptr) load_exchange(file);

@@ -214,6 +214,7 @@ class Stage {
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
   std::vector<std::int64_t> kept_statistics_;      // scratch
   std::size_t answered_ = 0;                       // steps whose answers have arrived
+  std::size_t resumed_at_ = 0;                     // of a checkpoint: what steps before asked for has been done
   // Of the steps since: the scales of the heads' features, then the units of the layers' gradients.
   std::deque<std::vector<float>> scales_;
   std::unique_ptr<Server> server_;  // at rank 0, if answers are late

@@ -251,6 +251,8 @@ void Stage::update_from_answer(std::size_t step) {
   const bool chooses = comm_.is_root() && server_ == nullptr;  // and has observed and noted changes
   const auto totals = exchange_->totals(answer, 2 * heads_.size() + 3);
   totals_.assign(totals.begin(), totals.end());
+  // An answer that waited in a checkpoint would end the run that goes on from it again.
+  if (step < resumed_at_) std::fill_n(totals_.begin() + static_cast<std::ptrdiff_t>(2 * heads_.size()), 2, 0);
   const std::size_t images = images_in_totals();
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = *trainers_[t];

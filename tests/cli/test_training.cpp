@@ -222,6 +222,13 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
 
+  // Answers that wait in the checkpoint were asked for together with the stop.
+  const Args late = with(sparse, {"--staleness", "2"});
+  CHECK(run_program(folder.path(), with(quick_training("late"), late)).code == 0);
+  CHECK(run_ranks(folder.path(), 2, with(quick_training("late-stopped"), with(late, {"--stop-after-steps", "3"}))).code == 4);
+  CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "late-stopped"}).code == 0);
+  CHECK(same_tensors(folder / "late/model.safetensors", folder / "late-stopped/model.safetensors"));
+
   CHECK(run_program(folder.path(), with(quick_training("dense"), {"--workers", "6"})).code == 0);
   CHECK(run_ranks(folder.path(), 2, with(quick_training("all"), {"--exchange", "sparse", "--workers", "6", "--threshold", "0"}))
             .code == 0);
