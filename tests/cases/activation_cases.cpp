@@ -87,4 +87,16 @@ std::vector<OpCase> activation_cases() {
   return cases;
 }
 
+OpCase random_activation_case(Draw& draw) {
+  const std::size_t n = draw.size(1, 20000);
+  const nn::Activation& gelu = nn::find_activation("gelu");
+  const nn::Activation& other = nn::find_activation(draw.any_of({"gelu_tanh", "silu", "sigmoid", "tanh", "selu", "softplus"}));
+  const auto bits = static_cast<unsigned>(draw.size(1, 8));
+  switch (draw.any_of({0, 1, 2})) {
+    case 0: return activation_case(other, off_zero(n, n));
+    case 1: return few_bit_case(gelu, bits, false, n);
+    default: return few_bit_case(nn::find_activation("tanh"), bits, true, n);
+  }
+}
+
 }  // namespace bitloom::test

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <cmath>
 
 #include "tests/cases/case.h"
@@ -115,6 +116,31 @@ std::vector<OpCase> attention_cases() {
   cases.push_back(attention_case({"65 tokens, row", 1, 1, 8, AttentionMask::row(16, 7), 0.1}));
   cases.push_back(packed_attention_case({"row 192", 1, 2, 32, AttentionMask::row(48, 12), 0.1, 1, true}, 0));
   return cases;
+}
+
+OpCase random_attention_case(Draw& draw) {
+  using nn::AttentionMask;
+  const std::size_t tokens = draw.size(8, 200);
+  const std::size_t grid = draw.size(2, 12);
+  Attention p;
+  p.sequences = draw.size(1, 3);
+  p.heads = draw.size(1, 4);
+  p.head_size = draw.size(4, 128);
+  p.rate = draw.any_of({0.0, 0.0, 0.2});
+  const int mask = draw.any_of({0, 1, 2, 3, 4, 5});
+  switch (mask) {
+    case 0: p.mask = AttentionMask::full(tokens, tokens); break;
+    case 1: p.mask = AttentionMask::full(tokens, draw.size(8, 200)); break;
+    case 2: p.mask = AttentionMask::causal(tokens, tokens + grid, grid); break;
+    case 3: p.mask = AttentionMask::row(tokens, grid); break;
+    case 4: p.mask = AttentionMask::column(tokens, grid); break;
+    default: p.mask = AttentionMask::causal(tokens, tokens); break;
+  }
+  p.name = fmt::format("mask {} of {} x {}, {} sequences, {} heads of {}, rate {}", mask, p.mask.queries(), p.mask.keys(),
+                       p.sequences, p.heads, p.head_size, p.rate);
+  p.is_large = true;
+  const bool is_square = p.mask.queries() == p.mask.keys();
+  return is_square && draw.coin() ? packed_attention_case(p, draw.any_of({0UL, 3UL, 8UL})) : attention_case(p);
 }
 
 }  // namespace bitloom::test

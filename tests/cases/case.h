@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "nn/ops.h"
+#include "tests/cases/draw.h"
 
 namespace bitloom::test {
 
@@ -112,9 +113,23 @@ std::vector<OpCase> pool_cases();
 std::vector<OpCase> loss_cases();
 std::vector<OpCase> optimizer_cases();
 
+// One of random shapes and options, of any op of a part.
+OpCase random_matrix_case(Draw& draw);
+OpCase random_element_case(Draw& draw);
+OpCase random_activation_case(Draw& draw);
+OpCase random_row_case(Draw& draw);
+OpCase random_norm_case(Draw& draw);
+OpCase random_softmax_case(Draw& draw);
+OpCase random_attention_case(Draw& draw);
+OpCase random_conv_case(Draw& draw);
+OpCase random_pool_case(Draw& draw);
+OpCase random_loss_case(Draw& draw);
+OpCase random_optimizer_case(Draw& draw);
+
 struct Part {
   const char* name;
   std::vector<OpCase> (*cases)();
+  OpCase (*random)(Draw&);
 };
 // All of them.
 const std::vector<Part>& all_parts();

@@ -103,4 +103,15 @@ std::vector<OpCase> element_cases() {
   return cases;
 }
 
+OpCase random_element_case(Draw& draw) {
+  const std::size_t n = draw.size(1, 20000);
+  switch (draw.any_of({0, 1, 2, 3, 4})) {
+    case 0: return convert_case(n, Kind::values, Kind::f32, {DType::f64, DType::bf16, DType::f16});
+    case 1: return add_case(n);
+    case 2: return scale_add_case(n, draw.any_of({1.0, 0.7}), draw.any_of({0.0, 1.0, -1.25}), Kind::values, Kind::values);
+    case 3: return scale_add_case(n, 0.7, 1, Kind::values, Kind::parameters);
+    default: return dropout_case({n}, {.rate = draw.any_of({0.1, 0.25, 0.5}), .seed = n, .site = draw.size(1, 1000)});
+  }
+}
+
 }  // namespace bitloom::test

@@ -93,6 +93,8 @@ std::vector<OpCase> conv_cases() {
   cases.push_back(conv_case({{1, 5, 9, 3}, {2, 3, 2, 5}, {.stride = 2, .padding = 1}}));  // not square
   cases.push_back(conv_case({{2, 3, 3, 7}, {31, 7, 3, 3}}));                              // one pixel
   cases.push_back(conv_case({{1, 4, 4, 16}, {17, 16, 4, 4}, {.stride = 2, .padding = 1}}));
+  // Which kernel oneDNN takes for it depends on the number of threads.
+  cases.push_back(conv_case({{1, 7, 18, 16}, {16, 16, 4, 1}, {.stride = 3, .padding = 1}, false}));
   cases.push_back(conv_case({{0, 5, 5, 3}, {4, 3, 3, 3}, {.padding = 1}}));
   cases.push_back(conv_case({{3, 17, 15, 9}, {31, 9, 3, 3}, {.padding = 1}, true, true}));
   cases.push_back(conv_case({{2, 19, 21, 3}, {13, 3, 7, 7}, {.stride = 2, .padding = 3}, true, true}));
@@ -115,6 +117,18 @@ std::vector<OpCase> pool_cases() {
   cases.push_back(upsample_case(2, {0, 3, 5, 7}));
   cases.push_back(upsample_case(2, {5, 16, 15, 65}, true));
   return cases;
+}
+
+OpCase random_conv_case(Draw& draw) {
+  const nn::Shape w = {draw.size(1, 40), draw.size(1, 40), draw.size(1, 5), draw.size(1, 5)};
+  const nn::Conv2d conv = {.stride = draw.any_of({1UL, 1UL, 2UL, 3UL}), .padding = draw.any_of({0UL, 1UL, 2UL})};
+  const nn::Shape x = {draw.size(1, 4), draw.size(5, 20), draw.size(5, 20), w[1]};
+  return conv_case({x, w, conv, draw.coin()});
+}
+OpCase random_pool_case(Draw& draw) {
+  const nn::Shape shape = {draw.size(1, 4), draw.size(1, 9), draw.size(1, 9), draw.size(1, 100)};
+  const std::size_t k = draw.size(1, 4);
+  return draw.coin() ? max_pool_case(k, shape, draw.coin()) : upsample_case(k, shape);
 }
 
 }  // namespace bitloom::test

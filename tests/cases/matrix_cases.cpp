@@ -136,4 +136,18 @@ std::vector<OpCase> matrix_cases() {
   return cases;
 }
 
+OpCase random_matrix_case(Draw& draw) {
+  if (draw.size(1, 8) == 8) return row_sums_case({draw.size(1, 2000), draw.size(1, 300)});
+  Product p = {
+      .m = draw.size(1, 400), .k = draw.size(1, 400), .n = draw.size(8, 400), .products = draw.any_of({0UL, 0UL, 2UL, 3UL})};
+  p.options = {.transpose_a = draw.coin(), .transpose_b = draw.coin(), .scale = draw.any_of({1.0, 0.25, -1.5})};
+  p.options.accumulate = draw.any_of({false, false, true});
+  p.out = draw.any_of({Kind::values, Kind::values, Kind::parameters});
+  if (!p.options.accumulate) {
+    p.has_bias = draw.coin();
+    p.activation = draw.any_of<const char*>({nullptr, nullptr, "gelu_tanh", "gelu", "silu"});
+  }
+  return matmul_case(p);
+}
+
 }  // namespace bitloom::test

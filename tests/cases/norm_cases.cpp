@@ -67,6 +67,22 @@ OpCase batch_norm_inference_case(const nn::Shape& shape) {
   return c;
 }
 
+OpCase softmax_case(const nn::Shape& shape, double scale, double mean, bool is_large = false) {
+  OpCase c;
+  c.ops = {"softmax", "softmax_backward"};
+  c.name = fmt::format("{} of {} +- {}", to_text(shape), mean, scale);
+  c.inputs = {values("x", shape, 1, scale, mean)};
+  c.outputs = {overwritten("y", shape)};
+  c.forward = [](nn::Engine& engine, Tensors& t) { nn::softmax(engine, t["x"], t["y"]); };
+  c.upstream = {values("dy", shape, 2)};
+  c.gradients = {overwritten("dx", shape)};
+  c.backward = [](nn::Engine& engine, Tensors& t) { nn::softmax_backward(engine, t["y"], t["dy"], t["dx"]); };
+  c.forward_in_place = {{"y", "x"}};
+  c.backward_in_place = {{"dx", "dy"}};
+  c.is_large = is_large;
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> norm_cases() {
@@ -103,19 +119,7 @@ std::vector<OpCase> norm_cases() {
 std::vector<OpCase> softmax_cases() {
   std::vector<OpCase> cases;
   const auto add = [&](const nn::Shape& shape, double scale, double mean, bool is_large) {
-    OpCase c;
-    c.ops = {"softmax", "softmax_backward"};
-    c.name = fmt::format("{} of {} +- {}", to_text(shape), mean, scale);
-    c.inputs = {values("x", shape, 1, scale, mean)};
-    c.outputs = {overwritten("y", shape)};
-    c.forward = [](nn::Engine& engine, Tensors& t) { nn::softmax(engine, t["x"], t["y"]); };
-    c.upstream = {values("dy", shape, 2)};
-    c.gradients = {overwritten("dx", shape)};
-    c.backward = [](nn::Engine& engine, Tensors& t) { nn::softmax_backward(engine, t["y"], t["dy"], t["dx"]); };
-    c.forward_in_place = {{"y", "x"}};
-    c.backward_in_place = {{"dx", "dy"}};
-    c.is_large = is_large;
-    cases.push_back(c);
+    cases.push_back(softmax_case(shape, scale, mean, is_large));
   };
   for (const std::size_t columns : odd_sizes) {
     add({7, columns}, 1, 0, false);
@@ -132,6 +136,19 @@ std::vector<OpCase> softmax_cases() {
   add({3, 1000}, 2, 0, true);
   add({2, 8203}, 2, 0, true);
   return cases;
+}
+
+OpCase random_norm_case(Draw& draw) {
+  const double mean = draw.any_of({0.0, 3.0});
+  switch (draw.any_of({0, 1, 2, 3})) {
+    case 0: return batch_norm_case({draw.size(8, 400), draw.size(1, 200)}, mean);
+    case 1: return batch_norm_inference_case({draw.size(1, 100), draw.size(1, 300)});
+    default: return layer_norm_case({draw.size(1, 60), draw.size(3, 3000)}, draw.coin(), mean);
+  }
+}
+OpCase random_softmax_case(Draw& draw) {
+  const nn::Shape shape = {draw.size(1, 60), draw.size(8, 3000)};
+  return softmax_case(shape, draw.any_of({1.0, 2.0}), draw.any_of({0.0, -100.0}));
 }
 
 }  // namespace bitloom::test

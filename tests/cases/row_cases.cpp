@@ -57,4 +57,12 @@ std::vector<OpCase> row_cases() {
   return cases;
 }
 
+OpCase random_row_case(Draw& draw) {
+  return lookup_case({.table_rows = draw.size(1, 2000),
+                      .rows = draw.size(1, 500),
+                      .columns = draw.size(1, 200),
+                      .table = draw.any_of({Kind::parameters, Kind::values}),
+                      .accumulate = draw.coin()});
+}
+
 }  // namespace bitloom::test

@@ -267,8 +267,9 @@ std::string check_backend(const OpCase& the_case, nn::Engine& engine, DType valu
       if (const std::string problem = problem_of(outcome); !problem.empty()) return problem;
       of_one_thread = outcome;
     }
-    if (outcome.problem != "" || outcome.bytes != of_one_thread->bytes) {
-      return fmt::format("{} threads and 1 do not give the same bits", n);
+    if (!outcome.problem.empty()) return fmt::format("{} threads: {}", n, outcome.problem);
+    for (const auto& [name, bytes] : outcome.bytes) {
+      if (bytes != of_one_thread->bytes.at(name)) return fmt::format("{}: {} threads and 1 do not give the same bits", name, n);
     }
   }
   const Outcome misaligned = run(the_case, engine, values, {.is_misaligned = true});

@@ -123,4 +123,14 @@ std::vector<OpCase> optimizer_cases() {
   return cases;
 }
 
+OpCase random_loss_case(Draw& draw) {
+  const std::size_t columns = draw.size(2, 6000);
+  const std::size_t classes = columns - (draw.coin() ? draw.size(1, columns - 1) : 0);
+  return cross_entropy_case({draw.size(1, 60), columns, classes, draw.any_of({2.0, 6.0}), draw.coin()});
+}
+OpCase random_optimizer_case(Draw& draw) {
+  if (draw.coin()) return adamw_case(draw.size(1, 5000), draw.size(1, 300));
+  return sum_of_squares_case({draw.size(1, 20000), draw.size(1, 500), draw.size(1, 30)}, 1);
+}
+
 }  // namespace bitloom::test

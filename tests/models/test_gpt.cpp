@@ -9,6 +9,7 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/sampler.h"
 #include "tests/models/gpt_nets.h"
+#include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -32,7 +33,10 @@ std::vector<double> all_gradients(nn::Engine& engine, const std::vector<nn::Para
 // A net with initial weights and one pass of its task, forward and backward.
 struct Run {
   Run(const GptConfig& config, DType values, const std::string& backend, std::uint64_t logits_bytes = 1 << 27)
-      : engine({}, backend), net(config), task(net, 2, chains(config, 1), logits_bytes), parameters(nn::parameters_of(net)) {
+      : engine(test::device_of(backend), backend),
+        net(config),
+        task(net, 2, chains(config, 1), logits_bytes),
+        parameters(nn::parameters_of(net)) {
     nn::initialise(engine, parameters, values, 3);
   }
   train::Loss pass(bool backward) {
@@ -191,18 +195,29 @@ TEST_CASE("what is kept of activations takes the bits asked for", "[gpt]") {
   }
 }
 
-TEST_CASE("the cpu backend agrees with plain loops, in both types", "[gpt]") {
+TEST_CASE("loss and gradients of a GPT are those of plain loops on every backend, in every type", "[gpt][backends]") {
+  struct Type {
+    DType dtype;
+    double loss, gradients;  // limits
+  };
   for (const unsigned bits : {0U, 4U}) {
     GptConfig config = small_gpt();
     config.activation_bits = bits;
+    config.dropout = bits == 0 ? 0.2 : 0;
     Run exact(config, DType::f64, "ref");
     const double loss = exact.pass(true).sum;
     const std::vector<double> gradients = all_gradients(exact.engine, exact.parameters);
-    Run single(config, DType::f32, "cpu");
-    CHECK(single.pass(true).sum == Approx(loss).epsilon(1e-6));
-    CHECK(compare(all_gradients(single.engine, single.parameters), gradients, bits == 0 ? 1e-4 : 0.05) == "");
-    Run half(config, DType::bf16, "cpu");
-    CHECK(half.pass(true).sum == Approx(loss).epsilon(1e-3));
+    for (const std::string& backend : test::tested_backends()) {
+      for (const Type& type : {Type{DType::f32, 1e-6, 1e-4}, Type{DType::bf16, 1e-3, 0.2}, Type{DType::f16, 1e-4, 0.03}}) {
+        if (!nn::Engine(test::device_of(backend), backend).supports(type.dtype)) continue;
+        INFO(backend << ", " << dtype_name(type.dtype) << ", " << bits << " bits");
+        Run run(config, type.dtype, backend);
+        CHECK(run.pass(true).sum == Approx(loss).epsilon(type.loss));
+        // Of few bits: an element next to a boundary may fall on its other side, and its derivative is another then.
+        const double limit = bits == 0 ? type.gradients : std::max(type.gradients, 0.05);
+        CHECK(compare(all_gradients(run.engine, run.parameters), gradients, limit) == "");
+      }
+    }
   }
 }
 

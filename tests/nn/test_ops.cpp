@@ -1,5 +1,6 @@
 // Every op of nn/ops.h, from the descriptions in tests/cases: its gradients are derivatives, and all backends agree.
 #include <algorithm>
+#include <cstdlib>
 #include <regex>
 #include <set>
 
@@ -69,6 +70,19 @@ TEST_CASE("backends agree on convolutions", "[nn][backends]") { check_backends(c
 TEST_CASE("backends agree on pooling", "[nn][backends]") { check_backends(pool_cases()); }
 TEST_CASE("backends agree on losses", "[nn][backends]") { check_backends(loss_cases()); }
 TEST_CASE("backends agree on optimisers", "[nn][backends]") { check_backends(optimizer_cases()); }
+
+// BITLOOM_TEST_SEED draws others.
+TEST_CASE("backends agree on random shapes", "[nn][backends][random]") {
+  const char* text = std::getenv("BITLOOM_TEST_SEED");
+  const std::uint64_t seed = text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+  INFO("BITLOOM_TEST_SEED=" << seed);
+  for (const Part& part : all_parts()) {
+    Draw draw(seed);
+    std::vector<OpCase> cases;
+    for (int i = 0; i < 12; ++i) cases.push_back(part.random(draw));
+    check_backends(cases);
+  }
+}
 
 TEST_CASE("every function of ops.h has cases", "[nn][backends]") {
   std::set<std::string> tested;

@@ -1,7 +1,5 @@
 // Convolutions by oneDNN. Activations stay as they are, (N,Y,X,C), which costs its kernels nothing; weights are put into the
 // layout that the kernel wants at every call, because they change at every step and are small.
-#include <omp.h>
-
 #include <algorithm>
 #include <exception>
 
@@ -27,19 +25,7 @@ struct Problem {
 
   CacheKey key() const {
     const auto types = std::uint64_t{has_bias} | static_cast<std::uint64_t>(dtype) << 1U;
-    const auto threads = static_cast<std::uint64_t>(omp_get_max_threads());
-    return {static_cast<std::uint64_t>(operation),
-            types,
-            x[0],
-            x[1],
-            x[2],
-            x[3],
-            w[0],
-            w[2],
-            w[3],
-            conv.stride,
-            conv.padding,
-            threads};
+    return {static_cast<std::uint64_t>(operation), types, x[0], x[1], x[2], x[3], w[0], w[2], w[3], conv.stride, conv.padding};
   }
 };
 
@@ -56,14 +42,18 @@ Desc weights(const Shape& oiyx, DType dtype, Tag tag) {
           tag};
 }
 
-// oneDNN adds up the gradients of weights by threads, so that they depend on their number, as other convolutions do where it
-// may not divide them. There, images are put into groups that depend on shapes alone, and one thread works on a group; the
-// groups' gradients are added in order. A group has as many pixels as make its work much longer than that addition.
-std::size_t images_per_group(const Shape& x, const Shape& y) {
+// oneDNN adds up the gradients of weights by threads, so that they depend on their number; and which kernel it takes for other
+// convolutions depends on that number for some shapes, also with AVX-512 (16 maps by 16 x 4 x 1 with a stride of 3). So images
+// are put into groups that depend on shapes alone, and one thread works on a group; the groups' gradients are added in order. A
+// group has as many pixels as make its work much longer than that addition. With two threads this is as fast as oneDNN's own
+// division or faster.
+std::size_t images_per_group(const Problem& problem) {
   constexpr std::size_t pixels = 256;
-  constexpr std::size_t most_groups = 32;  // of which each has memory for a gradient
-  const std::size_t for_pixels = (pixels + y[1] * y[2] - 1) / (y[1] * y[2]);
-  return std::clamp((x[0] + most_groups - 1) / most_groups, std::min(for_pixels, x[0]), x[0]);
+  // Of gradients of weights each group has its own memory.
+  const std::size_t most_groups = problem.operation == Operation::convolution_weights ? 32 : 256;
+  const std::size_t images = problem.x[0];
+  const std::size_t for_pixels = (pixels + problem.y[1] * problem.y[2] - 1) / (problem.y[1] * problem.y[2]);
+  return std::clamp((images + most_groups - 1) / most_groups, std::min(for_pixels, images), images);
 }
 
 // Of so many of the images.
@@ -124,7 +114,7 @@ using Build = Built (*)(const dnnl::engine&, compat::Convolution, const Desc&);
 // A call for each group of images, and how it has weights.
 Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build, Desc layout, LaidOutCall& call) {
   const OneThread one_thread;
-  const std::size_t size = images_per_group(problem.x, problem.y);
+  const std::size_t size = images_per_group(problem);
   // The last group may be smaller; it is told to use the layout of the others.
   for (const auto& [images, groups] : {std::pair(size, problem.x[0] / size), std::pair(problem.x[0] % size, std::size_t{1})}) {
     if (images == 0) continue;
@@ -142,14 +132,7 @@ LaidOutCall build_reading_weights(const OneDnn& onednn, const Problem& problem) 
   const Desc any = weights(problem.w, problem.dtype, Tag::any);
   const Desc plain = weights(problem.w, problem.dtype, Tag::oihw);
   LaidOutCall call;
-  Desc layout;
-  if (onednn.may_divide()) {
-    const Built built = build(onednn.engine(), convolution(problem, problem.x[0]), any);
-    layout = built.weights;
-    call.main = std::make_unique<Call>(onednn.engine(), built.primitive, built.scratchpad, built.arguments);
-  } else {
-    layout = add_groups(onednn.engine(), problem, build, any, call);
-  }
+  const Desc layout = add_groups(onednn.engine(), problem, build, any, call);
   call.bytes = layout.get_size();
   if (layout != plain) call.reorder = make_reorder(onednn.engine(), plain, layout);
   return call;
@@ -167,7 +150,7 @@ LaidOutCall build_adding_weights(const OneDnn& onednn, const Problem& problem) {
 struct Images {
   Images(const Problem& problem, const void* x_images, const void* y_images)
       : x(static_cast<const std::byte*>(x_images)), y(static_cast<const std::byte*>(y_images)) {
-    const std::size_t bytes = images_per_group(problem.x, problem.y) * dtype_size(problem.dtype);
+    const std::size_t bytes = images_per_group(problem) * dtype_size(problem.dtype);
     x_bytes = bytes * problem.x.with(0, 1).size();
     y_bytes = bytes * problem.y.with(0, 1).size();
   }
@@ -181,7 +164,6 @@ struct Images {
 // Runs all calls, whose pointers are pointers(group).
 template <typename Pointers>
 void run_all(OneDnn& onednn, LaidOutCall& call, const Pointers& pointers) {
-  if (call.main != nullptr) return onednn.run(*call.main, pointers(0));
   onednn.for_blocks(call.groups.size(), call,
                     [&](std::size_t group, std::size_t, void* scratch) { call.groups[group]->run(scratch, pointers(group)); });
 }

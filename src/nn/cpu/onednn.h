@@ -94,7 +94,7 @@ class OneDnn {
   // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted
   // to f32 then.
   bool has_bf16() const { return has_bf16_; }
-  // Whether oneDNN may divide products and forward convolutions among threads. Its kernels without AVX-512 have last bits that
+  // Whether oneDNN may divide products among threads. Its kernels without AVX-512 have last bits that
   // depend on the number of threads.
   bool may_divide() const { return may_divide_; }
 
