@@ -1,5 +1,5 @@
-// The ops of the float engine on the shapes of GPT-2's smallest model (Radford et al. 2019: width 768, 12 heads, 50257 tokens)
-// with 4 sequences of 256 tokens, and on those of a small convnet. bench/ops_torch.py has the same in PyTorch.
+// The ops of the float engine on the shapes of GPT-2's smallest model (Radford et al. 2019: width 768, 12 heads, 50257 tokens),
+// and on those of a small convnet. bench/ops_torch.py has the same in PyTorch.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,11 @@ std::vector<OpWorkload> element_workloads();
 std::vector<OpWorkload> row_workloads();
 std::vector<OpWorkload> image_workloads();
 
+// How much is computed on at once: what occupies a few cores. Set before the workloads are made.
+inline std::size_t images = 16;  // of the convnet
 namespace gpt2 {
-inline constexpr std::size_t sequences = 4, tokens = 256, rows = sequences * tokens;
+inline std::size_t sequences = 4, tokens = 256;
+inline std::size_t rows() { return sequences * tokens; }
 inline constexpr std::size_t width = 768, heads = 12, head_size = width / heads, hidden = 4 * width;
 inline constexpr std::size_t vocabulary = 50257, columns = 50304;  // of logits: a multiple of 64
 }  // namespace gpt2

@@ -20,7 +20,7 @@ enum class Fused { bias, bias_and_gelu };
 // y (R,O) = x (R,I) w (I,O) + bias.
 OpWorkload forward(std::size_t inputs, std::size_t outputs, Fused fused) {
   const auto make = [=](nn::Engine& engine, DType dtype, Extent extent) -> OpRun {
-    const Tensor x = numbers(engine, dtype, {rows_of(extent, rows), inputs}, 1);
+    const Tensor x = numbers(engine, dtype, {rows_of(extent, rows()), inputs}, 1);
     const Tensor w = numbers(engine, dtype, {inputs, outputs}, 2, deviation_of(inputs));
     nn::MatmulOptions options;
     options.bias = numbers(engine, DType::f32, {outputs}, 3);
@@ -29,27 +29,27 @@ OpWorkload forward(std::size_t inputs, std::size_t outputs, Fused fused) {
     return {[=, &engine]() mutable { matmul(engine, x, w, y, options); }, {y}};
   };
   const char* what = fused == Fused::bias ? "forward" : "forward, GELU";
-  return {fmt::format("{}->{} {}", inputs, outputs, what), 2.0 * rows * inputs * outputs, 0, 0, make};
+  return {fmt::format("{}->{} {}", inputs, outputs, what), 2.0 * rows() * inputs * outputs, 0, 0, make};
 }
 
 // dx (R,I) = dy (R,O) w^T.
 OpWorkload data(std::size_t inputs, std::size_t outputs) {
   const auto make = [=](nn::Engine& engine, DType dtype, Extent extent) -> OpRun {
-    const Tensor dy = numbers(engine, dtype, {rows_of(extent, rows), outputs}, 1);
+    const Tensor dy = numbers(engine, dtype, {rows_of(extent, rows()), outputs}, 1);
     const Tensor w = numbers(engine, dtype, {inputs, outputs}, 2, deviation_of(outputs));
     nn::MatmulOptions options;
     options.transpose_b = true;
     Tensor dx = blank(engine, dtype, {dy.shape()[0], inputs});
     return {[=, &engine]() mutable { matmul(engine, dy, w, dx, options); }, {dx}};
   };
-  return {fmt::format("{}->{} data", inputs, outputs), 2.0 * rows * inputs * outputs, 0, 0, make};
+  return {fmt::format("{}->{} data", inputs, outputs), 2.0 * rows() * inputs * outputs, 0, 0, make};
 }
 
 // dw (I,O) += x^T (I,R) dy (R,O); of the slice the first inputs.
 OpRun make_weights(nn::Engine& engine, DType dtype, Extent extent, std::size_t inputs, std::size_t outputs) {
   const std::size_t here = rows_of(extent, inputs);
-  const Tensor x = numbers(engine, dtype, {rows, here}, 1, deviation_of(rows), inputs);
-  const Tensor dy = numbers(engine, dtype, {rows, outputs}, 2);
+  const Tensor x = numbers(engine, dtype, {rows(), here}, 1, deviation_of(rows()), inputs);
+  const Tensor dy = numbers(engine, dtype, {rows(), outputs}, 2);
   nn::MatmulOptions options;
   options.transpose_a = options.accumulate = true;
   Tensor dw = constant(engine, DType::f32, {here, outputs}, 0);
@@ -60,12 +60,12 @@ OpWorkload weights(std::size_t inputs, std::size_t outputs) {
   const auto make = [=](nn::Engine& engine, DType dtype, Extent extent) {
     return make_weights(engine, dtype, extent, inputs, outputs);
   };
-  return {fmt::format("{}->{} weights", inputs, outputs), 2.0 * rows * inputs * outputs, 0, 0, make};
+  return {fmt::format("{}->{} weights", inputs, outputs), 2.0 * rows() * inputs * outputs, 0, 0, make};
 }
 
 // The head shares the table of tokens (V,C): logits (R,V) = x (R,C) table^T.
 OpRun logits_forward(nn::Engine& engine, DType dtype, Extent extent) {
-  const Tensor x = numbers(engine, dtype, {rows_of(extent, rows), gpt2::width}, 1);
+  const Tensor x = numbers(engine, dtype, {rows_of(extent, rows()), gpt2::width}, 1);
   const Tensor table = numbers(engine, dtype, {gpt2::columns, gpt2::width}, 2, deviation_of(gpt2::width));
   nn::MatmulOptions options;
   options.transpose_b = true;
@@ -74,7 +74,7 @@ OpRun logits_forward(nn::Engine& engine, DType dtype, Extent extent) {
 }
 
 OpRun logits_data(nn::Engine& engine, DType dtype, Extent extent) {
-  const Tensor dlogits = numbers(engine, dtype, {rows_of(extent, rows), gpt2::columns}, 1);
+  const Tensor dlogits = numbers(engine, dtype, {rows_of(extent, rows()), gpt2::columns}, 1);
   const Tensor table = numbers(engine, dtype, {gpt2::columns, gpt2::width}, 2, deviation_of(gpt2::columns));
   Tensor dx = blank(engine, dtype, {dlogits.shape()[0], gpt2::width});
   return {[=, &engine]() mutable { matmul(engine, dlogits, table, dx); }, {dx}};
@@ -135,7 +135,7 @@ std::vector<OpWorkload> matrix_workloads() {
     all.push_back(weights(layer.inputs, layer.outputs));
   }
   all.push_back(forward(width, gpt2::hidden, Fused::bias_and_gelu));
-  constexpr double flops = 2.0 * rows * width * gpt2::columns;
+  const double flops = 2.0 * rows() * width * gpt2::columns;
   all.push_back({"logits forward", flops, 0, 0, logits_forward});
   all.push_back({"logits data", flops, 0, 0, logits_data});
   all.push_back({"logits weights", flops, 0, 0, logits_weights});

@@ -1,7 +1,9 @@
-// bitloom_bench_ops [--dtype f32|bf16] [--rounds N] [--threads N] [--op PART] [--cpu-time] [--serve]: every op of the float
-// engine's backend "cpu" on the shapes of op_workloads.h, checked against "ref", then timed as a share of its bound, which
-// takes turns with it: oneDNN's product of square matrices, or copying as many bytes. PART: of the op's name. --cpu-time counts
-// the time on a processor, for one thread on a machine that has other work. The last line is JSON.
+// bitloom_bench_ops [--device cpu|cuda:N] [--dtype f32|bf16] [--rounds N] [--threads N] [--op PART] [--sequences N] [--tokens
+// N]
+// [--images N] [--cpu-time] [--serve]: every op of the float engine on the shapes of op_workloads.h, checked against "ref",
+// then timed as a share of its bound, which takes turns with it: a product of square matrices, or copying as many bytes
+// (op_bounds.h). PART: of the op's name. --cpu-time counts the time on a processor, for one thread on a machine that has other
+// work. The last line is JSON.
 //
 // --serve: bench/ops_peers.py asks for slots of time, so that PyTorch can have the ones between. Lines in, lines of JSON out:
 //   list          [name of every op]
@@ -10,17 +12,18 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
-#include "bench/onednn_matmul.h"
+#include "bench/op_bounds.h"
 #include "bench/op_workloads.h"
 #include "bench/timing.h"
 #include "core/error.h"
+#include "nn/device.h"
 #include "tests/support/compare.h"
 
 namespace bitloom::bench {
@@ -38,31 +41,6 @@ std::vector<OpWorkload> all_workloads() {
   }
   return all;
 }
-
-// Copying in the way of bandwidth tests: a contiguous share per thread.
-class Copy {
- public:
-  // bytes: read and written together.
-  void run(double bytes) {
-    const auto size = static_cast<std::size_t>(bytes / 2);
-    if (from_.size() < size) {
-      from_ = Buffer<std::byte>(size);
-      to_ = Buffer<std::byte>(size);
-      std::memset(from_.data(), 1, size);
-      std::memset(to_.data(), 2, size);
-    }
-    const auto threads = static_cast<std::size_t>(omp_get_max_threads());
-    const std::size_t share = (size / threads + 63) / 64 * 64;
-#pragma omp parallel for schedule(static)
-    for (std::size_t thread = 0; thread < threads; ++thread) {
-      const std::size_t first = std::min(thread * share, size);
-      std::memcpy(to_.data() + first, from_.data() + first, std::min(share, size - first));
-    }
-  }
-
- private:
-  Buffer<std::byte> from_{0}, to_{0};
-};
 
 std::vector<float> floats_of(nn::Engine& engine, const Tensor& tensor) {
   if (tensor.dtype() == DType::f32) return engine.to_host<float>(tensor);
@@ -92,7 +70,10 @@ std::string compare_results(nn::Engine& engine, const OpRun& ours, nn::Engine& r
 
 class Bench {
  public:
-  explicit Bench(double (*now)()) : now_(now) {}
+  Bench(nn::Device device, double (*now)()) : now_(now), engine_(device), bounds_(bounds_of(engine_)) {}
+
+  nn::Engine& engine() { return engine_; }
+  const Bounds& bounds() const { return *bounds_; }
 
   // "", or what is wrong with the results.
   std::string open(const OpWorkload& workload, DType dtype) {
@@ -107,30 +88,40 @@ class Bench {
     return compare_results(engine_, *run_, reference, expected, dtype);
   }
 
-  double ours() const { return fastest(slot, run_->pass, now_); }
+  double ours() { return time(run_->pass); }
   double bound() {
-    if (workload_->flops > 0) {
-      std::optional<OnednnMatmul>& matmul = dtype_ == DType::f32 ? f32_matmul_ : bf16_matmul_;
-      if (!matmul) matmul.emplace(dtype_);
-      return workload_->flops / OnednnMatmul::flops() *
-             fastest(
-                 slot, [&] { matmul->run(); }, now_);
-    }
-    return fastest(
-        slot, [&] { copy_.run(workload_->bytes(dtype_)); }, now_);
+    if (workload_->flops > 0) return workload_->flops / bounds_->flops(dtype_) * time([&] { bounds_->multiply(dtype_); });
+    return time([&] { bounds_->copy(workload_->bytes(dtype_)); });
   }
 
  private:
+  // Seconds of a pass. On a GPU as many are asked for at once as take milliseconds, so that starting them and waiting for them
+  // does not count.
+  double time(const std::function<void()>& pass) {
+    if (engine_.device() == nn::Device{}) return fastest(slot, pass, now_);
+    const auto several = [&](std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) pass();
+      engine_.synchronize();
+    };
+    several(1);
+    const double alone = fastest(
+        0, [&] { several(1); }, now_);
+    constexpr double long_enough = 0.005;
+    const auto count = static_cast<std::size_t>(std::clamp(long_enough / alone, 1.0, 500.0));
+    return fastest(
+               slot, [&] { several(count); }, now_) /
+           static_cast<double>(count);
+  }
+
   double (*now_)();
-  nn::Engine engine_{{}, "cpu"};
+  nn::Engine engine_;
+  std::unique_ptr<Bounds> bounds_;
   const OpWorkload* workload_ = nullptr;
   DType dtype_ = DType::f32;
   std::optional<OpRun> run_;
-  std::optional<OnednnMatmul> f32_matmul_, bf16_matmul_;
-  Copy copy_;
 };
 
-bool has_bf16() { return cpu_has("avx512_bf16") || cpu_has("amx_bf16") || cpu_has("bf16"); }
+bool cpu_has_bf16() { return cpu_has("avx512_bf16") || cpu_has("amx_bf16") || cpu_has("bf16"); }
 
 DType parse_dtype(const std::string& text) {
   if (text == "f32") return DType::f32;
@@ -139,6 +130,7 @@ DType parse_dtype(const std::string& text) {
 }
 
 struct Options {
+  nn::Device device;
   std::vector<DType> dtypes;
   std::size_t rounds = 5;
   std::string op;
@@ -164,6 +156,15 @@ Options parse(int argc, char** argv) {
       options.dtypes.push_back(parse_dtype(value));
     } else if (name == "--rounds") {
       options.rounds = parse_count(value, name);
+    } else if (name == "--device") {
+      options.device = nn::parse_device(name, value);
+      nn::check_device(options.device);
+    } else if (name == "--sequences") {
+      gpt2::sequences = parse_count(value, name);
+    } else if (name == "--tokens") {
+      gpt2::tokens = parse_count(value, name);
+    } else if (name == "--images") {
+      images = parse_count(value, name);
     } else if (name == "--threads") {
       omp_set_num_threads(static_cast<int>(parse_count(value, name)));
     } else if (name == "--op") {
@@ -177,17 +178,35 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-Json about() { return {{"cpu", cpu_name()}, {"threads", omp_get_max_threads()}, {"bf16", has_bf16()}}; }
+bool multiplies_bf16(nn::Device device) { return device != nn::Device{} || cpu_has_bf16(); }
 
-void serve(const std::vector<OpWorkload>& workloads, double (*now)()) {
-  Bench bench(now);
+// What it runs on.
+std::string title(nn::Device device) {
+  if (device != nn::Device{}) return nn::describe_gpu(device.index).name;
+  return fmt::format("{}; {} threads", cpu_name(), omp_get_max_threads());
+}
+
+Json about(nn::Device device) {
+  Json json = {{"sequences", gpt2::sequences}, {"tokens", gpt2::tokens}, {"images", images}};
+  json["bf16"] = multiplies_bf16(device);
+  if (device != nn::Device{}) {
+    json["gpu"] = nn::describe_gpu(device.index).name;
+  } else {
+    json["cpu"] = cpu_name();
+    json["threads"] = omp_get_max_threads();
+  }
+  return json;
+}
+
+void serve(const std::vector<OpWorkload>& workloads, const Options& options) {
+  Bench bench(options.device, options.now);
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string command;
     words >> command;
     Json reply;
     if (command == "list") {
-      reply = about();
+      reply = about(options.device);
       for (const OpWorkload& each : workloads) {
         reply["ops"].push_back({{"name", each.name}, {"bound", each.flops > 0 ? "matmul" : "memory"}});
       }
@@ -216,19 +235,20 @@ Json measure(Bench& bench, const OpWorkload& workload, DType dtype, std::size_t 
   const auto rates = alternate(contenders, rounds);
   const double milliseconds = 1e3 / median(rates[0]);
   const double share = median_ratio(rates[0], rates[1]);
-  const char* bound = workload.flops > 0 ? "oneDNN's matmul" : "copying";
+  const char* bound = workload.flops > 0 ? bench.bounds().multiplies() : "copying";
   fmt::print("{:<28}{:<6}{:>10.3f} ms{:>7.0f}% of {}\n", workload.name, dtype_name(dtype), milliseconds, 100 * share, bound);
   return {{"op", workload.name}, {"dtype", dtype_name(dtype)}, {"milliseconds", milliseconds}, {"share_of_bound", share}};
 }
 
 void run(const Options& options) {
   const std::vector<OpWorkload> workloads = all_workloads();
-  if (options.serve) return serve(workloads, options.now);
-  fmt::print("{}; {} threads\n", cpu_name(), omp_get_max_threads());
-  Bench bench(options.now);
-  Json json = about();
+  if (options.serve) return serve(workloads, options);
+  fmt::print("{}; GPT-2's ops on {} x {} tokens, a convnet's on {} images\n", title(options.device), gpt2::sequences,
+             gpt2::tokens, images);
+  Bench bench(options.device, options.now);
+  Json json = about(options.device);
   for (const DType dtype : options.dtypes) {
-    if (dtype == DType::bf16 && !has_bf16()) {
+    if (dtype == DType::bf16 && !multiplies_bf16(options.device)) {
       fmt::print("bf16 is left out: this CPU does not multiply it\n");
       continue;
     }
