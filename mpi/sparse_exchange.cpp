@@ -27,6 +27,8 @@ constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
 constexpr double largest_multiple = 32;
 constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
+constexpr double far_too_long = 2;   // times what is wanted, from which on it moves faster:
+constexpr double jump = 0.25;        // by this power of how many times too long a message is
 constexpr double reserve = 8;        // messages that are saved up, against those to come that are too long
 constexpr double saving = 0.05;      // of a message at most, where 2 * reserve messages or more are missing
 constexpr double rms_keep = 0.7;     // of the old value, per observation
@@ -97,9 +99,11 @@ void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
 }
 
 // What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
-// with far too many (of statistics) moves it in several updates. Where other vectors than before are sent, it begins anew, and
-// what messages had too many until it was found is saved in those that follow.
-void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors) {
+// with far too many (of statistics) moves it in several updates. One without statistics that is far too long says that what
+// comes in has grown since they were sent, as gradients do where heads begin from nothing; then it moves faster. Where other
+// vectors than before are sent, it begins anew, and what messages had too many until it was found is saved in those that
+// follow.
+void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors, bool plain) {
   if (vectors != vectors_steered) {
     vectors_steered = vectors;
     multiple = first;
@@ -107,11 +111,18 @@ void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t v
   }
   saved = std::min(saved + wanted - bytes, reserve * wanted);
   const double aim = wanted * (1 - saving * std::min((reserve - saved / wanted) / (2 * reserve), 1.0));
-  owed += (bytes - aim) / aim;
-  const double now = std::clamp(owed, -1.0, 1.0);
-  owed -= now;
-  multiple = std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(steering * now))), least_multiple,
-                        largest_multiple);
+  double growth = 0;  // of the threshold's logarithm
+  if (plain && bytes > far_too_long * aim) {
+    growth = jump * static_cast<double>(log_fixed(static_cast<float>(bytes / aim)));
+    owed = 0;
+  } else {
+    owed += (bytes - aim) / aim;
+    const double now = std::clamp(owed, -1.0, 1.0);
+    owed -= now;
+    growth = steering * now;
+  }
+  multiple =
+      std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(growth))), least_multiple, largest_multiple);
 }
 
 // Before anything is sent: what messages would have of elements above a threshold follows from how many are how large, as the
@@ -318,7 +329,7 @@ std::optional<Bundle> SparseExchange::gather() {
   }
   if (options_.has_budget()) {
     const double wanted = budget(elements_in(*merged));
-    up_.steer(static_cast<double>(merged->worker_bytes) / each, wanted, vectors_in(*merged));
+    up_.steer(static_cast<double>(merged->worker_bytes) / each, wanted, vectors_in(*merged), !with_statistics_);
     const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * widths;
     if (with_statistics_ && merged->totals.size() == end) {
       up_.begin_with(std::span(merged->totals).last(feedback_.size() * widths), feedback_, wanted, each);
@@ -366,7 +377,7 @@ void SparseExchange::spread(Bundle answer) {
   ++counts_.answers;
   counts_.answer_bytes += bytes.size();
   if (options_.has_budget()) {
-    down_.steer(static_cast<double>(bytes.size()), budget(elements_in(answer)), vectors_in(answer));
+    down_.steer(static_cast<double>(bytes.size()), budget(elements_in(answer)), vectors_in(answer), !with_statistics_);
   }
   counts_.encode += seconds_since(start);
   tree_.spread(std::move(bytes));

@@ -161,7 +161,8 @@ class SparseExchange {
     std::size_t vectors_steered = 0;  // how many feedback vectors messages had
     std::vector<double> rms;          // of what comes in at an update; 0: not known yet
     void observe(std::size_t v, double rms_now);
-    void steer(double bytes, double wanted, std::size_t vectors);
+    // plain: the message has no statistics.
+    void steer(double bytes, double wanted, std::size_t vectors, bool plain);
     void begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& vectors, double wanted,
                     double workers);
   };

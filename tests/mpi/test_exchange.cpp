@@ -318,6 +318,37 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
   }
 }
 
+TEST_CASE("messages that are far too long since gradients have grown are shortened within a few updates", "[exchange]") {
+  constexpr std::size_t size = 20000;
+  constexpr double wanted = 500;
+  ExchangeOptions options;
+  options.bytes_per_update = static_cast<std::uint64_t>(wanted);
+  for (const Residuals residuals : {Residuals::exact, Residuals::none}) {
+    options.residuals = residuals;
+    Comm alone;
+    SparseExchange exchange(alone, options, 1, 0, 1, {{size, true, 1}}, {});
+    // Root mean squares are seen in the first updates; then gradients are three times as large.
+    constexpr std::uint64_t calm = 60;
+    std::vector<std::uint64_t> after;
+    for (std::uint64_t n = 0; n < calm + 40; ++n) {
+      exchange.begin(n, n < 4);
+      exchange.begin_worker(0);
+      const std::vector<std::int64_t> a = drawn(n, 0, 0, size, n < calm ? 100 : 300);
+      exchange.add(0, std::vector<std::int32_t>(a.begin(), a.end()));
+      exchange.end_worker();
+      Bundle merged = *exchange.gather();
+      merged.vectors[0] = exchange.limit(0, merged.vectors[0]);
+      exchange.spread(std::move(merged));
+      exchange.next_answer(n);
+      const std::uint64_t bytes = exchange.take_counts().worker_bytes;
+      if (n >= calm) after.push_back(bytes);
+    }
+    CAPTURE(options.keeps(), after);
+    CHECK(static_cast<double>(after.front()) > 4 * wanted);
+    CHECK(static_cast<double>(*std::max_element(after.begin() + 12, after.end())) < 2 * wanted);
+  }
+}
+
 TEST_CASE("what messages had too many at the start is saved in those that follow", "[exchange]") {
   constexpr std::uint64_t updates = 1500;
   constexpr std::uint64_t loud = 2;  // whose answers have all elements, whatever the thresholds are
