@@ -238,9 +238,10 @@ std::size_t Stage::position(const std::string& layer) const {
   return static_cast<std::size_t>(found - spec_.train.begin());
 }
 
-double Stage::rate(std::size_t step) const {
-  return cosine_decay(static_cast<double>(step) / static_cast<double>(std::max<std::size_t>(total_steps(), 1)),
-                      options_.final_rate);
+double Stage::rate(std::size_t step) const { return cosine_decay(progress(step), options_.final_rate); }
+
+double Stage::progress(std::size_t step) const {
+  return static_cast<double>(step) / static_cast<double>(std::max<std::size_t>(total_steps(), 1));
 }
 
 void Stage::choose_images() {

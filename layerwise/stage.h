@@ -173,6 +173,8 @@ class Stage {
   std::size_t images_in_totals() const { return static_cast<std::size_t>(totals_.back()); }
   void report_sums(std::size_t observed);
   double rate(std::size_t step) const;
+  double progress(std::size_t step) const;  // 0 at the start of the stage, 1 at its end
+  double message_length() const;            // of this step's sparse messages, in mean lengths
   double head_rate(std::size_t step) const;
 
   // With sparse messages: stage_exchange.cpp.

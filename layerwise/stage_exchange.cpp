@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "layerwise/stage.h"
+#include "optim/schedule.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -112,6 +113,12 @@ std::size_t Stage::steps_unseen(std::size_t step) const {
   return std::min(before + options_.exchange.staleness, before + after);
 }
 
+// Messages are as long as learning is fast: most weights flip at the start of a stage.
+double Stage::message_length() const {
+  const double last = options_.exchange.last_messages;
+  return last + 2 * (1 - last) * cosine_decay(progress(step_), 0);
+}
+
 // A step by sparse messages.
 void Stage::step_sparse() {
   if (exchange_->is_late(step_)) {
@@ -142,7 +149,7 @@ void Stage::run_workers() {
   const Clock::time_point start = Clock::now();
   const std::size_t first = exchange_->first_worker();
   const std::size_t count = exchange_->local_workers();
-  exchange_->begin(step_, statistics_due(step_));
+  exchange_->begin(step_, statistics_due(step_), message_length());
   for (std::size_t w = first; w < first + count; ++w) {
     local_begin_ = workers_.first_place(w);
     local_images_ = workers_.places(w);

@@ -164,7 +164,7 @@ std::string describe(const TrainOptions& options) {
   // Without a threshold, sparse messages give what dense sums do. The tree changes nothing.
   if (!exchange.exact()) {
     // The number is to be raised with every change of what such messages do to training.
-    json["exchange"] = {{"version", 2},
+    json["exchange"] = {{"version", 3},
                         {"value_bits", exchange.value_bits},
                         {"urgency", {options.threshold_urgency, options.head_urgency}},
                         {"residuals", static_cast<int>(exchange.residuals)},
@@ -172,7 +172,7 @@ std::string describe(const TrainOptions& options) {
     if (exchange.bytes_per_update != 0) {
       json["exchange"]["budget"] = exchange.bytes_per_update;
     } else if (exchange.compression != 0) {
-      json["exchange"]["compression"] = exchange.compression;
+      json["exchange"]["compression"] = {exchange.compression, exchange.last_messages};
     } else {
       json["exchange"]["threshold"] = exchange.threshold;
     }

@@ -29,8 +29,10 @@ namespace bitloom::layerwise {
 // The bytes of a stage's updates that a plan predicted; the run ends with an error when what is sent is not so.
 struct PlannedBytes {
   struct Sparse {
-    double bytes = 0;      // mean over an epoch
+    double bytes = 0;      // mean over updates
     double tolerance = 0;  // share of it by which it may be off
+    // It is the budget's mean over a run: an epoch has what is wanted of it (ExchangeOptions::last_messages).
+    bool follows_budget = false;
   };
   Sparse up, down;          // of a worker's message; of an answer
   std::uint64_t dense = 0;  // that a rank puts into the dense sums of an update in which weights learn: exact

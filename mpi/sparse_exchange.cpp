@@ -70,6 +70,9 @@ void check(const ExchangeOptions& options) {
   if (options.compression != 0 && options.bytes_per_update != 0) {
     fail(ErrorKind::usage, "--compression and --bytes-per-update exclude each other");
   }
+  if (!(options.last_messages >= 0 && options.last_messages <= 1)) {
+    fail(ErrorKind::usage, "--last-messages: {} mean lengths; expected 0 to 1", options.last_messages);
+  }
   if (options.statistics_every == 0) fail(ErrorKind::usage, "--statistics-every: 0; expected at least 1");
   if (options.staleness > largest_staleness) {
     fail(ErrorKind::usage, "--staleness: {} updates; expected 0 to {}", options.staleness, largest_staleness);
@@ -83,6 +86,7 @@ ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
   worker_bytes += other.worker_bytes;
   answer_bytes += other.answer_bytes;
   answers += other.answers;
+  wanted_bytes += other.wanted_bytes;
   workers += other.workers;
   worker_updates += other.worker_updates;
   entries += other.entries;
@@ -222,8 +226,9 @@ void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint6
   if (size != expected) fail(ErrorKind::internal, "exchange: {} of {} elements; expected {}", what, size, expected);
 }
 
-void SparseExchange::begin(std::uint64_t update, bool statistics) {
+void SparseExchange::begin(std::uint64_t update, bool statistics, double length) {
   update_ = update;
+  length_ = length;
   with_statistics_ = statistics;
   with_magnitudes_ = statistics && options_.has_budget() &&
                      std::find(up_thresholds_.begin(), up_thresholds_.end(), nothing_passes) != up_thresholds_.end();
@@ -328,11 +333,12 @@ std::optional<Bundle> SparseExchange::gather() {
     }
   }
   if (options_.has_budget()) {
-    const double wanted = budget(elements_in(*merged));
-    up_.steer(static_cast<double>(merged->worker_bytes) / each, wanted, vectors_in(*merged), !with_statistics_);
+    const double bytes = wanted(*merged);
+    counts_.wanted_bytes += bytes;
+    up_.steer(static_cast<double>(merged->worker_bytes) / each, bytes, vectors_in(*merged), !with_statistics_);
     const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * widths;
     if (with_statistics_ && merged->totals.size() == end) {
-      up_.begin_with(std::span(merged->totals).last(feedback_.size() * widths), feedback_, wanted, each);
+      up_.begin_with(std::span(merged->totals).last(feedback_.size() * widths), feedback_, bytes, each);
     }
   }
   counts_.encode += seconds_since(start);
@@ -377,7 +383,7 @@ void SparseExchange::spread(Bundle answer) {
   ++counts_.answers;
   counts_.answer_bytes += bytes.size();
   if (options_.has_budget()) {
-    down_.steer(static_cast<double>(bytes.size()), budget(elements_in(answer)), vectors_in(answer), !with_statistics_);
+    down_.steer(static_cast<double>(bytes.size()), wanted(answer), vectors_in(answer), !with_statistics_);
   }
   counts_.encode += seconds_since(start);
   tree_.spread(std::move(bytes));
@@ -411,6 +417,11 @@ std::uint64_t SparseExchange::elements_in(const Bundle& bundle) const {
   std::uint64_t elements = 0;
   for (std::size_t v = 0; v < feedback_.size(); ++v) elements += bundle.vectors[v].size;
   return elements;
+}
+
+double SparseExchange::wanted(const Bundle& bundle) const {
+  const double bytes = budget(elements_in(bundle));
+  return options_.compression == 0 ? bytes : std::max(length_ * bytes, static_cast<double>(least_budget));
 }
 
 double SparseExchange::budget(std::uint64_t elements) const {

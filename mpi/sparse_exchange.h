@@ -41,6 +41,9 @@ struct ExchangeOptions {
   // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
   std::uint64_t bytes_per_update = 0;
   double compression = 0;
+  // With a ratio, how long the last messages of a run are, of their mean length; the first have 2 minus that. Who begins
+  // updates says where between them these are. 1: all alike.
+  double last_messages = 0.3;
   // How finely values are sent: 1 (sign), or as 4, 8, 16 bits are for values up to four thresholds, above which codes are
   // longer; 0: all of it.
   unsigned value_bits = 4;
@@ -67,6 +70,7 @@ struct ExchangeCounts {
   std::uint64_t worker_bytes = 0;           // at the root: of all workers' bundles, before any were merged
   std::uint64_t answer_bytes = 0;           // at the root: of its bundles
   std::uint64_t answers = 0;                // at the root: that it gave
+  double wanted_bytes = 0;                  // at the root: that a worker's messages should have had, over updates
   std::uint64_t workers = 0;                // at the root: that were in time, over updates
   std::uint64_t worker_updates = 0;         // bundles of this rank's workers,
   std::uint64_t entries = 0;                // elements of feedback vectors that they hold
@@ -95,14 +99,14 @@ class SparseExchange {
 
   // Not while an update is under way.
   void set_merger(std::unique_ptr<Merger> merger) { merger_ = std::move(merger); }
-  // Bytes of a worker's message, and of the answer, that thresholds follow from, while bundles have `elements` elements of
-  // feedback vectors; 0 without a budget.
+  // Bytes of a worker's message, and of the answer, that thresholds follow from, on average over a run, while bundles have
+  // `elements` elements of feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
   // What a worker keeps takes so many bytes of memory, its statistics included.
   std::size_t residual_bytes() const;
 
-  // Starts an update. statistics: whether it carries them.
-  void begin(std::uint64_t update, bool statistics);
+  // Starts an update. statistics: whether it carries them. length: with a ratio, of its messages, in mean lengths.
+  void begin(std::uint64_t update, bool statistics, double length = 1);
   void begin_worker(std::size_t worker);
   // What the worker computed: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
   void add(std::size_t v, std::span<const std::int32_t> fresh);
@@ -169,6 +173,7 @@ class SparseExchange {
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   std::size_t vectors_in(const Bundle& bundle) const;
   std::uint64_t elements_in(const Bundle& bundle) const;
+  double wanted(const Bundle& bundle) const;  // bytes, of this update
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept);
   std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
@@ -197,6 +202,7 @@ class SparseExchange {
   // Of the update under way.
   std::uint64_t update_ = 0;
   bool with_statistics_ = false;
+  double length_ = 1;
   bool with_magnitudes_ = false;  // they are counted; sent if a vector is there that was not before
   std::size_t worker_ = 0;        // counted from first_
   Bundle current_;

@@ -168,7 +168,7 @@ Json to_json(const plan::Timeline& timeline) {
 Json expected_bytes(const plan::VirtualResult& run) {
   const auto expected = [&](double measured) {
     const bool follows = std::abs(measured - run.budget) < 0.5 * run.budget;
-    return Json{{"bytes", follows ? run.budget : measured}, {"tolerance", follows ? 0.15 : 0.5}};
+    return Json{{"bytes", follows ? run.budget : measured}, {"tolerance", follows ? 0.15 : 0.5}, {"follows_budget", follows}};
   };
   return {{"up", expected(run.worker_bytes)}, {"down", expected(run.answer_bytes)}, {"dense", run.dense_bytes}};
 }

@@ -148,6 +148,10 @@ void declare_exchange(Options& options, TrainSettings& settings) {
                 "sparse: instead of --threshold: what a worker sends and what it gets in an update, on average; 0: not");
   options.number("compression", exchange.compression, 0, 1e6,
                  "sparse: likewise, as so many times fewer bytes than f32 gradients of what a stage trains, 300 say; 0: not");
+  options.number(
+      "last-messages", exchange.last_messages, 0, 1,
+      "sparse, with --compression: how long a stage's last messages are, in mean lengths; the first have 2 minus that, "
+      "for most weights flip at the start; 1: all alike");
   declare_reals(options, settings.run.train, "Exchange between workers");
   options.choice(
       "value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
@@ -210,7 +214,7 @@ std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std:
     for (const nlohmann::json& stage : json.at("stages")) {
       const nlohmann::json& bytes = stage.at("expected_bytes");
       const auto sparse = [&](const char* way) -> layerwise::PlannedBytes::Sparse {
-        return {bytes.at(way).at("bytes"), bytes.at(way).at("tolerance")};
+        return {bytes.at(way).at("bytes"), bytes.at(way).at("tolerance"), bytes.at(way).at("follows_budget")};
       };
       planned[stage.at("stage")] = {sparse("up"), sparse("down"), bytes.at("dense")};
     }

@@ -174,6 +174,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   layerwise::TrainOptions training = layerwise::for_stage(options.train, spec);
   const std::size_t workers = training.workers;
   training.warmup_steps = std::min(training.warmup_steps, options.updates / 5);
+  training.exchange.last_messages = 1;  // these few updates stand for all
   const std::size_t every = training.exchange.exact() ? 1 : training.exchange.statistics_every;
   VirtualResult result;
   result.images = training.batch;

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/metrics.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -63,6 +64,40 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   const Outcome none = run_program(folder.path(), with(command(train, sparse), with(held, {"none"})));
   CHECK(none.code == 2);
   CHECK(has(none.err, "is not what `bitloom plan --json` writes"));
+}
+
+TEST_CASE("messages by a ratio are longer at the start of a stage, and as long as planned on average", "[plan]") {
+  const TempDir folder;
+  const Args run = with(sparse, {"--net", "tiny", "--data", "synth", "--set", "layer1.width=64", "--max-train", "1500",
+                                 "--epochs", "3", "--validation", "40", "--warmup-steps", "0", "--compression", "40"});
+  const Outcome plan = run_program(folder.path(), with(with({"plan"}, run), {"--updates", "30", "--json", "plan.json"}));
+  INFO(plan.out << plan.err);
+  REQUIRE(plan.code == 0);
+  const auto epochs_of = [&](const Args& more) {
+    const Outcome outcome = run_program(
+        folder.path(),
+        with(with({"train", "binary"}, run), with({"--cache", "none", "--max-test", "100", "--plan", "plan.json"}, more)));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+    std::vector<nlohmann::json> epochs;
+    for (const nlohmann::json& line : read_metrics(folder / more.back() / "metrics.jsonl")) {
+      if (line["event"] == "epoch" && line["stage"] == "layer1") epochs.push_back(line["exchange"]);
+    }
+    REQUIRE(epochs.size() == 3);
+    return epochs;
+  };
+  const auto wanted = [](const nlohmann::json& epoch) {
+    return epoch["bytes_wanted"].get<double>() / epoch["bytes_wanted_mean"].get<double>();
+  };
+  const std::vector<nlohmann::json> falling = epochs_of({"--out", "falling"});
+  // 0.3 + 0.7 (1 + cos), of thirds of half a turn.
+  CHECK(wanted(falling.front()) == Approx(1.58).epsilon(0.02));
+  CHECK(wanted(falling.back()) == Approx(0.42).epsilon(0.02));
+  CHECK(falling[0]["bytes_per_worker_update"].get<double>() > 1.5 * falling[2]["bytes_per_worker_update"].get<double>());
+  double sum = 0;
+  for (const nlohmann::json& epoch : falling) sum += wanted(epoch);
+  CHECK(sum / 3 == Approx(1).epsilon(0.01));
+  for (const nlohmann::json& epoch : epochs_of({"--last-messages", "1", "--out", "level"})) CHECK(wanted(epoch) == Approx(1));
 }
 
 // Seed 004, "Sparse gradients": 256 * 3 * 3 * 256 * 10 weights, 23 MB of a worker, 1.5 TB of 65,536.

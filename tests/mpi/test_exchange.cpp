@@ -43,7 +43,7 @@ class Trial {
   // What this rank's workers have to say in update n.
   void compute(std::uint64_t n) {
     const bool statistics = n % 3 == 0;
-    exchange_.begin(n, statistics);
+    exchange_.begin(n, statistics, length);
     for (std::size_t w = first_; w < last_; ++w) {
       exchange_.begin_worker(w);
       const std::vector<std::int64_t> a = drawn(n, w, 0, narrow_size, 100);
@@ -70,6 +70,8 @@ class Trial {
   Bundle update(std::uint64_t n) { return update(n, n); }
   const Bundle& merged() const { return merged_; }  // at the root
   SparseExchange& exchange() { return exchange_; }
+
+  double length = 1;  // of messages
 
  private:
   std::size_t first_, last_;
@@ -315,7 +317,36 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
     }
     CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(wanted).epsilon(0.05));
     CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(wanted).epsilon(0.05));
+    CHECK(counts.wanted_bytes == Approx(wanted * measured));
   }
+}
+
+TEST_CASE("of a ratio messages may be longer and shorter than the mean", "[exchange]") {
+  ExchangeOptions options;
+  options.compression = 20;
+  constexpr double mean = 4 * (narrow_size + wide_size) / 20.0;
+  constexpr std::uint64_t updates = 150;
+  Trial trial(test::world(), options);
+  std::uint64_t n = 0;
+  for (const double length : {1.7, 0.6}) {
+    trial.length = length;
+    for (std::uint64_t i = 0; i < 300; ++i) trial.update(n++);
+    trial.exchange().take_counts();
+    for (std::uint64_t i = 0; i < updates; ++i) trial.update(n++);
+    const ExchangeCounts counts = trial.exchange().take_counts();
+    CAPTURE(length);
+    if (!test::world().is_root()) continue;
+    CHECK(counts.wanted_bytes == Approx(length * mean * updates));
+    CHECK(static_cast<double>(counts.worker_bytes) / updates / workers == Approx(length * mean).epsilon(0.08));
+    CHECK(static_cast<double>(counts.answer_bytes) / updates == Approx(length * mean).epsilon(0.08));
+  }
+  // A number of bytes is one for every update.
+  options.compression = 0;
+  options.bytes_per_update = 300;
+  Trial number(test::world(), options);
+  number.length = 1.7;
+  number.update(0);
+  if (test::world().is_root()) CHECK(number.exchange().take_counts().wanted_bytes == 300);
 }
 
 TEST_CASE("messages that are far too long since gradients have grown are shortened within a few updates", "[exchange]") {
@@ -493,6 +524,11 @@ TEST_CASE("options that cannot be are refused", "[exchange]") {
   options.compression = 10;
   options.bytes_per_update = 100;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--compression and --bytes-per-update exclude each other");
+  options = {};
+  for (const double last : {-0.1, 1.1, std::nan("")}) {
+    options.last_messages = last;
+    CHECK(has(message_of(ErrorKind::usage, [&] { check(options); }), "--last-messages"));
+  }
   options = {};
   for (const double compression : {-1.0, 0.5, 1e7, std::nan("")}) {
     options.compression = compression;
