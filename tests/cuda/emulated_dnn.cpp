@@ -35,6 +35,9 @@ std::size_t x_size(const Convolution& c) { return c.images * c.rows * c.columns 
 std::size_t w_size(const Convolution& c) { return c.outputs * c.kernel_rows * c.kernel_columns * c.inputs; }
 std::size_t y_size(const Convolution& c) { return c.images * c.out_rows * c.out_columns * c.outputs; }
 
+// It has none for some shapes, so that tests see the kernels that take its place.
+bool has_algorithm(const Convolution& c) { return c.outputs % 4 != 1; }
+
 // Calls visit(element of x, of w, of y) for all products.
 template <typename Visit>
 void for_each_product(const Convolution& c, Visit visit) {
@@ -64,28 +67,34 @@ struct Dnn::State {};
 Dnn::Dnn(Runtime& /*runtime*/) {}
 Dnn::~Dnn() = default;
 
-void Dnn::forward(const Convolution& c, const void* x, const void* w, void* y) {
+bool Dnn::forward(const Convolution& c, const void* x, const void* w, void* y) {
+  if (!has_algorithm(c)) return false;
   const std::vector<double> xs = load(c.number, x, x_size(c));
   const std::vector<double> ws = load(c.number, w, w_size(c));
   std::vector<double> ys(y_size(c));
   for_each_product(c, [&](std::size_t i, std::size_t j, std::size_t out) { ys[out] += xs[i] * ws[j]; });
   store(c.number, y, ys);
+  return true;
 }
 
-void Dnn::backward_data(const Convolution& c, const void* dy, const void* w, void* dx) {
+bool Dnn::backward_data(const Convolution& c, const void* dy, const void* w, void* dx) {
+  if (!has_algorithm(c)) return false;
   const std::vector<double> dys = load(c.number, dy, y_size(c));
   const std::vector<double> ws = load(c.number, w, w_size(c));
   std::vector<double> dxs(x_size(c));
   for_each_product(c, [&](std::size_t i, std::size_t j, std::size_t out) { dxs[i] += dys[out] * ws[j]; });
   store(c.number, dx, dxs);
+  return true;
 }
 
-void Dnn::backward_weights(const Convolution& c, const void* x, const void* dy, void* dw) {
+bool Dnn::backward_weights(const Convolution& c, const void* x, const void* dy, void* dw) {
+  if (!has_algorithm(c)) return false;
   const std::vector<double> xs = load(c.number, x, x_size(c));
   const std::vector<double> dys = load(c.number, dy, y_size(c));
   std::vector<double> dws(w_size(c));
   for_each_product(c, [&](std::size_t i, std::size_t j, std::size_t out) { dws[j] += xs[i] * dys[out]; });
   store(c.number, dw, dws);
+  return true;
 }
 
 }  // namespace bitloom::nn::cuda

@@ -1,4 +1,5 @@
-// Ops on images: convolutions by cuDNN, which takes weights in another layout than ours, and kernels for the rest.
+// Ops on images: convolutions by cuDNN, which takes weights in another layout than ours, and kernels for what it has not and
+// for the rest.
 #include <cstdint>
 
 #include "nn/cuda/cuda_backend.h"
@@ -63,7 +64,8 @@ void CudaBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, c
     void* y_nhwc = parts.aligned(y);
     lay_out_weights(stream(), number, w.data(), w_krsc, kernel[0], kernel[1], kernel[2] * kernel[3]);
     copy(stream(), number, x.data(), x_nhwc, x.size());
-    dnn_.forward(describe(conv, x.shape(), kernel, y.shape(), number), x_nhwc, w_krsc, y_nhwc);
+    const Convolution convolution = describe(conv, x.shape(), kernel, y.shape(), number);
+    if (!dnn_.forward(convolution, x_nhwc, w_krsc, y_nhwc)) convolve(stream(), convolution, x_nhwc, w_krsc, y_nhwc);
     copy(stream(), number, y_nhwc, y.data(), y.size());
   }
   if (!bias) return;
@@ -82,7 +84,10 @@ void CudaBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, con
   void* dx_nhwc = parts.aligned(dx);
   lay_out_weights(stream(), number, w.data(), w_krsc, kernel[0], kernel[1], kernel[2] * kernel[3]);
   copy(stream(), number, dy.data(), dy_nhwc, dy.size());
-  dnn_.backward_data(describe(conv, dx.shape(), kernel, dy.shape(), number), dy_nhwc, w_krsc, dx_nhwc);
+  const Convolution convolution = describe(conv, dx.shape(), kernel, dy.shape(), number);
+  if (!dnn_.backward_data(convolution, dy_nhwc, w_krsc, dx_nhwc)) {
+    convolve_backward_data(stream(), convolution, dy_nhwc, w_krsc, dx_nhwc);
+  }
   copy(stream(), number, dx_nhwc, dx.data(), dx.size());
 }
 
@@ -97,7 +102,10 @@ void CudaBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, c
   void* dy_nhwc = parts.aligned(dy);
   copy(stream(), number, x.data(), x_nhwc, x.size());
   copy(stream(), number, dy.data(), dy_nhwc, dy.size());
-  dnn_.backward_weights(describe(conv, x.shape(), kernel, dy.shape(), number), x_nhwc, dy_nhwc, dw_krsc);
+  const Convolution convolution = describe(conv, x.shape(), kernel, dy.shape(), number);
+  if (!dnn_.backward_weights(convolution, x_nhwc, dy_nhwc, dw_krsc)) {
+    convolve_backward_weights(stream(), convolution, x_nhwc, dy_nhwc, dw_krsc);
+  }
   add_laid_out_weights(stream(), number, dw_krsc, static_cast<float*>(dw.data()), kernel[0], kernel[1], kernel[2] * kernel[3]);
 }
 

@@ -111,6 +111,23 @@ void activate_few_bit(Stream stream, Function function, const FewBitNumbers& bou
 void activate_few_bit_backward(Stream stream, const FewBitNumbers& levels, Number number, const std::uint8_t* stash,
                                const void* dy, void* dx, std::size_t n);
 
+// --- convolution.cu ---
+
+// y (N,Y',X',O) = x (N,Y,X,I) * w (O,KY,KX,I), the layout of weights that the hardware's products take; none of the lengths is
+// 0.
+struct Convolution {
+  std::size_t images = 0, rows = 0, columns = 0, inputs = 0;
+  std::size_t outputs = 0, kernel_rows = 0, kernel_columns = 0;
+  std::size_t out_rows = 0, out_columns = 0;
+  std::size_t stride = 1, padding = 0;
+  Number number = Number::f32;
+};
+
+void convolve(Stream stream, const Convolution& c, const void* x, const void* w, void* y);
+void convolve_backward_data(Stream stream, const Convolution& c, const void* dy, const void* w, void* dx);
+// dw of type V.
+void convolve_backward_weights(Stream stream, const Convolution& c, const void* x, const void* dy, void* dw);
+
 // --- images.cu ---
 
 // y (outputs,pixels,inputs) = w (outputs,inputs,pixels), pixels those of the kernel.

@@ -17,9 +17,17 @@
 namespace bitloom::nn::cuda {
 namespace {
 
+bool is_unsupported(cudnnStatus_t status) {
+#if CUDNN_MAJOR >= 9
+  return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;  // with the reason in its last digits
+#else
+  return status == CUDNN_STATUS_NOT_SUPPORTED;
+#endif
+}
+
 void check_dnn(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  const bool is_bug = status == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_NOT_SUPPORTED;
+  const bool is_bug = status == CUDNN_STATUS_BAD_PARAM || is_unsupported(status);
   fail(is_bug ? ErrorKind::internal : ErrorKind::io, "cuDNN: {}: {}", what, cudnnGetErrorString(status));
 }
 
@@ -83,6 +91,7 @@ struct Plan {
   FilterDescriptor w;
   ConvolutionDescriptor convolution;
   int algorithm = 0;
+  bool is_possible = false;
   std::size_t workspace_bytes = 0;
 
   explicit Plan(const Convolution& c) {
@@ -163,11 +172,17 @@ template <typename Api>
 Plan make_plan(cudnnHandle_t handle, const Convolution& c) {
   Plan plan(c);
   for (const cudnnMathType_t math : math_of(c.number)) {
-    if (choose<Api>(handle, math, plan)) return plan;
+    plan.is_possible = choose<Api>(handle, math, plan);
+    if (plan.is_possible) break;
   }
-  fail(ErrorKind::internal,
-       "cuDNN has no deterministic algorithm for images ({}, {}, {}, {}), weights ({}, {}, {}, {}), stride {}, padding {}",
-       c.images, c.rows, c.columns, c.inputs, c.outputs, c.inputs, c.kernel_rows, c.kernel_columns, c.stride, c.padding);
+  return plan;
+}
+
+// What a call said: whether it was done. What the heuristics named may be refused all the same, and is not tried again.
+bool was_done(cudnnStatus_t status, Plan& plan, const char* what) {
+  if (!is_unsupported(status)) check_dnn(status, what);
+  plan.is_possible = status == CUDNN_STATUS_SUCCESS;
+  return plan.is_possible;
 }
 
 CacheKey key_of(Pass pass, const Convolution& c) {
@@ -183,7 +198,7 @@ struct Dnn::State {
   }
 
   template <typename Api>
-  const Plan& plan(Pass pass, const Convolution& c) {
+  Plan& plan(Pass pass, const Convolution& c) {
     return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle.get(), c); });
   }
 
@@ -202,30 +217,34 @@ constexpr float zero = 0;
 Dnn::Dnn(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
 Dnn::~Dnn() = default;
 
-void Dnn::forward(const Convolution& convolution, const void* x, const void* w, void* y) {
-  const Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
-  check_dnn(cudnnConvolutionForward(state_->handle.get(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
-                                    static_cast<Forward::Algorithm>(plan.algorithm),
-                                    state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.y.get(), y),
-            "a convolution");
+bool Dnn::forward(const Convolution& convolution, const void* x, const void* w, void* y) {
+  Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
+  if (!plan.is_possible) return false;
+  return was_done(
+      cudnnConvolutionForward(state_->handle.get(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
+                              static_cast<Forward::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
+                              plan.workspace_bytes, &zero, plan.y.get(), y),
+      plan, "a convolution");
 }
 
-void Dnn::backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx) {
-  const Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
-  check_dnn(
+bool Dnn::backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx) {
+  Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
+  if (!plan.is_possible) return false;
+  return was_done(
       cudnnConvolutionBackwardData(state_->handle.get(), &one, plan.w.get(), w, plan.y.get(), dy, plan.convolution.get(),
                                    static_cast<BackwardData::Algorithm>(plan.algorithm),
                                    state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.x.get(), dx),
-      "a convolution's gradient of images");
+      plan, "a convolution's gradient of images");
 }
 
-void Dnn::backward_weights(const Convolution& convolution, const void* x, const void* dy, void* dw) {
-  const Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
-  check_dnn(cudnnConvolutionBackwardFilter(state_->handle.get(), &one, plan.x.get(), x, plan.y.get(), dy,
-                                           plan.convolution.get(), static_cast<BackwardWeights::Algorithm>(plan.algorithm),
-                                           state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero,
-                                           plan.w.get(), dw),
-            "a convolution's gradient of weights");
+bool Dnn::backward_weights(const Convolution& convolution, const void* x, const void* dy, void* dw) {
+  Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
+  if (!plan.is_possible) return false;
+  return was_done(cudnnConvolutionBackwardFilter(
+                      state_->handle.get(), &one, plan.x.get(), x, plan.y.get(), dy, plan.convolution.get(),
+                      static_cast<BackwardWeights::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
+                      plan.workspace_bytes, &zero, plan.w.get(), dw),
+                  plan, "a convolution's gradient of weights");
 }
 
 }  // namespace bitloom::nn::cuda
