@@ -25,27 +25,24 @@ struct NumberCode {
   std::uint64_t bits = 0;
 };
 
-// numbers(visit) calls visit(number, how often) for all of them. The best Rice parameter is near the logarithm of their mean,
-// or, where a few large ones make up the mean and are better written in full, near the mean of their widths.
-template <typename Numbers>
-NumberCode choose_rice(const Numbers& numbers, unsigned largest_parameter) {
-  std::uint64_t count = 0;
+// The best Rice code of the numbers and of so many zeros. Its parameter is near the logarithm of their mean, or, where a few
+// large ones make up the mean and are better written in full, near the mean of their widths.
+NumberCode choose_rice(std::span<const std::uint64_t> numbers, std::uint64_t zeros, unsigned largest_parameter) {
   std::uint64_t widths = 0;
   double sum = 0;
-  numbers([&](std::uint64_t u, std::uint64_t times) {
-    count += times;
-    widths += times * static_cast<std::uint64_t>(std::bit_width(u));
-    sum += static_cast<double>(times) * static_cast<double>(u);
-  });
-  const std::uint64_t n = std::max<std::uint64_t>(count, 1);
+  for (const std::uint64_t u : numbers) {
+    widths += static_cast<std::uint64_t>(std::bit_width(u));
+    sum += static_cast<double>(u);
+  }
+  const std::uint64_t n = std::max<std::uint64_t>(numbers.size() + zeros, 1);
   const auto by_width = static_cast<unsigned>(widths / n);
   const double mean = std::min(sum / static_cast<double>(n), 0x1p62);
   const auto by_mean = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(mean)));
   NumberCode best;
   for (const unsigned middle : {by_width, by_mean}) {
     for (unsigned parameter = middle < 2 ? 0 : middle - 2; parameter <= std::min(middle + 1, largest_parameter); ++parameter) {
-      NumberCode code = {true, parameter, 0};
-      numbers([&](std::uint64_t u, std::uint64_t times) { code.bits += times * rice_bits(u, parameter); });
+      NumberCode code = {true, parameter, zeros * rice_bits(0, parameter)};
+      for (const std::uint64_t u : numbers) code.bits += rice_bits(u, parameter);
       if (!best.rice || code.bits < best.bits) best = code;
     }
     if (by_width == by_mean) break;
@@ -53,16 +50,11 @@ NumberCode choose_rice(const Numbers& numbers, unsigned largest_parameter) {
   return best;
 }
 
-template <typename Numbers>
-NumberCode choose_code(const Numbers& numbers) {
+NumberCode choose_code(std::span<const std::uint64_t> numbers, std::uint64_t zeros) {
   NumberCode fixed;
-  std::uint64_t count = 0;
-  numbers([&](std::uint64_t u, std::uint64_t times) {
-    fixed.parameter = std::max(fixed.parameter, static_cast<unsigned>(std::bit_width(u)));
-    count += times;
-  });
-  fixed.bits = count * fixed.parameter;
-  const NumberCode rice = choose_rice(numbers, largest_value_parameter);
+  for (const std::uint64_t u : numbers) fixed.parameter = std::max(fixed.parameter, static_cast<unsigned>(std::bit_width(u)));
+  fixed.bits = (numbers.size() + zeros) * fixed.parameter;
+  const NumberCode rice = choose_rice(numbers, zeros, largest_value_parameter);
   // 64 bits cannot be named as a width.
   return fixed.parameter > largest_value_parameter || rice.bits < fixed.bits ? rice : fixed;
 }
@@ -152,23 +144,18 @@ std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
   const std::size_t start = out.size();
   const std::size_t count = vector.index.size();
   const std::uint64_t step = common_divisor(vector.value);
-  const auto steps = [&](std::size_t i) { return magnitude(vector.value[i]) / step; };
-  const auto negative = [&](std::size_t i) { return vector.value[i] < 0; };
-  const auto gap = [&](std::size_t i) -> std::uint64_t {
-    return i == 0 ? vector.index[0] : vector.index[i] - vector.index[i - 1] - 1;
-  };
-  const NumberCode gaps = choose_rice(
-      [&](auto visit) {
-        for (std::size_t i = 0; i < count; ++i) visit(gap(i), std::uint64_t{1});
-      },
-      largest_gap_parameter);
-  const NumberCode sparse = choose_code([&](auto visit) {
-    for (std::size_t i = 0; i < count; ++i) visit(steps(i) - 1, std::uint64_t{1});
-  });
-  const NumberCode dense = choose_code([&](auto visit) {
-    for (std::size_t i = 0; i < count; ++i) visit(zigzag(negative(i), steps(i)), std::uint64_t{1});
-    visit(std::uint64_t{0}, vector.size - count);
-  });
+  std::vector<std::uint64_t> gap(count);
+  std::vector<std::uint64_t> steps(count);   // less 1: none is 0
+  std::vector<std::uint64_t> number(count);  // in the dense form
+  for (std::size_t i = 0; i < count; ++i) {
+    gap[i] = i == 0 ? vector.index[0] : vector.index[i] - vector.index[i - 1] - 1;
+    const std::uint64_t size = step == 1 ? magnitude(vector.value[i]) : magnitude(vector.value[i]) / step;
+    steps[i] = size - 1;
+    number[i] = zigzag(vector.value[i] < 0, size);
+  }
+  const NumberCode gaps = choose_rice(gap, 0, largest_gap_parameter);
+  const NumberCode sparse = choose_code(steps, 0);
+  const NumberCode dense = choose_code(number, vector.size - count);
   // Without any entry the dense form would have 0 bits per element, and nothing would bound what a message claims.
   const bool is_dense = count > 0 && dense.bits < gaps.bits + count + sparse.bits;
   const NumberCode& values = is_dense ? dense : sparse;
@@ -183,14 +170,14 @@ std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
     std::size_t next = 0;
     for (std::uint64_t i = 0; i < vector.size; ++i) {
       const bool here = next < count && vector.index[next] == i;
-      put(bits, values, here ? zigzag(negative(next), steps(next)) : 0);
+      put(bits, values, here ? number[next] : 0);
       next += here ? 1 : 0;
     }
   } else {
-    for (std::size_t i = 0; i < count; ++i) bits.put_rice(gap(i), gaps.parameter);
+    for (std::size_t i = 0; i < count; ++i) bits.put_rice(gap[i], gaps.parameter);
     for (std::size_t i = 0; i < count; ++i) {
-      bits.put(negative(i) ? 1 : 0, 1);
-      put(bits, values, steps(i) - 1);
+      bits.put(vector.value[i] < 0 ? 1 : 0, 1);
+      put(bits, values, steps[i]);
     }
   }
   bits.finish();
