@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/hosts"))
-from hosts import BIN, Hosts  # noqa: E402
+from hosts import AGENT, BIN, Hosts  # noqa: E402
 
 PROGRAM = BIN / "bitloom"
 WORKERS, BATCH, UPDATES, EPOCHS = 64, 128, 10, 12  # updates per epoch
@@ -55,7 +55,7 @@ def train(arguments, link, staleness):
     with Hosts(arguments.hosts, megabits, milliseconds) as hosts:
         out = hosts.folder / "run"
         process = hosts.start(
-            [PROGRAM, "launch", "--hostfile", hosts.hostfile(), "--agent", hosts.agent(), "--interface", "net0",
+            [PROGRAM, "launch", "--hostfile", hosts.hostfile(), "--agent", AGENT, "--interface", "net0",
              "--min-workers", arguments.hosts, "--", "train", "binary", *training(arguments, staleness), "--cache", "none",
              "--checkpoint-seconds", 1e6, "--watchdog-seconds", 120, "--out", out],
             stdout=open(hosts.folder / "log", "w"), stderr=subprocess.STDOUT)

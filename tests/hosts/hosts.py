@@ -1,18 +1,17 @@
 """Several hosts on one machine: network namespaces whose TAP devices a switch with a rate and a delay connects.
 
-Needs root. `python3 tests/hosts/hosts.py agent HOST COMMAND...` is what stands for ssh.
+Needs root.
 """
 
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("BITLOOM_BIN", ROOT / "build/release/bin"))
+AGENT = Path(__file__).resolve().parent / "agent"  # reaches a host as ssh would: AGENT HOST COMMAND...
 STATE = "BITLOOM_TEST_HOSTS"  # in the environment: the folder that says which hosts there are
 
 
@@ -39,7 +38,7 @@ class Hosts:
             run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "net0")
             run("ip", "-n", name, "link", "set", "net0", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
-            (self.folder / address).write_text(name)
+            (self.folder / address).write_text(name + "\n")
 
     def environment(self):
         environment = dict(os.environ)
@@ -52,13 +51,6 @@ class Hosts:
     def hostfile(self, first=1):
         path = self.folder / "hosts"
         path.write_text("".join(address + "\n" for address in self.addresses[first:]))
-        return path
-
-    def agent(self):
-        """A command that reaches a host as ssh would: AGENT HOST COMMAND..."""
-        path = self.folder / "agent"
-        path.write_text(f'#!/bin/sh\nexec python3 {Path(__file__).resolve()} agent "$@"\n')
-        path.chmod(0o755)
         return path
 
     def start(self, command, host=0, **options):
@@ -100,7 +92,7 @@ class Hosts:
 
     def revive(self, host):
         self.mend(host)
-        (self.folder / self.addresses[host]).write_text(self.names[host])
+        (self.folder / self.addresses[host]).write_text(self.names[host] + "\n")
 
     def close(self):
         for host in range(len(self.names)):
@@ -111,6 +103,7 @@ class Hosts:
                     pass
         self.switch.kill()
         self.switch.wait()
+        self.switch.stdout.close()
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
@@ -123,25 +116,3 @@ class Hosts:
 
 def cache_of(folder, address):
     return folder / f"cache-{address}"
-
-
-def agent(address, command):
-    """Runs in the namespace of the host, under its own host name and with its own folders for temporary files and caches."""
-    folder = Path(os.environ[STATE])
-    try:
-        name = (folder / address).read_text()
-    except OSError:
-        time.sleep(0.2)
-        sys.exit(f"agent: no route to {address}")
-    temporary = folder / f"tmp-{address}"
-    temporary.mkdir(exist_ok=True)
-    os.environ["TMPDIR"] = str(temporary)
-    os.environ["XDG_CACHE_HOME"] = str(cache_of(folder, address))
-    os.execvp("nsenter", ["nsenter", f"--net=/run/netns/{name}", "unshare", "-u", "sh", "-c",
-                          f'hostname "$0"; exec sh -c "$1"', f"host-{address.replace('.', '-')}", " ".join(command)])
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] != ["agent"]:
-        sys.exit("usage: hosts.py agent HOST COMMAND...")
-    agent(sys.argv[2], sys.argv[3:])
