@@ -112,13 +112,30 @@ void BundleTree::take_late(Bundle bundle) {
     return;
   }
   if (options_.late == Late::drop) return;
-  // Statistics and totals belong to updates that are over. These statistics are lost, and with them their number of images, so
-  // that means stay means.
+  // Totals belong to updates that are over.
+  Bundle statistics;
+  statistics.vectors.resize(bundle.vectors.size());
+  for (std::size_t v = feedback_; v < bundle.vectors.size(); ++v) statistics.vectors[v] = std::exchange(bundle.vectors[v], {});
+  if (has_statistics(statistics)) late_statistics_.push_back(std::move(statistics));
   bundle.update = next_;
   bundle.workers = bundle.worker_bytes = 0;
   bundle.totals.clear();
-  for (std::size_t v = feedback_; v < bundle.vectors.size(); ++v) bundle.vectors[v] = {};
   parts_[next_].bundles.push_back(std::move(bundle));
+}
+
+bool BundleTree::has_statistics(const Bundle& bundle) const {
+  return std::any_of(bundle.vectors.begin() + static_cast<std::ptrdiff_t>(std::min(feedback_, bundle.vectors.size())),
+                     bundle.vectors.end(), [](const SparseVector& vector) { return vector.size != 0; });
+}
+
+// Into an update that has some as well: how many images they are of is one of them, so that means stay means.
+void BundleTree::fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles) {
+  if (std::none_of(bundles.begin(), bundles.end(), [&](const Bundle& bundle) { return has_statistics(bundle); })) return;
+  for (Bundle& late : late_statistics_) {
+    late.update = update;
+    bundles.push_back(std::move(late));
+  }
+  late_statistics_.clear();
 }
 
 void BundleTree::take_answer(std::vector<std::byte> message) {
@@ -164,6 +181,7 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   if (waits) wait_until(complete, "exchange of gradients");
   const Stopwatch stopwatch(counts_.merge);
   next_ = update + 1;
+  fold_late_statistics(update, parts.bundles);
   Bundle merged = merge(std::move(parts.bundles));
   merged.update = update;
   parts_.erase(update);
@@ -217,6 +235,7 @@ void BundleTree::close() {
     }
   }
   finish_sends();
+  late_statistics_.clear();
 }
 
 TreeCounts BundleTree::take_counts() { return std::exchange(counts_, {}); }

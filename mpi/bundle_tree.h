@@ -3,8 +3,8 @@
 // are ahead.
 //
 // Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for so many
-// of them. What comes later is folded into the update that the root works on, or dropped: such runs depend on the time that
-// things take.
+// of them. What comes later is folded into the update that the root works on, statistics into the next that has some, or
+// dropped: such runs depend on the time that things take.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ struct TreeCounts {
 
 class BundleTree {
  public:
-  // Collective. `workers` are this rank's; comm outlives this. The first `feedback` vectors of a bundle may be folded into
-  // another update.
+  // Collective. `workers` are this rank's; comm outlives this. The first `feedback` vectors of a bundle may be folded into any
+  // other update, those behind them, statistics, into one that has them too.
   BundleTree(Comm& comm, const TreeOptions& options, std::size_t workers, std::size_t feedback);
 
   bool is_root() const { return tree_.is_root(); }
@@ -85,6 +85,8 @@ class BundleTree {
   };
   void take_in(int child, const std::vector<std::byte>& message);
   void take_late(Bundle bundle);
+  bool has_statistics(const Bundle& bundle) const;
+  void fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles);
   void take_answer(std::vector<std::byte> message);
   void send_up(Bundle bundle);
   void look();
@@ -101,6 +103,7 @@ class BundleTree {
   std::size_t feedback_;
   std::uint64_t next_ = 0;                // updates before it are closed here
   std::map<std::uint64_t, Parts> parts_;  // of updates that are not
+  std::vector<Bundle> late_statistics_;   // at the root, until an update has some
   std::deque<Bundle> answers_;            // not asked for yet
   std::size_t ended_ = 0;                 // children that have nothing more to send
   TreeCounts counts_;

@@ -178,9 +178,9 @@ void declare_exchange(Options& options, TrainSettings& settings) {
       "time that things take");
   options.number("deadline", exchange.tree.deadline_seconds, 0, 1e6,
                  "with --quorum: seconds that rank 0 waits for all workers when its own are done");
-  options.choice(
-      "late", settings.late, {"fold", "drop"},
-      "with --quorum: gradients that come too late count in the next update (fold) or never (drop); statistics never");
+  options.choice("late", settings.late, {"fold", "drop"},
+                 "with --quorum: what comes too late counts in the next update, statistics in the next that has some (fold), "
+                 "or never (drop)");
   options.transient(true);
   options.count("tree", settings.fan_in, 1, 1000000, "sparse: processes below one in the tree that merges messages");
   options.transient(false);
