@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,7 @@ class Hosts:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        time.sleep(0.1)  # else no peer hears of it, as if a link were cut
         self.cut(host)
 
     def revive(self, host):
