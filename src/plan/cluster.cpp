@@ -111,6 +111,9 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
   std::vector<double> free(hosts, 0);  // when a host can begin its next update
   std::vector<double> done(hosts);     // when it has computed, and merged what came
   std::vector<std::vector<double>> answered(staleness + 1, std::vector<double>(hosts, 0));  // by update, around
+  // When the link of a host is free again: with staleness messages of several updates are on their way. Those that go up and
+  // the answers that go down are taken to leave a host in the middle of the tree without waiting for one another.
+  std::vector<double> receiving(hosts, 0), sending_up(hosts, 0), sending_down(hosts, 0);
   std::vector<double> ends;
   double latency = 0;
   double computing = 0;
@@ -129,24 +132,27 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
     for (std::size_t host = hosts; host-- > 0;) {
       arriving.clear();
       for (std::size_t child = host * fan + 1; child < std::min(host * fan + 1 + fan, hosts); ++child) {
-        arriving.emplace_back(done[child] + cluster.link.latency, bytes[child] * byte_seconds);
+        const double begins = std::max(done[child], sending_up[child]);
+        sending_up[child] = begins + bytes[child] * byte_seconds;
+        arriving.emplace_back(begins + cluster.link.latency, bytes[child] * byte_seconds);
       }
       std::sort(arriving.begin(), arriving.end());
-      double link = 0;
+      double& link = receiving[host];
       double merging = 0;
       for (const auto& [sent, takes] : arriving) {
         link = std::max(link, sent) + takes;
         merging += takes / byte_seconds * costs.merge_per_byte;
         if (host == 0) busy += takes;
       }
-      done[host] = std::max(computed[host], link) + merging * cluster.compute_scale;
+      done[host] = std::max(computed[host], arriving.empty() ? 0 : link) + merging * cluster.compute_scale;
     }
     // Down.
     std::vector<double>& at = answered[n % (staleness + 1)];
     at[0] = done[0] + costs.choose * cluster.compute_scale;
     for (std::size_t host = 0; host < hosts; ++host) {
       // With staleness a host is computing when an answer arrives, and looks for it after each of its workers.
-      double link = at[host] + (host > 0 && staleness > 0 ? 0.5 * each : 0);
+      double& link = sending_down[host];
+      link = std::max(link, at[host] + (host > 0 && staleness > 0 ? 0.5 * each : 0));
       for (std::size_t child = host * fan + 1; child < std::min(host * fan + 1 + fan, hosts); ++child) {
         link += answer;
         at[child] = link + cluster.link.latency;

@@ -68,6 +68,12 @@ TEST_CASE("messages queue on the root's link, in both directions", "[cluster]") 
   CHECK(timeline.update > 0.1 + up);
   CHECK(timeline.update < 0.1 + up + down + 1e-6);
   CHECK(timeline.root_link_share == Approx(up / timeline.update).epsilon(1e-6));
+  // No staleness lets it carry more: messages of several updates take their turns.
+  for (const std::size_t staleness : {1, 4}) {
+    const Timeline later = run_timeline(cluster, 5, 4, staleness, costs, 1);
+    CHECK(later.update == Approx(up).epsilon(0.05));
+    CHECK(later.root_link_share == Approx(1).epsilon(0.05));
+  }
   CHECK(on_wire(10000) > 10000 * 1538.0 / 1448);
   CHECK(on_wire(10000) < 11000);
 }
