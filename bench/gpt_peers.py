@@ -19,12 +19,17 @@ import tempfile
 import time
 
 # Net -> layers, heads, width, vocabulary, sequences of a step, tokens of each, steps of a turn. The vocabulary of 50257 is
-# padded to 50304 for all alike; tokens of bytes and an end are 257, which Bitloom pads to 384 rows by itself.
+# padded to 50304 for all alike; tokens of bytes and an end are 257, which Bitloom pads to 384 rows by itself. What follows a
+# slash in a name tells apart steps of other sizes of one net.
 NETS = {
     "tiny": (4, 4, 128, 257, 8, 256, 16),
     "small": (6, 6, 384, 257, 8, 256, 3),
     "gpt2-124m": (12, 12, 768, 50304, 4, 256, 1),
+    "gpt2-124m/64": (12, 12, 768, 50304, 4, 64, 1),
 }
+# Tokens per second that others publish for a step of the same size, in f32, on machines of their own: no ratio is formed.
+# llm.c: its README shows steps of 4 x 64 tokens of 1289 to 1452 ms, the last of 40 in 1324 ms.
+PUBLISHED = {"gpt2-124m/64": {"who": "llm.c, train_gpt2.c with 8 threads on an Apple M3 Max", "tokens_per_second": [176, 199]}}
 CHECKED_STEPS = 3
 TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}  # of losses
 PEERS = {"eager": "PyTorch eager", "compile": "torch.compile"}
@@ -225,7 +230,7 @@ class Contender:
 def bitloom_command(program, net, sizes, dtype, dropout, device="cpu", bits=0):
     _, _, _, vocabulary, sequences, tokens = sizes
     few_bits = (bits,) if bits else ()
-    return [str(each) for each in (program, net, dtype, vocabulary, sequences, tokens, dropout, device, *few_bits)]
+    return [str(each) for each in (program, net.split("/")[0], dtype, vocabulary, sequences, tokens, dropout, device, *few_bits)]
 
 
 def torch_command(sizes, dtype, kind, path, dropout, threads, device="cpu"):
@@ -305,6 +310,7 @@ def measure(arguments, net, dtype):
         "memory": {**memory, "bitloom_pool": pool},
         "first_losses": losses,
         "missing": missing,
+        "published": PUBLISHED.get(net) if dtype == "f32" else None,
     }
     versions = {kind: contender.description for kind, contender in contenders.items() if kind != "bitloom"}
     return row, ours.description, versions
@@ -316,18 +322,21 @@ def show_head(ours, versions, dropout):
     print("tokens/s, share of the peak of matrix products, Bitloom's speed over each peer's; peak memory in MiB: Bitloom's")
     print(f"tensors, then processes: Bitloom, {', '.join(PEERS.values())}")
     titles = "".join(f"{title:>20}" for title in PEERS.values())
-    print(f"\n{'net':<12}{'type':<6}{'Bitloom':>10}{'of peak':>8}{titles}   MiB")
+    print(f"\n{'net':<14}{'type':<6}{'Bitloom':>10}{'of peak':>8}{titles}   MiB")
 
 
 def show(row):
     tokens = row["tokens_per_second"]
-    text = f"{row['net']:<12}{row['dtype']:<6}{tokens['bitloom']:>10.0f}{row['share_of_peak']:>8.0%}"
+    text = f"{row['net']:<14}{row['dtype']:<6}{tokens['bitloom']:>10.0f}{row['share_of_peak']:>8.0%}"
     for kind in PEERS:
         text += f"{tokens[kind]:>12.0f}{row['ratio'][kind]:>7.2f}x" if kind in tokens else f"{'-':>20}"
     peaks = [row["memory"].get(kind) for kind in ("bitloom_pool", "bitloom", *PEERS)]
     print(text + "   " + "/".join(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks), flush=True)
     for kind, why in row["missing"].items():
         print(f"  {PEERS[kind]} did not run: {why}", flush=True)
+    if row["published"]:
+        low, high = row["published"]["tokens_per_second"]
+        print(f"  published, on another machine: {low} to {high} tokens/s ({row['published']['who']})", flush=True)
 
 
 def parse_list(text, known, parser, option):

@@ -52,13 +52,15 @@ float patch_gain(std::int32_t sum, std::int64_t squares, std::size_t taps, float
 Matrix sample_patches(const data::Dataset& train, std::size_t patch, std::uint64_t seed) {
   const std::size_t taps = patch * patch * train.shape.channels;
   Matrix patches(static_cast<Eigen::Index>(fit_patches), static_cast<Eigen::Index>(taps));
+  std::vector<std::uint8_t> room;
   for (std::size_t i = 0; i < fit_patches; ++i) {
     Random random(seed, Stream::encoder_fit, i);
     const std::size_t image = random.below(static_cast<std::uint32_t>(train.size()));
     const std::size_t y = random.below(static_cast<std::uint32_t>(train.shape.height));
     const std::size_t x = random.below(static_cast<std::uint32_t>(train.shape.width));
-    read_patch(train.image(image).data(), train.shape, patch, y, x, patches.data() + i * taps);
+    read_patch(train.image(image, room).data(), train.shape, patch, y, x, patches.data() + i * taps);
   }
+  train.check_reads();
   return patches;
 }
 

@@ -6,21 +6,27 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/softmax.h"
+#include "layerwise/bit_counts.h"
 
 namespace bitloom::layerwise {
 namespace {
 
-// Products stay within 32 bits for `chunk_images` images: |error| <= 2^12, hidden < 2^11, |hidden error| < 2^13, counts <= 2^10
-// and at most 64 cells.
 constexpr int hidden_limit = 2047;
 constexpr int hidden_error_limit = 8191;
-constexpr std::size_t chunk_images = 16;
 constexpr std::size_t lanes = simd::weight_lanes;
+
+// How many images are taken at once, so that sums of products over them stay within 32 bits: |error| <= 2^12, hidden < 2^11,
+// |hidden error| < 2^13; the counts of a cell are below 2^15, those of all cells together are the pixels of the map.
+std::size_t images_at_once(const MapShape& map) {
+  constexpr std::size_t most_images = 16;
+  return std::clamp<std::size_t>((std::size_t{1} << 18U) / (map.height * map.width), 1, most_images);
+}
 
 std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 std::int16_t to_fixed(float value, float steps, int limit) {
-  const float scaled = std::clamp(value * steps, static_cast<float>(-limit), static_cast<float>(limit));
+  // In this order a NaN, which no integer can be made of, becomes the limit.
+  const float scaled = std::max(static_cast<float>(-limit), std::min(static_cast<float>(limit), value * steps));
   // Half away from zero, by truncation: unlike nearbyint this vectorises on the baseline.
   return static_cast<std::int16_t>(static_cast<std::int32_t>(scaled + (scaled < 0 ? -0.5F : 0.5F)));
 }
@@ -84,6 +90,8 @@ struct Head::Workspace {
 
 void check_head(const HeadSpec& spec, const MapShape& map) {
   const bool binary = spec.kind == "class_conv";
+  const std::size_t cells = binary ? 1 : spec.grid;
+  const std::size_t cell = round_up(map.height, cells) / cells * (round_up(map.width, cells) / cells);
   if (!binary && (spec.grid > map.height || spec.grid > map.width)) {
     fail(ErrorKind::usage, "head.grid: {} cells do not fit a map of {}x{} pixels", spec.grid, map.height, map.width);
   }
@@ -93,10 +101,20 @@ void check_head(const HeadSpec& spec, const MapShape& map) {
     fail(ErrorKind::usage, "head.kernel: {} does not fit a map of {}x{} pixels; expected an odd size", spec.kernel, map.height,
          map.width);
   }
+  if (cell > most_counted_pixels) {
+    fail(ErrorKind::usage, "head{}: {} pixels of a map of {}x{} are counted together; expected at most {}: {}",
+         binary ? "" : ".grid", cell, map.height, map.width, most_counted_pixels,
+         binary ? "another kind of head, or a smaller map" : "a larger grid, or a smaller map");
+  }
 }
 
 Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::uint64_t seed, std::uint64_t stream)
-    : spec_(spec), map_(map), classes_(classes), padded_classes_(round_up(classes, lanes)), channels_(map.words() * word_bits) {
+    : spec_(spec),
+      map_(map),
+      classes_(classes),
+      padded_classes_(round_up(classes, lanes)),
+      channels_(map.words() * word_bits),
+      images_at_once_(images_at_once(map)) {
   check_head(spec, map);
   binary_ = spec.kind == "class_conv";
   has_hidden_ = spec.kind == "hidden";
@@ -263,8 +281,8 @@ void Head::forward(const simd::Kernels& kernels, std::size_t n, float gain, Work
 
 void Head::predict(const simd::Kernels& kernels, const std::int16_t* counts, std::size_t n, float* logits) const {
   Workspace& work = Workspace::of_thread();
-  for (std::size_t i = 0; i < n; i += chunk_images) {
-    const std::size_t m = std::min(chunk_images, n - i);
+  for (std::size_t i = 0; i < n; i += images_at_once_) {
+    const std::size_t m = std::min(images_at_once_, n - i);
     centre(counts + i * features(), m, work);
     forward(kernels, m, 1.0F, work, logits + i * classes_);
   }
@@ -274,12 +292,13 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
                           const Objective& objective, Sums& sums, float* gradient) const {
   const std::size_t f = features();
   const std::size_t units = regions_ * hidden_;
+  const std::size_t even_at_once = round_up(images_at_once_, 2);
   Workspace& work = Workspace::of_thread();
-  std::int16_t* const pairs = Workspace::room(work.pairs, (chunk_images + 1) * std::max(f, units));
-  std::int16_t* const hidden_error = Workspace::room(work.hidden_error, (chunk_images + 1) * units);
+  std::int16_t* const pairs = Workspace::room(work.pairs, (images_at_once_ + 1) * std::max(f, units));
+  std::int16_t* const hidden_error = Workspace::room(work.hidden_error, (images_at_once_ + 1) * units);
   std::int32_t* const products =
       Workspace::zeros(work.products, std::max({classes_ * f, hidden_ * channels_, classes_ * units}));
-  work.scores.resize(chunk_images * classes_);
+  work.scores.resize(images_at_once_ * classes_);
   work.p.resize(classes_);
   std::vector<float>& logits = work.scores;
   std::vector<float>& p = work.p;
@@ -294,8 +313,8 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
 
   const auto gain = static_cast<float>(1.0 / (1.0 - objective.dropout));
   Loss loss;
-  for (std::size_t begin = 0; begin < n; begin += chunk_images) {
-    const std::size_t m = std::min(chunk_images, n - begin);
+  for (std::size_t begin = 0; begin < n; begin += images_at_once_) {
+    const std::size_t m = std::min(images_at_once_, n - begin);
     const std::size_t even = round_up(m, 2);
     centre(counts + begin * f, m, work);
     std::int16_t* const centred = work.centred.data();
@@ -308,34 +327,34 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
     }
     forward(kernels, m, gain, work, logits.data());
     // p - y, in fixed point.
-    std::int16_t* const error = Workspace::zeros(work.error, chunk_images * padded_classes_);
-    std::int16_t* const error_t = Workspace::zeros(work.error_t, padded_classes_ * chunk_images);
+    std::int16_t* const error = Workspace::zeros(work.error, images_at_once_ * padded_classes_);
+    std::int16_t* const error_t = Workspace::zeros(work.error_t, padded_classes_ * even_at_once);
     for (std::size_t i = 0; i < m; ++i) {
       const std::span<const float> row(logits.data() + i * classes_, classes_);
       softmax(row, p);
       const std::size_t label = labels[begin + i];
-      loss.micro_nats += std::llround(1e6 * cross_entropy(row, label));
+      loss.micro_nats += micro_nats(cross_entropy(row, label)).value_or(largest_micro_nats);
       loss.correct += static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin()) == label ? 1 : 0;
       for (std::size_t l = 0; l < classes_; ++l) {
         const std::int16_t e = to_fixed(p[l] - (l == label ? target_on : target_off), error_steps, 4096);
         error[i * padded_classes_ + l] = e;
-        error_t[l * chunk_images + i] = e;
+        error_t[l * even_at_once + i] = e;
         sums.linear_bias[l] += e;
       }
     }
     // Gradients of the linear weights and of the counts through them.
     std::fill(centred + m * f, centred + even * f, std::int16_t{0});
     pack_pairs(centred, even, f, f, pairs);
-    kernels.gemm_s16(classes_, f, even, error_t, chunk_images, pairs, products, f);
+    kernels.gemm_s16(classes_, f, even, error_t, even_at_once, pairs, products, f);
     add(sums.linear);
-    std::int32_t* through_linear = Workspace::zeros(work.feature_gradient, 2 * chunk_images * f);
-    std::int32_t* through_hidden = through_linear + chunk_images * f;
+    std::int32_t* through_linear = Workspace::zeros(work.feature_gradient, 2 * images_at_once_ * f);
+    std::int32_t* through_hidden = through_linear + images_at_once_ * f;
     kernels.gemm_s16(m, f, padded_classes_, error, padded_classes_, linear_backward_.data(), through_linear, f);
     if (has_hidden_) {
       std::int16_t* const hidden = work.hidden.data();
       std::fill(hidden + m * units, hidden + even * units, std::int16_t{0});
       pack_pairs(hidden, even, units, units, pairs);
-      kernels.gemm_s16(classes_, units, even, error_t, chunk_images, pairs, products, units);
+      kernels.gemm_s16(classes_, units, even, error_t, even_at_once, pairs, products, units);
       add(sums.output);
       std::int32_t* const hidden_gradient = Workspace::zeros(work.hidden_gradient, m * units);
       kernels.gemm_s16(m, units, padded_classes_, error, padded_classes_, output_backward_.data(), hidden_gradient, units);

@@ -127,7 +127,9 @@ class Head {
   HeadSpec spec_;
   MapShape map_;
   std::size_t classes_ = 0, padded_classes_ = 0;
-  std::size_t channels_ = 0, regions_ = 0, hidden_ = 0;
+  std::size_t channels_ = 0;
+  std::size_t images_at_once_ = 0;
+  std::size_t regions_ = 0, hidden_ = 0;
   bool has_hidden_ = false, binary_ = false;
 
   // Features are centred by whole numbers and scaled by one factor.

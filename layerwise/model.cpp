@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -20,11 +21,44 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
-// This rank's images of n.
-std::pair<std::ptrdiff_t, std::ptrdiff_t> share_of(const mpi::Comm& comm, std::size_t n) {
+constexpr std::size_t first_images = 16;  // of each rank, until it is known how long one takes
+constexpr double slice_seconds = 1;
+
+// Collective: calls each(begin, end, done) for this rank's share of one slice of the `count` images after the other; `done`
+// tells the watch that the rank is at work. All ranks meet after each slice, so that one that hangs shows soon, and none waits
+// long for a slower one.
+template <typename F>
+void in_slices(mpi::Comm& comm, std::size_t count, const EvaluationWatch& watch, F&& each) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto rank = static_cast<std::size_t>(comm.rank());
-  return {static_cast<std::ptrdiff_t>(rank * n / ranks), static_cast<std::ptrdiff_t>((rank + 1) * n / ranks)};
+  const std::size_t smallest = first_images * ranks;
+  std::size_t slice = smallest;
+  for (std::size_t begin = 0; begin < count;) {
+    const std::size_t size = std::min(slice, count - begin);
+    const Clock::time_point start = Clock::now();
+    const auto first = static_cast<std::ptrdiff_t>(begin + rank * size / ranks);
+    const auto last = static_cast<std::ptrdiff_t>(begin + (rank + 1) * size / ranks);
+    each(first, last, [&] {
+      if (watch.alive && omp_get_thread_num() == 0) watch.alive(begin);
+    });
+    begin += size;
+    // The slowest rank says how many images a slice has.
+    std::array<std::int64_t, 2> all = {static_cast<std::int64_t>(1e6 * seconds_since(start)),
+                                       watch.stop && watch.stop() ? 1 : 0};
+    comm.max(all);
+    if (watch.alive) watch.alive(begin);
+    if (all[1] != 0 && begin < count) {
+      fail(ErrorKind::interrupted, "interrupted after the evaluation of {} of {} images", begin, count);
+    }
+    const double wanted =
+        static_cast<double>(size) * slice_seconds * 1e6 / static_cast<double>(std::max<std::int64_t>(all[0], 1));
+    slice = wanted > static_cast<double>(count) ? count : std::max(smallest, static_cast<std::size_t>(wanted));
+  }
+}
+
+// The class with the largest score.
+std::size_t largest(const std::vector<float>& scores) {
+  return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
 }
 
 }  // namespace
@@ -163,7 +197,8 @@ void Classifier::head_logits(std::size_t h, const ForwardWorkspace& work, std::v
   heads_[h]->predict(kernels_, counts.data(), 1, logits.data());
 }
 
-void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const {
+void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
+                        std::size_t* plain_label) const {
   const std::size_t classes = heads_.front()->classes();
   out.assign(classes, 0.0F);
   std::vector<std::uint8_t> moved(encoder_.image_shape().size());
@@ -184,32 +219,38 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
       head_logits(h, work, counts, logits);
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
     }
+    if (view == 0 && plain_label != nullptr) *plain_label = largest(out);  // no view is moved before the first
   }
   const auto votes = static_cast<float>(views_.count() * heads_.size());
   for (float& score : out) score /= votes;
 }
 
-std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dataset& dataset) const {
-  const auto [begin, end] = share_of(comm, dataset.size());
+std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dataset& dataset,
+                                                const EvaluationWatch& watch) const {
   std::vector<std::int64_t> correct(heads_.size(), 0);
+  in_slices(comm, dataset.size(), watch, [&](std::ptrdiff_t begin, std::ptrdiff_t end, const auto& done) {
 #pragma omp parallel
-  {
-    ForwardWorkspace work = make_workspace();
-    std::vector<float> logits(heads_.front()->classes());
-    std::vector<std::int16_t> counts;
-    std::vector<std::int64_t> mine(heads_.size(), 0);
-#pragma omp for schedule(dynamic, 16)
-    for (std::ptrdiff_t i = begin; i < end; ++i) {
-      const auto k = static_cast<std::size_t>(i);
-      run_view(dataset.image(k).data(), work);
-      for (std::size_t h = 0; h < heads_.size(); ++h) {
-        head_logits(h, work, counts, logits);
-        mine[h] += std::max_element(logits.begin(), logits.end()) - logits.begin() == dataset.labels[k] ? 1 : 0;
+    {
+      ForwardWorkspace work = make_workspace();
+      std::vector<std::uint8_t> room;
+      std::vector<float> logits(heads_.front()->classes());
+      std::vector<std::int16_t> counts;
+      std::vector<std::int64_t> mine(heads_.size(), 0);
+#pragma omp for schedule(dynamic, 4)
+      for (std::ptrdiff_t i = begin; i < end; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        run_view(dataset.image(k, room).data(), work);
+        for (std::size_t h = 0; h < heads_.size(); ++h) {
+          head_logits(h, work, counts, logits);
+          mine[h] += std::max_element(logits.begin(), logits.end()) - logits.begin() == dataset.labels[k] ? 1 : 0;
+        }
+        done();
       }
-    }
 #pragma omp critical
-    for (std::size_t h = 0; h < correct.size(); ++h) correct[h] += mine[h];
-  }
+      for (std::size_t h = 0; h < correct.size(); ++h) correct[h] += mine[h];
+    }
+    dataset.check_reads();
+  });
   comm.sum(std::span(correct));
   std::vector<double> accuracies;
   for (const std::int64_t count : correct)
@@ -217,34 +258,46 @@ std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dat
   return accuracies;
 }
 
-Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset) const {
+Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch) const {
   const Clock::time_point start = Clock::now();
   const std::size_t classes = heads_.front()->classes();
-  const auto [begin, end] = share_of(comm, dataset.size());
-  // Integers only cross images: (classes, classes) counts, then millionths of a nat.
-  std::vector<std::int64_t> sums(classes * classes + 1, 0);
+  // Integers only cross images: (classes, classes) counts, correct ones as they are, then images whose loss is not a number
+  // that can be summed, then millionths of a nat.
+  const std::size_t plain = classes * classes;
+  const std::size_t endless = plain + 1;
+  std::vector<std::int64_t> sums(endless + 2, 0);
+  in_slices(comm, dataset.size(), watch, [&](std::ptrdiff_t begin, std::ptrdiff_t end, const auto& done) {
 #pragma omp parallel
-  {
-    ForwardWorkspace work = make_workspace();
-    std::vector<float> out;
-    std::vector<std::int64_t> mine(sums.size(), 0);
-#pragma omp for schedule(dynamic, 16)
-    for (std::ptrdiff_t i = begin; i < end; ++i) {
-      const auto k = static_cast<std::size_t>(i);
-      scores(dataset.image(k).data(), work, out);
-      const auto predicted = static_cast<std::size_t>(std::max_element(out.begin(), out.end()) - out.begin());
-      const std::size_t label = dataset.labels[k];
-      ++mine[label * classes + predicted];
-      mine.back() += std::llround(1e6 * cross_entropy(out, label));
-    }
+    {
+      ForwardWorkspace work = make_workspace();
+      std::vector<std::uint8_t> room;
+      std::vector<float> out;
+      std::vector<std::int64_t> mine(sums.size(), 0);
+#pragma omp for schedule(dynamic, 4)
+      for (std::ptrdiff_t i = begin; i < end; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        std::size_t plain_label = 0;
+        scores(dataset.image(k, room).data(), work, out, &plain_label);
+        const std::size_t label = dataset.labels[k];
+        ++mine[label * classes + largest(out)];
+        mine[plain] += plain_label == label ? 1 : 0;
+        const std::optional<std::int64_t> loss = micro_nats(cross_entropy(out, label));
+        mine[endless] += loss ? 0 : 1;
+        mine.back() += loss.value_or(0);
+        done();
+      }
 #pragma omp critical
-    for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
-  }
+      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
+    }
+    dataset.check_reads();
+  });
   comm.sum(std::span(sums));
   Evaluation result;
   result.images = dataset.size();
   result.loss = 1e-6 * static_cast<double>(sums.back()) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
-  sums.pop_back();
+  if (sums[endless] != 0) result.loss = std::nan("");
+  result.correct_plain = static_cast<std::size_t>(sums[plain]);
+  sums.resize(plain);
   for (std::size_t l = 0; l < classes; ++l) result.correct += static_cast<std::size_t>(sums[l * classes + l]);
   result.confusion = std::move(sums);
   result.seconds = seconds_since(start);

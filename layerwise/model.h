@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -43,10 +44,20 @@ struct Model {
 struct Evaluation {
   std::size_t images = 0;
   std::size_t correct = 0;
+  std::size_t correct_plain = 0;        // by the vote on the image as it is, without its mirror and shifted images
   double loss = 0;                      // mean negative log-probability of the vote, in nats
   std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted
   double seconds = 0;
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
+  double plain_accuracy() const { return images == 0 ? 0 : static_cast<double>(correct_plain) / static_cast<double>(images); }
+};
+
+// Told of an evaluation while it lasts.
+struct EvaluationWatch {
+  // Images that all ranks together are known to have done; many times a second, by one thread.
+  std::function<void(std::size_t images)> alive;
+  // Asked on each rank, about once a second: whether to end by Error(interrupted).
+  std::function<bool()> stop;
 };
 
 // Classifies images with the heads of `voters` (layer names): the log-probabilities of all heads in all views are summed.
@@ -58,15 +69,17 @@ class Classifier {
   static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
                        const Views& views);
 
-  // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace.
-  void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out) const;
+  // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace. `plain_label` gets the class that
+  // the votes on the image as it is choose.
+  void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
+              std::size_t* plain_label = nullptr) const;
   ForwardWorkspace make_workspace() const { return forward_.make_workspace(needed_); }
 
   // The accuracy of each head by itself, of the image as it is, in one pass; collective like evaluate().
-  std::vector<double> head_accuracies(mpi::Comm& comm, const data::Dataset& dataset) const;
+  std::vector<double> head_accuracies(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch = {}) const;
 
   // All ranks take a share of the images; every rank gets the result.
-  Evaluation evaluate(mpi::Comm& comm, const data::Dataset& dataset) const;
+  Evaluation evaluate(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch = {}) const;
 
  private:
   void run_view(const std::uint8_t* image, ForwardWorkspace& work) const;

@@ -95,8 +95,8 @@ std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t heigh
     }
     geometry.output = {(padded_height - layer.kernel) / layer.stride + 1, (padded_width - layer.kernel) / layer.stride + 1,
                        layer.width, 0};
-    // Bits are counted over whole maps in 16-bit integers.
-    constexpr std::size_t most_pixels = 32767;
+    // A head's sums over the pixels of one image stay within 32 bits (head.cpp).
+    constexpr std::size_t most_pixels = 512 * 512;
     for (const MapShape& map : {geometry.input, geometry.output}) {
       if (map.height * map.width > most_pixels) {
         fail(ErrorKind::usage, "layer '{}': a map of {}x{} pixels; expected at most {} pixels", layer.name, map.height,

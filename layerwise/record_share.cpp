@@ -55,7 +55,10 @@ struct Way {
   std::size_t from, to;
   std::vector<std::uint64_t> records;
   std::size_t done = 0;
+  bool waits = false;  // in this round: its question is to come, or its records
 };
+
+constexpr const char* subject = "outputs of frozen layers";
 
 class Sharing {
  public:
@@ -101,14 +104,31 @@ class Sharing {
     return files > 1;
   }
 
-  bool find_ways() {
-    std::array<std::int64_t, 2> sizes{};
-    if (needs_.file != nullptr) {
-      sizes = {static_cast<std::int64_t>(needs_.file->records()), static_cast<std::int64_t>(needs_.file->words())};
+  // Collective: the number of records, the same in all files; words_ follows. Throws Error(data) if a rank says what cannot be.
+  std::uint64_t find_sizes() {
+    const bool has_file = needs_.file != nullptr;
+    const auto counts = all_of(comm_, has_file ? static_cast<std::int64_t>(needs_.file->records()) : 0);
+    const auto words = all_of(comm_, has_file ? static_cast<std::int64_t>(needs_.file->words()) : 0);
+    std::uint64_t count = 0;
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      if (counts[r] == 0) continue;
+      if (count == 0) {
+        count = static_cast<std::uint64_t>(counts[r]);
+        words_ = static_cast<std::uint64_t>(words[r]);
+      }
+      if (counts[r] < 0 || words[r] < 0 || static_cast<std::uint64_t>(counts[r]) != count ||
+          static_cast<std::uint64_t>(words[r]) != words_) {
+        fail(ErrorKind::data, "{}: rank {} has {} records of {} words; expected {} of {}, as the others have", subject, r,
+             counts[r], words[r], count, words_);
+      }
+      comm_.require_length(subject, static_cast<int>(r), count);
+      comm_.require_length(subject, static_cast<int>(r), BitTable::bytes(ranks_, count));
     }
-    comm_.max(sizes);
-    const auto count = static_cast<std::uint64_t>(sizes[0]);
-    words_ = static_cast<std::uint64_t>(sizes[1]);
+    return count;
+  }
+
+  bool find_ways() {
+    const std::uint64_t count = find_sizes();
     std::vector<std::uint64_t> missing;
     std::vector<bool> there(count);
     if (needs_.file != nullptr) {
@@ -173,8 +193,9 @@ class Sharing {
     const Clock::time_point start = Clock::now();
     round_bytes_ = 0;
     std::size_t asked = 0, to_send = 0;
-    for (const Way& way : ways_) {
-      if (message(way) == 0) continue;
+    for (Way& way : ways_) {
+      way.waits = message(way) != 0;
+      if (!way.waits) continue;
       if (way.from == own_) ++to_send;
       if (way.to != own_) continue;
       ++asked;
@@ -184,26 +205,40 @@ class Sharing {
       for (const Way& way : ways_) {
         if (way.from != own_ && way.to != own_) continue;
         const std::size_t other = way.from == own_ ? way.to : way.from;
-        const auto bytes = comm_.try_receive(static_cast<int>(other));
+        const auto bytes = comm_.try_receive(static_cast<int>(other), most_from(other));
         if (!bytes) continue;
         const bool is_question = bytes->size() == 1;
-        const Way& meant = is_question ? way_between(own_, other) : way_between(other, own_);
+        Way& meant = is_question ? way_between(own_, other) : way_between(other, own_);
         if (is_question) {
           send(meant);
         } else {
           receive(meant, *bytes);
         }
+        meant.waits = false;
         --(is_question ? to_send : asked);
         if (!is_question && asked == 0) round_took_ = seconds_since(start);
       }
       return asked == 0 && to_send == 0 && comm_.sends_finished();
     };
-    comm_.wait_until(look, "outputs of frozen layers");
+    comm_.wait_until(look, subject);
     for (Way& way : ways_) way.done += message(way);
   }
 
-  const Way& way_between(std::size_t from, std::size_t to) const {
-    return *std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.from == from && way.to == to; });
+  // That waits for something. Throws Error(data) if there is none: it is the other rank that said so.
+  Way& way_between(std::size_t from, std::size_t to) {
+    const auto found =
+        std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.from == from && way.to == to && way.waits; });
+    if (found != ways_.end()) return *found;
+    fail(ErrorKind::data, "{}: rank {} {}, which rank {} does not expect", subject, from == own_ ? to : from,
+         from == own_ ? "asks for records" : "sends records", own_);
+  }
+  // Bytes that a rank may send next.
+  std::uint64_t most_from(std::size_t other) const {
+    std::uint64_t most = 1;
+    for (const Way& way : ways_) {
+      if (way.from == other && way.to == own_) most = std::max(most, message(way) * record_bytes());
+    }
+    return most;
   }
   std::uint64_t record_bytes() const { return 8 * (1 + words_); }
   // The records of the next one.
@@ -227,10 +262,14 @@ class Sharing {
 
   void receive(const Way& way, const std::vector<std::byte>& bytes) {
     const std::size_t count = message(way);
+    if (bytes.size() != count * record_bytes()) {
+      fail(ErrorKind::data, "{}: rank {} sends {} bytes; expected {} records of {}", subject, way.from, bytes.size(), count,
+           record_bytes());
+    }
     round_bytes_ += bytes.size();
     std::vector<std::uint64_t> record(1 + words_);
     const std::size_t size = record.size() * sizeof record[0];
-    for (std::size_t k = 0; k < count && (k + 1) * size <= bytes.size(); ++k) {
+    for (std::size_t k = 0; k < count; ++k) {
       std::memcpy(record.data(), bytes.data() + k * size, size);
       if (needs_.file->accept(way.records[way.done + k], record)) ++rows_[own_].received;
     }

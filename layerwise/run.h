@@ -24,7 +24,19 @@ namespace bitloom::layerwise {
 inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
 inline constexpr const char* previous_name = "checkpoint.previous.safetensors";
 inline constexpr const char* model_name = "model.safetensors";
+inline constexpr const char* next_model_name = "model.next.safetensors";  // until it is whole
 inline constexpr const char* encoder_name = "encoder.safetensors";
+
+// The steps of the epoch under way. Phase times and messages are of this rank: dense runs keep rank 0's times over a restart,
+// of the rest a line of metrics has what this process did.
+struct EpochSums {
+  StepResult sums;
+  std::size_t steps = 0;
+  std::size_t steps_here = 0;  // of this process
+  double seconds = 0;
+
+  void add(const StepResult& step, double step_seconds);
+};
 
 // Everything that train() needs between its steps.
 class Run {
@@ -37,26 +49,36 @@ class Run {
   void build_layers();
   TensorFile fit_encoder() const;
   void identify(const Hash128& encoder);
+  nlohmann::json identity(const Hash128& encoder) const;
+  [[noreturn]] void refuse(const TensorFile& checkpoint, const std::string& path) const;
   void lock_folder();
   void claim_folder();
   void open_folder();
   void open_cache();
   void store_stage();
-  std::vector<std::byte> stage_bytes(std::size_t s) const;
+  std::string history_text(std::size_t s) const;
+  std::vector<std::byte> stage_bytes(std::size_t s, const std::string& history) const;
+  void keep_trained(std::size_t s);
   void read_checkpoint();
+  static void set_aside(const std::filesystem::path& path);
   void write_checkpoint(Stage* stage, bool wait);
   void finish_writing();
   bool is_writing() const;
   void mark_progress(std::size_t step, bool now);
   bool reuse(std::size_t s);
   void train_stage(std::size_t s);
-  void report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds);
+  void show_step(const Stage& stage);
+  void report_epoch(const Stage& stage);
+  nlohmann::json epoch_json() const;
+  void read_epoch(const nlohmann::json& json);
   nlohmann::json report_exchange(const Stage& stage, const StepResult& epoch, std::string& text);
   void check_budget(const Stage& stage, const nlohmann::json& exchange);
   void check_plan(const Stage& stage, const nlohmann::json& exchange);
   void finish_stage(const Stage& stage);
   void report_stage(const StageSummary& summary);
-  std::optional<double> validate(const std::vector<std::string>& voters);
+  EvaluationWatch watch(std::size_t images_before = 0);
+  void report_start();
+  void validate(const std::vector<std::string>& voters, StageSummary& summary);
   void finish_run();
   void check_frozen_option() const;
   bool plan_inputs(const Stage& stage);
@@ -90,24 +112,29 @@ class Run {
   std::string data_hash_;
   std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
   std::vector<Hash128> keys_;            // of the stages
-  std::string run_key_;                  // of all that a checkpoint must agree with
+  std::string run_key_;                  // of all that a checkpoint must agree with,
+  std::string identity_;                 // and a description of it, to say where it does not
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
+  EpochSums epoch_;
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
-  ProgressFile progress_file_{options_.folder, options_.start};
+  ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
   std::future<void> writing_;  // of a checkpoint
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
 };
 
-// Of a stage with this key, for its random streams.
-std::uint64_t id_of(const Hash128& key);
+// In the metadata of a stage's blob: its StageHistory.
+inline constexpr const char* history_key = "bitloom.history";
 
-// ", validation 83.00%", or "" without validation images.
-std::string validation_text(const std::optional<double>& accuracy);
+// ", validation 83.00% (82.10% without mirror images)", or "" without validation images.
+std::string validation_text(const StageSummary& summary);
 // null in the second case.
 nlohmann::json to_json(const std::optional<double>& accuracy);
+// Objects of seconds by phase.
+nlohmann::json to_json(const PhaseTimes& times);
+PhaseTimes times_of(const nlohmann::json& json);
 
 }  // namespace bitloom::layerwise

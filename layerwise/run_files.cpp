@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "core/differences.h"
 #include "core/error.h"
+#include "core/file_state.h"
 #include "core/text.h"
 #include "layerwise/run.h"
 
@@ -13,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
-constexpr std::string_view trainer_version = "bitloom stage 3";
+constexpr std::string_view trainer_version = "bitloom stage 4";
 
 // To be raised when checkpoints hold other tensors: older ones are not read.
 constexpr std::string_view checkpoint_version = "checkpoint 4";
@@ -21,17 +24,24 @@ constexpr std::string_view checkpoint_version = "checkpoint 4";
 // In the metadata of the encoder's file: what it was fitted to.
 constexpr const char* encoder_key = "bitloom.encoder_of";
 
+// The checkpoint on its way to its name.
+constexpr const char* next_checkpoint_name = "checkpoint.next.safetensors";
+
+// In the metadata of checkpoints: Run::identity().
+constexpr const char* identity_key = "bitloom.run.identity";
+
 // What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
 // to.
 std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,
                                 const Hash128& encoder) {
   const Json json = to_json(net);
+  const std::vector<std::uint64_t> ids = stage_ids(net);
   std::map<std::string, Hash128> trained_by;
   std::vector<Hash128> keys;
   for (std::size_t s = 0; s < net.stages.size(); ++s) {
     Hasher hasher;
-    hasher.update(trainer_version).update(std::string_view(data_hash));
+    hasher.update(trainer_version).update(std::string_view(data_hash)).update(ids[s]);
     hasher.update(std::string_view(encoder.hex())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
     Json stage = json["stages"][s];
     stage.erase("options");  // described with the run's, as is
@@ -55,21 +65,17 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
   return keys;
 }
 
-}  // namespace
-
-// 20 bits are what the keys of random numbers have room for.
-std::uint64_t id_of(const Hash128& key) { return key.low & 0xFFFFF; }
-
-std::vector<std::uint64_t> stage_ids(const NetSpec& net, const TrainOptions& options, const data::Dataset& train,
-                                     const Encoder& encoder) {
-  TensorFile file;
-  encoder.save(file);
-  std::vector<std::uint64_t> ids;
-  for (const Hash128& key : stage_keys(net, options, data::content_hash(train), hash_bytes(file.serialize()))) {
-    ids.push_back(id_of(key));
-  }
-  return ids;
+// The whole checkpoint under next_checkpoint_name gets its name, the one before another. Killed in between, a run has either.
+void put_checkpoint_in_place(const std::filesystem::path& folder) {
+  const auto path = folder / checkpoint_name;
+  std::error_code ignored;
+  if (std::filesystem::exists(path)) std::filesystem::rename(path, folder / previous_name, ignored);
+  std::error_code error;
+  std::filesystem::rename(folder / next_checkpoint_name, path, error);
+  if (error) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), error.message());
 }
+
+}  // namespace
 
 Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
          ProgressSink& progress)
@@ -77,6 +83,31 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
   result_.model.net = options.net;
   result_.model.class_names = data.train.class_names;
   check_frozen_option();
+}
+
+// All that run_key_ is made of, field by field.
+Json Run::identity(const Hash128& encoder) const {
+  return {{"version", fmt::format("{}, {}", trainer_version, checkpoint_version)},
+          {"data", {{"images", data_.train.size()}, {"content", data_hash_}}},
+          {"encoder", encoder.hex()},
+          {"options", Json::parse(describe(options_.train))},
+          {"net", to_json(options_.net)}};
+}
+
+// Of a checkpoint that was written by a run with another key.
+void Run::refuse(const TensorFile& checkpoint, const std::string& path) const {
+  const auto found = checkpoint.metadata.find(identity_key);
+  const Json stored = found == checkpoint.metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
+  if (!stored.is_object()) {
+    fail(ErrorKind::usage, "{} belongs to a run with other data, net or options, and does not say which", path);
+  }
+  const Json given = Json::parse(identity_);
+  if (stored.value("version", "") != given["version"]) {
+    fail(ErrorKind::usage, "{} was written by another version of the program ({}; this one: {}), which alone can continue it",
+         path, stored.value("version", "unknown"), given["version"].get<std::string>());
+  }
+  fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", path,
+       describe_differences(find_differences(stored, given), options_.field_name));
 }
 
 // Collective: what stages and checkpoints are known by. Throws a data error if the ranks do not hold the same images.
@@ -87,13 +118,17 @@ void Run::identify(const Hash128& encoder) {
   for (const std::string& voter : options_.net.classifier) hasher.update(std::string_view(voter));
   hasher.update(options_.net.views.mirror ? 1 : 0).update(options_.net.views.shift);
   run_key_ = hasher.update(checkpoint_version).finish().hex();
-  const std::string mine = data_hash_ + run_key_;
+  identity_ = identity(encoder).dump();
+  const std::string mine = data_hash_ + run_key_ + identity_;
   const std::string roots = comm_.broadcast_text(mine);
   comm_.together([&] {
     if (!roots.starts_with(data_hash_)) {
       fail(ErrorKind::data, "--data: the training images in {} differ from those that rank 0 has", options_.data_name);
     }
-    if (roots != mine) fail(ErrorKind::usage, "this process has other options or another net than rank 0");
+    if (roots.starts_with(data_hash_ + run_key_)) return;
+    const Json stored = Json::parse(roots.substr(data_hash_.size() + run_key_.size()));
+    fail(ErrorKind::usage, "this process has other options or another net (given) than rank 0 (stored):{}",
+         describe_differences(find_differences(stored, Json::parse(identity_)), options_.field_name));
   });
 }
 
@@ -136,7 +171,21 @@ void Run::lock_folder() {
          folder.string());
   }
   if (options_.resume && std::filesystem::exists(folder / model_name)) {
-    fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there", folder.string(), model_name);
+    fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there; other options need another folder",
+         folder.string(), model_name);
+  }
+  // What killed processes left: nobody else writes here while the lock is held.
+  remove_abandoned_temporaries(folder);
+  std::error_code ignored;
+  const auto is_file = [&](const char* name) {
+    return std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / name, ignored));
+  };
+  if (is_file(next_model_name)) std::filesystem::remove(folder / next_model_name, ignored);
+  if (!is_file(next_checkpoint_name)) return;
+  if (options_.resume) {
+    put_checkpoint_in_place(folder);
+  } else {
+    std::filesystem::remove(folder / next_checkpoint_name, ignored);
   }
 }
 
@@ -239,7 +288,7 @@ void Run::write_checkpoint(Stage* stage, bool wait) {
   if (stage != nullptr) stage->save(of_stage);
   on_root([&] {
     finish_writing();
-    metrics_->sync();
+    metrics_->sync();  // which is an error where the folder was deleted or replaced
     TensorFile file;
     Json notes = {{"stage", stage_},
                   {"seconds", elapsed()},
@@ -250,25 +299,70 @@ void Run::write_checkpoint(Stage* stage, bool wait) {
       notes["stages"].push_back({{"name", summary.name},
                                  {"seconds", summary.seconds},
                                  {"reused", summary.reused},
+                                 {"images", summary.images},
+                                 {"trained", origin_json(summary.trained_by)},
+                                 {"plain_accuracy", layerwise::to_json(summary.plain_accuracy)},
                                  {"validation_accuracy", layerwise::to_json(summary.validation_accuracy)}});
     }
+    if (stage != nullptr) notes["epoch"] = epoch_json();
     file.metadata["bitloom.checkpoint"] = notes.dump();
     file.metadata["bitloom.run"] = run_key_;
+    file.metadata[identity_key] = identity_;
     result_.model.encoder.save(file);
     save_trained(file);
     // Layers and heads that learn again are there as they are now.
     for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
     // The last good checkpoint stays until the new one is complete, and one more is kept.
     writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
-      const auto path = folder / checkpoint_name;
-      const auto next = folder / "checkpoint.next.safetensors";
-      write_atomically(next, file.serialize());
-      std::error_code ignored;
-      if (std::filesystem::exists(path)) std::filesystem::rename(path, folder / previous_name, ignored);
-      std::filesystem::rename(next, path);
+      write_atomically(folder / next_checkpoint_name, file.serialize());
+      put_checkpoint_in_place(folder);
     });
     if (wait) finish_writing();
   });
+}
+
+Json Run::epoch_json() const {
+  const StepResult& sums = epoch_.sums;
+  Json json = {{"steps", epoch_.steps},
+               {"seconds", epoch_.seconds},
+               {"images", sums.images},
+               {"loss", sums.loss},
+               {"correct", sums.correct},
+               {"flips", sums.flips},
+               {"active_share", sums.active_share}};
+  // In sparse runs they would stand beside the updates of one process.
+  if (!options_.train.sparse) json["times"] = layerwise::to_json(sums.times);
+  return json;
+}
+
+void Run::read_epoch(const Json& json) {
+  epoch_ = {};
+  if (json.empty()) return;
+  epoch_.steps = json["steps"];
+  epoch_.seconds = json["seconds"];
+  StepResult& sums = epoch_.sums;
+  sums.images = json["images"];
+  const auto numbers = [&](const char* name) {
+    std::vector<double> values;  // JSON has null for what is not finite
+    for (const Json& value : json[name]) values.push_back(value.is_number() ? value.get<double>() : std::nan(""));
+    return values;
+  };
+  sums.loss = numbers("loss");
+  sums.correct = json["correct"].get<std::vector<std::size_t>>();
+  sums.flips = json["flips"].get<std::vector<std::size_t>>();
+  sums.active_share = numbers("active_share");
+  if (json.contains("times") && comm_.is_root()) sums.times = times_of(json["times"]);
+}
+
+// A folder, say, where a file should be, and whatever damage: set aside, so that the next checkpoint finds its place free.
+void Run::set_aside(const std::filesystem::path& path) {
+  const std::filesystem::path damaged = path.string() + ".damaged";
+  std::error_code error;
+  std::filesystem::rename(path, damaged, error);
+  if (error) {
+    fail(ErrorKind::io, "cannot rename '{}' to '{}': {}; expected it to be moved or removed", path.string(), damaged.string(),
+         error.message());
+  }
 }
 
 void Run::mark_progress(std::size_t step, bool now) {
@@ -281,18 +375,20 @@ void Run::read_checkpoint() {
     for (const char* name : {checkpoint_name, previous_name}) {
       const auto path = options_.folder / name;
       if (!std::filesystem::exists(path)) continue;
-      bytes = read_bytes(path);  // a device that fails now may not fail later: that is no reason to start anew
+      // A device that fails now may not fail later: that is no reason to start anew.
+      if (!std::filesystem::is_directory(path)) bytes = read_bytes(path);
+      TensorFile file;
       try {
-        const TensorFile file = TensorFile::parse(bytes, path.string(), Checksum::required);
+        if (std::filesystem::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
+        file = TensorFile::parse(bytes, path.string(), Checksum::required);
         if (file.get_metadata("bitloom.run") == run_key_) return;
       } catch (const Error& error) {
         progress_.line(fmt::format("{}; trying the one before", error.what()));
         bytes.clear();
-        std::filesystem::rename(path, path.string() + ".damaged");
+        set_aside(path);
         continue;
       }
-      fail(ErrorKind::usage, "--resume: the checkpoint in {} belongs to a run with other data, net or options",
-           options_.folder.string());
+      refuse(file, path.string());
     }
   });
   bytes = comm_.broadcast_bytes(std::move(bytes));
@@ -307,12 +403,18 @@ void Run::read_checkpoint() {
   earlier_seconds_ = notes["seconds"];
   result_.images = notes["images"];
   for (const Json& each : notes.value("stages", Json::array())) {
-    const Json& accuracy = each["validation_accuracy"];
-    result_.stages.push_back({each["name"], each["seconds"], each["reused"],
-                              accuracy.is_null() ? std::nullopt : std::optional<double>(accuracy.get<double>())});
+    const auto accuracy = [&](const char* key) {
+      return each.contains(key) && !each[key].is_null() ? std::optional<double>(each[key].get<double>()) : std::nullopt;
+    };
+    result_.stages.push_back({each["name"], each["seconds"], each["reused"], accuracy("validation_accuracy"),
+                              accuracy("plain_accuracy"), each.value("images", std::size_t{0}),
+                              history_from_text(each.value("trained", Json()).dump())});
   }
   for (std::size_t s = 0; s < stage_; ++s) load_stage(file, s);
-  if (notes["in_stage"].get<bool>()) resume_from_ = std::move(file);
+  if (notes["in_stage"].get<bool>()) {
+    resume_from_ = std::move(file);
+    read_epoch(notes.value("epoch", Json::object()));
+  }
   if (comm_.is_root()) metrics_->truncate_to(notes["metrics_bytes"]);
 }
 
@@ -337,11 +439,23 @@ bool Run::reuse(std::size_t s) {
   // Measured anew: the validation set has no part in the stage's key.
   const bool has_heads = std::all_of(spec.heads.begin(), spec.heads.end(),
                                      [&](const std::string& name) { return result_.model.heads.contains(name); });
-  const StageSummary summary{spec.name, 0, true, has_heads ? validate(spec.heads) : std::nullopt};
-  progress_.line(fmt::format("{}: taken from {}{}", spec.name,
+  StageSummary summary;
+  summary.name = spec.name;
+  summary.reused = true;
+  if (has_heads) validate(spec.heads, summary);
+  const auto history = file.metadata.find(history_key);
+  if (history != file.metadata.end()) summary.trained_by = history_from_text(history->second);
+  const std::string origin = origin_text(summary.trained_by);
+  progress_.line(fmt::format("{}: not trained, taken from {}{}{}", spec.name,
                              given != options_.trained.end() ? "a run that shares it" : "the cache",
-                             validation_text(summary.validation_accuracy)));
-  comm_.together([&] { report_stage(summary); });
+                             origin.empty() ? "" : "; it was trained " + origin, validation_text(summary)));
+  comm_.together([&] {
+    for (const Json& epoch : summary.trained_by.epochs) {
+      if (comm_.is_root()) metrics_->write(epoch);
+    }
+    summary.trained_by.epochs.clear();
+    report_stage(summary);
+  });
   return true;
 }
 

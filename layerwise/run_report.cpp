@@ -1,4 +1,7 @@
+#include <omp.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -6,6 +9,8 @@
 #include <numeric>
 
 #include "core/text.h"
+#include "core/utc.h"
+#include "core/version.h"
 #include "layerwise/run.h"
 #include "mpi/tree.h"
 
@@ -35,7 +40,7 @@ namespace {
 // What each rank did in the sparse exchange of an epoch.
 class RankTable {
  public:
-  enum Column { sent_up, sent_down, missed, compute_us, encode_us, update_us, wait_us, columns };
+  enum Column { sent_up, sent_down, missed, at_limit, compute_us, encode_us, update_us, wait_us, columns };
 
   // Collective: `epoch` is this rank's.
   RankTable(mpi::Comm& comm, const StepResult& epoch)
@@ -46,6 +51,7 @@ class RankTable {
     mine[sent_up] = static_cast<std::int64_t>(tree.sent_up);
     mine[sent_down] = static_cast<std::int64_t>(tree.sent_down);
     mine[missed] = static_cast<std::int64_t>(tree.missed);
+    mine[at_limit] = static_cast<std::int64_t>(epoch.exchange.at_limit);
     mine[compute_us] = microseconds(epoch.times.computing());
     const double encode = epoch.exchange.encode + tree.merge;
     mine[encode_us] = microseconds(encode);
@@ -122,6 +128,12 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
                                  late[rank], counts.updates));
     }
   }
+  const std::vector<std::int64_t> full = table.column(RankTable::at_limit);
+  const auto at_limit = std::accumulate(full.begin(), full.end(), std::int64_t{0});
+  if (at_limit > 0) {
+    progress_.line(fmt::format("{}: what workers keep of gradients was at its limit {} times, and lost what went beyond",
+                               stage.spec().name, at_limit));
+  }
   if (!comm_.is_root()) return {};
   const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
   const double down = static_cast<double>(counts.answer_bytes) / std::max(1.0, static_cast<double>(counts.answers));
@@ -137,12 +149,16 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
           {"bytes_wanted", counts.wanted_bytes / std::max(1.0, static_cast<double>(counts.answers))},
           {"bytes_wanted_mean", stage.exchange()->budget(static_cast<std::uint64_t>(each))},
           {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
+          {"values_at_limit", at_limit},
           {"seconds_per_update", table.seconds_per_update(counts.updates)},
           {"levels", table.levels(options_.train.exchange.tree.fan_in)},
           {"ranks", table.to_json()}};
 }
 
-void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t steps, double seconds) {
+void Run::report_epoch(const Stage& stage) {
+  const StepResult& epoch = epoch_.sums;
+  const std::size_t steps = epoch_.steps;
+  const double seconds = epoch_.seconds;
   const std::size_t number = stage.step_number() / stage.steps_per_epoch();
   const double images = std::max(1.0, static_cast<double>(epoch.images));
   Json line = {{"event", "epoch"},
@@ -157,7 +173,7 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
   std::string text = fmt::format("{} epoch {}/{}:", stage.spec().name, number, stage.spec().epochs);
   std::vector<double> validation;
   if (data_.validation.size() != 0) {
-    validation = classifier(stage.spec().heads, {false, 0}, &stage).head_accuracies(comm_, data_.validation);
+    validation = classifier(stage.spec().heads, {false, 0}, &stage).head_accuracies(comm_, data_.validation, watch());
   }
   for (std::size_t h = 0; h < stage.heads(); ++h) {
     const double loss = epoch.loss[h] / images;
@@ -181,15 +197,13 @@ void Run::report_epoch(const Stage& stage, const StepResult& epoch, std::size_t 
          {"offset", trainer.mean_offset()},
          {"window", trainer.mean_window()}});
   }
-  const PhaseTimes& times = epoch.times;
-  line["times"] = {{"data", times.data}, {"encode", times.encode},     {"prefix", times.prefix}, {"forward", times.forward},
-                   {"head", times.head}, {"gradient", times.gradient}, {"reduce", times.reduce}, {"update", times.update}};
+  line["times"] = to_json(epoch.times);
   if (epoch.exchange.updates != 0) line["exchange"] = report_exchange(stage, epoch, text);
   line["frozen"] = report_inputs(stage);
   if (comm_.is_root()) metrics_->write(line);
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
   // The first of several epochs begins with other updates; one that was continued has only some.
-  const bool whole = steps == stage.steps_per_epoch() && (!options_.train.sparse || line.contains("exchange"));
+  const bool whole = epoch_.steps_here == stage.steps_per_epoch() && (!options_.train.sparse || line.contains("exchange"));
   const std::size_t begin = stage.step_number() - steps;
   const bool learned = options_.train.sparse ? stage.learns(begin) : stage.learns_weights(begin);
   if (!whole || !learned || (number == 1 && stage.spec().epochs > 1)) return;
@@ -243,32 +257,113 @@ void Run::check_plan(const Stage& stage, const Json& exchange) {
   });
 }
 
-std::string validation_text(const std::optional<double>& accuracy) {
-  return accuracy ? fmt::format(", validation {:.2f}%", 100 * *accuracy) : "";
+std::string validation_text(const StageSummary& summary) {
+  if (!summary.validation_accuracy) return "";
+  const std::string plain = summary.plain_accuracy && *summary.plain_accuracy != *summary.validation_accuracy
+                                ? fmt::format(" ({:.2f}% without mirror images)", 100 * *summary.plain_accuracy)
+                                : "";
+  return fmt::format(", validation {:.2f}%{}", 100 * *summary.validation_accuracy, plain);
+}
+
+namespace {
+
+struct TimesRow {
+  const char* name;
+  double PhaseTimes::*member;
+};
+constexpr std::array<TimesRow, 8> times_table = {{{"data", &PhaseTimes::data},
+                                                  {"encode", &PhaseTimes::encode},
+                                                  {"prefix", &PhaseTimes::prefix},
+                                                  {"forward", &PhaseTimes::forward},
+                                                  {"head", &PhaseTimes::head},
+                                                  {"gradient", &PhaseTimes::gradient},
+                                                  {"reduce", &PhaseTimes::reduce},
+                                                  {"update", &PhaseTimes::update}}};
+
+}  // namespace
+
+Json to_json(const PhaseTimes& times) {
+  Json json;
+  for (const TimesRow& row : times_table) json[row.name] = times.*row.member;
+  return json;
+}
+
+PhaseTimes times_of(const Json& json) {
+  PhaseTimes times;
+  for (const TimesRow& row : times_table) times.*row.member = json.value(row.name, 0.0);
+  return times;
 }
 
 Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*accuracy) : Json(); }
 
+// Signs of life while the net is evaluated, after so many images of another set.
+EvaluationWatch Run::watch(std::size_t images_before) {
+  if (!comm_.is_root()) return {};
+  return {[this, images_before](std::size_t images) { progress_file_.mark_evaluated(images_before + images); }, nullptr};
+}
+
 // Collective: the accuracy of the vote on the validation images, if there are any. Shifted views are for the end.
-std::optional<double> Run::validate(const std::vector<std::string>& voters) {
-  if (data_.validation.size() == 0) return std::nullopt;
-  return classifier(voters, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation).accuracy();
+void Run::validate(const std::vector<std::string>& voters, StageSummary& summary) {
+  if (data_.validation.size() == 0) return;
+  const Evaluation vote =
+      classifier(voters, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation, watch());
+  summary.validation_accuracy = vote.accuracy();
+  summary.plain_accuracy = vote.plain_accuracy();
+}
+
+// What the report says of the process. Every start has a line.
+void Run::report_start() {
+  on_root([&] {
+    metrics_->write({{"event", "start"},
+                     {"time", utc_now()},
+                     {"version", version},
+                     {"command", options_.command},
+                     {"net", options_.net.name},
+                     {"data", options_.data_name},
+                     {"ranks", comm_.size()},
+                     {"threads", omp_get_max_threads()},
+                     {"kernels", kernels_.name},
+                     {"train_images", data_.train.size()},
+                     {"validation_images", data_.validation.size()},
+                     {"test_images", data_.test.size()}});
+  });
 }
 
 void Run::report_stage(const StageSummary& summary) {
   result_.stages.push_back(summary);
   if (!comm_.is_root()) return;
-  metrics_->write({{"event", "stage"},
-                   {"stage", summary.name},
-                   {"seconds", summary.seconds},
-                   {"reused", summary.reused},
-                   {"validation_accuracy", to_json(summary.validation_accuracy)}});
+  Json line = {{"event", "stage"},
+               {"stage", summary.name},
+               {"time", utc_now()},
+               {"seconds", summary.seconds},
+               {"images", summary.images},
+               {"reused", summary.reused},
+               {"validation_accuracy", to_json(summary.validation_accuracy)},
+               {"validation_accuracy_plain", to_json(summary.plain_accuracy)}};
+  if (!summary.trained_by.run.empty()) line["trained"] = origin_json(summary.trained_by);
+  metrics_->write(line);
+}
+
+// Of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
+std::string Run::history_text(std::size_t s) const {
+  double begin = 0;
+  for (std::size_t before = 0; before < s; ++before) begin += result_.stages[before].seconds;
+  return to_text(history_of(read_metrics(options_.folder / "metrics.jsonl"), options_.net.stages[s].name,
+                            std::filesystem::absolute(options_.folder).lexically_normal().string(), begin));
+}
+
+// Collective: for other runs, in RunResult.
+void Run::keep_trained(std::size_t s) {
+  std::string history;
+  on_root([&] { history = history_text(s); });
+  result_.trained[keys_[s].hex()] = stage_bytes(s, comm_.broadcast_text(history));
 }
 
 // What load_stage() reads: the layers and heads of a finished stage as they are now.
-std::vector<std::byte> Run::stage_bytes(std::size_t s) const {
+std::vector<std::byte> Run::stage_bytes(std::size_t s, const std::string& history) const {
   const StageSpec& spec = options_.net.stages[s];
   TensorFile file;
+  file.metadata[history_key] = history;
   for (const BinaryLayer& layer : result_.model.layers) {
     if (contains(spec.train, layer.spec().name)) layer.save(file);
   }
@@ -283,7 +378,7 @@ std::vector<std::byte> Run::stage_bytes(std::size_t s) const {
 void Run::store_stage() {
   if (cache_ == nullptr || !comm_.is_root() || depends_on_time()) return;
   try {
-    cache_->put(keys_[stage_].hex(), stage_bytes(stage_));
+    cache_->put(keys_[stage_].hex(), stage_bytes(stage_, history_text(stage_)));
   } catch (const std::exception& error) {
     progress_.line(fmt::format("cache: stage '{}' is not kept: {}", options_.net.stages[stage_].name, error.what()));
   }
@@ -293,31 +388,46 @@ void Run::finish_stage(const Stage& stage) {
   const StageSpec& spec = stage.spec();
   drop_outdated_heads(stage_);
   for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
-  StageSummary summary{spec.name, 0, false, validate(spec.heads)};
+  StageSummary summary;
+  summary.name = spec.name;
+  validate(spec.heads, summary);
   summary.seconds = elapsed();
-  for (const StageSummary& earlier : result_.stages) summary.seconds -= earlier.seconds;
+  summary.images = result_.images;
+  for (const StageSummary& earlier : result_.stages) {
+    summary.seconds -= earlier.seconds;
+    summary.images -= earlier.images;
+  }
   comm_.together([&] {
     report_stage(summary);
     store_stage();
   });
-  progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds),
-                             validation_text(summary.validation_accuracy)));
+  progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds), validation_text(summary)));
 }
 
-// Evaluates the net and writes the model, which replaces the checkpoints.
+// Evaluates the net and writes the model, which replaces the checkpoints. All stages are in the checkpoint by now, so that the
+// evaluation alone is done again when it is broken off.
 void Run::finish_run() {
   Model& model = result_.model;
   const MapShape input = model.encoder.output();
   const Classifier voters = classifier(model.net.classifier, model.net.views, nullptr);
-  if (data_.validation.size() != 0) result_.validation = voters.evaluate(comm_, data_.validation);
-  if (data_.test.size() != 0) result_.test = voters.evaluate(comm_, data_.test);
+  mark_progress(0, true);
+  std::size_t evaluated = 0;
+  const auto evaluate = [&](const data::Dataset& images) {
+    if (images.size() == 0) return Evaluation{};
+    EvaluationWatch watching = watch(evaluated);
+    watching.stop = options_.stop;
+    evaluated += images.size();
+    return voters.evaluate(comm_, images, watching);
+  };
+  result_.validation = evaluate(data_.validation);
+  result_.test = evaluate(data_.test);
   result_.seconds = elapsed();
-  model.notes = {{"data", options_.data_name},
-                 {"seed", fmt::format("{}", options_.train.seed)},
-                 {"options", describe(options_.train)},
-                 {"training_seconds", fmt::format("{:.1f}", result_.seconds)}};
-  const auto accuracy = [](const Evaluation& evaluation) {
-    return evaluation.images == 0 ? std::nullopt : std::optional<double>(evaluation.accuracy());
+  // Nothing of how the run went, its time for one: a model is a function of data, net and options.
+  model.notes = {
+      {"data", options_.data_name}, {"seed", fmt::format("{}", options_.train.seed)}, {"options", describe(options_.train)}};
+  const auto accuracy = [](const Evaluation& evaluation, bool plain = false) {
+    return evaluation.images == 0 ? std::nullopt
+                                  : std::optional<double>(plain ? evaluation.plain_accuracy() : evaluation.accuracy());
   };
   const auto note = [&](const char* name, const Evaluation& evaluation) {
     if (const auto reached = accuracy(evaluation)) model.notes[name] = fmt::format("{:.4f}", *reached);
@@ -335,11 +445,11 @@ void Run::finish_run() {
     model.layers.back().load(trained);
   }
   std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
-  mark_progress(0, true);
   on_root([&] {
     finish_writing();
+    metrics_->sync();
     const auto path = options_.folder / model_name;
-    const auto next = options_.folder / "model.next.safetensors";
+    const auto next = options_.folder / next_model_name;
     model.save(next);
     const std::size_t classes = model.class_names.size();
     Json confusion = Json::array();
@@ -350,6 +460,10 @@ void Run::finish_run() {
     metrics_->write({{"event", "result"},
                      {"validation_accuracy", to_json(accuracy(result_.validation))},
                      {"test_accuracy", to_json(accuracy(result_.test))},
+                     {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
+                     {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
+                     {"voters", model.net.classifier},
+                     {"views", {{"mirror", model.net.views.mirror}, {"shift", model.net.views.shift}}},
                      {"images", result_.test.images},
                      {"confusion", confusion},
                      {"classes", model.class_names},

@@ -255,6 +255,9 @@ void Stage::choose_images() {
     images_[i] = order_[first + i];
     labels_[i] = train_.labels[images_[i]];
   }
+  // Those of the next minibatch come from the device while this one is computed.
+  const std::size_t next = first + batch_;
+  for (std::size_t i = 0; i < local_images_ && next + i < order_.size(); ++i) inputs_->prefetch(order_[next + i]);
 }
 
 std::vector<std::uint64_t> Stage::records_to_read() const {
@@ -356,6 +359,7 @@ void Stage::compute(bool weights) {
   choose_images();
   for (LayerState& state : states_) state.sums.clear();
   run_forward();
+  train_.check_reads();
   Clock::time_point clock = Clock::now();
   const auto poll = [&] {
     if (exchange_ != nullptr) exchange_->poll();

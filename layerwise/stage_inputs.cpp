@@ -23,7 +23,9 @@ StageInputs::StageInputs(const simd::Kernels& kernels, const Encoder& encoder, c
 }
 
 StageInputs::Workspace StageInputs::make_workspace() const {
-  return {forward_.make_workspace(prefix_), std::vector<std::uint8_t>(train_.shape.size()),
+  return {forward_.make_workspace(prefix_),
+          {},
+          std::vector<std::uint8_t>(train_.shape.size()),
           std::vector<std::uint64_t>(1 + frozen_.words())};
 }
 
@@ -42,8 +44,8 @@ void StageInputs::compute(std::size_t image, std::size_t epoch, Workspace& space
   Clock::time_point clock = Clock::now();
   constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
   const std::uint64_t key = copies() == 0 ? id_ << 32U | epoch : fixed | copy_of(image, epoch);
-  data::augment(train_.image(image), train_.shape, options_.augment, Random(options_.seed, Stream::augment, key, image),
-                space.image.data());
+  data::augment(train_.image(image, space.stored), train_.shape, options_.augment,
+                Random(options_.seed, Stream::augment, key, image), space.image.data());
   lap(clock, times.data);
   forward_.encode(space.image.data(), space.work);
   lap(clock, times.encode);

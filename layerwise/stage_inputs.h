@@ -28,7 +28,8 @@ class StageInputs {
   // What one thread needs for the image it works on. The maps of layers that learn are put into work.maps by the caller.
   struct Workspace {
     ForwardWorkspace work;
-    std::vector<std::uint8_t> image;
+    std::vector<std::uint8_t> stored;   // the image, where it is not in memory
+    std::vector<std::uint8_t> image;    // augmented
     std::vector<std::uint64_t> record;  // of the image; used while there is a record file
   };
 
@@ -40,6 +41,10 @@ class StageInputs {
   Workspace make_workspace() const;
   // Prepares the frozen maps of a training image as it is in `epoch`. Adds to data, encode and prefix.
   void load(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const;
+  // Asks for an image that will be loaded soon. Nothing where records have what it gives.
+  void prefetch(std::size_t image) const {
+    if (file_ == nullptr) train_.prefetch(image);
+  }
   // The input of layer i (geometry().input) for the loaded image.
   void gather(std::size_t i, const Workspace& space, std::uint64_t* target) const;
   // The part of it that is not frozen; the rest of `target` stays.

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/random.h"
+#include "layerwise/bit_counts.h"
 #include "layerwise/stage.h"
 #include "layerwise/stage_thread.h"
 
@@ -42,12 +43,8 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
   }
   thread.input.work.maps[state.index + 1] = output;
 
-  thread.counts.resize(std::max(in.words(), map.words()) * word_bits);
-  kernels_.pool_counts(input + in.interior(), in.height, in.width, in.words(), in.pitch(), 1, thread.counts.data());
-  for (std::size_t c = 0; c < sums.in_channels; ++c) sums.input()[c] += thread.counts[c];
-  if (!windowed) return;
-  kernels_.pool_counts(window, map.height, map.width, map.words(), map.pitch(), 1, thread.counts.data());
-  for (std::size_t o = 0; o < sums.channels; ++o) sums.active()[o] += thread.counts[o];
+  add_bit_counts(kernels_, in, input, thread.counts, sums.input());
+  if (windowed) add_bit_counts(kernels_, map, window, thread.counts, sums.active());
 }
 
 // Thresholds need statistics before they mean anything: layer by layer, each on the thresholds found for those below.
@@ -68,6 +65,7 @@ void Stage::initialise() {
         for (std::size_t s = 0; s <= t; ++s) forward_layer(s, static_cast<std::size_t>(i), thread, false, false);
       }
     }
+    train_.check_reads();
     LayerSums& sums = states_[t].sums;
     for (const auto& thread : threads_) {
       for (std::size_t k = 0; k < sums.statistics.size(); ++k) sums.statistics[k] += thread->sums[t].statistics[k];

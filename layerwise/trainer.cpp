@@ -1,11 +1,29 @@
 #include "layerwise/trainer.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/error.h"
+#include "core/hash.h"
+#include "core/hold.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
+
+std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
+  // The keys of random numbers have room for 20 bits beside epochs and steps.
+  constexpr std::uint64_t mask = 0xFFFFF;
+  std::map<std::string, std::uint64_t> times_trained;
+  std::vector<std::uint64_t> ids;
+  for (const StageSpec& stage : net.stages) {
+    Hasher hasher;
+    for (const std::string& name : stage.train) hasher.update(std::string_view(name)).update(times_trained[name]++);
+    std::uint64_t id = hasher.finish().low & mask;
+    while (std::ranges::find(ids, id) != ids.end()) id = (id + 1) & mask;
+    ids.push_back(id);
+  }
+  return ids;
+}
 
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
   Earlier earlier;
@@ -15,16 +33,46 @@ std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
   }
   earlier.heads = &result_.model.heads;
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, for_stage(options_.train, options_.net.stages[s]), id_of(keys_[s]), earlier);
+                                 data_.train, for_stage(options_.train, options_.net.stages[s]), stage_ids(options_.net)[s],
+                                 earlier);
+}
+
+void EpochSums::add(const StepResult& step, double step_seconds) {
+  const auto add_all = [](auto& total, const auto& part) {
+    total.resize(part.size());
+    for (std::size_t i = 0; i < part.size(); ++i) total[i] += part[i];
+  };
+  seconds += step_seconds;
+  ++steps;
+  ++steps_here;
+  sums.images += step.images;
+  sums.times += step.times;
+  sums.exchange += step.exchange;
+  add_all(sums.loss, step.loss);
+  add_all(sums.correct, step.correct);
+  add_all(sums.flips, step.flips);
+  add_all(sums.active_share, step.active_share);
+}
+
+void Run::show_step(const Stage& stage) {
+  const std::size_t done = stage.step_number();
+  const double images = std::max(1.0, static_cast<double>(epoch_.sums.images));
+  const double left = static_cast<double>(stage.total_steps() - done) * epoch_.seconds / static_cast<double>(epoch_.steps);
+  progress_.update(fmt::format(
+      "{} step {}/{}: loss {:.3f}, training {:.1f}%, {:.0f} images/s, stage ends in {}", stage.spec().name, done,
+      stage.total_steps(), epoch_.sums.loss.back() / images, 100.0 * static_cast<double>(epoch_.sums.correct.back()) / images,
+      static_cast<double>(epoch_.sums.images) / std::max(epoch_.seconds, 1e-9), format_duration(left)));
 }
 
 void Run::train_stage(std::size_t s) {
   const std::unique_ptr<Stage> stage = make_stage(s);
   std::size_t bits = 0;
   for (const auto& trainer : stage->trainers()) bits = std::max(bits, trainer->state_bits_per_weight());
-  if (resume_from_) {
+  if (resume_from_) {  // with the sums of its epoch
     stage->load(*resume_from_);
     resume_from_.reset();
+  } else {
+    epoch_ = {};
   }
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
@@ -34,12 +82,15 @@ void Run::train_stage(std::size_t s) {
   mark_progress(stage->step_number(), true);
   place_inputs(*stage);
   dense_sent_ = 0;
-  StepResult epoch;
-  std::size_t epoch_steps = 0;
-  double epoch_seconds = 0;
   Clock::time_point last_checkpoint = Clock::now();
   bool asked = false;
   while (!stage->finished()) {
+    if (comm_.is_root()) {
+      wait_while_held(options_.hold, stage->step_number(), [&] {
+        mark_progress(stage->step_number(), false);
+        return !options_.stop || !options_.stop();
+      });
+    }
     const Clock::time_point before = Clock::now();
     const StepRequest request = {
         (options_.stop && options_.stop()) ||
@@ -53,39 +104,20 @@ void Run::train_stage(std::size_t s) {
     if (stage->step_number() > 1) {
       dense_sent_ = std::max(dense_sent_, comm_.traffic(mpi::Collective::sum).bytes_sent - sent_before);
     }
-    epoch_seconds += seconds_since(before);
-    ++epoch_steps;
+    epoch_.add(step, seconds_since(before));
     ++result_.steps;
     result_.images += step.images;
-    const auto add = [](auto& total, const auto& part) {
-      total.resize(part.size());
-      for (std::size_t i = 0; i < part.size(); ++i) total[i] += part[i];
-    };
-    epoch.images += step.images;
-    epoch.times += step.times;
-    epoch.exchange += step.exchange;
-    add(epoch.loss, step.loss);
-    add(epoch.correct, step.correct);
-    add(epoch.flips, step.flips);
-    add(epoch.active_share, step.active_share);
 
     const std::size_t done = stage->step_number();
     mark_progress(done, result_.steps == 1);  // the first of this process is what is waited for after a restart
-    const double images = std::max(1.0, static_cast<double>(epoch.images));
-    const double left = static_cast<double>(stage->total_steps() - done) * epoch_seconds / static_cast<double>(epoch_steps);
-    progress_.update(fmt::format("{} step {}/{}: loss {:.3f}, training {:.1f}%, {:.0f} images/s, stage ends in {}",
-                                 stage->spec().name, done, stage->total_steps(), epoch.loss.back() / images,
-                                 100.0 * static_cast<double>(epoch.correct.back()) / images,
-                                 static_cast<double>(epoch.images) / std::max(epoch_seconds, 1e-9), format_duration(left)));
+    show_step(*stage);
     const bool ends_epoch = done % stage->steps_per_epoch() == 0;
     if (ends_epoch || step.stop || step.checkpoint) stage->settle();
     if (ends_epoch) {
       peak_memory();
       mark_progress(done, true);
-      report_epoch(*stage, epoch, epoch_steps, epoch_seconds);
-      epoch = {};
-      epoch_steps = 0;
-      epoch_seconds = 0;
+      report_epoch(*stage);
+      epoch_ = {};
     }
     if (step.stop && !stage->finished()) {
       write_checkpoint(stage.get(), true);
@@ -132,13 +164,14 @@ RunResult Run::execute() {
   if (options_.resume) read_checkpoint();
   const std::size_t all = options_.net.stages.size();
   const std::size_t wanted = options_.stages == 0 ? all : std::min(options_.stages, all);
-  for (std::size_t s = 0; s < stage_ && wanted < all; ++s) result_.trained[keys_[s].hex()] = stage_bytes(s);
+  report_start();
+  for (std::size_t s = 0; s < stage_ && wanted < all; ++s) keep_trained(s);
   while (stage_ < wanted) {
     if (resume_from_.has_value() || !reuse(stage_)) train_stage(stage_);
     // A later stage may train its layers again.
-    if (wanted < all) result_.trained[keys_[stage_].hex()] = stage_bytes(stage_);
+    if (wanted < all) keep_trained(stage_);
     ++stage_;
-    if (stage_ < all) write_checkpoint(nullptr, true);
+    write_checkpoint(nullptr, true);
   }
   if (wanted == all) finish_run();
   return std::move(result_);

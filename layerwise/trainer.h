@@ -18,10 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "core/differences.h"
 #include "core/progress.h"
 #include "data/dataset.h"
 #include "layerwise/model.h"
 #include "layerwise/stage.h"
+#include "layerwise/stage_history.h"
 #include "mpi/comm.h"
 
 namespace bitloom::layerwise {
@@ -59,15 +61,21 @@ struct RunOptions {
   std::vector<std::byte> encoder;  // that was fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
   std::size_t stages = 0;          // train only so many of the net's first ones, and make no model; 0: all
   double pace_seconds = 0;         // of StepRequest
+  std::string hold;                // of wait_while_held(), by the steps of a stage (tests)
+  double mark_seconds = 0.2;       // between marks in the ProgressFile, but for those that are waited for
   std::map<std::string, PlannedBytes> planned;  // by stage; not all need be there
   std::function<bool()> stop;                   // asked at every step: has somebody asked to stop?
+  FieldName field_name;                         // for messages about checkpoints of other runs; may be none
 };
 
 struct StageSummary {
   std::string name;
   double seconds = 0;
   bool reused = false;
-  std::optional<double> validation_accuracy;  // nothing without validation images
+  // Nothing without validation images: by the vote over mirror images where the net has it, and of the image as it is.
+  std::optional<double> validation_accuracy, plain_accuracy;
+  std::size_t images = 0;   // that passed through training steps of this run
+  StageHistory trained_by;  // of a reused one: how it was trained, without epochs
 };
 
 struct RunResult {
@@ -87,9 +95,11 @@ struct RunResult {
 RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
                 ProgressSink& progress);
 
-// The `id` of each of a run's stages, which separates their random streams; equal stages of two nets have equal ones.
-std::vector<std::uint64_t> stage_ids(const NetSpec& net, const TrainOptions& options, const data::Dataset& train,
-                                     const Encoder& encoder);
+// The `id` of each stage of a net, which separates the random streams of its stages: a function of the names of the layers that
+// a stage trains and of how often they were trained before, and of nothing else. Two runs of one seed that differ in options or
+// sizes draw the same numbers for the same purpose, so that their difference is that of the options (paired comparisons). Under
+// 2^20, all different within a net.
+std::vector<std::uint64_t> stage_ids(const NetSpec& net);
 
 // The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
 // where /proc is missing.

@@ -100,6 +100,9 @@ void BundleTree::take_in(int child, const std::vector<std::byte>& message) {
     take_late(std::move(bundle));
     return;
   }
+  if (bundle.workers > all_) {
+    fail(ErrorKind::data, "exchange: rank {} sends {} workers; expected at most {}", child, bundle.workers, all_);
+  }
   Parts& parts = parts_[bundle.update];
   parts.workers += bundle.workers;
   parts.bundles.push_back(std::move(bundle));

@@ -1,5 +1,5 @@
 // Communication between the processes ("ranks") of one run. The rest of Bitloom sees only this header; <mpi.h> is included by
-// comm.cpp alone.
+// comm_state.h alone.
 //
 // Every member function of Comm that is marked "collective" must be called by all ranks in the same order and by the thread
 // that made the Environment (MPI_THREAD_FUNNELED). With one rank all of them work without MPI.
@@ -60,8 +60,16 @@ struct Traffic {
 };
 
 struct Settings {
-  double watchdog_seconds = 300;         // longest wait for one collective; 0 = for ever
+  double watchdog_seconds = 300;         // longest wait for other ranks, and longest call of MPI; 0 = for ever
   std::size_t elements_per_message = 0;  // longer reductions and broadcasts are split; 0 = what MPI's int counts allow
+  std::uint64_t most_bytes = 0;          // what others announce to this rank may be this long; 0 = this machine's memory
+};
+
+// How a process ends that hangs inside a call of MPI, from which no exception can take it.
+struct Hang {
+  int exit_code = 1;
+  // Called before that on a thread of its own, with what hangs; it should not wait for anything.
+  std::function<void(const std::string& message)> tell;
 };
 
 class Comm;
@@ -101,7 +109,7 @@ class Comm {
 
   const Settings& settings() const noexcept;
   // Not collective, but elements_per_message must be the same on all ranks. Throws Error(usage) for a negative or NaN wait or a
-  // message length above INT_MAX.
+  // number of elements above INT_MAX.
   void configure(const Settings& settings);
 
   // Collective, in place: values[i] becomes the sum over ranks, exact modulo 2^32 or 2^64 (two's complement wrap-around), so it
@@ -116,10 +124,10 @@ class Comm {
   // keeps the bytes until they are gone, of which every call of these functions makes sure. Throws Error(usage) if `to` is
   // this rank or none.
   void send(int to, std::vector<std::byte> bytes);
-  // Waits for the next message of another rank.
-  [[nodiscard]] std::vector<std::byte> receive(int from);
+  // Waits for the next message of another rank. Throws Error(data) if it has more than `most` bytes.
+  [[nodiscard]] std::vector<std::byte> receive(int from, std::uint64_t most = UINT64_MAX);
   // The next message of another rank if all of it is there already.
-  [[nodiscard]] std::optional<std::vector<std::byte>> try_receive(int from);
+  [[nodiscard]] std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most = UINT64_MAX);
   // Whether everything that was sent is gone.
   [[nodiscard]] bool sends_finished();
   // Waits until done() is true, which is asked again and again and may use these functions. `what` and `bytes` are for the
@@ -136,15 +144,21 @@ class Comm {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
     broadcast(std::as_writable_bytes(values), root);
   }
-  // Collective: returns the root's bytes on every rank; what the others pass is ignored.
+  // Collective: returns the root's bytes on every rank; what the others pass is ignored. Throws Error(data) on ranks that
+  // cannot have so many.
   [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0);
   [[nodiscard]] std::string broadcast_text(const std::string& text, int root = 0);
 
-  // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ.
+  // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ. Throws
+  // SharedError if the root cannot have so many.
   [[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root = 0);
 
   // Collective.
   void barrier();
+
+  // Throws Error(data) if that is more than this rank may get (Settings::most_bytes): to be asked before there is memory for
+  // what rank `from` announces.
+  void require_length(const char* what, int from, std::uint64_t bytes) const;
 
   // Collective: true on all ranks if any of them passes true ("somebody was asked to stop").
   [[nodiscard]] bool flag_any(bool flag);
@@ -200,12 +214,15 @@ class Comm {
   std::unique_ptr<State> state_;
 };
 
+class Watchdog;
+
 // Starts MPI if and only if the process was started by mpirun or srun, which is seen in its environment variables, and ends it
-// when destroyed. Make one, in main(), before any other thread that communicates. Throws Error(internal) on a second one and
-// PeerLost if MPI cannot start.
+// when destroyed. Make one, in main(), before any other thread that communicates. `settings` hold from the start of MPI on; a
+// call that lasts longer ends the process as `hang` says. Throws Error(internal) on a second one and PeerLost if MPI cannot
+// start.
 class Environment {
  public:
-  Environment();
+  explicit Environment(const Settings& settings = {}, Hang hang = {});
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
   // Waits for the other ranks, at most as long as the watchdog says. If they do not come, or the communicator is broken, MPI is
@@ -219,6 +236,7 @@ class Environment {
 
  private:
   bool launched_ = false;
+  std::unique_ptr<Watchdog> watchdog_;
   Comm world_;
 };
 
@@ -231,7 +249,7 @@ std::vector<std::string> host_names(Comm& comm);
 bool launched_by_mpi() noexcept;
 
 // Ends this process and, where MPI is in use, all ranks of the run (MPI_Abort), with the given exit code. Nothing is flushed or
-// destroyed. May be called from any thread, not from a signal handler.
+// destroyed. May be called from any thread, not from a signal handler. If MPI_Abort hangs, this process ends after ten seconds.
 [[noreturn]] void abort_all(int code);
 
 }  // namespace bitloom::mpi

@@ -19,7 +19,7 @@ std::vector<std::byte> to_bytes(std::span<const T> values) {
 // The next message of a rank. Its length is that of all ranks' calls, which the caller answers for.
 template <typename T>
 void receive_into(Comm& comm, int from, std::span<T> values) {
-  const std::vector<std::byte> bytes = comm.receive(from);
+  const std::vector<std::byte> bytes = comm.receive(from, values.size_bytes());
   if (bytes.size() != values.size_bytes()) {
     fail(ErrorKind::internal, "a sum of floats: rank {} sent {} bytes, expected {}", from, bytes.size(), values.size_bytes());
   }

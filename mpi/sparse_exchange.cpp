@@ -91,6 +91,7 @@ ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
   worker_updates += other.worker_updates;
   entries += other.entries;
   elements += other.elements;
+  at_limit += other.at_limit;
   add_sizes(vector_bytes, other.vector_bytes);
   encode += other.encode;
   tree += other.tree;
@@ -261,7 +262,7 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vec
   if (options_.exact()) {
     sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
   } else {
-    sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow));
+    sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow), &counts_.at_limit);
     if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   }
   counts_.entries += sent.index.size();
@@ -323,6 +324,11 @@ std::optional<Bundle> SparseExchange::gather() {
   start = Clock::now();
   if (merged->workers != tree_.all_workers() && options_.tree.quorum == 1) {
     fail(ErrorKind::internal, "exchange: {} workers in update {}; expected {}", merged->workers, update_, tree_.all_workers());
+  }
+  require_sizes(*merged);
+  if (with_statistics_ && merged->totals.size() < user_totals_ + feedback_.size()) {
+    fail(ErrorKind::data, "exchange: update {} has {} totals; expected at least {}", update_, merged->totals.size(),
+         user_totals_ + feedback_.size());
   }
   const auto each = static_cast<double>(merged->workers);
   counts_.workers += merged->workers;
@@ -398,6 +404,7 @@ Bundle SparseExchange::next_answer(std::uint64_t update) {
          "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, at least {}, and {}", answer.update,
          answer.totals.size(), answer.vectors.size(), update, own, vectors);
   }
+  require_sizes(answer);
   const std::span<const std::int64_t> thresholds = std::span(answer.totals).last(own);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     up_thresholds_[v] = thresholds[v] < 0 ? nothing_passes : static_cast<std::uint64_t>(thresholds[v]);
@@ -405,6 +412,16 @@ Bundle SparseExchange::next_answer(std::uint64_t update) {
   if (options_.staleness == 0 && options_.tree.quorum == 1) tree_.finish_sends();
   ++counts_.updates;
   return answer;
+}
+
+// What comes from other ranks is applied by place. Throws Error(data).
+void SparseExchange::require_sizes(const Bundle& bundle) const {
+  for (std::size_t v = 0; v < bundle.vectors.size(); ++v) {
+    const std::uint64_t expected = v < feedback_.size() ? feedback_[v].size : statistics_[v - feedback_.size()];
+    if (const std::uint64_t size = bundle.vectors[v].size; size != 0 && size != expected) {
+      fail(ErrorKind::data, "exchange: vector {} of update {} has {} elements; expected {}", v, bundle.update, size, expected);
+    }
+  }
 }
 
 // How many feedback vectors there are in a bundle.

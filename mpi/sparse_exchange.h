@@ -75,6 +75,7 @@ struct ExchangeCounts {
   std::uint64_t worker_updates = 0;         // bundles of this rank's workers,
   std::uint64_t entries = 0;                // elements of feedback vectors that they hold
   std::uint64_t elements = 0;               // and that these vectors have
+  std::uint64_t at_limit = 0;               // elements of what is kept that could not grow on, over updates
   std::vector<std::uint64_t> vector_bytes;  // what each vector has of the bytes of these bundles
   double encode = 0;                        // seconds of this rank
   TreeCounts tree;                          // of this rank
@@ -83,7 +84,7 @@ struct ExchangeCounts {
 
 struct FeedbackVector {
   std::uint64_t size = 0;
-  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; beyond them what is kept stays at the limit
+  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
   double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
 };
 
@@ -171,6 +172,7 @@ class SparseExchange {
                     double workers);
   };
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
+  void require_sizes(const Bundle& bundle) const;
   std::size_t vectors_in(const Bundle& bundle) const;
   std::uint64_t elements_in(const Bundle& bundle) const;
   double wanted(const Bundle& bundle) const;  // bytes, of this update
@@ -181,6 +183,9 @@ class SparseExchange {
   std::vector<SparseVector> kept_by(std::size_t worker) const;
   void save_residuals(TensorFile& file, const std::string& prefix);
   void load_residuals(const TensorFile& file, const std::string& prefix);
+  Bundle residual_of(const TensorFile& file, const std::string& name) const;
+  std::uint64_t users_of(const Bundle& sum, const std::string& name) const;
+  void keep(std::size_t w, const Bundle& sum, std::uint64_t place);
   void check_size(const char* what, std::uint64_t size, std::uint64_t expected) const;
 
   Comm& comm_;

@@ -1,6 +1,5 @@
 // The state of an exchange in checkpoints.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -9,12 +8,6 @@
 
 namespace bitloom::mpi {
 namespace {
-
-// The nearest that may be kept in 32 bits (sparse_filter.h).
-std::int32_t narrowed(std::int64_t value) {
-  constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max() / 4;
-  return static_cast<std::int32_t>(std::clamp(value, -limit, limit));
-}
 
 // What worker `worker` kept.
 std::string residual_name(const std::string& prefix, std::uint64_t worker) {
@@ -116,35 +109,69 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
 
 void SparseExchange::load_residuals(const TensorFile& file, const std::string& prefix) {
   if (options_.residuals == Residuals::none) return;
-  const std::size_t n = feedback_.size();
+  const bool sum = options_.residuals == Residuals::sum;
+  Bundle bundle;
+  std::uint64_t users = 1;  // workers that have a part of it
+  if (sum) {
+    bundle = residual_of(file, residual_name(prefix, 0));
+    users = users_of(bundle, residual_name(prefix, 0));
+  }
   for (std::size_t w = 0; w < residuals_.size(); ++w) {
     for (Residual& kept : residuals_[w]) {
       std::fill(kept.narrow.begin(), kept.narrow.end(), 0);
       std::fill(kept.wide.begin(), kept.wide.end(), 0);
     }
     for (std::vector<std::int64_t>& kept : kept_statistics_[w]) std::fill(kept.begin(), kept.end(), 0);
-    const std::string name = residual_name(prefix, first_ + w);
-    if (options_.residuals == Residuals::sum && first_ + w != 0) continue;
-    const auto numbers = file.get(name).as<std::uint8_t>();
-    const Bundle bundle = decode_bundle(std::as_bytes(numbers));
-    const std::size_t all = n + statistics_.size();
-    if (bundle.vectors.size() != all) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), all);
-    for (std::size_t v = 0; v < all; ++v) {
-      const SparseVector& vector = bundle.vectors[v];
-      if (const std::uint64_t size = v < n ? feedback_[v].size : statistics_[v - n]; vector.size != size) {
-        fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, vector.size, size);
-      }
-      if (v >= n) {
-        add_to(kept_statistics_[w][v - n], vector);
-        continue;
-      }
-      Residual& kept = residuals_[w][v];
-      for (std::size_t i = 0; i < vector.index.size(); ++i) {
-        if (feedback_[v].narrow) {
-          kept.narrow[vector.index[i]] = narrowed(vector.value[i]);
-        } else {
-          kept.wide[vector.index[i]] = vector.value[i];
-        }
+    if (!sum) bundle = residual_of(file, residual_name(prefix, first_ + w));
+    const std::uint64_t place = sum ? first_ + w : 0;
+    if (place < users) keep(w, bundle, place);
+  }
+}
+
+// What one worker kept, or all of them.
+Bundle SparseExchange::residual_of(const TensorFile& file, const std::string& name) const {
+  const auto numbers = file.get(name).as<std::uint8_t>();
+  Bundle bundle = decode_bundle(std::as_bytes(numbers));
+  const std::size_t n = feedback_.size();
+  const std::size_t all = n + statistics_.size();
+  if (bundle.vectors.size() != all) fail(ErrorKind::data, "{}: {} vectors; expected {}", name, bundle.vectors.size(), all);
+  for (std::size_t v = 0; v < all; ++v) {
+    const std::uint64_t size = v < n ? feedback_[v].size : statistics_[v - n];
+    if (bundle.vectors[v].size != size) {
+      fail(ErrorKind::data, "{}: a vector of {} elements; expected {}", name, bundle.vectors[v].size, size);
+    }
+  }
+  return bundle;
+}
+
+// How many workers it takes to keep a sum: usually the first alone.
+std::uint64_t SparseExchange::users_of(const Bundle& sum, const std::string& name) const {
+  std::uint64_t users = 1;
+  for (std::size_t v = 0; v < feedback_.size(); ++v) {
+    const auto limit =
+        static_cast<std::uint64_t>(feedback_[v].narrow ? largest_kept<std::int32_t> : largest_kept<std::int64_t>);
+    for (const std::int64_t value : sum.vectors[v].value) users = std::max(users, (magnitude(value) - 1) / limit + 1);
+  }
+  if (users > tree_.all_workers()) {
+    fail(ErrorKind::data, "{}: values that {} workers kept; expected at most {}", name, users, tree_.all_workers());
+  }
+  return users;
+}
+
+// Gives worker `w` of this rank the part of a sum that is for the worker of number `place`.
+void SparseExchange::keep(std::size_t w, const Bundle& sum, std::uint64_t place) {
+  for (std::size_t v = 0; v < sum.vectors.size(); ++v) {
+    const SparseVector& vector = sum.vectors[v];
+    if (v >= feedback_.size()) {
+      if (place == 0) add_to(kept_statistics_[w][v - feedback_.size()], vector);
+      continue;
+    }
+    Residual& kept = residuals_[w][v];
+    for (std::size_t i = 0; i < vector.index.size(); ++i) {
+      if (feedback_[v].narrow) {
+        kept.narrow[vector.index[i]] = share_of_kept<std::int32_t>(vector.value[i], place);
+      } else {
+        kept.wide[vector.index[i]] = share_of_kept<std::int64_t>(vector.value[i], place);
       }
     }
   }

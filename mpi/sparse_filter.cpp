@@ -64,16 +64,17 @@ SparseVector take(std::span<T> pending, const SparseFilter& filter) {
 }
 
 template <typename T>
-SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter) {
+SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter, std::uint64_t* at_limit) {
   if (fresh.size() != pending.size()) {
     fail(ErrorKind::usage, "add_and_take: {} fresh elements; expected {}", fresh.size(), pending.size());
   }
   const Sieve sieve = Sieve::of<T>(filter);
-  constexpr T limit = std::numeric_limits<T>::max() / 4;
+  constexpr T limit = largest_kept<T>;
   const auto threshold = static_cast<T>(std::min<std::uint64_t>(filter.threshold, std::numeric_limits<T>::max()));
   const std::size_t tasks = (fresh.size() + chunk - 1) / chunk;
   std::vector<SparseVector> parts(tasks);
-#pragma omp parallel for schedule(static) if (tasks > 2)
+  std::uint64_t full = 0;
+#pragma omp parallel for schedule(static) reduction(+ : full) if (tasks > 2)
   for (std::ptrdiff_t task = 0; task < static_cast<std::ptrdiff_t>(tasks); ++task) {
     const std::size_t end = std::min((static_cast<std::size_t>(task) + 1) * chunk, fresh.size());
     for (std::size_t begin = static_cast<std::size_t>(task) * chunk; begin < end; begin += block) {
@@ -86,9 +87,13 @@ SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const 
         to[i] = std::clamp<T>(sum, -limit, limit);
         largest = std::max<T>(largest, to[i] < 0 ? static_cast<T>(-to[i]) : to[i]);
       }
+      if (largest == limit) {
+        full += static_cast<std::uint64_t>(std::count_if(to, to + n, [](T x) { return x == limit || x == -limit; }));
+      }
       if (largest > threshold) sieve.take(std::span(to, n), begin, parts[static_cast<std::size_t>(task)]);
     }
   }
+  if (at_limit != nullptr) *at_limit += full;
   SparseVector sent;
   sent.size = fresh.size();
   for (const SparseVector& part : parts) {
@@ -98,9 +103,20 @@ SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const 
   return sent;
 }
 
+template <typename T>
+T share_of_kept(std::int64_t sum, std::uint64_t worker) {
+  constexpr auto limit = static_cast<std::uint64_t>(largest_kept<T>);
+  const std::uint64_t size = magnitude(sum);
+  const std::uint64_t before = worker > size / limit ? size : worker * limit;
+  const auto share = static_cast<T>(std::min(size - before, limit));
+  return sum < 0 ? static_cast<T>(-share) : share;
+}
+
 template SparseVector take(std::span<std::int32_t>, const SparseFilter&);
 template SparseVector take(std::span<std::int64_t>, const SparseFilter&);
-template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&);
-template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&);
+template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&, std::uint64_t*);
+template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&, std::uint64_t*);
+template std::int32_t share_of_kept(std::int64_t, std::uint64_t);
+template std::int64_t share_of_kept(std::int64_t, std::uint64_t);
 
 }  // namespace bitloom::mpi

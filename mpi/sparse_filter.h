@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "mpi/sparse.h"
@@ -26,14 +27,28 @@ std::uint64_t levels_of(unsigned value_bits);
 template <typename T>
 SparseVector take(std::span<T> pending, const SparseFilter& filter);
 
-// Adds `fresh` to `pending`, whose elements stay within a quarter of T's range (beyond that they stay at its end), and takes
-// what then passes the filter. With OpenMP.
+// What is kept of an element lies between -largest_kept and largest_kept.
 template <typename T>
-SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter);
+inline constexpr T largest_kept = std::numeric_limits<T>::max() / 4;
+
+// Adds `fresh` to `pending` and takes what then passes the filter. An element that would go beyond largest_kept stays there;
+// how many are there is added to *at_limit, if that is not null. With OpenMP.
+template <typename T>
+SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const SparseFilter& filter,
+                          std::uint64_t* at_limit = nullptr);
+
+// Element by element, what the worker of number `worker` gets of a sum of what workers had kept: each as much as it may keep,
+// before the next one gets any.
+template <typename T>
+T share_of_kept(std::int64_t sum, std::uint64_t worker);
 
 extern template SparseVector take(std::span<std::int32_t>, const SparseFilter&);
 extern template SparseVector take(std::span<std::int64_t>, const SparseFilter&);
-extern template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&);
-extern template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&);
+extern template SparseVector add_and_take(std::span<const std::int32_t>, std::span<std::int32_t>, const SparseFilter&,
+                                          std::uint64_t*);
+extern template SparseVector add_and_take(std::span<const std::int64_t>, std::span<std::int64_t>, const SparseFilter&,
+                                          std::uint64_t*);
+extern template std::int32_t share_of_kept(std::int64_t, std::uint64_t);
+extern template std::int64_t share_of_kept(std::int64_t, std::uint64_t);
 
 }  // namespace bitloom::mpi

@@ -23,11 +23,29 @@ void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& para
   file.put(parameter.name, {lengths.begin(), lengths.end()}, values);
 }
 
+// In f32, as models have them; checkpoints of runs without f32 master weights have bf16.
+std::vector<float> values_of(const TensorFile& file, const std::string& name, const nn::Parameter& parameter) {
+  const auto lengths = parameter.shape.lengths();
+  const std::vector<std::size_t> shape(lengths.begin(), lengths.end());
+  if (!file.contains(name) || file.get(name).dtype != DType::bf16) {
+    const auto values = file.get(name, DType::f32, shape).as<float>();
+    return {values.begin(), values.end()};
+  }
+  const auto halves = file.get(name, DType::bf16, shape).as<bf16>();
+  std::vector<float> values(halves.size());
+  std::ranges::transform(halves, values.begin(), [](bf16 x) { return to_float(x); });
+  return values;
+}
+
 // Rounded to the nearest where the engine has bf16 alone.
 void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& parameter) {
-  if (parameter.value.dtype() != DType::bf16) return train::load_tensor(engine, file, parameter.name, parameter.value);
-  const auto lengths = parameter.shape.lengths();
-  const auto values = file.get(parameter.name, DType::f32, {lengths.begin(), lengths.end()}).as<float>();
+  const std::string average = train::average_name(parameter.name);
+  const std::string& name = file.contains(average) ? average : parameter.name;
+  if (file.contains(name) && file.get(name).dtype == parameter.value.dtype()) {
+    return train::load_tensor(engine, file, name, parameter.value);
+  }
+  const std::vector<float> values = values_of(file, name, parameter);
+  if (parameter.value.dtype() != DType::bf16) return engine.write(parameter.value, std::as_bytes(std::span(values)));
   std::vector<bf16> halves(values.size());
   std::ranges::transform(values, halves.begin(), [](float x) { return to_bf16(x); });
   engine.write(parameter.value, std::as_bytes(std::span(halves)));
@@ -35,12 +53,16 @@ void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& para
 
 }  // namespace
 
-TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer) {
-  TensorFile file;
+void add_description(TensorFile& file, const GptConfig& config, const data::Tokenizer& tokenizer) {
   file.metadata[kind_key] = gpt_kind;
-  file.metadata[config_key] = to_json(net.config()).dump();
+  file.metadata[config_key] = to_json(config).dump();
   const std::string text = tokenizer.serialize();
   file.put(tokenizer_name, {text.size()}, std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+}
+
+TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer) {
+  TensorFile file;
+  add_description(file, net.config(), tokenizer);
   for (const nn::Parameter* parameter : nn::parameters_of(net)) save_values(engine, file, *parameter);
   return file;
 }

@@ -20,6 +20,9 @@ inline constexpr const char* gpt_kind = "gpt";
 // The net's parameters, as they are on the engine's device, in f32.
 TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer);
 
+// All of it but the parameters, which checkpoints have under the same names.
+void add_description(TensorFile& file, const GptConfig& config, const data::Tokenizer& tokenizer);
+
 // A net with its parameters, ready for forward passes.
 struct LoadedGpt {
   std::unique_ptr<Gpt> net;
@@ -35,7 +38,8 @@ LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType 
 GptConfig config_of_file(const TensorFile& file, const std::string& name);
 // The tokenizer alone. Throws Error(data).
 std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name);
-// Writes the parameters of a model file to those of a net. Throws Error(data) that names what is missing or of another shape.
+// Writes the parameters of a model file, or of a checkpoint (of which the moving average, if it has one), to those of a net.
+// Throws Error(data) that names what is missing or of another shape.
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);
 
 }  // namespace bitloom::models

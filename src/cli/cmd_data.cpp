@@ -34,10 +34,11 @@ void write_sheet(const data::Dataset& set, std::size_t columns, const fs::path& 
   const data::ImageShape shape{step_y * set.classes() - 1, step_x * columns - 1, set.shape.channels};
   std::vector<std::uint8_t> pixels(shape.size(), 0);
   std::vector<std::size_t> placed(set.classes(), 0);
+  std::vector<std::uint8_t> room;
   for (std::size_t i = 0; i < set.size(); ++i) {
     const std::size_t row = set.labels[i];
     if (placed[row] == columns) continue;
-    const std::uint8_t* source = set.image(i).data();
+    const std::uint8_t* source = set.image(i, room).data();
     for (std::size_t c = 0; c < shape.channels; ++c) {
       for (std::size_t y = 0; y < set.shape.height; ++y, source += set.shape.width) {
         const std::size_t target = (c * shape.height + row * step_y + y) * shape.width + placed[row] * step_x;
@@ -46,6 +47,7 @@ void write_sheet(const data::Dataset& set, std::size_t columns, const fs::path& 
     }
     ++placed[row];
   }
+  set.check_reads();
   data::write_png(pixels, shape, file);
 }
 
@@ -83,17 +85,19 @@ int data_synth(Session& session, std::span<const std::string> args) {
 
 int data_info(Session& session, std::span<const std::string> args) {
   std::vector<std::string> spec;
-  Options options("bitloom data info SPEC",
+  DataOptions data;
+  Options options("bitloom data info SPEC [options]",
                   "Shows the images per class, their shape and a hash of the contents. SPEC: synth, synth:SEED, a folder, or\n"
                   "KIND:FOLDER with KIND cifar10, cifar100, idx or folder.");
   options.arguments(spec, "SPEC", 1, 1);
+  data.declare_folders(options);
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
   }
   options.finish();
   session.on_root([&] {
-    const data::DataSplits splits = data::load(spec.front());
+    const data::DataSplits splits = data::load(spec.front(), load_options(data));
     const data::ImageShape& shape = splits.train.shape;
     session.terminal.print("{}: {} x {} pixels, {} colour{}, {} classes", splits.train.name, shape.height, shape.width,
                            shape.channels, shape.channels == 1 ? "" : "s", splits.train.classes());
@@ -108,12 +112,14 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   std::string out;
   std::string split = "train";
   std::size_t columns = 16;
+  DataOptions data;
   Options options("bitloom data sheet SPEC --out FILE.png [options]",
                   "Draws the first images of each class, a row per class, as a PNG.");
   options.arguments(spec, "SPEC", 1, 1);
   options.text("out", out, "FILE", "the picture");
   options.choice("split", split, {"train", "test"}, "which images");
   options.count("columns", columns, 1, 1000, "images per class");
+  data.declare_folders(options);
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
@@ -121,7 +127,7 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   options.finish();
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the name of a PNG file");
   session.on_root([&] {
-    const data::DataSplits splits = data::load(spec.front());
+    const data::DataSplits splits = data::load(spec.front(), load_options(data));
     write_sheet(split == "train" ? splits.train : splits.test, columns, out);
     session.terminal.print("{}", out);
   });

@@ -46,8 +46,8 @@ struct EvalSettings {
 
 // Options of other kinds of models would have no effect.
 void check_options(const Options& options, const std::string& kind) {
-  static const std::vector<std::string> of_binary{"layers",     "mirror",    "shift",    "validation",
-                                                  "split-seed", "max-train", "max-test", "image-size"};
+  static const std::vector<std::string> of_binary{"layers",    "mirror",   "shift",      "validation",  "split-seed",
+                                                  "max-train", "max-test", "image-size", "image-memory"};
   for (const std::string& name : kind == "binary" ? GptEvalSettings::names() : of_binary) {
     if (options.source(name) != Options::Source::none) {
       fail(ErrorKind::usage, "--{}: not for a model of kind {}", name, kind);
@@ -87,7 +87,7 @@ void print_json(Terminal& terminal, const EvalSettings& settings, const layerwis
                                {"loss", result.loss},
                                {"images_per_second", images_per_second(result)},
                                {"confusion", result.confusion}};
-  terminal.line(json.dump());
+  terminal.json(json);
 }
 
 void print_table(Terminal& terminal, const EvalSettings& settings, const layerwise::Model& model,
@@ -183,6 +183,7 @@ int eval(Session& session, std::span<const std::string> args) {
     model = find_model(settings.model.front());
     kind = kind_of_model(model);
   });
+  session.terminal.note(checkpoint_note(model));
   check_options(options, kind);
   choose_threads(session.comm);
   if (kind == "binary") {

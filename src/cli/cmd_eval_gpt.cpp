@@ -144,7 +144,7 @@ class Measuring {
   void print(bool json) const {
     Terminal& terminal = session_.terminal;
     if (json) {
-      terminal.line(result_.dump());
+      terminal.json(result_);
       return;
     }
     if (result_.contains("text")) print_text(result_["text"]);

@@ -54,6 +54,7 @@ int export_model(Session& session, std::span<const std::string> args) {
       fail(ErrorKind::usage, "{}: a model of kind {}; only those of kind {} have a layout of other programs", model.string(),
            kind, models::gpt_kind);
     }
+    session.terminal.note(checkpoint_note(model));
     export_gpt(session.terminal, model, out);
   });
   return exit_done;

@@ -176,7 +176,7 @@ int fewbit(Session& session, std::span<const std::string> args) {
         nn::fit_few_bit(problem, static_cast<unsigned>(settings.bits), {.points = settings.points, .polish = true});
     if (format != nullptr) write_atomically(settings.out, format(picture(settings, activation, table)));
     if (settings.json) {
-      session.terminal.line(to_json(settings, activation, table).dump());
+      session.terminal.json(to_json(settings, activation, table));
     } else {
       print(session.terminal, settings, activation, table);
       if (format != nullptr) session.terminal.print("drawn in {}", settings.out);

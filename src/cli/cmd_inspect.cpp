@@ -1,12 +1,15 @@
 // bitloom inspect: what a model, a run or a net consists of.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/inspect_gpt.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
 #include "core/error.h"
+#include "core/metrics.h"
+#include "core/progress.h"
 #include "core/text.h"
 #include "layerwise/model.h"
 #include "models/binary/named_nets.h"
@@ -56,6 +59,22 @@ Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& enco
   return json;
 }
 
+// Seconds that training took, if the model lies in the folder of its run: the model itself does not depend on how its run went.
+std::optional<double> training_seconds(const std::filesystem::path& model) {
+  const std::filesystem::path metrics = model.parent_path() / metrics_file;
+  if (model.filename() != model_file || !std::filesystem::exists(metrics)) return std::nullopt;
+  try {
+    const std::vector<Json> lines = read_metrics(metrics);
+    const auto result = std::find_if(lines.rbegin(), lines.rend(), [](const Json& line) {
+      return line.value("event", Json()) == "result" && line.contains("seconds") && line["seconds"].is_number();
+    });
+    if (result != lines.rend()) return (*result)["seconds"].get<double>();
+  } catch (const Error&) {
+    // A model can be shown without them.
+  }
+  return std::nullopt;
+}
+
 Json describe_model(const layerwise::Model& model, const std::filesystem::path& file) {
   Json json = describe_net(model.net, model.encoder.output());
   json["file"] = file.string();
@@ -75,6 +94,7 @@ Json describe_model(const layerwise::Model& model, const std::filesystem::path& 
   json["head_bytes"] = model.head_bytes();
   json["head_macs"] = model.head_macs();
   json["notes"] = model.notes;
+  if (const auto seconds = training_seconds(file)) json["training_seconds"] = *seconds;
   return json;
 }
 
@@ -116,6 +136,9 @@ void print(Terminal& terminal, const Json& json) {
     terminal.print("file: {} ({})", json["file"].get<std::string>(), format_bytes(json["file_bytes"].get<std::uint64_t>()));
     terminal.print("classes: {}", fmt::join(json["classes"].get<std::vector<std::string>>(), ", "));
     for (const auto& [key, value] : json["notes"].items()) terminal.print("{}: {}", key, value.get<std::string>());
+    if (json.contains("training_seconds")) {
+      terminal.print("trained in {}", format_duration(json["training_seconds"].get<double>()));
+    }
     return;
   }
   rows = {{"stage", "trains", "epochs", "head"}};
@@ -166,11 +189,15 @@ int inspect(Session& session, std::span<const std::string> args) {
       description = describe_net(net, encoder_output(net.encoder, sizes[0], sizes[1], sizes[2]));
     } else {
       const std::filesystem::path file = find_model(arguments.front());
+      if (options.source("image-size") != Options::Source::none) {
+        fail(ErrorKind::usage, "--image-size: {} has no effect; {} is a model, which knows its images", size, file.string());
+      }
       is_gpt = kind_of_model(file) == models::gpt_kind;
+      session.terminal.note(checkpoint_note(file));
       description = is_gpt ? describe_gpt(file) : describe_model(layerwise::Model::load(file), file);
     }
     if (json) {
-      session.terminal.line(description.dump());
+      session.terminal.json(description);
     } else if (is_gpt) {
       print_gpt(session.terminal, description);
     } else {

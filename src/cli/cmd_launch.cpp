@@ -51,10 +51,19 @@ bool gpt_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_
 // it is launched for more.
 bool gpt_is_done(const fs::path& folder, Arguments program) {
   if (!gpt_has_begun(folder)) return false;
-  const auto metrics = read_metrics(folder / metrics_file);
-  if (metrics.empty() || metrics.back().value("event", "") != "result") return false;
+  std::vector<nlohmann::json> metrics;
+  try {
+    metrics = read_metrics(folder / metrics_file);
+  } catch (const Error&) {
+    return false;  // whatever is in that file, the run itself says what is wrong
+  }
+  if (metrics.empty()) return false;
+  const auto field = [&](const char* name) { return metrics.back().value(name, nlohmann::json()); };
+  if (field("event") != "result") return false;
+  const nlohmann::json steps = field("steps");
+  if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
   const std::optional<std::int64_t> wanted = parse_int(value_of(program, "--steps"));
-  return !wanted || metrics.back().value("steps", std::int64_t{0}) >= *wanted;
+  return !wanted || steps.get<std::int64_t>() >= *wanted;
 }
 
 constexpr std::array<Kind, 2> kinds = {
@@ -107,7 +116,9 @@ int launch(Session& session, std::span<const std::string> args) {
       "hosts, one per line with slots=N behind it, or Slurm's lists of them, node[01-16]; without it all processes run "
       "on this machine");
   options.count("local", supervisor.local, 1, 10000, "processes, without --hostfile; of train gpt: 1");
-  options.count("min-workers", supervisor.min_workers, 1, 1000000, "processes below which it waits for hosts");
+  options.count("min-workers", supervisor.min_workers, 1, 1000000,
+                "processes below which it waits for hosts; with --hostfile at least one host must be there at first, unless "
+                "this is given");
   options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
   options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
   options.text("interface", supervisor.interface, "NAME", "the network interface that messages take; without it any");
@@ -127,6 +138,7 @@ int launch(Session& session, std::span<const std::string> args) {
     return exit_done;
   }
   options.finish();
+  supervisor.may_begin_alone = options.source("min-workers") != Options::Source::none;
   if (mpi::launched_by_mpi()) fail(ErrorKind::usage, "launch: it starts mpirun itself; run it without");
   const Arguments program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
   const Kind& kind = kind_of(program);

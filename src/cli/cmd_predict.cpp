@@ -85,7 +85,9 @@ int predict(Session& session, std::span<const std::string> args) {
   options.finish();
   int code = exit_done;
   session.on_root([&] {
-    const layerwise::Model model = layerwise::Model::load(find_model(arguments.front()));
+    const std::filesystem::path file = find_model(arguments.front());
+    require_kind(file, "binary", "bitloom sample");
+    const layerwise::Model model = layerwise::Model::load(file);
     const auto classifier = layerwise::Classifier::of(simd::kernels(), model);
     layerwise::ForwardWorkspace work = classifier.make_workspace();
     for (std::size_t i = 1; i < arguments.size(); ++i) {
@@ -95,7 +97,7 @@ int predict(Session& session, std::span<const std::string> args) {
         code = exit_data;
       }
       if (json) {
-        session.terminal.line(to_json(prediction, model, top).dump());
+        session.terminal.json(to_json(prediction, model, top));
       } else if (prediction.error.empty()) {
         print_text(session.terminal, prediction, model, top);
       }

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/model_source.h"
+#include "cli/net_picture.h"
 #include "cli/net_table.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -94,23 +95,38 @@ report::ReportInput gather(const fs::path& run) {
 
 int report(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
-  std::string out;
+  std::string out, picture, image;
   Options options(
-      "bitloom report RUN [--out FILE.html]",
+      "bitloom report RUN [--out FILE.html] [--picture FILE.png|FILE.svg]",
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
       "also its confusion matrix, filters, flips per step and where the time went.");
   options.arguments(arguments, "RUN", 1, 1);
-  options.text("out", out, "FILE", "the page; without it: RUN/report.html");
+  options.text("out", out, "FILE", "the page; without it: RUN/report.html, or none with --picture");
+  options.text("picture", picture, "FILE",
+               "of a binary net: a drawing, .png or .svg, of an image on its way through the net, and of its training");
+  options.text("image", image, "FILE", "for --picture: the image, PNG or JPEG; without it: one of the run's test images");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
   }
   options.finish();
+  if (picture.empty() && !image.empty()) fail(ErrorKind::usage, "--image: '{}'; expected it with --picture", image);
+  const report::PictureFormat format = picture.empty() ? nullptr : report::picture_format(picture, "--picture");
   session.on_root([&] {
     const fs::path run = arguments.front();
     if (!fs::is_directory(run)) fail(ErrorKind::data, "{}: there is no such run folder", run.string());
     if (!fs::exists(run / config_file) && !fs::exists(run / metrics_file)) {
+      if (const std::vector<std::string> runs = runs_inside(run); !runs.empty()) {
+        fail(ErrorKind::data, "{}: the folder holds {} runs; expected one of them, {}: {}", run.string(), runs.size(),
+             (run / runs.front()).string(), fmt::join(runs, " "));
+      }
       fail(ErrorKind::data, "{}: the folder holds no run: there is neither {} nor {}", run.string(), config_file, metrics_file);
+    }
+    if (!picture.empty()) {
+      const std::string drawing = format(report::draw(picture_of_run(run, image)));
+      write_atomically(picture, drawing);
+      session.terminal.print("{} ({})", picture, format_bytes(drawing.size()));
+      if (out.empty()) return;
     }
     const fs::path page = out.empty() ? run / "report.html" : fs::path(out);
     const std::string html = report::render_report(gather(run));

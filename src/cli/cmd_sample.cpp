@@ -30,7 +30,9 @@ struct SampleSettings {
 
   void declare(Options& options) {
     constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+    static const std::vector<Options::Need> needs{{"top-k", "temperature", {"!0"}}, {"top-p", "temperature", {"!0"}}};
     options.arguments(model, "MODEL|RUN", 1, 1);
+    options.needs(needs);
     options.group("Sampling");
     options.text("prompt", prompt, "TEXT", "what the samples go on from; \"\": the end of a document");
     options.text("prompt-file", prompt_file, "FILE", "a file with the prompt, instead of --prompt");
@@ -88,6 +90,8 @@ class Stream {
 
 int run_samples(Session& session, SampleSettings& settings) {
   const std::filesystem::path path = find_model(settings.model.front());
+  require_kind(path, models::gpt_kind, "bitloom predict");
+  session.terminal.note(checkpoint_note(path));
   nn::Engine engine(choose_device(settings.device), settings.backend);
   const models::LoadedGpt loaded = models::load_gpt(engine, path, choose_dtype(engine, settings.values));
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
@@ -115,7 +119,7 @@ int run_samples(Session& session, SampleSettings& settings) {
     for (std::size_t s = 0; s < samples.size(); ++s) {
       std::vector<std::int32_t> whole = prompt;
       whole.insert(whole.end(), samples[s].begin(), samples[s].end());
-      session.terminal.print("--- {} of {}\n{}", s + 1, samples.size(), tokenizer.decode(whole));
+      session.terminal.write(fmt::format("--- {} of {}\n{}\n", s + 1, samples.size(), tokenizer.decode(whole)));
     }
   }
   session.terminal.error(fmt::format("{} tokens, {:.0f} tokens/s{}", drawn,

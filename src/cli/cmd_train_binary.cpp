@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/notice.h"
@@ -17,6 +18,7 @@
 #include "cli/train_options.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "layerwise/trainer.h"
 #include "simd/kernels.h"
 
@@ -83,6 +85,24 @@ void check_folder(const fs::path& folder) {
   }
 }
 
+// Options that the images leave without effect, or without sense. A run that goes on has been through this.
+void check_images(Session& session, const Options& options, const TrainSettings& settings, const data::Dataset& train) {
+  if (settings.resume) return;
+  if (train.size() < train.classes()) {
+    fail(settings.data.max_train != 0 ? ErrorKind::usage : ErrorKind::data,
+         "{}: {} images to train on; expected at least one of each of the {} classes",
+         settings.data.max_train != 0 ? "--max-train" : settings.data.spec, train.size(), train.classes());
+  }
+  const std::size_t batch = settings.run.train.batch;
+  if (batch <= train.size()) return;
+  for (const char* name : {"batch", "batch-per-rank"}) {
+    if (options.source(name) != Options::Source::command_line) continue;
+    fail(ErrorKind::usage, "--{}: {} images per update; expected at most the {} of the training set", name, batch,
+         train.size());
+  }
+  session.terminal.print("minibatches of {} images: there are no {} (--batch) to train on", train.size(), batch);
+}
+
 // What --resume reads.
 std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
   return {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
@@ -98,6 +118,23 @@ void announce(Session& session, const TrainSettings& settings, const data::DataS
   if (const std::string warning = oversubscription(threads); !warning.empty()) session.terminal.print("warning: {}", warning);
 }
 
+void print_next(Terminal& terminal, const std::string& folder) {
+  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
+}
+
+// What this run did not train itself, and whose it is.
+void tell_reused(Terminal& terminal, const layerwise::RunResult& result) {
+  const auto reused = std::count_if(result.stages.begin(), result.stages.end(), [](const auto& stage) { return stage.reused; });
+  if (reused == 0) return;
+  terminal.print("{} of {} stage{} {} not trained but taken from the cache; with --cache none all are trained afresh:", reused,
+                 result.stages.size(), result.stages.size() == 1 ? "" : "s", reused == 1 ? "was" : "were");
+  for (const layerwise::StageSummary& stage : result.stages) {
+    if (!stage.reused) continue;
+    const std::string origin = layerwise::origin_text(stage.trained_by);
+    terminal.print("  {:<22}{}", stage.name, origin.empty() ? "trained by another run" : "trained " + origin);
+  }
+}
+
 void summarise(Session& session, const layerwise::RunOptions& run, const layerwise::RunResult& result) {
   std::array<std::int64_t, 1> memory{static_cast<std::int64_t>(layerwise::peak_memory())};
   session.comm.max(memory);
@@ -105,19 +142,44 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
   Terminal& terminal = session.terminal;
   const fs::path model = run.folder / model_file;
   const double rate = result.seconds > 0 ? static_cast<double>(result.images) / result.seconds : 0;
-  terminal.print("\ndone in {}: {} images trained on, {:.0f} images/s over all", format_duration(result.seconds),
-                 format_count(result.images), rate);
+  const bool trained = result.images > 0;
+  terminal.print("\ndone in {}: {}", format_duration(result.seconds),
+                 trained ? fmt::format("{} images trained on, {:.0f} images/s over all", format_count(result.images), rate)
+                         : "nothing had to be trained");
+  tell_reused(terminal, result);
   const auto accuracy = [&](const char* name, const layerwise::Evaluation& evaluation) {
     if (evaluation.images == 0) return;
-    terminal.print("  {:<22}{:.2f}% of {} images", name, 100 * evaluation.accuracy(), evaluation.images);
+    const std::string plain = result.model.net.views.count() == 1
+                                  ? ""
+                                  : fmt::format("; {:.2f}% without {} images", 100 * evaluation.plain_accuracy(),
+                                                result.model.net.views.shift == 0 ? "mirror" : "mirror and shifted");
+    terminal.print("  {:<22}{:.2f}% of {} images{}", name, 100 * evaluation.accuracy(), evaluation.images, plain);
   };
   accuracy("validation accuracy", result.validation);
   accuracy("test accuracy", result.test);
   terminal.print("  {:<22}{} ({}; {} one-bit weights)", "model", model.string(), format_bytes(fs::file_size(model)),
                  format_count(result.model.weight_bits()));
   terminal.print("  {:<22}{} per process", "peak memory", format_bytes(static_cast<std::uint64_t>(memory[0])));
-  const std::string folder = run.folder.string();
-  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
+  print_next(terminal, run.folder.string());
+}
+
+// Whether the run that should go on is done already, which is said. Other options than its own are the trainer's to refuse.
+bool is_finished(Session& session, const Options& options, const layerwise::RunOptions& run) {
+  const std::string notes = text_of_root(session, [&]() -> std::string {
+    if (!run.resume || !fs::exists(run.folder / model_file) || !fs::exists(run.folder / options_file)) return "";
+    if (asks_otherwise(options, read_text(run.folder / options_file))) return "";
+    std::string text = " ";
+    for (const auto& [name, value] : layerwise::Model::load(run.folder / model_file).notes) {
+      const std::size_t end = name.find("_accuracy");
+      const std::optional<double> share = end == std::string::npos ? std::nullopt : parse_double(value);
+      if (share) text += fmt::format("; {} accuracy {:.2f}%", name.substr(0, end), 100 * *share);
+    }
+    return text;
+  });
+  if (notes.empty()) return false;
+  session.terminal.print("the run in {} is finished{}; there is nothing left to train", run.folder.string(), notes.substr(1));
+  print_next(session.terminal, run.folder.string());
+  return true;
 }
 
 layerwise::RunResult train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
@@ -126,6 +188,7 @@ layerwise::RunResult train_one(Session& session, const Options& options, TrainSe
     if (!settings.resume) check_folder(settings.run.folder);
   });
   settings.run.files = files_of_run(options, settings);
+  if (session.continuation.command.empty()) session.continuation = continuation_of("binary", settings.out);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
   layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
@@ -153,6 +216,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   const NoticeWatch notice(settings.notice_command);
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   settings.run.stop = [] { return stop_requested(); };
+  settings.run.field_name = &option_of_field;
   settings.run.command = session.command_line;
   if (const char* start = std::getenv(supervised_variable); start != nullptr) settings.run.start = start;
   settings.run.folder =
@@ -167,27 +231,23 @@ int train_binary(Session& session, std::span<const std::string> args) {
   }
   settings.out = settings.run.folder.string();
   const std::vector<Variant> variants = make_variants(settings.run.net, settings.search());
+  if (variants.empty() && is_finished(session, options, settings.run)) return exit_done;
 
   const Threads threads = choose_threads(session.comm);
   const data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
-  try {
-    const auto train = [&](Session& of, TrainSettings& single) { return train_one(of, options, single, data, threads); };
-    if (variants.empty()) {
-      train(session, settings);
-    } else {
-      if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
-      session.on_root([&] {
-        if (!settings.resume) check_folder(settings.run.folder);
-      });
-      train_variants(session, settings, variants, files_of_run(options, settings), train);
-    }
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::interrupted) throw;
-    session.terminal.error(
-        fmt::format("{}\ncontinue with: bitloom train binary --resume --out {}", error.what(), settings.out));
-    return exit_interrupted;
+  check_images(session, options, settings, data.train);
+  const auto train = [&](Session& of, TrainSettings& single) { return train_one(of, options, single, data, threads); };
+  if (variants.empty()) {
+    train(session, settings);
+    return exit_done;
   }
+  if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
+  session.on_root([&] {
+    if (!settings.resume) check_folder(settings.run.folder);
+  });
+  session.continuation = continuation_of("binary", settings.out);
+  train_variants(session, settings, variants, files_of_run(options, settings), train);
   return exit_done;
 }
 

@@ -1,8 +1,10 @@
 // bitloom train gpt: options, text and run folder in, train::run, a summary out.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -16,6 +18,7 @@
 #include "cli/text_source.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/metrics.h"
 #include "core/version.h"
 #include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
@@ -48,7 +51,26 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"text", text.fingerprint}};
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
+  // The steps, on which the rates also depend, the run itself compares: --steps may change them.
+  if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
+  if (settings.warmup != GptSettings().warmup) json["warmup"] = options.rate.warmup;
   return json.dump();
+}
+
+// The options that set what identity_of() names.
+std::string option_of(const std::string& field) {
+  static const std::map<std::string, std::string> named{{"peak", "--learning-rate"},
+                                                        {"optimizer.0", "--beta1"},
+                                                        {"optimizer.1", "--beta2"},
+                                                        {"optimizer.2", "--weight-decay"},
+                                                        {"optimizer.3", "--clip"},
+                                                        {"optimizer.4", "--average"},
+                                                        {"net.vocabulary", "the tokenizer's tokens (--data, --tokenizer)"},
+                                                        {"text", "the text's fingerprint (--data, --tokenizer, --validation)"}};
+  if (const auto found = named.find(field); found != named.end()) return found->second;
+  std::string option = field.starts_with("net.") ? field.substr(4) : field;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return "--" + option;
 }
 
 // Reads the options; with --resume those of the run fill in what was not given.
@@ -121,7 +143,9 @@ class Training {
         train_options_(settings.make_options()),
         net_(config_),
         training_(make_order(text_, config_, settings)),
-        ini_(options.to_ini()) {
+        ini_(options.to_ini()),
+        may_change_steps_(options.source("steps") == Options::Source::command_line ||
+                          options.source("steps") == Options::Source::config_file) {
     (void)choose_dtype(engine_, settings.values);
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     micro_batch_ = share_out();
@@ -240,6 +264,7 @@ class Training {
   models::Gpt net_;
   data::ChunkOrder training_;
   std::string ini_;
+  bool may_change_steps_;
   std::size_t micro_batch_ = 0;
   bool evaluates_ = false;
   std::unique_ptr<models::LanguageTask> task_;
@@ -251,15 +276,18 @@ train::RunOptions Training::run_options() {
   run.folder = settings_.out;
   run.resume = settings_.resume;
   run.steps = settings_.steps;
+  run.may_change_steps = may_change_steps_;
   run.evaluate_every =
       settings_.evaluate_every != 0 ? settings_.evaluate_every : std::max<std::size_t>(1, settings_.steps / 20);
   run.log_every = settings_.log_every;
   run.checkpoint_seconds = settings_.checkpoint_seconds;
   run.keep_best = settings_.keep == "best";
   run.identity = identity_of(settings_, config_, train_options_, text_);
+  run.field_name = &option_of;
   run.files = {{options_file, ini_}};
   if (const char* name = std::getenv(supervised_variable); name != nullptr) run.process_name = name;
   run.unit = "tokens";
+  run.hold = settings_.hold;
   run.stop = [] { return stop_requested(); };
   const nn::Shape ids = {micro_batch_, config_.context};
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (seed 002,
@@ -318,7 +346,9 @@ void Training::run() {
   announce(options.peak_operations);
   train::RunHooks hooks;
   if (validation_sequences() != 0) hooks.evaluate = [this] { return evaluate(); };
+  hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
+  session_.continuation = continuation_of("gpt", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = foreseen([&] { return train::run(*trainer_, options, hooks, progress); });
   session_.on_root([&] { summarise(result); });
@@ -343,6 +373,30 @@ void Training::summarise(const train::RunResult& result) {
                  settings_.out, settings_.out);
 }
 
+// Whether the run that should go on has all its steps already, which is said. Other options are the trainer's to refuse.
+bool is_finished(Session& session, const Options& options, const GptSettings& settings) {
+  std::string said;
+  session.on_root([&] {
+    const fs::path folder = settings.out;
+    if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
+    if (asks_otherwise(options, read_text(folder / options_file))) return;
+    const auto metrics = read_metrics(folder / metrics_file);
+    if (metrics.empty()) return;
+    const Json& last = metrics.back();
+    const auto number = [&](const char* key) {
+      return last.contains(key) && last[key].is_number() ? last[key].get<double>() : std::nan("");
+    };
+    if (last.value("event", Json()) != "result" || !(number("steps") >= static_cast<double>(settings.steps))) return;
+    said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, number("steps"));
+    if (const double loss = number("validation_loss"); std::isfinite(loss))
+      said += fmt::format("; validation loss {:.4f}", loss);
+    said += "; more of them need a larger --steps";
+  });
+  said = session.comm.broadcast_text(said);
+  if (!said.empty()) session.terminal.print("{}", said);
+  return !said.empty();
+}
+
 }  // namespace
 
 int train_gpt(Session& session, std::span<const std::string> args) {
@@ -353,15 +407,10 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "Under mpirun the processes share the sequences of every step; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
+  if (is_finished(session, options, settings)) return exit_done;
   choose_threads(session.comm);
   catch_stop_signals();
-  try {
-    Training(session, settings, options).run();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::interrupted) throw;
-    session.terminal.error(fmt::format("{}\ncontinue with: bitloom train gpt --resume --out {}", error.what(), settings.out));
-    return exit_interrupted;
-  }
+  Training(session, settings, options).run();
   return exit_done;
 }
 

@@ -39,6 +39,7 @@ struct Verdict {
   std::string file;
   std::string error;  // "": nothing is wrong with it
   bool has_checksum = true;
+  bool is_missing = false;
 };
 
 // What is wrong with a file, or "".
@@ -58,6 +59,7 @@ std::string error_in(const fs::path& path, Checksum checksum) {
 }
 
 Verdict verify_file(const fs::path& path) {
+  if (!fs::exists(path)) return {path.string(), "there is no such file or folder", false, true};
   Verdict verdict{path.string(), error_in(path, Checksum::required), true};
   // Other programs write files without a checksum.
   if (!verdict.error.empty() && error_in(path, Checksum::if_present).empty()) verdict = {path.string(), "", false};
@@ -68,7 +70,7 @@ void print(Terminal& terminal, const Verdict& verdict) {
   if (verdict.error.empty()) {
     terminal.print("{}: {}", verdict.file, verdict.has_checksum ? "good" : "well-formed, but it has no checksum");
   } else {
-    terminal.print("{}: DAMAGED: {}", verdict.file, verdict.error);
+    terminal.print("{}: {}{}", verdict.file, verdict.is_missing ? "" : "DAMAGED: ", verdict.error);
   }
 }
 
@@ -80,7 +82,7 @@ int verify(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom verify MODEL|RUN|FILE... [options]",
       "Checks that files are what was written, by the checksums in them: models, a run's model and checkpoints, token\n"
-      "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged.");
+      "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged or missing.");
   options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
   options.flag("json", json, "print one JSON object per file and line");
   if (!options.parse(args)) {
@@ -89,25 +91,25 @@ int verify(Session& session, std::span<const std::string> args) {
   }
   options.finish();
   std::size_t damaged = 0;
+  std::size_t missing = 0;
   std::size_t all = 0;
   session.on_root([&] {
     for (const std::string& argument : arguments) {
       for (const fs::path& path : files_of(argument)) {
         const Verdict verdict = verify_file(path);
         ++all;
-        damaged += verdict.error.empty() ? 0 : 1;
+        (verdict.is_missing ? missing : damaged) += verdict.error.empty() ? 0 : 1;
         if (json) {
-          session.terminal.line(nlohmann::json{
-              {"file", verdict.file},
-              {"good", verdict.error.empty()},
-              {"checksum", verdict.has_checksum},
-              {"error",
-               verdict.error}}.dump());
+          session.terminal.json({{"file", verdict.file},
+                                 {"good", verdict.error.empty()},
+                                 {"checksum", verdict.has_checksum},
+                                 {"error", verdict.error}});
         } else {
           print(session.terminal, verdict);
         }
       }
     }
+    if (missing != 0) fail(ErrorKind::data, "{} of {} files missing, {} damaged", missing, all, damaged);
     if (damaged != 0) fail(ErrorKind::data, "{} of {} files damaged", damaged, all);
   });
   return exit_done;

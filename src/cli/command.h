@@ -1,6 +1,7 @@
 // The subcommands of the program. Each lives in cmd_<name>.cpp and gets the arguments behind its name.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -22,11 +23,18 @@ enum ExitCode {
   exit_internal = 70,
 };
 
+// How to go on with the run that a command works on, once there is one.
+struct Continuation {
+  std::string command;
+  std::filesystem::path options;  // the run's file of options, without which there is nothing to go on with
+};
+
 // What every command gets.
 struct Session {
   mpi::Comm& comm;
   Terminal& terminal;
   std::string command_line;  // as typed
+  Continuation continuation;
 
   // Runs f on rank 0 alone; what it throws is thrown on all ranks.
   template <typename F>

@@ -55,7 +55,8 @@ void declare_text(Options& options, GptSettings& settings) {
 
 void declare_training(Options& options, GptSettings& settings) {
   options.group("Training");
-  options.count("steps", settings.steps, 1, any_count, "of the optimiser");
+  options.count("steps", settings.steps, 1, any_count,
+                "of the optimiser; with --resume another number than before gives the rest of the run its learning rates");
   options.count("batch", settings.batch, 1, 1000000, "sequences per step");
   options.text("micro-batch", settings.micro_batch, "N",
                "sequences at once, a divisor of the batch; auto: what suits the memory. It changes results by rounding alone");
@@ -96,11 +97,43 @@ void declare_run(Options& options, GptSettings& settings) {
   options.choice("keep", settings.keep, {"best", "last"}, "the model: of the best evaluation or of the last step");
   options.count("log-every", settings.log_every, 1, any_count, "steps that a line of metrics.jsonl sums up");
   options.number("checkpoint-seconds", settings.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
+  options.hidden();
+  options.transient(true);
+  options.text("hold", settings.hold, "FILE",
+               "for tests: wait before a step that is not below the number in FILE, while it is there");
 }
 
 }  // namespace
 
 void GptSettings::declare(Options& options, bool runs) {
+  if (runs) {
+    options.everyday({"net",
+                      "layers",
+                      "heads",
+                      "width",
+                      "context",
+                      "dropout",
+                      "activation-bits",
+                      "init",
+                      "data",
+                      "tokenizer",
+                      "validation",
+                      "documents",
+                      "steps",
+                      "batch",
+                      "micro-batch",
+                      "learning-rate",
+                      "warmup",
+                      "weight-decay",
+                      "dtype",
+                      "seed",
+                      "out",
+                      "resume",
+                      "config",
+                      "device",
+                      "evaluate-every",
+                      "checkpoint-seconds"});
+  }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
   declare_training(options, *this);

@@ -51,6 +51,7 @@ struct GptSettings {
   std::size_t log_every = 10;
   std::string keep = "best";
   double checkpoint_seconds = 300;
+  std::string hold;
 
   // runs: those that say where and how a run goes, besides what it computes.
   void declare(Options& options, bool runs);

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <sstream>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -14,7 +15,9 @@
 namespace bitloom::cli {
 namespace {
 
-constexpr std::size_t most_hosts = 100000;  // of one list: "n[0-999999999]" is a slip of the pen
+constexpr std::size_t most_hosts = 100000;  // "n[0-999999999]" is a slip of the pen
+constexpr std::size_t most_slots = 100000;
+constexpr std::size_t longest_name = 253;  // RFC 1035
 
 std::size_t to_number(const std::string& where, std::string_view text) {
   std::size_t number = 0;
@@ -43,31 +46,56 @@ std::vector<std::string> parts_of(const std::string& where, const std::string& t
   return parts;
 }
 
-void expand(const std::string& where, const std::string& part, std::vector<std::string>& hosts) {
-  const std::size_t open = part.find('[');
-  if (open == std::string::npos) {
-    const bool good = !part.empty() && part.front() != '-' && std::all_of(part.begin(), part.end(), [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
-    });
-    if (!good) fail(ErrorKind::usage, "{}: '{}' is not the name of a host", where, part);
-    if (hosts.size() == most_hosts) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
-    hosts.push_back(part);
-    return;
-  }
-  const std::size_t close = part.find(']', open);
-  for (const std::string& range : split(part.substr(open + 1, close - open - 1), ',')) {
+void check_name(const std::string& where, const std::string& name) {
+  const bool good = !name.empty() && name.front() != '-' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+  });
+  if (!good) fail(ErrorKind::usage, "{}: '{}' is not the name of a host", where, name);
+}
+
+// The numbers of "01-03,7": 01, 02, 03, 7.
+std::vector<std::string> numbers_of(const std::string& where, std::string_view ranges) {
+  std::vector<std::string> numbers;
+  for (const std::string& range : split(ranges, ',')) {
     const std::size_t dash = range.find('-');
     const std::string first = range.substr(0, dash);
     const std::string last = dash == std::string::npos ? first : range.substr(dash + 1);
     const std::size_t begin = to_number(where, first);
     const std::size_t end = to_number(where, last);
-    if (end - begin > most_hosts && end >= begin) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
     if (end < begin) fail(ErrorKind::usage, "{}: the range {} ends before it begins", where, range);
-    for (std::size_t n = begin; n <= end; ++n) {
-      // As many digits as the first: node[08-10] is node08, node09, node10.
-      expand(where, fmt::format("{}{:0{}}{}", part.substr(0, open), n, first.size(), part.substr(close + 1)), hosts);
+    if (end - begin >= most_hosts - numbers.size()) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
+    if (first.size() > longest_name) fail(ErrorKind::usage, "{}: names longer than {} characters", where, longest_name);
+    // As many digits as the first: node[08-10] is node08, node09, node10.
+    for (std::size_t n = begin; n <= end; ++n) numbers.push_back(fmt::format("{:0{}}", n, first.size()));
+  }
+  return numbers;
+}
+
+// Appends the hosts of a name that may have brackets, none in one another.
+void expand(const std::string& where, const std::string& part, std::vector<std::string>& hosts) {
+  std::vector<std::string> names(1);
+  for (std::size_t place = 0; place < part.size();) {
+    const std::size_t open = std::min(part.find('[', place), part.size());
+    for (std::string& name : names) name += part.substr(place, open - place);
+    place = open;
+    if (open < part.size()) {
+      const std::size_t close = part.find(']', open);
+      const std::vector<std::string> numbers = numbers_of(where, std::string_view(part).substr(open + 1, close - open - 1));
+      if (numbers.size() * names.size() > most_hosts) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
+      std::vector<std::string> longer;
+      for (const std::string& name : names) {
+        for (const std::string& number : numbers) longer.push_back(name + number);
+      }
+      names = std::move(longer);
+      place = close + 1;
+    }
+    if (names.front().size() > longest_name) {
+      fail(ErrorKind::usage, "{}: '{}...': a name of more than {} characters", where, part.substr(0, 20), longest_name);
     }
   }
+  for (const std::string& name : names) check_name(where, name);
+  if (names.size() > most_hosts - hosts.size()) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
+  hosts.insert(hosts.end(), names.begin(), names.end());
 }
 
 }  // namespace
@@ -80,6 +108,7 @@ std::vector<std::string> expand_hosts(const std::string& where, const std::strin
 
 std::vector<Host> read_hostfile(const std::filesystem::path& path) {
   std::vector<Host> hosts;
+  std::unordered_map<std::string, std::size_t> places;  // in `hosts`
   std::stringstream lines(read_text(path));
   std::size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -97,13 +126,15 @@ std::vector<Host> read_hostfile(const std::filesystem::path& path) {
     }
     if (slots == 0) fail(ErrorKind::usage, "{}: slots=0; expected at least 1", where);
     for (const std::string& name : expand_hosts(where, names)) {
-      const auto same = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
-      if (same == hosts.end()) {
-        hosts.push_back({name, slots});
-      } else {
-        same->slots += slots;
+      const auto [place, is_new] = places.try_emplace(name, hosts.size());
+      if (is_new) hosts.push_back({name, 0});
+      Host& host = hosts[place->second];
+      if (slots > most_slots - host.slots) {
+        fail(ErrorKind::usage, "{}: host {} has more than {} slots", where, name, most_slots);
       }
+      host.slots += slots;
     }
+    if (hosts.size() > most_hosts) fail(ErrorKind::usage, "{}: more than {} hosts", where, most_hosts);
   }
   if (hosts.empty()) fail(ErrorKind::usage, "{}: no hosts; expected a host per line", path.string());
   return hosts;

@@ -9,6 +9,9 @@
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <thread>
+
+#include "core/clock.h"
 
 namespace bitloom::cli {
 namespace {
@@ -48,9 +51,11 @@ void remove_segments(const std::set<fs::path>& others) {
   }
 }
 
-void end_children() {
-  for (bool any = true; any;) {
-    any = false;
+std::vector<pid_t> end_children(double seconds) {
+  const Clock::time_point start = Clock::now();
+  while (true) {
+    std::vector<pid_t> left;
+    bool any = false;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator("/proc", error)) {
       std::ifstream file(entry.path() / "stat");
@@ -64,8 +69,11 @@ void end_children() {
       if (!(fields >> state >> parent) || parent != getpid()) continue;
       const pid_t child = std::stoi(stat);
       kill(child, SIGKILL);
-      any = waitpid(child, nullptr, 0) == child || any;
+      any = true;  // its own children come to this process now
+      if (waitpid(child, nullptr, WNOHANG) != child) left.push_back(child);
     }
+    if (!any || (!left.empty() && seconds_since(start) > seconds)) return left;
+    if (!left.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 

@@ -1,6 +1,7 @@
 // The program `bitloom VERB [KIND] [options]`: finds the command, runs it, and turns errors into text and exit codes.
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -9,9 +10,12 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/start_up.h"
 #include "cli/system.h"
+#include "cli/wrapped.h"
 #include "core/error.h"
 #include "core/suggest.h"
+#include "core/text.h"
 #include "core/version.h"
 
 namespace bitloom::cli {
@@ -47,13 +51,23 @@ std::string full_name(const Command& command) {
   return *command.kind == '\0' ? command.verb : fmt::format("{} {}", command.verb, command.kind);
 }
 
+// A line per command.
+std::string list_of(const std::string& verb, const std::string& before) {
+  std::string lines;
+  for (const Command& command : commands) {
+    if (!verb.empty() && verb != command.verb) continue;
+    const std::string name = fmt::format("{}{:<16} ", before, full_name(command));
+    lines += name + wrapped(command.summary, columns_of_help(), name.size()) + "\n";
+  }
+  return lines;
+}
+
 std::string general_help() {
-  std::string text =
-      "Usage: bitloom VERB [KIND] [options]\n\n"
-      "Bitloom trains bit-packed neural networks on CPUs. `mpirun -n N bitloom train ...` uses N processes.\n\nCommands:\n";
-  for (const Command& command : commands) text += fmt::format("  {:<16} {}\n", full_name(command), command.summary);
-  return text +
-         "\n`bitloom help VERB [KIND]` or `bitloom VERB [KIND] --help` lists a command's options.\n"
+  const auto paragraph = [](const std::string& text) { return wrapped(text, columns_of_help(), 0) + "\n"; };
+  return "Usage: bitloom VERB [KIND] [options]\n\n" +
+         paragraph("Bitloom trains bit-packed neural networks on CPUs. `mpirun -n N bitloom train ...` uses N processes.") +
+         "\nCommands:\n" + list_of("", "  ") + "\n" +
+         paragraph("`bitloom help VERB [KIND]` or `bitloom VERB [KIND] --help` lists a command's options.") +
          "`bitloom --version` prints the version.\n\n"
          "Exit codes:\n"
          "  0   done\n"
@@ -64,15 +78,16 @@ std::string general_help() {
          "  6   busy: another process holds the run folder or the cache\n"
          "  7   another process of an MPI run was lost\n"
          "  8   launch: the run could not be kept going\n"
-         "  70  internal error: a bug in Bitloom\n\n"
-         "Environment: OMP_NUM_THREADS (threads per process), BITLOOM_ISA (which kernels run; see `bitloom info`),\n"
-         "XDG_CACHE_HOME (where the cache goes)\n";
+         "  70  internal error: a bug in Bitloom\n\n" +
+         paragraph(
+             "Environment: OMP_NUM_THREADS (threads per process), BITLOOM_ISA (which kernels run; see `bitloom info`), "
+             "XDG_CACHE_HOME (where the cache goes)");
 }
 
 std::vector<std::string> names_of(const std::string& verb) {
   std::vector<std::string> names;
   for (const Command& command : commands) {
-    if (verb.empty()) names.emplace_back(command.verb);
+    if (verb.empty() && !contains(names, command.verb)) names.emplace_back(command.verb);
     if (verb == command.verb) names.emplace_back(command.kind);
   }
   return names;
@@ -124,9 +139,7 @@ int run_command(Session& session, std::vector<std::string> args) {
   }
   const bool help_flag = args.size() > 1 && (args[1] == "--help" || args[1] == "-h");
   if ((help || help_flag) && asks_for_kinds(args)) {
-    for (const Command& command : commands) {
-      if (args.front() == command.verb) session.terminal.print("  bitloom {:<16} {}", full_name(command), command.summary);
-    }
+    session.terminal.write(list_of(args.front(), "  bitloom "));
     session.terminal.print("\n`bitloom {} KIND --help` lists the options.", args.front());
     return exit_done;
   }
@@ -148,13 +161,23 @@ int exit_code(ErrorKind kind) {
   return exit_internal;
 }
 
+// What the user can do about an end that leaves a run unfinished.
+std::string advice(const Session& session, ErrorKind kind) {
+  const auto& [command, options] = session.continuation;
+  std::error_code error;
+  if (command.empty() || !std::filesystem::exists(options, error)) return "";
+  if (kind == ErrorKind::interrupted) return fmt::format("\ncontinue with: {}", command);
+  if (kind == ErrorKind::io) return fmt::format("\nwhen that is mended, continue with: {}", command);
+  return "";
+}
+
 // An error that the other ranks do not know of: they would wait for this one for ever.
 int lonely_error(Session& session, const std::string& message, int code) {
   if (session.comm.size() == 1) {
     session.terminal.error(message);
     return code;
   }
-  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), message);
+  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), printable(message));
   mpi::abort_all(code);
 }
 
@@ -162,40 +185,53 @@ int guarded(Session& session, const std::vector<std::string>& args) {
   try {
     return run_command(session, args);
   } catch (const mpi::PeerLost& error) {
-    return lonely_error(session, error.what(), exit_peer_lost);
+    return lonely_error(session, error.what() + advice(session, ErrorKind::io), exit_peer_lost);
   } catch (const mpi::SharedError& error) {
-    session.terminal.error(error.what());
+    session.terminal.error(error.what() + advice(session, error.kind()));
     return exit_code(error.kind());
   } catch (const Error& error) {
     const int code = exit_code(error.kind());
+    const std::string message = error.what() + advice(session, error.kind());
     // Usage errors come from the command line, which all ranks share (what they read from files goes through together());
     // stopping is agreed upon by all.
-    if (error.kind() != ErrorKind::usage && error.kind() != ErrorKind::interrupted)
-      return lonely_error(session, error.what(), code);
-    session.terminal.error(error.what());
+    if (error.kind() != ErrorKind::usage && error.kind() != ErrorKind::interrupted) return lonely_error(session, message, code);
+    session.terminal.error(message);
     return code;
   } catch (const std::filesystem::filesystem_error& error) {
-    return lonely_error(session, fmt::format("{}: {}", error.path1().string(), error.code().message()), exit_io);
+    return lonely_error(session,
+                        fmt::format("{}: {}{}", error.path1().string(), error.code().message(), advice(session, ErrorKind::io)),
+                        exit_io);
   } catch (const std::bad_alloc&) {
-    return lonely_error(session, "out of memory", exit_io);
+    return lonely_error(session, "out of memory" + advice(session, ErrorKind::io), exit_io);
   } catch (const std::exception& error) {
     return lonely_error(session, fmt::format("internal error: {}", error.what()), exit_internal);
   }
+}
+
+// The exit code; results that did not arrive are an error, whatever else was done.
+int finish(const Session& session, int code) {
+  const int error = session.terminal.output_error();
+  if (error == 0 || code != exit_done) return code;
+  session.terminal.error(fmt::format("the standard output cannot be written: {}", std::strerror(error)));
+  return exit_io;
 }
 
 int run(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   std::unique_ptr<mpi::Environment> environment;
   try {
-    environment = std::make_unique<mpi::Environment>();
+    environment = std::make_unique<mpi::Environment>(first_settings(args), on_hang());
   } catch (const mpi::PeerLost& error) {
     fmt::print(stderr, "bitloom: {}\n", error.what());
     return exit_peer_lost;
+  } catch (const Error& error) {
+    fmt::print(stderr, "bitloom: {}\n", error.what());
+    return exit_code(error.kind());
   }
   Terminal terminal(!environment->world().is_root());
-  Session session{environment->world(), terminal, "bitloom"};
+  Session session{environment->world(), terminal, "bitloom", {}};
   for (const std::string& arg : args) session.command_line += " " + arg;
-  return guarded(session, args);
+  return finish(session, guarded(session, args));
 }
 
 }  // namespace

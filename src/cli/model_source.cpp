@@ -1,15 +1,17 @@
 #include "cli/model_source.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 #include <vector>
 
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "core/text.h"
-#include "data/readers.h"
 #include "models/gpt/model_file.h"
+#include "train/checkpoint.h"
 
 namespace bitloom::cli {
 namespace {
@@ -18,21 +20,65 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t default_validation = 5000;
 constexpr std::size_t small_set = 20000;  // of which a tenth validates
-const std::vector<std::string> data_option_names{"data", "validation", "split-seed", "max-train", "max-test", "image-size"};
+const std::vector<std::string> data_option_names{"data",     "validation", "split-seed",  "max-train",
+                                                 "max-test", "image-size", "image-memory"};
+
+// The newest that can be opened, "" if a folder has none. A model says of itself what it is; checkpoints do since there is
+// something to read them.
+fs::path newest_checkpoint(const fs::path& folder) {
+  const std::vector<fs::path> all = train::list_checkpoints(folder);
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    try {
+      if (TensorMapping::open(*path).metadata.contains(models::kind_key)) return *path;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;  // a damaged one: the one before may serve
+    }
+  }
+  return {};
+}
 
 }  // namespace
+
+std::vector<std::string> runs_inside(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (fs::exists(entry.path() / options_file) || fs::exists(entry.path() / model_file)) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 fs::path find_model(const std::string& argument) {
   const fs::path path(argument);
   if (!fs::exists(path)) fail(ErrorKind::data, "{}: there is no such model file or run folder", argument);
   if (!fs::is_directory(path)) return path;
   if (fs::exists(path / model_file)) return path / model_file;
+  if (const fs::path checkpoint = newest_checkpoint(path); !checkpoint.empty()) return checkpoint;
+  if (const std::vector<std::string> runs = runs_inside(path); !runs.empty()) {
+    fail(ErrorKind::data, "{}: the folder holds {} runs; expected one of them, {}: {}", argument, runs.size(),
+         (path / runs.front()).string(), fmt::join(runs, " "));
+  }
   if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
-    fail(ErrorKind::data,
-         "{}: the run is not finished, there is no {} yet; continue it with: bitloom train KIND --resume --out {}", argument,
-         model_file, argument);
+    fail(ErrorKind::data, "{}: the run is not finished, there is no {} yet; continue it with: {}", argument, model_file,
+         resume_command(fs::exists(path / net_file) ? "binary" : "gpt", argument));
   }
   fail(ErrorKind::data, "{}: the folder holds no run: there is no {}", argument, model_file);
+}
+
+std::string checkpoint_note(const fs::path& model) {
+  const auto step = train::step_of_checkpoint(model);
+  if (!step) return "";
+  return fmt::format("{}: not finished; this is its checkpoint after step {}", model.parent_path().string(), *step);
+}
+
+void require_kind(const fs::path& model, const std::string& kind, const std::string& command_of_other) {
+  const std::string found = kind_of_model(model);
+  if (found == kind) return;
+  fail(ErrorKind::data, "{}: a model of kind {}; expected one of kind {}. For this one there is `{}`", model.string(), found,
+       kind, command_of_other);
 }
 
 std::string kind_of_model(const fs::path& path) {
@@ -62,7 +108,13 @@ void DataOptions::declare(Options& options) {
   options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(),
                 "use at most N training images, the first or, of a folder, some; 0: all");
   options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "use at most N test images; 0: all");
-  options.count("image-size", image_size, 8, 181, "images in folders are resized to N x N pixels, at most 181");
+  declare_folders(options);
+}
+
+void DataOptions::declare_folders(Options& options) {
+  options.count("image-size", image_size, 8, 512, "images in folders are resized to N x N pixels, at most 512");
+  options.bytes("image-memory", image_memory,
+                "images in folders that take more are decoded once into a file of the cache, and read from there");
 }
 
 std::size_t DataOptions::validation_images(std::size_t images) const {
@@ -89,14 +141,33 @@ std::string data_options_of_run(const fs::path& run) {
   return kept;
 }
 
-data::DataSplits load_data(const DataOptions& options) {
+data::LoadOptions load_options(const DataOptions& options) {
   data::LoadOptions load;
   load.seed = options.split_seed;
   load.max_train = options.max_train;
   load.max_test = options.max_test;
   load.height = options.image_size;
   load.width = options.image_size;
-  data::DataSplits splits = data::load(options.spec, load);
+  load.folder_memory.limit = options.image_memory;
+  load.folder_memory.store_limit = options.image_store_limit;
+  load.folder_memory.store_folder = options.image_store;
+  if (options.image_store == "auto") {
+    try {
+      load.folder_memory.store_folder = user_cache_folder() / "images";
+    } catch (const Error&) {
+      load.folder_memory.store_folder.clear();  // a user without a home has no cache
+    }
+  }
+  return load;
+}
+
+data::DataSplits load_data(const DataOptions& options) {
+  data::DataSplits splits = data::load(options.spec, load_options(options));
+  if (options.image_size != DataOptions().image_size && splits.train.shape.height != options.image_size) {
+    fail(ErrorKind::usage,
+         "--image-size: {} has no effect; the images of {} are {} x {} pixels, and only those in folders are resized",
+         options.image_size, options.spec, splits.train.shape.height, splits.train.shape.width);
+  }
   const std::size_t held_back = options.validation_images(splits.train.size());
   if (held_back != 0) splits.validation = data::split_validation(splits.train, held_back, options.split_seed);
   return splits;

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "cli/options.h"
 #include "data/dataset.h"
+#include "data/readers.h"
 
 namespace bitloom::cli {
 
@@ -20,8 +22,18 @@ inline constexpr const char* net_file = "net.json";         // the net with all 
 inline constexpr const char* log_file = "log.txt";
 inline constexpr const char* lock_file = ".lock";
 
-// A file, or the model in a run folder. Throws a data error that says what is missing.
+// A file, the model in a run folder or, of a GPT's run that has none yet, the newest checkpoint. Throws a data error that says
+// what is missing.
 std::filesystem::path find_model(const std::string& argument);
+
+// Where a file is a checkpoint: "RUN: not finished; this is its checkpoint after step 120"; "" for models.
+std::string checkpoint_note(const std::filesystem::path& model);
+
+// Throws a data error that names the command for models of the other kind, unless a model file is of this one.
+void require_kind(const std::filesystem::path& model, const std::string& kind, const std::string& command_of_other);
+
+// The runs in the sub-folders of a folder, such as those of a search, by name.
+std::vector<std::string> runs_inside(const std::filesystem::path& folder);
 
 // "binary" or "gpt", by the metadata of a model file. Throws a data error for a file that is none, or of another kind.
 std::string kind_of_model(const std::filesystem::path& path);
@@ -37,14 +49,22 @@ struct DataOptions {
   std::size_t max_train = 0;
   std::size_t max_test = 0;
   std::size_t image_size = 32;  // of images in folders
+  std::uint64_t image_memory = std::uint64_t{1} << 30;
+  std::string image_store = "auto";  // folder of decoded images that exceed it; auto: the user's cache; "": they stay in memory
+  std::uint64_t image_store_limit = std::uint64_t{8} << 30;
 
   void declare(Options& options);
+  // Of these, how images of folders are read.
+  void declare_folders(Options& options);
   // What --validation means for a training set of `images`. Throws a usage error.
   std::size_t validation_images(std::size_t images) const;
 };
 
 // The options in options.ini of the run, if there is any, that DataOptions declares, as an INI text for Options::read_ini.
 std::string data_options_of_run(const std::filesystem::path& run);
+
+// How these options read a data set.
+data::LoadOptions load_options(const DataOptions& options);
 
 // Reads what `options` says, with the validation set split off.
 data::DataSplits load_data(const DataOptions& options);

@@ -30,6 +30,19 @@ std::vector<std::string> OutputTail::add(const std::string& text) {
   return lines;
 }
 
+// Its messages stand between lines of dashes; short ones begin with its name or that of the process that speaks.
+bool LauncherTalk::holds(const std::string& line) {
+  constexpr std::size_t rule = 60;
+  if (line.size() >= rule && line.find_first_not_of('-') == std::string::npos) {
+    inside_ = !inside_;
+    return true;
+  }
+  return inside_ || line.starts_with("mpirun: ") || line.starts_with("prterun: ") || line.starts_with("mpirun detected ") ||
+         line.find("more processes have sent help message") != std::string::npos ||
+         line.find("more process has sent help message") != std::string::npos ||
+         line.find("Set MCA parameter \"orte_base_help_aggregate\"") != std::string::npos;
+}
+
 // Open MPI 4's words, and those of 5 where they are the same, broken anywhere into lines.
 std::string cause_of_end(const std::string& output) {
   std::string text = output;

@@ -11,12 +11,24 @@ class OutputTail {
  public:
   // Returns the lines that are complete now.
   std::vector<std::string> add(const std::string& text);
+  // Whether the text so far ends without the end of a line.
+  bool is_inside_line() const { return !partial_.empty(); }
   const std::vector<std::string>& last_lines() const { return last_; }
   const std::string& text() const { return all_; }
 
  private:
   std::string partial_, all_;
   std::vector<std::string> last_;
+};
+
+// Tells mpirun's own words from those of the processes that it starts.
+class LauncherTalk {
+ public:
+  // Whether the next line of the output is mpirun's.
+  bool holds(const std::string& line);
+
+ private:
+  bool inside_ = false;
 };
 
 // What mpirun's output says of what ended a run, "rank 2 on node7: signal 9 (Killed)", "rank 1: exit code 3" or "host node7 is

@@ -6,7 +6,6 @@
 
 #include "cli/process.h"
 #include "cli/signals.h"
-#include "core/error.h"
 
 namespace bitloom::cli {
 namespace {
@@ -14,13 +13,7 @@ namespace {
 constexpr auto interval = std::chrono::seconds(2);            // notices come half a minute to two minutes ahead
 constexpr auto patience = std::chrono::duration<double>(10);  // with the command
 
-bool noticed(const std::string& command) {
-  try {
-    return run_all({{"sh", "-c", command}}, patience).front().code == 0;
-  } catch (const Error&) {
-    return false;  // no process to spare now: asked again
-  }
-}
+bool noticed(const std::string& command) { return run_all({{"sh", "-c", command}}, patience).front().code == 0; }
 
 void watch(const std::stop_token& stop, const std::string& command) {
   std::mutex mutex;

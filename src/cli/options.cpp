@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "cli/wrapped.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"
@@ -30,6 +31,124 @@ std::string bytes_text(std::uint64_t bytes) {
 std::string without_dashes(const std::string& name) {
   const std::size_t begin = name.find_first_not_of('-');
   return begin == std::string::npos ? name : name.substr(begin);
+}
+
+// Names that other programs have for something: an option here, if the command has it, or how it is set instead.
+struct Alias {
+  const char* name;
+  const char* option;
+  const char* instead;
+};
+
+constexpr const char* threads_text = "the environment variable OMP_NUM_THREADS sets the threads of each process";
+constexpr const char* processes_text = "`mpirun -n N bitloom ...` runs N processes";
+constexpr const char* kernels_text = "the environment variable BITLOOM_ISA names the kernels";
+
+constexpr Alias aliases[] = {
+    {"lr", "learning-rate", ""},
+    {"rate", "learning-rate", ""},
+    {"eta", "learning-rate", ""},
+    {"min-lr", "learning-rate-floor", ""},
+    {"min-lr", "final-rate", ""},
+    {"lr-floor", "learning-rate-floor", ""},
+    {"warmup-iters", "warmup", ""},
+    {"warmup-steps", "warmup", ""},
+    {"wd", "weight-decay", ""},
+    {"wd", "head-decay", ""},
+    {"weight-decay", "head-decay", ""},
+    {"dropout", "head-dropout", ""},
+    {"grad-clip", "clip", ""},
+    {"bs", "batch", ""},
+    {"b", "batch", ""},
+    {"batch-size", "batch", ""},
+    {"minibatch", "batch", ""},
+    {"iters", "steps", ""},
+    {"iterations", "steps", ""},
+    {"iterations", "epochs", ""},
+    {"max-iters", "steps", ""},
+    {"max-steps", "steps", ""},
+    {"max-epochs", "epochs", ""},
+    {"e", "epochs", ""},
+    {"o", "out", ""},
+    {"output", "out", ""},
+    {"output-dir", "out", ""},
+    {"out-dir", "out", ""},
+    {"save-dir", "out", ""},
+    {"run", "out", ""},
+    {"d", "data", ""},
+    {"dataset", "data", ""},
+    {"data-dir", "data", ""},
+    {"input", "data", ""},
+    {"train-data", "data", ""},
+    {"model", "net", ""},
+    {"arch", "net", ""},
+    {"c", "config", ""},
+    {"config-file", "config", ""},
+    {"continue", "resume", ""},
+    {"restart", "resume", ""},
+    {"random-seed", "seed", ""},
+    {"s", "seed", ""},
+    {"save-every", "checkpoint-seconds", ""},
+    {"checkpoint-every", "checkpoint-seconds", ""},
+    {"checkpoint-interval", "checkpoint-seconds", ""},
+    {"eval-every", "evaluate-every", ""},
+    {"eval-interval", "evaluate-every", ""},
+    {"log-interval", "log-every", ""},
+    {"block-size", "context", ""},
+    {"seq-len", "context", ""},
+    {"sequence-length", "context", ""},
+    {"n-layer", "layers", ""},
+    {"num-layers", "layers", ""},
+    {"n-head", "heads", ""},
+    {"num-heads", "heads", ""},
+    {"n-embd", "width", ""},
+    {"d-model", "width", ""},
+    {"hidden-size", "width", ""},
+    {"precision", "dtype", ""},
+    {"fp16", "dtype", ""},
+    {"bf16", "dtype", ""},
+    {"gpu", "device", ""},
+    {"cuda", "device", ""},
+    {"n", "count", ""},
+    {"num-samples", "count", ""},
+    {"max-tokens", "tokens", ""},
+    {"max-new-tokens", "tokens", ""},
+    {"length", "tokens", ""},
+    {"temp", "temperature", ""},
+    {"t", "temperature", ""},
+    {"threads", "", threads_text},
+    {"num-threads", "", threads_text},
+    {"cores", "", threads_text},
+    {"cpus", "", threads_text},
+    {"jobs", "", threads_text},
+    {"j", "", threads_text},
+    {"n", "", processes_text},
+    {"np", "", processes_text},
+    {"nproc", "", processes_text},
+    {"processes", "", processes_text},
+    {"ranks", "", processes_text},
+    {"isa", "", kernels_text},
+    {"kernels", "", kernels_text},
+};
+
+// The lines of an INI file in which a name has its values.
+std::map<std::string, std::vector<std::size_t>> lines_of_names(const std::string& ini) {
+  std::map<std::string, std::vector<std::size_t>> lines;
+  std::istringstream stream(ini);
+  std::size_t number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    lines[std::string(trim(std::string_view(line).substr(0, line.find_first_of("=#"))))].push_back(number);
+  }
+  return lines;
+}
+
+// "--rule topk or bop".
+std::string needed_text(const Options::Need& need) {
+  const std::string other = fmt::format("--{}", need.other);
+  if (need.values.empty()) return other;
+  if (need.values.front().starts_with('!')) return fmt::format("another {} than {}", other, need.values.front().substr(1));
+  return fmt::format("{} {}", other, fmt::join(need.values, " or "));
 }
 
 }  // namespace
@@ -162,18 +281,45 @@ void Options::remember(const std::string& name, const std::string& label, const 
   const auto [place, fresh] = into.try_emplace(name, Given{source, label, values});
   if (fresh) return;
   const Entry* entry = find(name);
-  if (entry != nullptr && !entry->repeatable) fail(ErrorKind::usage, "{} is given twice", label);
-  place->second.values.insert(place->second.values.end(), values.begin(), values.end());
+  if (entry != nullptr && !entry->repeatable) {
+    place->second = Given{source, label, values};
+  } else {
+    place->second.values.insert(place->second.values.end(), values.begin(), values.end());
+  }
+}
+
+// "bitloom train binary": the words of the usage before what varies.
+std::string Options::command() const {
+  std::istringstream words(usage_);
+  std::string name;
+  for (std::string word; words >> word && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos;) {
+    name += (name.empty() ? "" : " ") + word;
+  }
+  return name;
+}
+
+// The end of a message about an option that there is not: what was meant, or where all options are.
+std::string Options::suggestion(const std::string& unknown) const {
+  std::string name = unknown;
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const Alias& alias : aliases) {
+    if (name != alias.name) continue;
+    if (*alias.option == '\0') return fmt::format("; {}", alias.instead);
+    if (find(alias.option) != nullptr) return fmt::format("; did you mean '{}'?", alias.option);
+  }
+  std::vector<std::string> names = {"help", "help-all"};
+  for (const Entry& entry : entries_) names.push_back(entry.name);
+  if (const std::string close = closest(name, names); !close.empty()) return fmt::format("; did you mean '{}'?", close);
+  const std::string command = this->command();
+  return fmt::format("; `{} --help{}` lists the options", command, everyday_.empty() ? "" : "-all");
 }
 
 // Runs one of Boost's parsers over descriptions of all options and keeps what is new.
-template <typename Parser>
-void Options::collect(Parser&& parser, const std::string& prefix, Source source) {
+template <typename Parser, typename Label>
+void Options::collect(Parser&& parser, Label&& label, Source source) {
   po::options_description all;
-  std::vector<std::string> names = {"help"};
-  all.add_options()("help,h", "");
+  all.add_options()("help,h", "")("help-all", "");
   for (const Entry& entry : entries_) {
-    names.push_back(entry.name);
     if (entry.is_flag) {
       all.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), "");
     } else if (entry.series) {
@@ -187,17 +333,17 @@ void Options::collect(Parser&& parser, const std::string& prefix, Source source)
     const po::parsed_options parsed = parser(all);
     for (const po::option& option : parsed.options) {
       const bool argument = option.position_key >= 0;
-      if (!argument && find(option.string_key) == nullptr && option.string_key != "help") {
+      if (!argument && find(option.string_key) == nullptr && !option.string_key.starts_with("help")) {
         throw po::unknown_option(option.string_key);
       }
       const std::string key = argument ? argument_key : option.string_key;
-      remember(key, prefix + key, option.value, source, found);
+      remember(key, label(key), option.value, source, found);
     }
   } catch (const po::unknown_option& error) {
     const std::string name = without_dashes(error.get_option_name());
-    fail(ErrorKind::usage, "unknown option {}{}{}", prefix, name, did_you_mean(name, names));
+    fail(ErrorKind::usage, "unknown option {}{}", label(name), suggestion(name));
   } catch (const po::error& error) {
-    fail(ErrorKind::usage, "{}{}", source == Source::command_line ? "" : prefix, error.what());
+    fail(ErrorKind::usage, "{}{}", source == Source::command_line ? "" : label("") + " ", error.what());
   }
   given_.merge(found);
 }
@@ -215,8 +361,9 @@ bool Options::parse(std::span<const std::string> args) {
         .style(style)
         .run();
   };
-  collect(command_line, "--", Source::command_line);
-  if (given_.contains("help")) return false;
+  collect(
+      command_line, [](const std::string& name) { return "--" + name; }, Source::command_line);
+  if (given_.contains("help") || given_.contains("help-all")) return false;
   const std::vector<std::string> values =
       given_.contains(argument_key) ? given_.at(argument_key).values : std::vector<std::string>{};
   if (values.size() > high_arguments_) {
@@ -239,13 +386,43 @@ void Options::read_ini(const std::string& ini, const std::string& name, Source s
     std::istringstream stream(ini);
     return po::parse_config_file(stream, all);
   };
-  collect(file, name + ": ", source);
+  // Boost tells no lines. A name that stands in several of them is asked for once for each.
+  const auto lines = lines_of_names(ini);
+  std::map<std::string, std::size_t> asked;
+  const auto label = [&](const std::string& option) {
+    const auto found = lines.find(option);
+    if (option.empty() || found == lines.end()) return fmt::format("{}: {}", name, option);
+    const std::size_t nth = std::min(asked[option]++, found->second.size() - 1);
+    return fmt::format("{}:{}: {}", name, found->second[nth], option);
+  };
+  collect(file, label, source);
 }
 
 void Options::finish() {
-  for (const Entry& entry : entries_) {
+  for (Entry& entry : entries_) {
+    entry.default_values = entry.get();
     const auto found = given_.find(entry.name);
     if (found != given_.end()) entry.set(found->second.label, found->second.values);
+  }
+  check_needs();
+}
+
+void Options::check_needs() const {
+  for (const Need& need : needs_) {
+    const Entry* entry = find(need.option);
+    const Entry* other = find(need.other);
+    const Source from = source(need.option);
+    if (entry == nullptr || other == nullptr || from > Source::config_file || from > source(need.other)) continue;
+    const std::vector<std::string> values = entry->get();
+    if (values == entry->default_values) continue;
+    const std::vector<std::string> of_other = other->get();
+    const std::string value = of_other.empty() ? "" : of_other.front();
+    const bool is_met = need.values.empty()                    ? of_other != other->default_values
+                        : need.values.front().starts_with('!') ? value != std::string_view(need.values.front()).substr(1)
+                                                               : contains(need.values, value);
+    if (is_met) continue;
+    const std::string shown = entry->is_flag ? "" : fmt::format(": {}", fmt::join(values, ", "));
+    fail(ErrorKind::usage, "{}{} has no effect; it needs {}", given_.at(need.option).label, shown, needed_text(need));
   }
 }
 
@@ -260,18 +437,20 @@ std::string Options::raw(const std::string& name) const {
 }
 
 std::string Options::help() const {
-  constexpr unsigned columns = 110;
+  const auto columns = static_cast<unsigned>(columns_of_help());
+  const bool all = everyday_.empty() || given_.contains("help-all");
+  const auto is_shown = [&](const Entry& entry) { return !entry.group.empty() && (all || contains(everyday_, entry.name)); };
   std::ostringstream out;
-  out << "Usage: " << usage_ << "\n\n" << summary_ << "\n";
+  out << wrapped("Usage: " + usage_, columns, 4) << "\n\n" << wrapped(summary_, columns, 0) << "\n";
   std::vector<std::string> groups;
   for (const Entry& entry : entries_) {
-    if (!entry.group.empty() && !contains(groups, entry.group)) groups.push_back(entry.group);
+    if (is_shown(entry) && !contains(groups, entry.group)) groups.push_back(entry.group);
   }
   if (groups.empty()) groups.emplace_back("Options");
   for (const std::string& group : groups) {
     po::options_description section(group, columns, columns * 2 / 3);
     for (const Entry& entry : entries_) {
-      if (entry.group != group) continue;
+      if (entry.group != group || !is_shown(entry)) continue;
       if (entry.is_flag) {
         section.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), entry.description.c_str());
       } else {
@@ -279,7 +458,10 @@ std::string Options::help() const {
                               entry.description.c_str());
       }
     }
-    if (group == groups.back()) section.add_options()("help,h", "this text");
+    if (group == groups.back()) {
+      section.add_options()("help,h", "this text");
+      if (!everyday_.empty()) section.add_options()("help-all", "all options, in groups");
+    }
     out << "\n" << section;
   }
   return out.str();

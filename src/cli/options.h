@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <span>
 #include <string>
@@ -29,6 +30,20 @@ class Options {
   // The options declared after it are not written by to_ini(): they say where and how, not what.
   void transient(bool value) { transient_ = value; }
 
+  // If called: --help shows these options alone, and --help-all the others too.
+  void everyday(std::initializer_list<const char*> names) { everyday_.assign(names.begin(), names.end()); }
+
+  // An option that has no effect unless another has one of these values; none: another than its default; "!x": any but x.
+  struct Need {
+    const char* option;
+    const char* other;
+    std::vector<std::string> values;
+  };
+  // finish() refuses the options that lack what they need: those on the command line and in --config files whose value is not
+  // the default, unless the other one is nearer to the command line, as where it overrides a file. Options that are not
+  // declared are passed over.
+  void needs(std::span<const Need> table) { needs_.insert(needs_.end(), table.begin(), table.end()); }
+
   // Each puts the value of an option into a variable, which holds the default until finish(). The description gets the default
   // appended where there is one; it names the unit.
   void flag(const std::string& name, bool& value, const std::string& description);
@@ -49,9 +64,10 @@ class Options {
   // What stands on the command line without an option, `low` to `high` of them; `what` names one.
   void arguments(std::vector<std::string>& values, const std::string& what, std::size_t low, std::size_t high);
 
-  // Reads the command line (and --config if that is declared). Throws usage errors. Returns false if --help was given.
+  // Reads the command line (and --config if that is declared). Of a value that is given twice the last one counts. Throws usage
+  // errors. Returns false if --help was given.
   bool parse(std::span<const std::string> args);
-  // Adds the options of an INI file that were not given yet. `name` stands for it in messages.
+  // Adds the options of an INI file that were not given yet. `name` stands for it in messages, which add the line.
   void read_ini(const std::string& ini, const std::string& name, Source source);
   // Puts all values into the variables. Throws usage errors.
   void finish();
@@ -60,6 +76,7 @@ class Options {
   // The value as written, "" if it was not given: for the few that are needed before finish().
   std::string raw(const std::string& name) const;
 
+  // As wide as the screen, if there is one; with --help-all all options.
   std::string help() const;
   // All options that are not transient, with the values that the variables have now.
   std::string to_ini() const;
@@ -67,25 +84,31 @@ class Options {
  private:
   struct Entry {
     std::string name, placeholder, description, group;
+    std::vector<std::string> default_values;
     bool is_flag = false, repeatable = false, series = false, transient = false;
     std::function<void(const std::string& label, const std::vector<std::string>& values)> set;
     std::function<std::vector<std::string>()> get;
   };
   struct Given {
     Source source = Source::none;
-    std::string label;  // how messages call the option: "--batch", "train.ini: batch"
+    std::string label;  // how messages call the option: "--batch", "train.ini:3: batch"
     std::vector<std::string> values;
   };
   Entry& add(const std::string& name, const std::string& placeholder, const std::string& description);
   const Entry* find(const std::string& name) const;
+  std::string command() const;
+  std::string suggestion(const std::string& unknown) const;
+  void check_needs() const;
   void remember(const std::string& name, const std::string& label, const std::vector<std::string>& values, Source source,
                 std::map<std::string, Given>& into) const;
-  template <typename Parser>
-  void collect(Parser&& parser, const std::string& prefix, Source source);
+  template <typename Parser, typename Label>
+  void collect(Parser&& parser, Label&& label, Source source);
 
   std::string usage_, summary_, group_ = "Options";
   bool transient_ = false;
   std::vector<Entry> entries_;
+  std::vector<std::string> everyday_;
+  std::vector<Need> needs_;
   std::map<std::string, Given> given_;
   std::vector<std::string>* arguments_ = nullptr;
   std::string argument_name_;

@@ -14,7 +14,8 @@ inline constexpr double notice_seconds = 1;
 enum class Presence { absent, leaving, there };
 
 // A program that asks a host through an agent (AGENT HOST COMMAND), or this machine for an empty one. `notice` is a shell
-// command that ends with 0 on a host that is about to be taken away, or empty; it counts as saying no after notice_seconds.
+// command that ends with 0 on a host that is about to be taken away, or empty; it counts as saying no after notice_seconds. The
+// host "localhost" needs no agent.
 std::vector<std::string> probe_command(const std::string& agent, const Host& host, const std::string& notice);
 // What its exit code says.
 Presence presence_of(int code);

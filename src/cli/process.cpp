@@ -21,6 +21,12 @@ namespace bitloom::cli {
 namespace {
 
 constexpr auto poll_interval = std::chrono::milliseconds(10);
+constexpr auto first_pause = std::chrono::milliseconds(50);  // before another try to start a program
+constexpr auto longest_pause = std::chrono::milliseconds(1600);
+constexpr auto kill_patience = std::chrono::seconds(5);
+
+// Whether a program that could not be started for this reason may be soon.
+bool is_passing(int reason) { return reason == EAGAIN || reason == ENOMEM || reason == EMFILE || reason == ENFILE; }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
@@ -32,15 +38,6 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 Process::Process(const std::vector<std::string>& args, const std::vector<std::string>& settings) {
-  std::array<int, 2> output{};
-  std::array<int, 2> failure{};  // closed by a successful exec, or written to with the reason
-  if (pipe2(output.data(), O_CLOEXEC) != 0) fail(ErrorKind::io, "{}: no pipe: {}", args[0], std::strerror(errno));
-  if (pipe2(failure.data(), O_CLOEXEC) != 0) {
-    const int reason = errno;
-    close(output[0]);
-    close(output[1]);
-    fail(ErrorKind::io, "{}: no pipe: {}", args[0], std::strerror(reason));
-  }
   // All memory is there before the fork: between it and exec only what a signal handler may call.
   std::vector<std::string> arguments = args;
   std::vector<std::string> environment;
@@ -54,6 +51,25 @@ Process::Process(const std::vector<std::string>& args, const std::vector<std::st
   environment.insert(environment.end(), settings.begin(), settings.end());
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
+  int reason = start(argv.data(), envp.data());
+  for (auto pause = first_pause; is_passing(reason) && pause <= longest_pause; pause *= 2) {
+    std::this_thread::sleep_for(pause);
+    reason = start(argv.data(), envp.data());
+  }
+  if (reason != 0) fail(ErrorKind::io, "{}: cannot be started: {}", args[0], std::strerror(reason));
+}
+
+// 0, or the system's reason why it cannot.
+int Process::start(char* const* argv, char* const* envp) {
+  std::array<int, 2> output{};
+  std::array<int, 2> failure{};  // closed by a successful exec, or written to with the reason
+  if (pipe2(output.data(), O_CLOEXEC) != 0) return errno;
+  if (pipe2(failure.data(), O_CLOEXEC) != 0) {
+    const int reason = errno;
+    close(output[0]);
+    close(output[1]);
+    return reason;
+  }
   id_ = fork();
   if (id_ == 0) {
     setpgid(0, 0);
@@ -63,25 +79,24 @@ Process::Process(const std::vector<std::string>& args, const std::vector<std::st
     dup2(output[1], STDOUT_FILENO);
     dup2(output[1], STDERR_FILENO);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGCONT}) ::signal(number, SIG_DFL);
-    execvpe(argv[0], argv.data(), envp.data());
+    execvpe(argv[0], argv, envp);
     const int reason = errno;
     if (write(failure[1], &reason, sizeof reason) < 0) _exit(126);
     _exit(127);
   }
-  const int fork_reason = errno;
+  int reason = id_ < 0 ? errno : 0;
   close(output[1]);
   close(failure[1]);
-  output_ = output[0];
-  int reason = 0;
-  const bool failed = id_ < 0 || ::read(failure[0], &reason, sizeof reason) > 0;
+  if (id_ > 0 && ::read(failure[0], &reason, sizeof reason) > 0) waitpid(std::exchange(id_, -1), nullptr, 0);
   close(failure[0]);
-  if (failed) {
-    close(output_);
-    if (id_ > 0) waitpid(id_, nullptr, 0);
-    fail(ErrorKind::io, "{}: cannot be started: {}", args[0], std::strerror(id_ < 0 ? fork_reason : reason));
+  if (reason != 0) {
+    close(output[0]);
+    return reason;
   }
+  output_ = output[0];
   setpgid(id_, id_);  // whoever comes first
   fcntl(output_, F_SETFL, O_NONBLOCK);
+  return 0;
 }
 
 Process::Process(Process&& other) noexcept
@@ -97,7 +112,8 @@ Process& Process::operator=(Process&& other) noexcept {
 Process::~Process() {
   if (id_ > 0 && !code_) {
     signal_group(SIGKILL);
-    waitpid(id_, nullptr, 0);
+    const Clock::time_point start = Clock::now();
+    while (!poll() && Clock::now() - start < kill_patience) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (output_ >= 0) close(output_);
 }
@@ -133,24 +149,32 @@ void Process::signal_group(int number) const {
 }
 
 std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit) {
-  std::vector<Process> processes;
-  processes.reserve(commands.size());
-  for (const std::vector<std::string>& command : commands) processes.emplace_back(command);
+  std::vector<std::optional<Process>> processes(commands.size());
   std::vector<Ended> results(commands.size());
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    try {
+      processes[i].emplace(commands[i]);
+    } catch (const Error& error) {
+      results[i] = {-1, error.what(), false};
+    }
+  }
   const Clock::time_point start = Clock::now();
   for (bool waiting = true; waiting;) {
     waiting = false;
     const bool late = Clock::now() - start > limit;
     for (std::size_t i = 0; i < processes.size(); ++i) {
-      results[i].output += processes[i].read();
-      const std::optional<int> code = processes[i].poll();
+      if (!processes[i]) continue;
+      results[i].output += processes[i]->read();
+      const std::optional<int> code = processes[i]->poll();
       results[i].code = code.value_or(-1);
       waiting = waiting || !code;
     }
     if (late) break;
     if (waiting) std::this_thread::sleep_for(poll_interval);
   }
-  for (std::size_t i = 0; i < processes.size(); ++i) results[i].output += processes[i].read();
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    if (processes[i]) results[i].output += processes[i]->read();
+  }
   return results;
 }
 

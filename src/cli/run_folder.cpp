@@ -1,7 +1,14 @@
 #include "cli/run_folder.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <ctime>
+#include <set>
+#include <sstream>
+
+#include "cli/model_source.h"
+#include "core/text.h"
 
 namespace bitloom::cli {
 
@@ -12,6 +19,33 @@ std::string default_folder(const std::string& net) {
   std::array<char, 32> date{};
   const std::size_t length = std::strftime(date.data(), date.size(), "%Y%m%d-%H%M%S", &parts);
   return fmt::format("runs/{}-{}", std::filesystem::path(net).stem().string(), std::string_view(date.data(), length));
+}
+
+std::string resume_command(const std::string& kind, const std::string& folder) {
+  const bool is_plain = std::all_of(folder.begin(), folder.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("/._-+=,:@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (is_plain) return fmt::format("bitloom train {} --resume --out {}", kind, folder);
+  std::string quoted;
+  for (const char c : folder) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return fmt::format("bitloom train {} --resume --out '{}'", kind, quoted);
+}
+
+Continuation continuation_of(const std::string& kind, const std::string& folder) {
+  return {resume_command(kind, folder), std::filesystem::path(folder) / options_file};
+}
+
+bool asks_otherwise(const Options& options, const std::string& ini) {
+  std::set<std::string> of_run;
+  std::istringstream stored(ini);
+  for (std::string line; std::getline(stored, line);) of_run.insert(line);
+  std::istringstream now(options.to_ini());
+  for (std::string line; std::getline(now, line);) {
+    const Options::Source source = options.source(std::string(trim(line.substr(0, line.find('=')))));
+    const bool given = source == Options::Source::command_line || source == Options::Source::config_file;
+    if (given && !of_run.contains(line)) return true;
+  }
+  return false;
 }
 
 void LoggedProgress::line(std::string_view text) {

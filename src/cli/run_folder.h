@@ -5,12 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "cli/command.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 
 namespace bitloom::cli {
 
 // "runs/NET-DATE-TIME"; of a net that is a file, its name.
 std::string default_folder(const std::string& net);
+
+// The command that continues the run of `train KIND` in a folder, with quotes where a shell needs them.
+std::string resume_command(const std::string& kind, const std::string& folder);
+Continuation continuation_of(const std::string& kind, const std::string& folder);
+
+// Whether the command line or --config asks for something else than the options.ini of a run says.
+bool asks_otherwise(const Options& options, const std::string& ini);
 
 // Opens the log at a trainer's first message: from then on this process holds the run folder.
 class LoggedProgress final : public ProgressSink {

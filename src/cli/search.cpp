@@ -1,6 +1,7 @@
 #include "cli/search.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -26,6 +27,12 @@ std::vector<Variant> make_variants(const layerwise::NetSpec& net, const std::vec
       }
     }
     variants = std::move(longer);
+  }
+  // "64" and "064" are one width.
+  std::map<std::string, std::string> known;
+  for (const Variant& variant : variants) {
+    const auto [same, is_new] = known.try_emplace(layerwise::to_json(variant.net).dump(), variant.name);
+    if (!is_new) fail(ErrorKind::usage, "--search: '{}' and '{}' are the same net", same->second, variant.name);
   }
   return variants;
 }

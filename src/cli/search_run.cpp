@@ -94,7 +94,7 @@ Outcomes train_own(Session& session, TrainSettings& settings, const std::vector<
                    const TrainOne& train) {
   Outcomes outcomes;
   mpi::Comm alone;
-  Session own{alone, session.terminal, session.command_line};
+  Session own{alone, session.terminal, session.command_line, {}};
   const auto ranks = static_cast<std::size_t>(session.comm.size());
   for (auto v = static_cast<std::size_t>(session.comm.rank()); v < variants.size(); v += ranks) {
     const Variant& variant = variants[v];

@@ -40,13 +40,19 @@ std::vector<std::byte> pass_on(Session& session, const std::vector<int>& missing
   const auto place = std::find(chain.begin(), chain.end(), comm.rank());
   const bool receives = place != chain.end() && place != chain.begin();
   const bool sends = place != chain.end() && place + 1 != chain.end();
-  if (receives) bytes.reserve(length);
+  if (receives) {
+    comm.require_length("images", 0, length);
+    bytes.reserve(length);
+  }
   const Clock::time_point start = Clock::now();
   std::size_t chunks = 0;
   for (std::uint64_t begin = 0; begin < length; begin += chunk_bytes) {
     const std::uint64_t end = std::min<std::uint64_t>(begin + chunk_bytes, length);
     if (receives) {
-      const std::vector<std::byte> chunk = comm.receive(*(place - 1));
+      const std::vector<std::byte> chunk = comm.receive(*(place - 1), end - begin);
+      if (chunk.size() != end - begin) {
+        fail(ErrorKind::data, "images: rank {} sends {} bytes; expected {}", *(place - 1), chunk.size(), end - begin);
+      }
       bytes.insert(bytes.end(), chunk.begin(), chunk.end());
     }
     if (sends) {
@@ -126,6 +132,14 @@ data::DataSplits load_shared_data(Session& session, const DataOptions& options, 
   }
   const std::vector<int> missing = ranks_where(comm, !own);
   if (missing.empty()) return *std::move(own);
+  const std::vector<std::string> names = mpi::host_names(comm);
+  comm.together([&] {
+    if (!comm.is_root() || (own->train.store == nullptr && own->test.store == nullptr)) return;
+    fail(ErrorKind::data,
+         "--data: rank {} on host {} cannot read {}, and images that exceed --image-memory, {}, are not sent to other hosts; "
+         "expected the folder on every host",
+         missing.front(), names[static_cast<std::size_t>(missing.front())], options.spec, format_bytes(options.image_memory));
+  });
   const Clock::time_point start = Clock::now();
   const std::vector<std::byte> bytes =
       pass_on(session, missing, comm.is_root() ? data::to_tensors(*own).serialize() : std::vector<std::byte>{});
@@ -134,7 +148,6 @@ data::DataSplits load_shared_data(Session& session, const DataOptions& options, 
     kept->put(hash, bytes);
     own = data::from_tensors(TensorFile::parse(bytes, "images of rank 0", Checksum::required));
   });
-  const std::vector<std::string> names = mpi::host_names(comm);
   std::vector<std::string> who;
   for (const int rank : missing) {
     if (comm.is_root()) who.push_back(fmt::format("rank {} on host {}", rank, names[static_cast<std::size_t>(rank)]));

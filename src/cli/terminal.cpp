@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
+#include "core/text.h"
 #include "mpi/comm.h"
 
 namespace bitloom::cli {
@@ -30,7 +33,20 @@ std::size_t screen_columns() {
   if (screen < 0) return 0;
   const bool known = isatty(screen) == 1 && ioctl(screen, TIOCGWINSZ, &size) == 0;
   close(screen);
-  return known ? size.ws_col : 0;
+  return !known ? 0 : size.ws_col > 10 ? size.ws_col : 80;
+}
+
+// The beginning of a line that fits, cut between words, and never within a character.
+std::string shortened(const std::string& line, std::size_t columns) {
+  std::size_t shown = 0;
+  std::size_t end = 0;
+  for (; end < line.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(line[end]) & 0xC0U) != 0x80U;
+    if (begins && ++shown > columns) break;
+  }
+  if (end == line.size()) return line;
+  const std::size_t space = line.rfind(' ', end);
+  return line.substr(0, space == std::string::npos || space < end / 2 ? end : space);
 }
 
 std::string time_of_day() {
@@ -51,9 +67,14 @@ Terminal::~Terminal() { clear_live_line(); }
 
 void Terminal::clear_live_line() {
   if (!live_) return;
-  fmt::print("\r\x1b[K");
-  std::fflush(stdout);
   live_ = false;
+  put("\r\x1b[K");
+}
+
+// All that goes to the standard output goes through here.
+void Terminal::put(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written && output_error_ == 0) output_error_ = errno == 0 ? EIO : errno;
 }
 
 void Terminal::log(std::string_view text) {
@@ -67,53 +88,74 @@ void Terminal::log(std::string_view text) {
 
 void Terminal::line(std::string_view text) {
   if (quiet_) return;
+  const std::string shown = printable(text);
   clear_live_line();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
-  log(text);
+  put(shown + "\n");
+  log(shown);
   last_kept_ = Clock::now();
+}
+
+// DEL and C1, which JSON may hold as they are, would be written out as no JSON has it: so all but ASCII is escaped where one of
+// them occurs.
+void Terminal::json(const nlohmann::json& object) {
+  constexpr auto replace = nlohmann::json::error_handler_t::replace;
+  const std::string text = object.dump(-1, ' ', false, replace);
+  if (printable(text) == text) return line(text);
+  line(object.dump(-1, ' ', true, replace));
 }
 
 void Terminal::write(std::string_view text) {
   if (quiet_) return;
   clear_live_line();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  if (is_terminal_) return put(printable(text));
+  put(text);
 }
 
 void Terminal::update(std::string_view text) {
   if (quiet_) return;
   const Clock::time_point now = Clock::now();
-  if (is_terminal_ && now - last_drawn_ >= between_drawn_updates) {
-    fmt::print("\r\x1b[K{}", text.substr(0, std::max<std::size_t>(screen_columns(), 2) - 1));
-    std::fflush(stdout);
+  const bool is_drawn = is_terminal_ && now - last_drawn_ >= between_drawn_updates;
+  const bool is_kept = now - last_kept_ >= between_kept_updates;
+  if (!is_drawn && !is_kept) return;
+  const std::string shown = printable(text);
+  if (is_drawn) {
+    put("\r\x1b[K" + shortened(shown, std::max<std::size_t>(screen_columns(), 2) - 1));
     live_ = true;
     last_drawn_ = now;
   }
-  if (now - last_kept_ < between_kept_updates) return;
+  if (!is_kept) return;
   last_kept_ = now;
-  log(text);
-  if (is_terminal_) return;
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  log(shown);
+  if (!is_terminal_) put(shown + "\n");
 }
 
 void Terminal::error(std::string_view text) {
   if (quiet_) return;
+  const std::string shown = printable(text);
   clear_live_line();
-  std::fflush(stdout);
-  fmt::print(stderr, "bitloom: {}\n", text);
-  log(text);
+  fmt::print(stderr, "bitloom: {}\n", shown);
+  log(shown);
 }
 
 void Terminal::open_log(const std::filesystem::path& path) {
   if (quiet_ || log_path_ == path) return;
   if (log_open_) log_.close();
-  log_.open(path, std::ios::app);
   log_path_ = path;
+  // Not through a symbolic link, which would put lines into somebody's file.
+  if (const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666); file >= 0) {
+    log_.open(fmt::format("/proc/self/fd/{}", file), std::ios::app);
+    close(file);
+  } else if (errno == ELOOP) {
+    error(fmt::format("warning: no log is written: '{}' is a symbolic link; expected a file of its own", path.string()));
+  }
   log_ << early_ << std::flush;
   early_.clear();
   log_open_ = true;
+}
+
+std::size_t columns_of_screen(std::size_t otherwise) {
+  const std::size_t columns = screen_columns();
+  return columns == 0 ? otherwise : columns;
 }
 
 }  // namespace bitloom::cli

@@ -17,6 +17,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What has no effect without something else.
+const std::vector<Options::Need>& needs_table() {
+  static const std::vector<Options::Need> table{{"spread", "search", {}},
+                                                {"cache-limit", "cache", {"!none"}},
+                                                {"augment-copies", "augment", {"!none"}},
+                                                {"learning-rate", "rule", {"accumulate", "momentum"}},
+                                                {"flips-per-update", "rule", {"accumulate"}},
+                                                {"momentum", "rule", {"topk", "bop"}},
+                                                {"flip-share", "rule", {"topk"}},
+                                                {"flip-threshold", "rule", {"bop"}},
+                                                {"flip-rate", "rule", {"stochastic"}},
+                                                {"threshold", "exchange", {"sparse"}},
+                                                {"bytes-per-update", "exchange", {"sparse"}},
+                                                {"compression", "exchange", {"sparse"}},
+                                                {"last-messages", "exchange", {"sparse"}},
+                                                {"last-messages", "compression", {}},
+                                                {"head-urgency", "exchange", {"sparse"}},
+                                                {"threshold-urgency", "exchange", {"sparse"}},
+                                                {"value-bits", "exchange", {"sparse"}},
+                                                {"residuals", "exchange", {"sparse"}},
+                                                {"statistics-every", "exchange", {"sparse"}},
+                                                {"staleness", "exchange", {"sparse"}},
+                                                {"quorum", "exchange", {"sparse"}},
+                                                {"deadline", "quorum", {}},
+                                                {"late", "quorum", {}},
+                                                {"tree", "exchange", {"sparse"}}};
+  return table;
+}
+
 constexpr std::size_t default_workers = 64;  // with sparse messages
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
@@ -194,6 +223,33 @@ TrainSettings::TrainSettings() {
 }
 
 void TrainSettings::declare(Options& options) {
+  options.everyday({"net",
+                    "set",
+                    "out",
+                    "resume",
+                    "config",
+                    "search",
+                    "cache",
+                    "data",
+                    "validation",
+                    "max-train",
+                    "max-test",
+                    "epochs",
+                    "batch",
+                    "seed",
+                    "augment",
+                    "signal",
+                    "head-dropout",
+                    "rule",
+                    "learning-rate",
+                    "head-learning-rate",
+                    "freeze-weights",
+                    "exchange",
+                    "workers",
+                    "bytes-per-update",
+                    "compression",
+                    "checkpoint-seconds"});
+  options.needs(needs_table());
   declare_run(options, *this);
   options.group("Data");
   data.declare(options);
@@ -205,6 +261,8 @@ void TrainSettings::declare(Options& options) {
   options.number("pace", run.pace_seconds, 0, 1e6,
                  "for tests: computing for an update takes this process at least so many seconds, as on a slower machine");
   options.count("stop-after-steps", run.stop_after_steps, 0, any_count, "for tests: stop, resumable, after so many steps");
+  options.text("hold", run.hold, "FILE",
+               "for tests: wait before a step that is not below the number in FILE, while it is there");
 }
 
 std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std::string& text) const {
@@ -226,6 +284,7 @@ std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std:
 
 void TrainSettings::declare_for_plan(Options& options) {
   exchange = "sparse";
+  options.needs(needs_table());
   options.group("Training");
   declare_net(options, *this);
   data.declare(options);
@@ -268,7 +327,11 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   } else if (run.needs_cache) {
     cache = fs::absolute(cache).lexically_normal().string();
     run.cache = cache;
+    data.image_store = (run.cache / "images").string();
+  } else {
+    data.image_store.clear();
   }
+  data.image_store_limit = run.cache_limit;
   if (data.spec.empty()) fail(ErrorKind::usage, "--data: missing; expected synth, a folder, or KIND:FOLDER");
   data.spec = absolute_spec(data.spec);
   run.data_name = data.spec;
@@ -293,13 +356,59 @@ layerwise::NetSpec TrainSettings::make_net() const {
 std::vector<SearchAxis> TrainSettings::search() const {
   std::vector<SearchAxis> axes;
   for (const std::string& text : searches) {
-    const auto [key, values] = split_setting("--search", text);
-    axes.push_back({key, split(values, ',')});
-    for (const std::string& value : axes.back().values) {
-      if (value.empty()) fail(ErrorKind::usage, "--search: '{}' has an empty value", text);
+    const auto [key, list] = split_setting("--search", text);
+    axes.push_back({key, split(list, ',')});
+    const std::vector<std::string>& all = axes.back().values;
+    for (auto value = all.begin(); value != all.end(); ++value) {
+      if (value->empty()) fail(ErrorKind::usage, "--search: '{}' has an empty value", text);
+      if (std::find(all.begin(), value, *value) != value) {
+        fail(ErrorKind::usage, "--search: '{}' has the value '{}' twice; expected each once", text, *value);
+      }
+    }
+    const auto same = [&](const SearchAxis& axis) { return axis.key == axes.back().key; };
+    if (std::count_if(axes.begin(), axes.end(), same) != 1) {
+      fail(ErrorKind::usage, "--search: '{}' is searched twice; expected all its values in one --search", axes.back().key);
     }
   }
   return axes;
+}
+
+std::string option_of_field(const std::string& field) {
+  // Fields that are not called as their options are.
+  static const std::map<std::string, std::string> named{
+      {"data.images", "training images (--data, --max-train, --validation, --split-seed)"},
+      {"data.content", "the training images' content (--data, --max-train, --validation, --split-seed)"},
+      {"encoder", "the encoder's fitted filters (--data, --seed, --set encoder.KEY)"},
+      {"net.name", "--net"},
+      {"net.mirror", "--set net.mirror"},
+      {"net.shift", "--set net.shift"},
+      {"net.classifier", "the layers whose heads vote (--net)"},
+      {"options.head_rate", "--head-learning-rate"},
+      {"options.offset_rate", "--threshold-learning-rate"},
+      {"options.learn_weights", "whether weights learn (--freeze-weights)"},
+      {"options.flip_limit", "--flips-per-update"},
+      {"options.partial.quorum", "--quorum"},
+      {"options.partial.deadline", "--deadline"},
+      {"options.partial.late", "--late"},
+      {"options.exchange.budget", "--bytes-per-update"},
+      {"options.exchange.compression.0", "--compression"},
+      {"options.exchange.compression.1", "--last-messages"},
+      {"options.exchange.threshold", "--threshold"},
+      {"options.exchange.residuals", "--residuals (by number)"},
+      {"options.exchange.statistics_every", "--statistics-every"},
+      {"options.exchange.value_bits", "--value-bits"},
+      {"options.exchange.urgency.0", "--threshold-urgency"},
+      {"options.exchange.urgency.1", "--head-urgency"},
+      {"options.exchange.version", "the version of sparse messages (--exchange)"}};
+  if (const auto found = named.find(field); found != named.end()) return found->second;
+  const auto rest = [&](std::string_view prefix) { return field.substr(prefix.size()); };
+  if (field.starts_with("net.stages.") && field.ends_with(".epochs")) return fmt::format("--epochs of {}", rest("net.stages."));
+  if (field.starts_with("net.stages.")) return "--set " + rest("net.stages.");
+  if (field.starts_with("net.layers.")) return "--set " + rest("net.layers.");
+  if (field.starts_with("net.")) return "--set " + rest("net.");
+  std::string option = field.starts_with("options.") ? rest("options.") : field;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return "--" + option;
 }
 
 }  // namespace bitloom::cli

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_state.h"
 
 namespace bitloom {
 namespace {
@@ -99,6 +102,85 @@ int flush(int descriptor) {
   return result == 0 || errno == EINVAL ? 0 : errno;
 }
 
+bool is_same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+// 0, or the errno; EWOULDBLOCK if another open file has the lock.
+int try_to_lock(int descriptor) {
+  int result;
+  do result = ::flock(descriptor, LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
+
+constexpr std::string_view temporary_suffix = ".tmp";
+
+// A name that nobody has had: process ids and counters repeat in containers and on hosts that share a folder, and a name that
+// comes again could be removed as that of a dead writer while it is a living one's.
+std::filesystem::path temporary_of(const std::filesystem::path& target) {
+  static std::atomic<std::uint64_t> serial{0};
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random)) {
+    random = static_cast<std::uint64_t>(::getpid()) << 32 | serial++;
+  }
+  std::filesystem::path temporary = target;
+  temporary += fmt::format(".{}-{:016x}{}", ::getpid(), random, temporary_suffix);
+  return temporary;
+}
+
+// The name of the file that a temporary was to become, "" if `name` is not a temporary's.
+std::string_view target_of(std::string_view name) {
+  if (!name.ends_with(temporary_suffix)) return {};
+  name.remove_suffix(temporary_suffix.size());
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return {};
+  const std::string_view writer = name.substr(dot + 1);
+  const std::size_t dash = writer.find('-');
+  if (dash == 0 || dash == std::string_view::npos || dash + 1 == writer.size()) return {};
+  const bool is_id = writer.substr(0, dash).find_first_not_of("0123456789") == std::string_view::npos;
+  const bool is_number = writer.substr(dash + 1).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_id && is_number ? name.substr(0, dot) : std::string_view();
+}
+
+// Opens a temporary for `target` and locks it, which tells others that its writer lives. -1 and errno if that fails; a file
+// system without locks does not count, since nobody can lock there what is to be removed either.
+int open_temporary(const std::filesystem::path& target, std::filesystem::path& temporary) {
+  while (true) {
+    temporary = temporary_of(target);
+    const int descriptor = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (descriptor < 0 && errno == EEXIST) continue;
+    if (descriptor < 0) return descriptor;
+    const int error = try_to_lock(descriptor);
+    struct stat status {};
+    if (error != EWOULDBLOCK && ::fstat(descriptor, &status) == 0 && status.st_nlink > 0) return descriptor;
+    ::unlink(temporary.c_str());  // somebody took it for abandoned before it was locked
+    ::close(descriptor);
+  }
+}
+
+void remove_if_abandoned(const std::filesystem::path& temporary) {
+  const Descriptor file(open_file(temporary, O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (try_to_lock(file.get()) == 0) ::unlink(temporary.c_str());
+}
+
+// Those of `target` alone, or of any file if that is "".
+void remove_abandoned(const std::filesystem::path& folder, std::string_view target) {
+  std::vector<std::filesystem::path> found;
+  std::error_code ignored;
+  std::filesystem::directory_iterator files(folder, ignored);
+  for (; !ignored && files != std::filesystem::directory_iterator(); files.increment(ignored)) {
+    const std::string name = files->path().filename().string();
+    const std::string_view wanted = target_of(name);
+    if (!wanted.empty() && (target.empty() || wanted == target)) found.push_back(files->path());
+  }
+  std::for_each(found.begin(), found.end(), remove_if_abandoned);
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
 // The process id in a lock file, or "" while its holder has not written it yet.
 std::string read_holder(int descriptor) {
   char text[32];
@@ -151,14 +233,10 @@ void write_atomically(const std::filesystem::path& path, const std::function<voi
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
   if (type == character || type == block || type == fifo || type == socket) return write_in_place(path, produce);
-  static std::atomic<unsigned> serial{0};
+  const std::filesystem::path folder = folder_of(path);
+  remove_abandoned(folder, path.filename().string());  // before, since the room may be needed
   std::filesystem::path temporary;
-  int descriptor;
-  do {  // a name that is taken is another thread's, or was left by a dead process with our id
-    temporary = path;
-    temporary += fmt::format(".{}-{}.tmp", ::getpid(), serial++);
-    descriptor = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
-  } while (descriptor < 0 && errno == EEXIST);
+  int descriptor = open_temporary(path, temporary);
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
@@ -166,16 +244,15 @@ void write_atomically(const std::filesystem::path& path, const std::function<voi
   try {
     produce([&](std::span<const std::byte> part) { check(write_all(descriptor, part)); });
     check(flush(descriptor));
-    const int closed = ::close(std::exchange(descriptor, -1));
-    check(closed != 0 && errno != EINTR ? errno : 0);
     check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);
+    // Not before: the lock on the file ends here. All of it is on the device, so that closing has nothing left to fail at.
+    ::close(std::exchange(descriptor, -1));
   } catch (...) {
     if (descriptor >= 0) ::close(descriptor);
     ::unlink(temporary.c_str());
     throw;
   }
 
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
   // A folder that may be written but not read cannot be flushed; the new file is in place all the same.
   if (folder_descriptor.get() < 0) return;
@@ -187,22 +264,34 @@ void write_atomically(const std::filesystem::path& path, std::string_view text) 
   write_atomically(path, std::as_bytes(std::span(text.data(), text.size())));
 }
 
+void remove_abandoned_temporaries(const std::filesystem::path& folder) { remove_abandoned(folder, {}); }
+
+bool names_open_file(const std::filesystem::path& path, int descriptor) {
+  struct stat named {};
+  struct stat open {};
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(descriptor, &open) == 0 && is_same_file(named, open);
+}
+
 FileLock::FileLock(const std::filesystem::path& path) {
-  Descriptor file(open_file(path, O_RDWR | O_CREAT, 0666));
-  if (file.get() < 0) fail(ErrorKind::io, "cannot create the lock file '{}': {}", path.string(), std::strerror(errno));
-  int result;
-  do result = ::flock(file.get(), LOCK_EX | LOCK_NB);
-  while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK) {
-    const std::string holder = read_holder(file.get());
-    fail(ErrorKind::busy, "'{}' is held by {}; wait until it has finished, or stop it", path.string(),
-         holder.empty() ? "another process" : "process " + holder);
-  }
-  if (result != 0) fail(ErrorKind::io, "cannot lock '{}': {}", path.string(), std::strerror(errno));
+  do {  // a file that was deleted or replaced before it was locked is nobody else's lock
+    release();
+    // Not through a symbolic link: its target would be emptied.
+    descriptor_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0 && errno == ELOOP) {
+      fail(ErrorKind::io, "the lock file '{}' is a symbolic link; expected a file of its own", path.string());
+    }
+    if (descriptor_ < 0) fail(ErrorKind::io, "cannot create the lock file '{}': {}", path.string(), std::strerror(errno));
+    if (const int error = try_to_lock(descriptor_); error != 0) {
+      const std::string holder = read_holder(descriptor_);
+      ::close(std::exchange(descriptor_, -1));
+      if (error != EWOULDBLOCK) fail(ErrorKind::io, "cannot lock '{}': {}", path.string(), std::strerror(error));
+      fail(ErrorKind::busy, "'{}' is held by {}; wait until it has finished, or stop it", path.string(),
+           holder.empty() ? "another process" : "process " + holder);
+    }
+  } while (!names_open_file(path, descriptor_));
   // The id only serves the message above, and a full disk should not keep anyone from reading a run: errors are ignored.
   const std::string id = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(file.get(), 0) == 0) write_all(file.get(), std::as_bytes(std::span(id)));
-  descriptor_ = file.release();
+  if (::ftruncate(descriptor_, 0) == 0) write_all(descriptor_, std::as_bytes(std::span(id)));
 }
 
 FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}

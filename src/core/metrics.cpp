@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/file_state.h"
 
 namespace bitloom {
 namespace {
@@ -39,7 +40,10 @@ std::uint64_t end_of_last_line(int descriptor, std::uint64_t size) {
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path) : path_(path) {
   // Read access is for finding the last line end.
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor_ < 0 && errno == ELOOP) {
+    fail(ErrorKind::io, "cannot write metrics to '{}': it is a symbolic link; expected a file of its own", path_.string());
+  }
   if (descriptor_ < 0) fail_writing(path_, errno);
   struct stat status {};
   int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
@@ -69,7 +73,13 @@ MetricsWriter::~MetricsWriter() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+void MetricsWriter::require_in_place() const {
+  if (names_open_file(path_, descriptor_)) return;
+  fail(ErrorKind::io, "cannot write metrics to '{}': it was deleted or replaced since it was opened", path_.string());
+}
+
 void MetricsWriter::write(const nlohmann::json& object) {
+  require_in_place();
   // A line of metrics is not worth stopping a run for a file name that is not UTF-8: such bytes are replaced.
   const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
   std::size_t done = 0;
@@ -88,6 +98,7 @@ void MetricsWriter::write(const nlohmann::json& object) {
 }
 
 void MetricsWriter::sync() {
+  require_in_place();
   if (::fsync(descriptor_) != 0) fail_writing(path_, errno);
 }
 

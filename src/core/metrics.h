@@ -11,7 +11,7 @@ namespace bitloom {
 class MetricsWriter {
  public:
   // Opens for appending; creates the file if it is missing; cuts off a last line without an end (a crash while writing it).
-  // Throws an io error that names the path and the reason.
+  // Throws an io error that names the path and the reason, a symbolic link being one.
   explicit MetricsWriter(const std::filesystem::path& path);
   MetricsWriter(MetricsWriter&& other) noexcept;
   MetricsWriter& operator=(MetricsWriter&& other) noexcept;
@@ -20,9 +20,10 @@ class MetricsWriter {
   ~MetricsWriter();
 
   // Appends one object as a line; readers see it when the call returns. NaN and infinities become null. Throws an io error
-  // (disk full, ...) and then leaves the file as it was before the call.
+  // (disk full, ...) and then leaves the file as it was before the call; a file that was deleted or replaced since it was
+  // opened is such an error, since what is written to it is lost.
   void write(const nlohmann::json& object);
-  // Flushes what was written to the device: call before writing a checkpoint that remembers size().
+  // Flushes what was written to the device: call before writing a checkpoint that remembers size(). The same errors.
   void sync();
   // The file's length in bytes: always the end of a line.
   std::uint64_t size() const noexcept { return size_; }
@@ -31,6 +32,8 @@ class MetricsWriter {
   std::uint64_t truncate_to(std::uint64_t size);
 
  private:
+  void require_in_place() const;
+
   std::filesystem::path path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;

@@ -7,14 +7,29 @@
 namespace bitloom {
 
 void ProgressFile::mark(std::size_t stage, std::size_t step, bool now) {
-  if (!now && seconds_since(marked_) < 0.2) return;
+  stage_ = stage;
+  step_ = step;
+  evaluated_ = 0;
+  if (now || seconds_since(marked_) >= interval_seconds_) write();
+}
+
+void ProgressFile::mark_evaluated(std::size_t images) {
+  evaluated_ = images;
+  if (seconds_since(marked_) >= interval_seconds_) write();
+}
+
+void ProgressFile::write() {
   marked_ = Clock::now();
   const std::filesystem::path next = folder_ / "progress.next.json";
+  std::error_code ignored;
+  // A symbolic link would lead to somebody's file.
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(next, ignored))) std::filesystem::remove(next, ignored);
   std::ofstream file(next);
-  file << nlohmann::json{{"stage", stage}, {"step", step}, {"start", start_}, {"beat", ++beats_}}.dump() << "\n";
+  const nlohmann::json mark = {
+      {"stage", stage_}, {"step", step_}, {"evaluated", evaluated_}, {"start", start_}, {"beat", ++beats_}};
+  file << mark.dump() << "\n";
   file.close();
   if (!file) return;
-  std::error_code ignored;
   std::filesystem::rename(next, folder_ / progress_file_name, ignored);
 }
 

@@ -9,20 +9,27 @@
 
 namespace bitloom {
 
-// {"stage": index, "step": in that stage, "start": what the process calls itself, "beat": a number that grows}. The first of a
-// start says where it begins.
+// {"stage": index, "step": in that stage, "evaluated": images that an evaluation after that step has seen, "start": what the
+// process calls itself, "beat": a number that grows}. The first of a start says where it begins.
 inline constexpr const char* progress_file_name = "progress.json";
 
 class ProgressFile {
  public:
-  ProgressFile(std::filesystem::path folder, std::string start) : folder_(std::move(folder)), start_(std::move(start)) {}
+  ProgressFile(std::filesystem::path folder, std::string start, double interval_seconds = 0.2)
+      : folder_(std::move(folder)), start_(std::move(start)), interval_seconds_(interval_seconds) {}
 
-  // Replaces the file, five times a second at most unless `now`. Nothing depends on it, so nothing is said of failures.
+  // Replaces the file, once per interval at most unless `now`. Nothing depends on it, so nothing is said of failures.
   void mark(std::size_t stage, std::size_t step, bool now);
+  // While the net is evaluated as it is after the step that was marked last; as often.
+  void mark_evaluated(std::size_t images);
 
  private:
+  void write();
+
   std::filesystem::path folder_;
   std::string start_;
+  double interval_seconds_;
+  std::size_t stage_ = 0, step_ = 0, evaluated_ = 0;
   Clock::time_point marked_;
   std::size_t beats_ = 0;
 };

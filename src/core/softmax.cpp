@@ -110,4 +110,10 @@ double cross_entropy(std::span<const float> logits, std::size_t label) {
   return log_core(sum) - (static_cast<double>(logits[label]) - most);
 }
 
+std::optional<std::int64_t> micro_nats(double nats) {
+  const double scaled = 1e6 * nats;
+  if (!(std::abs(scaled) <= static_cast<double>(largest_micro_nats))) return std::nullopt;
+  return std::llround(scaled);
+}
+
 }  // namespace bitloom

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 namespace bitloom {
@@ -21,5 +23,10 @@ void softmax(std::span<const float> logits, std::span<float> probabilities);
 
 // -log softmax(logits)[label] in nats, without loss of precision for small probabilities. logits: (N), label < N.
 double cross_entropy(std::span<const float> logits, std::size_t label);
+
+// A loss in millionths of a nat, rounded, for sums that do not depend on their order. Nothing for NaN and for what exceeds
+// largest_micro_nats either way, of which a signed sum has room for four million.
+inline constexpr std::int64_t largest_micro_nats = std::int64_t{1} << 40;
+std::optional<std::int64_t> micro_nats(double nats);
 
 }  // namespace bitloom

@@ -1,5 +1,7 @@
 #include "core/text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,6 +16,31 @@ std::optional<Number> parse_number(std::string_view text) {
   const auto [stopped, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stopped != end) return std::nullopt;
   return number;
+}
+
+// Bytes of the well-formed UTF-8 character (RFC 3629) that a text begins with, 0 if it does not begin with one.
+std::size_t character_length(std::string_view text) {
+  // By the first byte: how many follow, and the smallest number that needs them all.
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return 1;
+  const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+  const std::uint32_t smallest = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
+  if (first < 0xC0 || first > 0xF7 || text.size() <= static_cast<std::size_t>(more)) return 0;
+  std::uint32_t code = first & (0x3FU >> more);
+  for (int k = 1; k <= more; ++k) {
+    const auto next = static_cast<unsigned char>(text[static_cast<std::size_t>(k)]);
+    if ((next & 0xC0U) != 0x80U) return 0;
+    code = code << 6U | (next & 0x3FU);
+  }
+  if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return 0;
+  return static_cast<std::size_t>(more) + 1;
+}
+
+// C0 but line ends and tabs, DEL, and C1, of which terminals take U+009B for ESC [ (ECMA-48, section 5.4).
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character.front());
+  if (character.size() == 2) return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+  return character.size() == 1 && ((first < 0x20 && first != '\n' && first != '\t') || first == 0x7F);
 }
 
 }  // namespace
@@ -36,22 +63,28 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 bool is_utf8(std::string_view text) {
-  // By the first byte: how many follow, and the smallest number that needs them all.
-  for (std::size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i++]);
-    if (first < 0x80) continue;
-    const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
-    const std::uint32_t smallest = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
-    if (first < 0xC0 || first > 0xF7 || text.size() - i < static_cast<std::size_t>(more)) return false;
-    std::uint32_t code = first & (0x3FU >> more);
-    for (int k = 0; k < more; ++k) {
-      const auto next = static_cast<unsigned char>(text[i++]);
-      if ((next & 0xC0U) != 0x80U) return false;
-      code = code << 6U | (next & 0x3FU);
-    }
-    if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return false;
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
   }
   return true;
+}
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    if (length == 0 || is_control(character)) {
+      for (const char byte : character) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    } else {
+      shown += character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
 }
 
 bool contains(std::span<const std::string> names, std::string_view name) {

@@ -19,6 +19,10 @@ std::vector<std::string> split(std::string_view text, char separator);
 // Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
 bool is_utf8(std::string_view text);
 
+// The text with everything that could steer a terminal written out: control characters but line ends and tabs (C0, DEL, C1) and
+// bytes that are no UTF-8 become \xNN. What it gives is UTF-8.
+std::string printable(std::string_view text);
+
 bool contains(std::span<const std::string> names, std::string_view name);
 
 // The number that the whole string spells in decimal (no spaces, no leading plus sign), or nothing: also when it is out of

@@ -59,6 +59,17 @@ std::vector<std::string> read_class_names(const fs::path& folder, const Format& 
   return names;
 }
 
+// Other pictures may come in CIFAR-10's format: with classes of their own they have the name of their folder.
+std::string name_of(const fs::path& folder, const Format& format, const std::vector<std::string>& classes) {
+  static const std::vector<std::string> of_cifar10{"airplane", "automobile", "bird",  "cat",  "deer",
+                                                   "dog",      "frog",       "horse", "ship", "truck"};
+  if (format.names_file != cifar10.names_file || !fs::exists(folder / format.names_file) || classes == of_cifar10) {
+    return format.name;
+  }
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 // Appends the records of one file.
 void append_records(const fs::path& path, const Format& format, Dataset& dataset) {
   const FileMapping file(path);
@@ -99,7 +110,9 @@ Dataset read_files(const fs::path& folder, const Format& format, const std::vect
     least = std::min(least, here);
     most = std::max(most, here);
   }
-  Dataset dataset{format.name, cifar_shape, read_class_names(folder, format), {}, {}};
+  std::vector<std::string> classes = read_class_names(folder, format);
+  std::string name = name_of(folder, format, classes);
+  Dataset dataset{std::move(name), cifar_shape, std::move(classes), {}, {}};
   dataset.pixels.reserve(records * cifar_shape.size());
   dataset.labels.reserve(records);
   for (const std::string& file : files) append_records(folder / file, format, dataset);

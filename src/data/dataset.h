@@ -1,11 +1,15 @@
-// Labelled images in memory, as bytes: what every reader gives and what trainers, encoders and `bitloom data` take.
+// Labelled images as bytes, in memory or, where they are too many, in a file: what every reader gives and what trainers,
+// encoders and `bitloom data` take.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "data/pixel_store.h"
 
 namespace bitloom::data {
 
@@ -21,16 +25,28 @@ struct ImageShape {
 
 // N images of one shape with one class each.
 struct Dataset {
-  std::string name;                      // what messages and reports call it, e.g. "cifar10"
-  ImageShape shape;                      // of every image
-  std::vector<std::string> class_names;  // C entries; their number is the number of classes
-  std::vector<std::uint8_t> pixels;      // N x channels x height x width (planar, the order of CIFAR)
-  std::vector<std::uint16_t> labels;     // N entries, each below C
+  std::string name;                           // what messages and reports call it, e.g. "cifar10"
+  ImageShape shape;                           // of every image
+  std::vector<std::string> class_names;       // C entries; their number is the number of classes
+  std::vector<std::uint8_t> pixels;           // N x channels x height x width (planar, the order of CIFAR); empty with a store
+  std::vector<std::uint16_t> labels;          // N entries, each below C
+  std::shared_ptr<const PixelStore> store{};  // where the pixels are that are not in memory
+  std::vector<std::uint32_t> places{};        // with a store: which of its images each is
 
   std::size_t size() const noexcept { return labels.size(); }
   std::size_t classes() const noexcept { return class_names.size(); }
-  // Image i, channels x height x width; i < size().
+  // Bytes of memory that the pixels take.
+  std::size_t pixel_memory() const noexcept { return pixels.size() + places.size() * sizeof(std::uint32_t); }
+
+  // Image i, channels x height x width; i < size(). Of a set in memory.
   std::span<const std::uint8_t> image(std::size_t i) const { return {pixels.data() + i * shape.size(), shape.size()}; }
+  // The same of any set; it may be put into `room`, which belongs to one thread. A store's image that cannot be read is 0, and
+  // check_reads() says so: to be called after the loop.
+  std::span<const std::uint8_t> image(std::size_t i, std::vector<std::uint8_t>& room) const;
+  // Throws Error(io) if an image could not be read.
+  void check_reads() const;
+  // Asks for an image that will be wanted soon.
+  void prefetch(std::size_t i) const;
 };
 
 // Three sets of one shape and one list of classes; `validation` is empty unless it was asked for.
@@ -42,6 +58,11 @@ struct DataSplits {
 
 // 32 hexadecimal digits that depend on shape, class names, labels and pixels, and not on `name`: caches are keyed by it.
 std::string content_hash(const Dataset& dataset);
+
+// A set like `dataset` without its images.
+Dataset without_images(const Dataset& dataset);
+// Appends image i of `from`, a set of the same shape and classes, in memory or of the same store.
+void append_image(Dataset& to, const Dataset& from, std::size_t i);
 
 // Keeps the first `count` images (all of them if there are fewer).
 void truncate(Dataset& dataset, std::size_t count);

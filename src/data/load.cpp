@@ -43,7 +43,7 @@ bool is_image_folder(const fs::path& folder) { return holds_classes(folder) || h
 
 DataSplits load_image_folder(const fs::path& folder, const LoadOptions& options) {
   const auto read = [&](const fs::path& from, const std::vector<std::string>& classes) {
-    return read_image_folder(from, options.height, options.width, options.channels, classes);
+    return read_image_folder(from, {options.height, options.width, options.channels}, options.folder_memory, classes);
   };
   // "train" may also be a class, so its name alone says nothing.
   const bool has_train = holds_classes(folder / "train");

@@ -28,10 +28,17 @@ Dataset read_cifar100(const std::filesystem::path& folder, bool train);
 // Source: http://yann.lecun.com/exdb/mnist/
 Dataset read_idx(const std::filesystem::path& folder, bool train);
 
-// One sub-folder per class (its name is the class name), PNG and JPEG files in it, directly; resized to height x width with
-// 3 channels (RGB) or 1 (grey). Classes and files are in byte order of their names; other files are skipped. `class_names`
-// may be given to fix the list (a test folder may lack a class); a sub-folder that is not in it is an error.
-Dataset read_image_folder(const std::filesystem::path& folder, std::size_t height, std::size_t width, std::size_t channels,
+// Where the images of a folder are kept once they are decoded.
+struct FolderMemory {
+  std::uint64_t limit = std::uint64_t{1} << 30;        // more bytes of pixels than that go to a file in store_folder
+  std::filesystem::path store_folder{};                // empty: all images are held in memory
+  std::uint64_t store_limit = std::uint64_t{8} << 30;  // bytes of such files of earlier runs together with this one
+};
+
+// One sub-folder per class (its name is the class name), PNG and JPEG files in it, directly; resized to the shape, which has 3
+// channels (RGB) or 1 (grey). Classes and files are in byte order of their names; other files are skipped. `class_names` may be
+// given to fix the list (a test folder may lack a class); a sub-folder that is not in it is an error. All threads decode.
+Dataset read_image_folder(const std::filesystem::path& folder, const ImageShape& shape, const FolderMemory& memory = {},
                           const std::vector<std::string>& class_names = {});
 
 // Writes `train` as data_batch_1.bin .. data_batch_5.bin (an even split in order) and batches.meta.txt, `test` (if it has
@@ -51,6 +58,7 @@ struct LoadOptions {
   std::size_t height = 32;  // of images in folders
   std::size_t width = 32;
   std::size_t channels = 3;
+  FolderMemory folder_memory{};
   double folder_test_share = 0.2;  // of a folder without test/, for the test set
 };
 

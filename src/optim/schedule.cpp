@@ -56,10 +56,11 @@ void check(const RateSchedule& schedule) {
     fail(ErrorKind::usage, "--learning-rate: {}; expected 0 or more", schedule.peak);
   }
   if (!(schedule.floor >= 0 && schedule.floor <= schedule.peak)) {
-    fail(ErrorKind::usage, "--final-learning-rate: {}; expected 0 to the learning rate, {}", schedule.floor, schedule.peak);
+    fail(ErrorKind::usage, "floor of the learning rate: {}; expected 0 to the learning rate, {}", schedule.floor,
+         schedule.peak);
   }
   if (!std::is_sorted(schedule.halvings.begin(), schedule.halvings.end())) {
-    fail(ErrorKind::usage, "--halve-at: steps must ascend");
+    fail(ErrorKind::usage, "halvings of the learning rate: expected ascending steps");
   }
 }
 

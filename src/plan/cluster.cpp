@@ -41,14 +41,13 @@ double slowness(const Cluster& cluster, std::uint64_t seed, std::size_t update, 
 }  // namespace
 
 Link parse_link(const std::string& label, const std::string& text) {
+  constexpr const char* expected = "a rate and a latency such as 100Mbit/20ms";
   const std::size_t slash = text.find('/');
+  if (slash == std::string::npos) fail(ErrorKind::usage, "{}: '{}'; expected {}", label, text, expected);
   Link link;
-  link.bits_per_second = parse_with_unit(label, text.substr(0, slash), false, {{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}},
-                                         "a rate and a latency such as 100Mbit/20ms");
-  if (slash != std::string::npos) {
-    link.latency = parse_with_unit(label, text.substr(slash + 1), true, {{"ms", 1e-3}, {"us", 1e-6}, {"s", 1}},
-                                   "a rate and a latency such as 100Mbit/20ms");
-  }
+  link.bits_per_second =
+      parse_with_unit(label, text.substr(0, slash), false, {{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}}, expected);
+  link.latency = parse_with_unit(label, text.substr(slash + 1), true, {{"ms", 1e-3}, {"us", 1e-6}, {"s", 1}}, expected);
   return link;
 }
 

@@ -14,7 +14,7 @@ struct Link {
   double latency = 0.001;        // seconds, one way, between any two hosts
 };
 
-// "100Mbit/20ms", "10Gbit/50us", "1Mbit" (of 1 ms). Throws Error(usage) that begins with `label`.
+// "100Mbit/20ms", "10Gbit/50us". Throws Error(usage) that begins with `label`.
 Link parse_link(const std::string& label, const std::string& text);
 std::string to_string(const Link& link);
 

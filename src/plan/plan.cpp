@@ -69,7 +69,7 @@ UpdateCosts costs_of(const VirtualResult& run, std::size_t workers, std::size_t 
   costs.apply = run.apply;
   costs.merge_per_byte = run.merge_per_byte;
   costs.message_bytes = [measured = run.merging](std::size_t count) { return merged_bytes(measured, count); };
-  costs.answer_bytes = run.expected_answer_bytes;
+  costs.answer_bytes = run.down.expected;
   return costs;
 }
 

@@ -20,16 +20,8 @@ namespace {
 
 // The images again and again until there are `count`.
 data::Dataset repeated(const data::Dataset& set, std::size_t count) {
-  data::Dataset more = set;
-  more.pixels.resize(count * set.shape.size());
-  more.labels.resize(count);
-  for (std::size_t done = set.size(); done < count;) {
-    const std::size_t next = std::min(set.size(), count - done);
-    std::copy_n(set.pixels.begin(), next * set.shape.size(),
-                more.pixels.begin() + static_cast<std::ptrdiff_t>(done * set.shape.size()));
-    std::copy_n(set.labels.begin(), next, more.labels.begin() + static_cast<std::ptrdiff_t>(done));
-    done += next;
-  }
+  data::Dataset more = data::without_images(set);
+  for (std::size_t i = 0; i < count; ++i) data::append_image(more, set, i % set.size());
   return more;
 }
 
@@ -48,7 +40,7 @@ class Below {
   Below(const simd::Kernels& kernels, const VirtualOptions& options, std::size_t stage, const data::Dataset& train,
         const layerwise::Model* lower)
       : encoder_(lower != nullptr ? lower->encoder : layerwise::Encoder::fit(options.net.encoder, train, options.train.seed)),
-        id_(layerwise::stage_ids(options.net, options.train, train, encoder_)[stage]) {
+        id_(layerwise::stage_ids(options.net)[stage]) {
     const layerwise::MapShape input = encoder_.output();
     const auto geometry = layerwise::derive_geometry(options.net, input.height, input.width, input.channels);
     for (std::size_t i = 0; i < geometry.size(); ++i) layers_.emplace_back(options.net.layers[i], geometry[i]);
@@ -126,7 +118,7 @@ struct Mean {
 
 // Over the updates of a run.
 struct Sums {
-  Mean worker_bytes, answer_bytes;
+  Mean worker_bytes, answer_bytes, fixed_bytes;
   mpi::ExchangeCounts counts;
   double compute = 0, encode = 0, choose = 0, apply = 0;
   std::size_t timed = 0;
@@ -143,6 +135,11 @@ struct Sums {
     merging.bytes += cost.bytes;
   }
 };
+
+MessageLength length_of(double measured, double fixed, double budget) {
+  if (!(budget > 0)) return {measured, measured, false};
+  return {measured, std::max(budget, fixed), fixed < budget};
+}
 
 void add_levels(std::vector<LevelTraffic>& sums, const std::vector<LevelTraffic>& levels) {
   sums.resize(levels.size());
@@ -235,18 +232,21 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
       const std::size_t observed = !update.statistics ? 0 : training.exchange.keeps() ? stage.steps_observed(n) : every;
       sums.worker_bytes.add(each, observed, every);
       sums.answer_bytes.add(static_cast<double>(update.answer_bytes), observed, every);
+      // Statistics and totals.
+      double fixed = each;
+      for (const auto& [part, bytes] : stage.bytes_by_part(step.exchange)) fixed -= part == "statistics" ? 0 : bytes;
+      sums.fixed_bytes.add(fixed, observed, every);
     }
     result.updates.push_back(std::move(update));
   }
-  result.worker_bytes = sums.worker_bytes.over(every);
-  result.answer_bytes = sums.answer_bytes.over(every);
   result.by_part = stage.bytes_by_part(sums.counts);
   result.merging = tree.merging();
   const double last = static_cast<double>(result.updates.back().worker_bytes) / static_cast<double>(workers);
   result.budget = stage.exchange()->budget(static_cast<std::uint64_t>(result.dense_f32_bytes / 4));
-  result.expected_worker_bytes = result.budget > 0 ? result.budget : result.worker_bytes;
-  result.expected_answer_bytes = result.budget > 0 ? result.budget : result.answer_bytes;
-  for (MergedMessage& message : result.merging) message.bytes *= result.expected_worker_bytes / last;
+  const double fixed = sums.fixed_bytes.over(every);
+  result.up = length_of(sums.worker_bytes.over(every), fixed, result.budget);
+  result.down = length_of(sums.answer_bytes.over(every), fixed, result.budget);
+  for (MergedMessage& message : result.merging) message.bytes *= result.up.expected / last;
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
   for (std::size_t t = 0; t < spec.train.size(); ++t) {
     const auto& layer = stage.trainers()[t]->layer();

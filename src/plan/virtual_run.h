@@ -38,15 +38,20 @@ struct VirtualUpdate {
   double seconds = 0;
 };
 
+// The bytes of a message, on average over updates with and without statistics as often as these come.
+struct MessageLength {
+  double measured = 0;  // in the updates made here, in which thresholds may not have settled
+  // In a run, once they have: the budget if there is one, or a worker's statistics and totals where these, which no threshold
+  // moves, have more.
+  double expected = 0;
+  bool follows_budget = false;
+};
+
 struct VirtualResult {
   std::vector<VirtualUpdate> updates;
   std::vector<LevelTraffic> levels;  // sums over the updates in which all learns, which `counted` counts
   std::size_t counted = 0;
-  // Bytes of a worker's message, and of an answer, on average over many updates: of those with and without statistics as often
-  // as they come.
-  double worker_bytes = 0, answer_bytes = 0;
-  // What they come to in a run: with a budget that, which so few updates do not reach.
-  double expected_worker_bytes = 0, expected_answer_bytes = 0;
+  MessageLength up, down;                      // of a worker's message; of an answer
   double budget = 0;                           // SparseExchange::budget of an update in which all learns
   std::map<std::string, double> by_part;       // of a worker's, in the updates that are counted: weights, thresholds, ...
   std::vector<MergedMessage> merging;          // as expected

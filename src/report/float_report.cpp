@@ -58,9 +58,9 @@ std::string chart(const char* title, const Axis& y, std::vector<Series> series, 
   line.title = title;
   line.x.title = "step";
   line.y = y;
-  if (!wide) line.width = 530;
+  if (!wide) line.width = half_width;
   line.series = std::move(series);
-  return fmt::format("<div class=\"chart{}\">{}</div>\n", wide ? " wide" : "", to_svg(line));
+  return framed(line);
 }
 
 std::string heading(const ReportInput& input, const Lines& lines) {
@@ -137,7 +137,7 @@ std::string curves(const Lines& lines) {
             {curve(lines.steps, "memory_bytes", "all", 5, 0x1p-20),
              curve(lines.steps, "stash_bytes", "kept for backward", 6, 0x1p-20)},
             false);
-  return section("curves", "Training", "", loss + rest);
+  return section("curves", "Training", "", loss + pair(rest));
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ std::string float_report(const ReportInput& input) {
   RunLog log;
   log.start.command = text(start, "command");
   log.start.version = text(start, "version");
-  body += repeat_command(log);
+  body += repeat_command(log, "");
   return page(input.title, text(start, "version"), body);
 }
 

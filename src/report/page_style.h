@@ -6,11 +6,11 @@ namespace bitloom::report {
 
 inline constexpr char page_style[] = R"css(
 :root{color-scheme:light dark;
---page:#f6f7f9;--card:#fff;--ink:#1c2430;--muted:#667085;--line:#e3e7ed;--grid:#e9ecf1;--band:#f1f4f8;--axis:#98a2b3;
+--page:#f6f7f9;--card:#fff;--ink:#1c2430;--muted:#667085;--line:#e3e7ed;--grid:#e9ecf1;--band:#f1f4f8;--marked:#fdf3dc;--axis:#98a2b3;
 --accent:#2563c9;--warn-ink:#7a4a00;--warn:#fff4dc;--warn-line:#f0d9a8;--heat-good:#2563c9;--heat-bad:#d9542b;
 --s0:#2f6fd0;--s1:#e07b1f;--s2:#2a9d68;--s3:#c8385a;--s4:#8456c4;--s5:#8a6242;--s6:#d565ab;--s7:#1b9ab0;--s8:#9a9a1e;--s9:#5d6b85}
 @media (prefers-color-scheme:dark){:root{
---page:#12161c;--card:#1a2029;--ink:#e6eaf0;--muted:#95a0b2;--line:#2b3440;--grid:#29313d;--band:#202833;--axis:#5b6778;
+--page:#12161c;--card:#1a2029;--ink:#e6eaf0;--muted:#95a0b2;--line:#2b3440;--grid:#29313d;--band:#202833;--marked:#2e2818;--axis:#5b6778;
 --accent:#7fb0ff;--warn-ink:#ffdf9e;--warn:#3a2e14;--warn-line:#5c4a20;--heat-good:#5b97f5;--heat-bad:#f0764e;
 --s0:#6aa5f8;--s1:#f2a154;--s2:#58c795;--s3:#f0708e;--s4:#b693f0;--s5:#c79d7b;--s6:#ee9acd;--s7:#55c8dc;--s8:#cfcf5a;--s9:#a2afc8}}
 *{box-sizing:border-box}
@@ -30,8 +30,8 @@ section .note{margin:0 0 12px;color:var(--muted);font-size:14px;max-width:85ch}
 .card span{color:var(--muted);font-size:13px}
 .card .label{display:block;color:var(--ink);font-size:13px;font-weight:600}
 .pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px 28px;align-items:start}
-.chart{overflow-x:auto;margin-top:6px}
-.chart+.chart{margin-top:18px}
+.chart{margin-top:6px}
+.chart+.chart,.chart+.pair{margin-top:18px}
 .pair .chart{margin-top:0}
 svg{display:block;width:100%;height:auto;fill:var(--ink)}
 svg text{font-family:inherit}
@@ -42,6 +42,9 @@ svg text{font-family:inherit}
 .axis{stroke:var(--axis);fill:none}
 .band{fill:var(--band)}
 .band-even{fill:transparent}
+.band-marked{fill:var(--marked)}
+.odd{fill-opacity:.55}
+.narrow{display:none}
 .line{stroke:var(--c);fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .line.faint{stroke-width:1.5;stroke-dasharray:4 4;stroke-linecap:butt}
 circle{fill:var(--c)}
@@ -69,9 +72,15 @@ footer{margin-top:22px;color:var(--muted);font-size:13px}
 @media (max-width:760px){
 main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
 .card,.card.lead{grid-column:span 6}.card.lead b{font-size:30px}.card b{font-size:18px}
-th{white-space:normal}
+.broad{display:none}.narrow{display:block}
 .pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
-.wide svg{min-width:720px}}
+th{white-space:normal}td,th{padding-right:8px}
+.listed thead{display:none}.listed tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}
+.listed tbody tr:last-child{border-bottom:0}.listed tfoot tr{border-top:1px solid var(--axis);border-bottom:0}
+.listed td,.listed .num,.listed .num+td:not(.num){display:flex;justify-content:space-between;gap:16px;padding:2px 0;border:0;
+text-align:right;white-space:normal;overflow-wrap:anywhere}
+.listed td:first-child{font-weight:600}.listed td:empty:empty{display:none}
+.listed td:before{content:attr(data-heading);color:var(--muted);text-align:left;font-weight:400}}
 @media print{body{background:#fff}section,.card{break-inside:avoid}}
 )css";
 

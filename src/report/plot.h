@@ -32,6 +32,7 @@ struct Band {
   double from = 0;
   double to = 0;
   std::string label;
+  bool marked = false;  // hatched: not of this run
 };
 
 struct LineChart {
@@ -76,9 +77,11 @@ struct HeatMap {
 // Small pictures side by side.
 struct TileChart {
   std::string title;
-  std::size_t count = 0, height = 0, width = 0, colours = 0;
-  std::vector<float> values;  // (count, height, width, colours); 3 colours are RGB, any other number is averaged to grey
-  std::size_t limit = 256;    // tiles drawn at most
+  std::size_t count = 0, tile_height = 0, tile_width = 0, colours = 0;
+  std::vector<float>
+      values;  // (count, tile_height, tile_width, colours); 3 colours are RGB, any other number is averaged to grey
+  std::size_t limit = 256;  // tiles drawn at most
+  double width = 1080;
 };
 
 // Each throws a usage error when the sizes within a chart do not agree.

@@ -36,12 +36,15 @@ std::string draw_bands(const LineChart& chart, const Frame& frame) {
     const double to = std::clamp(frame.px(band.to), frame.left, frame.right);
     if (to - from < 0.5) continue;
     svg += fmt::format(R"(<g><title>{}</title><rect class="{}" x="{}" y="{}" width="{}" height="{}"/>)", escape(band.label),
-                       shaded ? "band" : "band-even", at(from), at(frame.top), at(to - from), at(frame.bottom - frame.top));
+                       band.marked ? (shaded ? "band-marked" : "band-marked odd")
+                       : shaded    ? "band"
+                                   : "band-even",
+                       at(from), at(frame.top), at(to - from), at(frame.bottom - frame.top));
     shaded = !shaded;
     // A label that does not fit is cut, and left out when nothing readable would remain.
     const auto room = static_cast<std::size_t>((to - from - 6) / text_width("m", chart_font - 1));
     if (room >= 3 || room >= count_characters(band.label)) {
-      svg += svg_text((from + to) / 2, frame.top + 14, "middle", shorten(band.label, room), R"( class="band-label")");
+      svg += svg_text((from + to) / 2, frame.top - 4, "middle", shorten(band.label, room), R"( class="band-label")");
     }
     svg += "</g>";
   }
@@ -125,7 +128,7 @@ std::string to_svg(const LineChart& chart) {
   frame.left = 34 + std::max(widest_label(frame.y), text_width("0.25", chart_font));
   frame.right = chart.width - 14;
   const Legend legend = make_legend(entries, frame.left, title_height, frame.right - frame.left);
-  frame.top = title_height + legend.height + 6;
+  frame.top = title_height + legend.height + (chart.bands.empty() ? 6 : 18);  // names of bands stand above what is drawn
   frame.bottom = frame.top + chart.height - 90;
   const double height = frame.bottom + 44;
 

@@ -142,17 +142,19 @@ std::string to_svg(const HeatMap& chart) {
 
 std::string to_svg(const TileChart& chart) {
   const bool empty = chart.count == 0 && chart.values.empty();
-  if (!empty && !multiply_to(chart.values.size(), {chart.count, chart.height, chart.width, chart.colours})) {
+  if (!empty && !multiply_to(chart.values.size(), {chart.count, chart.tile_height, chart.tile_width, chart.colours})) {
     fail(ErrorKind::usage, "tiles of {} x {} x {} x {} (count, height, width, colours) do not fit {} values", chart.count,
-         chart.height, chart.width, chart.colours, chart.values.size());
+         chart.tile_height, chart.tile_width, chart.colours, chart.values.size());
   }
-  const std::size_t pixels = chart.height * chart.width, taps = pixels * chart.colours;
-  constexpr double page_width = 1080, gap = 8;
-  const double pixel = std::clamp(48.0 / static_cast<double>(std::max<std::size_t>({chart.height, chart.width, 1})), 1.0, 16.0);
-  const double tile_width = pixel * static_cast<double>(chart.width), tile_height = pixel * static_cast<double>(chart.height);
+  const std::size_t pixels = chart.tile_height * chart.tile_width, taps = pixels * chart.colours;
+  constexpr double gap = 8;
+  const double pixel =
+      std::clamp(48.0 / static_cast<double>(std::max<std::size_t>({chart.tile_height, chart.tile_width, 1})), 1.0, 16.0);
+  const double tile_width = pixel * static_cast<double>(chart.tile_width),
+               tile_height = pixel * static_cast<double>(chart.tile_height);
   const std::vector<Tile> drawn = tiles_of(chart, taps);
   // Rows of equal length, as far as the number of tiles allows.
-  const auto most_columns = std::max<std::size_t>(1, static_cast<std::size_t>((page_width + gap) / (tile_width + gap)));
+  const auto most_columns = std::max<std::size_t>(1, static_cast<std::size_t>((chart.width + gap) / (tile_width + gap)));
   const std::size_t rows = (drawn.size() + most_columns - 1) / most_columns;
   const std::size_t columns = rows == 0 ? 1 : (drawn.size() + rows - 1) / rows;
 
@@ -179,13 +181,13 @@ std::string to_svg(const TileChart& chart) {
         const std::string grey_level = grey_hex(sum / static_cast<double>(chart.colours));
         hex = grey_level + grey_level + grey_level;
       }
-      tiles += fmt::format(R"(<path fill="#{}" d="M{} {}h1v1h-1z"/>)", hex, p % chart.width, p / chart.width);
+      tiles += fmt::format(R"(<path fill="#{}" d="M{} {}h1v1h-1z"/>)", hex, p % chart.tile_width, p / chart.tile_width);
     }
     tiles += "</g>";
   }
   const double height = drawn.empty() ? 80 : title_height + static_cast<double>(rows) * (tile_height + gap);
-  std::string svg = svg_open(chart.title, page_width, height) + svg_title(chart.title);
-  return svg + (drawn.empty() ? svg_no_data(page_width / 2, 50) : tiles) + "</svg>\n";
+  std::string svg = svg_open(chart.title, chart.width, height) + svg_title(chart.title);
+  return svg + (drawn.empty() ? svg_no_data(chart.width / 2, 50) : tiles) + "</svg>\n";
 }
 
 }  // namespace bitloom::report

@@ -35,7 +35,7 @@ std::string render_report(const ReportInput& input) {
   body += filters(input);
   body += layer_table(input, log);
   body += configuration(input);
-  body += repeat_command(log);
+  body += repeat_command(log, " The result does not depend on the number of ranks and threads, nor on the kernels.");
   return page(input.title.empty() ? log.start.net : input.title, log.start.version, body);
 }
 

@@ -27,6 +27,29 @@ std::vector<json> objects(const json& object, const char* key) {
   return result;
 }
 
+bool is_true(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
+// Reused stages have clocks of their own: they are put one after the other, and what this run trained behind them.
+void place_on_axis(std::vector<EpochEvent>& epochs) {
+  double latest = 0;  // on the axis, so far
+  double reused = 0;  // of it in stages that are complete
+  double begin = 0;   // of the reused stage at hand
+  const EpochEvent* before = nullptr;
+  for (EpochEvent& epoch : epochs) {
+    const bool same = before != nullptr && before->reused && epoch.reused && before->stage == epoch.stage;
+    if (!same) {
+      if (before != nullptr && before->reused) reused += latest - begin;
+      begin = latest;
+    }
+    epoch.axis_seconds = (epoch.reused ? begin : reused) + epoch.seconds;
+    if (epoch.axis_seconds > latest && epoch.axis_seconds < 1e12) latest = epoch.axis_seconds;
+    before = &epoch;
+  }
+}
+
 void add_unique(std::vector<std::string>& names, const std::string& name) {
   if (!contains(names, name)) names.push_back(name);
 }
@@ -66,6 +89,7 @@ EpochEvent read_epoch(const json& line) {
   event.epoch = number(line, "epoch");
   event.epochs = number(line, "epochs");
   event.seconds = number(line, "seconds");
+  event.reused = is_true(line, "reused");
   event.images_per_second = number(line, "images_per_second");
   const auto row = [&](const json& entry) -> LayerEpoch& {
     const std::string name = text(entry, "layer");
@@ -115,9 +139,17 @@ StageEvent read_stage(const json& line) {
   StageEvent event;
   event.stage = text(line, "stage");
   event.seconds = number(line, "seconds");
+  event.images = number(line, "images");
   event.validation_accuracy = number(line, "validation_accuracy");
-  const auto reused = line.find("reused");
-  event.reused = reused != line.end() && reused->is_boolean() && reused->get<bool>();
+  event.plain_accuracy = number(line, "validation_accuracy_plain");
+  event.reused = is_true(line, "reused");
+  const auto trained = line.find("trained");
+  if (trained != line.end() && trained->is_object()) {
+    event.trained_by = text(*trained, "run");
+    event.trained_at = text(*trained, "time");
+    event.trained_seconds = number(*trained, "seconds");
+    event.trained_images = number(*trained, "images");
+  }
   return event;
 }
 
@@ -131,6 +163,17 @@ ResultEvent read_result(const json& line) {
   result.model_bytes = number(line, "model_bytes");
   result.weight_bits = number(line, "weight_bits");
   result.bit_macs = number(line, "bit_macs");
+  result.validation_plain = number(line, "validation_accuracy_plain");
+  result.test_plain = number(line, "test_accuracy_plain");
+  if (const auto views = line.find("views"); views != line.end() && views->is_object()) {
+    result.mirror = is_true(*views, "mirror");
+    result.shift = number(*views, "shift");
+  }
+  if (const auto voters = line.find("voters"); voters != line.end() && voters->is_array()) {
+    for (const json& voter : *voters) {
+      if (voter.is_string()) result.voters.push_back(voter.get<std::string>());
+    }
+  }
   const auto confusion = line.find("confusion");
   if (confusion == line.end() || !confusion->is_array()) return result;
   const std::size_t n = confusion->size();
@@ -156,6 +199,10 @@ std::vector<std::string> RunLog::stage_names() const {
   for (const StageEvent& stage : stages) add_unique(names, stage.stage);
   for (const EpochEvent& epoch : epochs) add_unique(names, epoch.stage);
   return names;
+}
+
+bool RunLog::any_reused() const {
+  return std::any_of(stages.begin(), stages.end(), [](const StageEvent& stage) { return stage.reused; });
 }
 
 std::vector<std::string> RunLog::layer_names() const {
@@ -212,6 +259,7 @@ RunLog read_run(const std::vector<json>& metrics) {
       log.result = read_result(line);
     }
   }
+  place_on_axis(log.epochs);
   return log;
 }
 

@@ -41,7 +41,10 @@ using UpdateTimes = std::array<double, update_parts.size()>;
 struct EpochEvent {
   std::string stage;
   double epoch = missing, epochs = missing;
-  double seconds = missing;  // since the run began
+  double seconds = missing;  // since the run began; of a reused stage: since that stage began, in the run that trained it
+  // On the time axis of charts: as if this run had trained its reused stages itself.
+  double axis_seconds = missing;
+  bool reused = false;
   double images_per_second = missing;
   // With sparse messages: payload of a logical worker's messages and of the answers, per update; share of gradients sent.
   double bytes_up = missing, bytes_down = missing, sent_share = missing;
@@ -53,13 +56,22 @@ struct EpochEvent {
 
 struct StageEvent {
   std::string stage;
-  double seconds = missing;  // how long the stage took
+  double seconds = missing;  // how long the stage took in this run
+  double images = missing;   // that passed through training steps in this run
   bool reused = false;
-  double validation_accuracy = missing;
+  // Of a reused one: the run that trained it, when, how long, on how many images.
+  std::string trained_by, trained_at;
+  double trained_seconds = missing, trained_images = missing;
+  // The vote of the stage's heads, over mirror images too where the net has it; and on images as they are.
+  double validation_accuracy = missing, plain_accuracy = missing;
 };
 
 struct ResultEvent {
   double validation_accuracy = missing, test_accuracy = missing, images = missing, seconds = missing;
+  double validation_plain = missing, test_plain = missing;  // without mirror and shifted images
+  std::vector<std::string> voters;                          // layers whose heads vote
+  bool mirror = false;
+  double shift = missing;  // pixels
   double peak_memory_bytes = missing, model_bytes = missing, weight_bits = missing, bit_macs = missing;
   std::vector<std::string> classes;            // as many as confusion has rows
   std::vector<std::vector<double>> confusion;  // square: true class, predicted class
@@ -74,6 +86,7 @@ struct RunLog {
 
   std::vector<std::string> stage_names() const;  // of epochs and stage events, in the order of appearance
   std::vector<std::string> layer_names() const;  // of epochs, likewise
+  bool any_reused() const;
   // The mean over the updates of a stage, or of all for "", of a row of update_rows.
   std::optional<UpdateTimes> update_times(const std::string& stage, std::size_t row) const;
 };

@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t most_classes = 200;  // with more, a cell of the heat map would be smaller than a pixel
 constexpr std::size_t most_bars = 20;      // with more classes, only some are shown at first
 constexpr std::size_t shown_bars = 12;
-constexpr double half = 530;  // width of a chart that shares a row with another
 
 struct Mistake {
   std::size_t truth = 0, predicted = 0;
@@ -51,7 +50,7 @@ std::string class_bars(const ResultEvent& result, const std::vector<std::size_t>
     bars.row_notes.push_back(std::isfinite(shares[i]) ? fmt::format("{:.1f}", 100 * shares[i]) : "no images");
   }
   bars.series.push_back(std::move(series));
-  return "<div class=\"chart\">" + to_svg(bars) + "</div>\n";
+  return framed(bars);
 }
 
 // The classes with the lowest accuracy, lowest first; classes without images come last.
@@ -75,16 +74,13 @@ std::string mistake_table(const ResultEvent& result) {
   }
   std::stable_sort(mistakes.begin(), mistakes.end(), [](const Mistake& a, const Mistake& b) { return a.count > b.count; });
   mistakes.resize(std::min(mistakes.size(), shown));
-  std::string rows;
+  std::vector<std::vector<std::string>> rows;
   for (const Mistake& mistake : mistakes) {
-    rows += fmt::format(R"(<tr><td>{}</td><td>{}</td><td class="num">{}</td><td class="num">{:.1f}%</td></tr>)",
-                        escape(result.classes[mistake.truth]), escape(result.classes[mistake.predicted]),
-                        grouped(mistake.count), 100 * mistake.count / row_sum(result.confusion[mistake.truth]));
+    rows.push_back({escape(result.classes[mistake.truth]), escape(result.classes[mistake.predicted]), grouped(mistake.count),
+                    fmt::format("{:.1f}%", 100 * mistake.count / row_sum(result.confusion[mistake.truth]))});
   }
   if (rows.empty()) return "";
-  return R"(<div class="scroll"><table><thead><tr><th>most frequent mistakes</th><th>taken for</th><th class="num">images</th>)"
-         R"(<th class="num">of the class</th></tr></thead><tbody>)" +
-         rows + "</tbody></table></div>\n";
+  return table({{"most frequent mistakes"}, {"taken for"}, {"images", true}, {"of the class", true}}, rows);
 }
 
 }  // namespace
@@ -92,7 +88,7 @@ std::string mistake_table(const ResultEvent& result) {
 std::string confusion(const RunLog& log) {
   if (!log.result || log.result->confusion.empty()) return "";
   const ResultEvent& result = *log.result;
-  std::string body = "<div class=\"pair\">";
+  std::string body;
   if (result.classes.size() <= most_classes) {
     HeatMap map;
     map.title = "Confusion matrix";
@@ -100,19 +96,19 @@ std::string confusion(const RunLog& log) {
     map.column_title = "predicted class";
     map.labels = result.classes;
     map.counts = result.confusion;
-    body += "<div class=\"chart\">" + to_svg(map) + "</div>\n";
+    body += framed(map);
   }
   const std::size_t n = result.classes.size();
   std::vector<std::size_t> all(n);
   std::iota(all.begin(), all.end(), 0);
   const bool few = n <= most_bars;
-  body += "<div>" + (few ? class_bars(result, all, "Accuracy per class", half)
+  body += "<div>" + (few ? class_bars(result, all, "Accuracy per class", half_width)
                          : class_bars(result, worst_classes(result, shown_bars),
-                                      fmt::format("Accuracy per class: the {} lowest of {}", shown_bars, n), half));
-  body += mistake_table(result) + "</div></div>\n";
+                                      fmt::format("Accuracy per class: the {} lowest of {}", shown_bars, n), half_width));
+  body = pair(body + mistake_table(result) + "</div>");
   if (!few)
-    body +=
-        "<details><summary>all classes</summary>" + class_bars(result, all, "Accuracy per class", 2 * half) + "</details>\n";
+    body += "<details><summary>all classes</summary>" + class_bars(result, all, "Accuracy per class", 2 * half_width) +
+            "</details>\n";
   return section(
       "confusion", "Which classes are told apart",
       "Images of the test set. The diagonal counts the correct ones; the mistakes beside it are coloured relative to the "
@@ -133,42 +129,42 @@ std::string filters(const ReportInput& input) {
       "The linear filters of the encoder, whose responses become the first bits. Each is scaled on its own: mid-grey is 0, its "
       "largest weight is black or white.";
   if (from.count > tiles.limit) note += fmt::format(" The first {} of {} are shown.", tiles.limit, from.count);
-  return section("filters", "First-layer filters", note, "<div class=\"chart wide\">" + to_svg(tiles) + "</div>\n");
+  return section("filters", "First-layer filters", note, framed(tiles));
 }
 
 std::string layer_table(const ReportInput& input, const RunLog& log) {
   if (input.layers.empty()) return "";
-  std::string rows;
+  std::vector<std::vector<std::string>> rows;
   double weight_bits = 0, bit_macs = 0;
   for (const LayerRow& layer : input.layers) {
     weight_bits += static_cast<double>(layer.weight_bits);
     bit_macs += static_cast<double>(layer.bit_macs);
     double accuracy = missing;
-    // A reused stage has no epochs here; it usually has the name of its layer.
+    // A reused stage may have no epochs here; it usually has the name of its layer.
     for (const StageEvent& stage : log.stages) {
-      if (stage.stage == layer.name) accuracy = stage.validation_accuracy;
+      if (stage.stage == layer.name) accuracy = stage.plain_accuracy;
     }
     for (const EpochEvent& epoch : log.epochs) {
       for (const LayerEpoch& entry : epoch.layers) {
         if (entry.layer == layer.name && std::isfinite(entry.validation_accuracy)) accuracy = entry.validation_accuracy;
       }
     }
-    rows += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
-        "<td>{}</td></tr>\n",
-        escape(layer.name), escape(layer.inputs), escape(layer.output), grouped(static_cast<double>(layer.weight_bits)),
-        count_text(static_cast<double>(layer.bit_macs)), percent(accuracy), escape(layer.state));
+    rows.push_back({escape(layer.name), escape(layer.inputs), escape(layer.output),
+                    grouped(static_cast<double>(layer.weight_bits)), count_text(static_cast<double>(layer.bit_macs)),
+                    percent(accuracy), escape(layer.state)});
   }
-  const std::string total = fmt::format(
-      R"(<tfoot><tr><td>total</td><td></td><td></td><td class="num">{}</td><td class="num">{}</td><td></td><td></td></tr></tfoot>)",
-      grouped(weight_bits), count_text(bit_macs));
   return section(
       "layers", "Layers",
       "Output size is height x width x channels; bit multiply-adds (XOR, popcount, add) are per image; the accuracy is "
-      "that of the layer's own head.",
-      R"(<div class="scroll"><table><thead><tr><th>layer</th><th>inputs</th><th>output size</th><th class="num">weight )"
-      R"(bits</th><th class="num">bit multiply-adds</th><th class="num">validation accuracy</th><th>state</th></tr></thead><tbody>)" +
-          rows + "</tbody>" + total + "</table></div>\n");
+      "that of the layer's own head on images as they are, without mirror images, as in the learning curves.",
+      table({{"layer"},
+             {"inputs"},
+             {"output size"},
+             {"weight bits", true},
+             {"bit multiply-adds", true},
+             {"validation accuracy", true},
+             {"state"}},
+            rows, {"total", "", "", grouped(weight_bits), count_text(bit_macs), "", ""}));
 }
 
 }  // namespace bitloom::report

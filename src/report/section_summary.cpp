@@ -21,10 +21,29 @@ using nlohmann::json;
 // "10,000 images"; nothing when the number is missing.
 std::string images_note(double images) { return std::isfinite(images) ? whole_text(images) + " images" : std::string(); }
 
+// Which images vote, and what it is without those that were made of the image: ", with mirror images; 76.60% without".
+std::string vote_note(const ResultEvent& result, double plain) {
+  const bool shifted = result.shift > 0;
+  if (!result.mirror && !shifted) return "";
+  std::string note = fmt::format(", with {} images", !shifted ? "mirror" : result.mirror ? "mirror and shifted" : "shifted");
+  if (std::isfinite(plain)) note += "; " + percent(plain) + " without";
+  if (result.voters.size() > 1) note += fmt::format("; {} layers vote", result.voters.size());
+  return note;
+}
+
+// Sum over stages that this run trained, or that it reused.
+double stage_sum(const RunLog& log, bool reused, double StageEvent::*field) {
+  double sum = 0;
+  for (const StageEvent& stage : log.stages) {
+    if (stage.reused == reused && std::isfinite(stage.*field)) sum += stage.*field;
+  }
+  return sum;
+}
+
 double median_images_per_second(const RunLog& log) {
   std::vector<double> rates;
   for (const EpochEvent& epoch : log.epochs) {
-    if (std::isfinite(epoch.images_per_second)) rates.push_back(epoch.images_per_second);
+    if (std::isfinite(epoch.images_per_second) && !epoch.reused) rates.push_back(epoch.images_per_second);
   }
   if (rates.empty()) return missing;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
@@ -53,8 +72,10 @@ std::string accuracy_cards(const RunLog& log) {
   if (log.result) {
     const ResultEvent& result = *log.result;
     const double images = std::isfinite(result.images) ? result.images : log.start.test_images;
-    return card("Test accuracy", percent(result.test_accuracy), images_note(images), true) +
-           card("Validation accuracy", percent(result.validation_accuracy), images_note(log.start.validation_images), true);
+    return card("Test accuracy", percent(result.test_accuracy), images_note(images) + vote_note(result, result.test_plain),
+                true) +
+           card("Validation accuracy", percent(result.validation_accuracy),
+                images_note(log.start.validation_images) + vote_note(result, result.validation_plain), true);
   }
   const Latest latest = latest_validation(log);
   return card("Test accuracy", nothing, "measured at the end of the run", true) +
@@ -122,6 +143,31 @@ std::string section(std::string_view id, std::string_view heading, std::string_v
   return fmt::format("<section id=\"{}\">\n<h2>{}</h2>{}\n{}</section>\n", id, heading, note_markup, body);
 }
 
+std::string pair(const std::string& charts) { return charts.empty() ? charts : "<div class=\"pair\">" + charts + "</div>\n"; }
+
+std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows,
+                  const std::vector<std::string>& totals) {
+  const auto row_of = [&](const std::vector<std::string>& cells) {
+    std::string row;
+    for (std::size_t c = 0; c < cells.size(); ++c) {
+      row += fmt::format(R"(<td{} data-heading="{}">{}</td>)", columns[c].is_number ? R"( class="num")" : "",
+                         escape(columns[c].heading), cells[c]);
+    }
+    return "<tr>" + row + "</tr>";
+  };
+  constexpr std::size_t most_narrow = 4;  // columns that a narrow screen has room for
+  std::string html =
+      fmt::format("<div class=\"scroll\"><table{}><thead><tr>", columns.size() > most_narrow ? R"( class="listed")" : "");
+  for (const Column& column : columns) {
+    html += fmt::format("<th{}>{}</th>", column.is_number ? R"( class="num")" : "", escape(column.heading));
+  }
+  html += "</tr></thead><tbody>";
+  for (const std::vector<std::string>& row : rows) html += row_of(row) + "\n";
+  html += "</tbody>";
+  if (!totals.empty()) html += "<tfoot>" + row_of(totals) + "</tfoot>";
+  return html + "</table></div>\n";
+}
+
 std::string percent(double share) { return std::abs(share) < 1e6 ? fmt::format("{:.2f}%", 100 * share) : nothing; }
 
 std::string duration_text(double seconds) { return seconds >= 0 && seconds < 1e15 ? format_duration(seconds) : nothing; }
@@ -172,7 +218,17 @@ std::string headline(const ReportInput& input, const RunLog& log) {
   const auto add = [&](std::string_view label, const std::string& value, std::string_view note) {
     if (value != nothing) cards += card(label, value, note);
   };
-  add("Time", duration_text(seconds), log.result ? "everything included" : "so far");
+  const double reused_seconds = stage_sum(log, true, &StageEvent::trained_seconds);
+  const double reused_images = stage_sum(log, true, &StageEvent::trained_images);
+  add("Time", duration_text(seconds),
+      reused_seconds > 0 ? "without " + duration_text(reused_seconds) + " of training in reused stages"
+      : log.result       ? "everything included"
+                         : "so far");
+  const bool counted = std::any_of(log.stages.begin(), log.stages.end(), [](const auto& s) { return std::isfinite(s.images); });
+  if (counted) {
+    add("Images trained on", count_text(stage_sum(log, false, &StageEvent::images)),
+        reused_images > 0 ? "and " + count_text(reused_images) + " by the runs of reused stages" : "augmented, epoch by epoch");
+  }
   add("Training speed", count_text(median_images_per_second(log)), "images/s, median of the epochs");
   if (const std::optional<UpdateTimes> times = log.update_times("", 0)) {
     const double seconds_each = std::accumulate(times->begin(), times->end(), 0.0);
@@ -203,14 +259,11 @@ std::string configuration(const ReportInput& input) {
   return section("configuration", "Configuration", "Every option of the run, defaults included.", rows + nested);
 }
 
-std::string repeat_command(const RunLog& log) {
+std::string repeat_command(const RunLog& log, std::string_view promise) {
   if (log.start.command.empty()) return "";
   const std::string version = log.start.version.empty() ? "" : " " + log.start.version;
-  return section(
-      "repeat", "Repeat this run",
-      fmt::format("With Bitloom{}. The result does not depend on the number of ranks and threads, nor on the kernels.",
-                  escape(version)),
-      fmt::format("<pre class=\"command\">{}</pre>\n", escape(log.start.command)));
+  return section("repeat", "Repeat this run", fmt::format("With Bitloom{}.{}", escape(version), promise),
+                 fmt::format("<pre class=\"command\">{}</pre>\n", escape(log.start.command)));
 }
 
 }  // namespace bitloom::report

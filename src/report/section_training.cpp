@@ -17,22 +17,23 @@ namespace {
 
 struct TimeUnit {
   double seconds = 1;
-  const char* title = "time since the start (s)";
+  std::string title;
 };
 
 double latest_second(const RunLog& log) {
   double latest = 0;
   for (const EpochEvent& epoch : log.epochs) {
-    if (epoch.seconds < 1e12) latest = std::max(latest, epoch.seconds);
+    if (epoch.axis_seconds < 1e12) latest = std::max(latest, epoch.axis_seconds);
   }
   return latest;
 }
 
 TimeUnit time_unit(const RunLog& log) {
   const double latest = latest_second(log);
-  if (latest > 3 * 3600) return {3600, "time since the start (h)"};
-  if (latest > 180) return {60, "time since the start (min)"};
-  return {};
+  const char* what = log.any_reused() ? "training time, reused stages included" : "time since the start";
+  if (latest > 3 * 3600) return {3600, fmt::format("{} (h)", what)};
+  if (latest > 180) return {60, fmt::format("{} (min)", what)};
+  return {1, fmt::format("{} (s)", what)};
 }
 
 // Stages one after the other on the time axis, each from the end of the one before to its last epoch.
@@ -40,9 +41,10 @@ std::vector<Band> stage_bands(const RunLog& log, const TimeUnit& unit) {
   std::vector<Band> bands;
   double from = 0;
   for (const EpochEvent& epoch : log.epochs) {
-    const double to = epoch.seconds / unit.seconds;
+    const double to = epoch.axis_seconds / unit.seconds;
     if (!std::isfinite(to)) continue;
-    if (bands.empty() || bands.back().label != epoch.stage) bands.push_back({from, to, epoch.stage});
+    const std::string label = epoch.reused ? epoch.stage + " (reused)" : epoch.stage;
+    if (bands.empty() || bands.back().label != label) bands.push_back({from, to, label, epoch.reused});
     bands.back().to = std::max(bands.back().to, to);
     from = bands.back().to;
   }
@@ -64,7 +66,7 @@ std::vector<Series> layer_curves(const RunLog& log, Field field, double scale, b
     for (const EpochEvent& epoch : log.epochs) {
       for (const LayerEpoch& layer : epoch.layers) {
         if (layer.layer != names[i]) continue;
-        series.x.push_back(epoch.seconds / unit.seconds);
+        series.x.push_back(epoch.axis_seconds / unit.seconds);
         series.y.push_back(layer.*field * scale);
         any = any || std::isfinite(series.y.back());
       }
@@ -74,20 +76,16 @@ std::vector<Series> layer_curves(const RunLog& log, Field field, double scale, b
   return curves;
 }
 
-std::string chart(const std::string& svg, bool wide) {
-  return fmt::format("<div class=\"chart{}\">{}</div>\n", wide ? " wide" : "", svg);
-}
-
 // One of two charts side by side, over the time of the run.
 std::string half_chart(const RunLog& log, const TimeUnit& unit, const char* title, const Axis& y, std::vector<Series> series) {
   LineChart half;
   half.title = title;
   half.x.title = unit.title;
   half.y = y;
-  half.width = 530;
+  half.width = half_width;
   half.bands = stage_bands(log, unit);
   half.series = std::move(series);
-  return chart(to_svg(half), false);
+  return framed(half);
 }
 
 // A layer may have trained in several stages, and a stage may train several layers; what a layer has is its last value.
@@ -125,6 +123,12 @@ StageTotals totals_of(const RunLog& log, const std::string& stage) {
   return totals;
 }
 
+// How long a stage was trained, by whomever.
+double stage_seconds(const StageEvent* event) {
+  if (event == nullptr) return missing;
+  return event->reused && std::isfinite(event->trained_seconds) ? event->trained_seconds : event->seconds;
+}
+
 // The time of an update by sparse messages: a bar for each stage and row of update_rows.
 std::string update_chart(const RunLog& log) {
   BarChart bars;
@@ -144,7 +148,7 @@ std::string update_chart(const RunLog& log) {
     }
   }
   if (bars.rows.empty()) return "";
-  return chart(to_svg(bars), true) +
+  return framed(bars) +
          "<p class=\"note\">Compute is passes over images; encode is making, decoding and merging messages; update is choosing "
          "and "
          "making changes of weights; wait is for messages of others. Mean is that of the ranks, root is rank 0, busiest is "
@@ -154,6 +158,18 @@ std::string update_chart(const RunLog& log) {
 const StageEvent* event_of(const RunLog& log, const std::string& stage) {
   const auto found = std::find_if(log.stages.begin(), log.stages.end(), [&](const StageEvent& s) { return s.stage == stage; });
   return found == log.stages.end() ? nullptr : &*found;
+}
+
+// "Taken from the cache and not trained here: layer1, by runs/first on 2026-11-20T23:44:00Z." as markup.
+std::string reused_note(const RunLog& log) {
+  std::string list;
+  for (const StageEvent& stage : log.stages) {
+    if (!stage.reused) continue;
+    list += (list.empty() ? "" : "; ") + escape(stage.stage);
+    if (!stage.trained_by.empty()) list += " by " + escape(stage.trained_by);
+    if (!stage.trained_at.empty()) list += " on " + escape(stage.trained_at);
+  }
+  return list.empty() ? list : " Taken from the cache, not trained by this run: " + list + ".";
 }
 
 }  // namespace
@@ -173,13 +189,15 @@ std::string learning_curves(const RunLog& log) {
       plot.solid_note = "validation";
       plot.faint_note = "training";
     }
-    return chart(to_svg(plot), true);
+    return framed(plot);
   };
-  return section("learning", "Learning curves",
-                 "The classifying head of each layer, measured at the end of every epoch. The columns are the stages of "
-                 "training; a layer is frozen when its stage ends.",
-                 curves("Accuracy", "accuracy (%)", &LayerEpoch::validation_accuracy, &LayerEpoch::train_accuracy, 100) +
-                     curves("Training loss", "cross-entropy (nats)", &LayerEpoch::loss, nullptr, 1));
+  return section(
+      "learning", "Learning curves",
+      "The classifying head of each layer by itself on images as they are, without mirror images, measured at the end "
+      "of every epoch. The columns are the stages of training; a layer is frozen when its stage ends." +
+          reused_note(log),
+      curves("Accuracy", "accuracy (%)", &LayerEpoch::validation_accuracy, &LayerEpoch::train_accuracy, 100) +
+          curves("Training loss", "cross-entropy (nats)", &LayerEpoch::loss, nullptr, 1));
 }
 
 std::string weight_activity(const RunLog& log) {
@@ -191,8 +209,8 @@ std::string weight_activity(const RunLog& log) {
   return section("activity", "What the weights do",
                  "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
                  "threshold (in the window) to take part in learning.",
-                 "<div class=\"pair\">" + plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
-                     plot("Pixels in the window", "share of pixels (%)", false, &LayerEpoch::active_share, 100) + "</div>\n");
+                 pair(plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
+                      plot("Pixels in the window", "share of pixels (%)", false, &LayerEpoch::active_share, 100)));
 }
 
 std::string messages(const RunLog& log) {
@@ -206,7 +224,7 @@ std::string messages(const RunLog& log) {
     series.name = name;
     series.colour = colour;
     for (const EpochEvent& epoch : log.epochs) {
-      series.x.push_back(epoch.seconds / unit.seconds);
+      series.x.push_back(epoch.axis_seconds / unit.seconds);
       series.y.push_back(epoch.*field * scale);
     }
     return series;
@@ -217,10 +235,9 @@ std::string messages(const RunLog& log) {
   return section("messages", "What crosses the network",
                  "The mean size of what a logical worker sends in an update and of the answer that it gets, everything "
                  "counted, and the share of gradients that its messages hold.",
-                 "<div class=\"pair\">" +
-                     plot("Message size", "bytes per update",
-                          {curve("sent", &EpochEvent::bytes_up, 1, 0), curve("received", &EpochEvent::bytes_down, 1, 1)}) +
-                     plot("Gradients sent", "share (%)", {curve("", &EpochEvent::sent_share, 100, 0)}) + "</div>\n");
+                 pair(plot("Message size", "bytes per update",
+                           {curve("sent", &EpochEvent::bytes_up, 1, 0), curve("received", &EpochEvent::bytes_down, 1, 1)}) +
+                      plot("Gradients sent", "share (%)", {curve("", &EpochEvent::sent_share, 100, 0)})));
 }
 
 std::string time_split(const RunLog& log) {
@@ -252,41 +269,53 @@ std::string time_split(const RunLog& log) {
   bool any_other = false;
   for (std::size_t row = 0; row < bars.rows.size(); ++row) {
     const StageEvent* event = event_of(log, bars.rows[row]);
-    if (event != nullptr && event->seconds > measured[row]) other[row] = event->seconds - measured[row];
+    if (const double seconds = stage_seconds(event); seconds > measured[row]) other[row] = seconds - measured[row];
     any_other = any_other || other[row] > 0;
     bars.row_notes.push_back(duration_text(measured[row] + other[row]));
   }
   if (any_other) bars.series.push_back({"other", other, grey});
+  for (std::string& row : bars.rows) {
+    const StageEvent* event = event_of(log, row);
+    if (event != nullptr && event->reused) row += " (reused)";
+  }
   return section("time", "Where the time goes",
                  any_other
                      ? "Seconds of the parts of the training steps; other is the rest of the stage: preparing data and caches, "
                        "measuring the validation accuracy, writing checkpoints."
                      : "Seconds of the parts of the training steps.",
-                 chart(to_svg(bars), true) + update_chart(log));
+                 framed(bars) + update_chart(log));
 }
 
 std::string stage_table(const RunLog& log) {
-  std::string rows;
+  std::vector<std::vector<std::string>> rows;
   for (const std::string& stage : log.stage_names()) {
     const StageEvent* event = event_of(log, stage);
     const StageTotals totals = totals_of(log, stage);
     const bool reused = event != nullptr && event->reused;
-    const double accuracy = event != nullptr && std::isfinite(event->validation_accuracy) ? event->validation_accuracy
-                                                                                          : last_validation(log, stage);
+    const double plain =
+        event != nullptr && std::isfinite(event->plain_accuracy) ? event->plain_accuracy : last_validation(log, stage);
     std::string epochs = whole_text(totals.epochs);
     if (std::isfinite(totals.planned) && totals.planned != totals.epochs) epochs += " of " + whole_text(totals.planned);
-    const char* state = event == nullptr ? "unfinished" : reused ? "reused" : "finished";
-    rows += fmt::format(
-        R"(<tr><td>{}</td><td>{}</td><td class="num">{}</td><td class="num">{}</td><td class="num">{}</td><td>{}</td></tr>)",
-        escape(stage), totals.layers.empty() ? "—" : escape(totals.layers), totals.epochs > 0 ? epochs : "—",
-        duration_text(event != nullptr ? event->seconds : missing), percent(accuracy), state);
-    rows += "\n";
+    const char* state = event == nullptr ? "unfinished" : reused ? "reused" : "trained";
+    rows.push_back({escape(stage), totals.layers.empty() ? nothing : escape(totals.layers),
+                    totals.epochs > 0 ? epochs : nothing, duration_text(stage_seconds(event)), percent(plain),
+                    percent(event != nullptr ? event->validation_accuracy : missing), state});
   }
   if (rows.empty()) return "";
-  return section("stages", "Stages", "A reused stage was taken from the cache of an earlier run with the same settings.",
-                 R"(<div class="scroll"><table><thead><tr><th>stage</th><th>layers</th><th class="num">epochs</th>)"
-                 R"(<th class="num">time</th><th class="num">validation accuracy</th><th>state</th></tr></thead><tbody>)" +
-                     rows + "</tbody></table></div>\n");
+  return section("stages", "Stages",
+                 std::string("The accuracy is that of the vote of the stage's heads, once on images as they are and once with "
+                             "their mirror images, if the net votes on these.") +
+                     (log.any_reused() ? " A reused stage was taken from the cache: another run trained it with the same "
+                                         "settings, in the time that is shown."
+                                       : ""),
+                 table({{"stage"},
+                        {"layers"},
+                        {"epochs", true},
+                        {"time", true},
+                        {"validation accuracy", true},
+                        {"with mirror images", true},
+                        {"state"}},
+                       rows));
 }
 
 }  // namespace bitloom::report

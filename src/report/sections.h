@@ -3,7 +3,10 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "report/markup.h"
+#include "report/plot.h"
 #include "report/report.h"
 #include "report/run_log.h"
 
@@ -17,6 +20,24 @@ std::string page(const std::string& title, const std::string& version, const std
 std::string card(std::string_view label, std::string_view value, std::string_view note, bool lead = false);
 // <section> with a heading; `note` is a sentence under it, not escaped.
 std::string section(std::string_view id, std::string_view heading, std::string_view note, const std::string& body);
+// A table. Where the screen is narrow, rows of many cells become blocks of "heading: cell". Headings are text, cells are
+// markup.
+struct Column {
+  std::string heading;
+  bool is_number = false;
+};
+std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows,
+                  const std::vector<std::string>& totals = {});
+// A chart in its frame, and the same for narrow screens, where letters of a shrunk chart could not be read.
+template <typename Chart>
+std::string framed(Chart chart) {
+  std::string html = "<div class=\"chart\"><div class=\"broad\">" + to_svg(chart) + "</div>";
+  chart.width = 350;
+  return html + "<div class=\"narrow\">" + to_svg(chart) + "</div></div>\n";
+}
+// Charts of half the page's width, side by side where there is room.
+inline constexpr double half_width = 530;
+std::string pair(const std::string& charts);
 // "83.4%", or a dash.
 std::string percent(double share);
 // format_duration, format_bytes, format_count and `grouped` for numbers that may be missing: then a dash.
@@ -29,7 +50,8 @@ std::string whole_text(double number);
 std::string header(const ReportInput& input, const RunLog& log);
 std::string headline(const ReportInput& input, const RunLog& log);
 std::string configuration(const ReportInput& input);
-std::string repeat_command(const RunLog& log);
+// `promise`: what else may differ without changing the result.
+std::string repeat_command(const RunLog& log, std::string_view promise);
 // section_training.cpp
 std::string learning_curves(const RunLog& log);
 std::string weight_activity(const RunLog& log);

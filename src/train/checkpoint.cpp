@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <system_error>
 
 #include "core/error.h"
@@ -15,7 +14,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view prefix = "checkpoint-";
 constexpr std::string_view suffix = ".safetensors";
 
-std::optional<std::uint64_t> step_of(const fs::path& path) {
+}  // namespace
+
+std::optional<std::uint64_t> step_of_checkpoint(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with(prefix) || !name.ends_with(suffix)) return {};
   const char* first = name.data() + prefix.size();
@@ -26,13 +27,11 @@ std::optional<std::uint64_t> step_of(const fs::path& path) {
   return step;
 }
 
-}  // namespace
-
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<std::pair<std::uint64_t, fs::path>> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (const auto step = step_of(entry.path())) found.emplace_back(*step, entry.path());
+    if (const auto step = step_of_checkpoint(entry.path())) found.emplace_back(*step, entry.path());
   }
   if (error) fail(ErrorKind::data, "'{}': {}", folder.string(), error.message());
   std::sort(found.begin(), found.end());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace bitloom::train {
 // `keep`. Throws Error(io), for a full disk say; what was there is then there still.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::uint64_t step, const TensorFile& file,
                                        std::size_t keep = 2);
+
+// The step that a checkpoint's name says; none of other files.
+std::optional<std::uint64_t> step_of_checkpoint(const std::filesystem::path& path);
 
 // Oldest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);

@@ -20,10 +20,10 @@ void check(const OptimizerOptions& options) {
   in_unit("--beta1", options.beta1);
   in_unit("--beta2", options.beta2);
   in_unit("--average", options.average);
-  if (!(options.epsilon > 0)) fail(ErrorKind::usage, "--epsilon: {}; expected more than 0", options.epsilon);
+  if (!(options.epsilon > 0)) fail(ErrorKind::usage, "epsilon: {}; expected more than 0", options.epsilon);
   not_negative("--weight-decay", options.decay);
   not_negative("--clip", options.clip);
-  if (options.average_every == 0) fail(ErrorKind::usage, "--average-every: 0; expected at least 1");
+  if (options.average_every == 0) fail(ErrorKind::usage, "average_every: 0; expected at least 1");
 }
 
 Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
@@ -103,6 +103,8 @@ void Optimizer::swap_averages() {
   if (!averages_.empty()) nn::refresh_copies(engine_, parameters_);
 }
 
+std::string average_name(const std::string& parameter) { return "optimizer.average." + parameter; }
+
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {
   const auto lengths = tensor.shape().lengths();
   bitloom::Tensor stored{tensor.dtype(), {lengths.begin(), lengths.end()}, Buffer<std::byte>(tensor.bytes())};
@@ -121,7 +123,7 @@ void Optimizer::save(TensorFile& file) const {
     const std::string& name = parameters_[i]->name;
     save_tensor(engine_, file, "optimizer.mean." + name, means_[i]);
     save_tensor(engine_, file, "optimizer.variance." + name, variances_[i]);
-    if (!averages_.empty()) save_tensor(engine_, file, "optimizer.average." + name, averages_[i]);
+    if (!averages_.empty()) save_tensor(engine_, file, average_name(name), averages_[i]);
   }
   std::vector<std::uint64_t> steps = steps_;
   steps.push_back(all_steps_);
@@ -133,7 +135,7 @@ void Optimizer::load(const TensorFile& file) {
     const std::string& name = parameters_[i]->name;
     load_tensor(engine_, file, "optimizer.mean." + name, means_[i]);
     load_tensor(engine_, file, "optimizer.variance." + name, variances_[i]);
-    if (!averages_.empty()) load_tensor(engine_, file, "optimizer.average." + name, averages_[i]);
+    if (!averages_.empty()) load_tensor(engine_, file, average_name(name), averages_[i]);
   }
   const auto steps = file.get("optimizer.steps", DType::u64, {steps_.size() + 1}).as<std::uint64_t>();
   std::copy_n(steps.begin(), steps_.size(), steps_.begin());

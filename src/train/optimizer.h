@@ -56,6 +56,9 @@ class Optimizer {
   std::uint64_t all_steps_ = 0;
 };
 
+// How checkpoints call the moving average of a parameter.
+std::string average_name(const std::string& parameter);
+
 // A parameter's values, or a buffer's, from and to a file, under its name.
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor);
 void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor);

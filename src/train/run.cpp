@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ctime>
 #include <memory>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/file_state.h"
+#include "core/hold.h"
 #include "core/metrics.h"
 #include "core/progress_file.h"
+#include "core/utc.h"
 #include "train/checkpoint.h"
 
 namespace bitloom::train {
@@ -23,12 +25,38 @@ using Json = nlohmann::json;
 constexpr const char* state_key = "bitloom.run";
 constexpr const char* identity_key = "bitloom.run.identity";
 
-std::string time_of_day() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+// The steps since the last line of metrics.
+struct Interval {
+  std::uint64_t targets = 0;
+  double loss = 0;  // sum
+  double norm = 0;  // the largest
+  double seconds = 0;
+  std::uint64_t skipped = 0;
+  StepReport last;
+};
+
+// Without the last step: a line is written after another.
+Json to_json(const Interval& interval) {
+  return {{"targets", interval.targets},
+          {"loss", interval.loss},
+          {"norm", interval.norm},
+          {"seconds", interval.seconds},
+          {"skipped", interval.skipped}};
+}
+
+// JSON has null for sums that are not finite.
+Interval interval_of(const Json& json) {
+  const auto number = [&](const char* name) {
+    const auto found = json.find(name);
+    return found != json.end() && found->is_number() ? found->get<double>() : std::nan("");
+  };
+  Interval interval;
+  interval.targets = json.value("targets", std::uint64_t{0});
+  interval.loss = number("loss");
+  interval.norm = number("norm");
+  interval.seconds = number("seconds");
+  interval.skipped = json.value("skipped", std::uint64_t{0});
+  return interval;
 }
 
 class Run {
@@ -49,6 +77,12 @@ class Run {
     checkpoint_time_ = Clock::now();
     started_ = Clock::now();
     while (trainer_.steps() < options_.steps) {
+      if (trainer_.comm().is_root()) {
+        wait_while_held(options_.hold, trainer_.steps(), [&] {
+          mark(false);
+          return !options_.stop || !options_.stop();
+        });
+      }
       step();
       // The first of this process is what is waited for after a restart.
       mark(trainer_.steps() == first + 1);
@@ -96,6 +130,7 @@ class Run {
     fs::create_directories(options_.folder, error);
     if (error) fail(ErrorKind::io, "--out: {}: {}", options_.folder.string(), error.message());
     lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
+    remove_abandoned_temporaries(options_.folder);
     check_run_folder(options_.folder, options_.resume);
     std::uint64_t metrics_size = 0;
     const bool has_checkpoint = !list_checkpoints(options_.folder).empty();
@@ -104,10 +139,10 @@ class Run {
     metrics_ = std::make_unique<MetricsWriter>(options_.folder / run_metrics_name);
     metrics_->truncate_to(metrics_size);
     // From here on the folder says what run it is, however soon it is killed; and a disk that is too small is told at once.
-    if (!has_checkpoint) write_checkpoint();
+    if (!has_checkpoint || steps_changed_) write_checkpoint();
     Json start = options_.start;
     start["event"] = "start";
-    start["time"] = time_of_day();
+    start["time"] = utc_now();
     start["step"] = trainer_.steps();
     start["steps"] = options_.steps;
     metrics_->write(start);
@@ -120,11 +155,17 @@ class Run {
       progress_.line(fmt::format("warning: {} is damaged; going on from {}", damaged, found.path.string()));
     }
     if (const std::string& identity = found.file.get_metadata(identity_key); identity != options_.identity) {
-      fail(ErrorKind::usage, "--resume: {} was written with other options or data: {}; now: {}", found.path.string(), identity,
-           options_.identity);
+      const auto described = [](const std::string& text) {
+        const Json json = Json::parse(text, nullptr, false);
+        return json.is_object() ? json : Json{{"identity", text}};
+      };
+      const auto differences = find_differences(described(identity), described(options_.identity));
+      fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", found.path.string(),
+           describe_differences(differences, options_.field_name));
     }
     const Json state = Json::parse(found.file.get_metadata(state_key), nullptr, false);
     if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
+    check_steps(state, found.path);
     trainer_.load(found.file);
     if (trainer_.steps() >= options_.steps) {
       fail(ErrorKind::usage, "--resume: the run in {} has its {} steps; more of them need a larger --steps",
@@ -136,9 +177,23 @@ class Run {
       result_.best_loss = state["best_loss"].get<double>();
       result_.best_step = state.value("best_step", std::uint64_t{0});
     }
+    if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
     earlier_seconds_ = result_.seconds;
     progress_.line(fmt::format("going on from step {} ({})", trainer_.steps(), found.path.string()));
     return state.value("metrics_size", std::uint64_t{0});
+  }
+
+  // The number of steps decides the learning rates: a run that changes it without being told to would differ from either.
+  void check_steps(const Json& state, const fs::path& checkpoint) {
+    const std::uint64_t before = state.value("run_steps", options_.steps);  // older checkpoints do not say
+    if (before == options_.steps) return;
+    if (!options_.may_change_steps) {
+      fail(ErrorKind::usage, "steps: {}, but {} was written in a run of {}; expected the same, or the new number as an option",
+           options_.steps, checkpoint.string(), before);
+    }
+    steps_changed_ = true;
+    progress_.line(fmt::format("{} steps instead of {}: learning rates from here on are those of a run of {}", options_.steps,
+                               before, options_.steps));
   }
 
   void step() {
@@ -222,11 +277,15 @@ class Run {
   }
 
   void write_checkpoint() {
-    log();  // what a checkpoint has behind it is in the metrics
-    metrics_->sync();
+    metrics_->sync();  // which is an error where the folder was deleted or replaced
     TensorFile file;
     trainer_.save(file);
-    Json state = {{"targets", result_.targets}, {"seconds", elapsed()}, {"metrics_size", metrics_->size()}};
+    if (hooks_.describe_model) hooks_.describe_model(file);
+    Json state = {{"targets", result_.targets},
+                  {"seconds", elapsed()},
+                  {"metrics_size", metrics_->size()},
+                  {"run_steps", options_.steps},
+                  {"interval", to_json(interval_)}};
     if (result_.best_loss) {
       state["best_loss"] = *result_.best_loss;
       state["best_step"] = result_.best_step;
@@ -238,6 +297,7 @@ class Run {
   }
 
   void finish() {
+    metrics_->sync();
     if (!options_.keep_best || !result_.best_loss) write_model();
     result_.seconds = elapsed();
     result_.memory_bytes = trainer_.engine().pool().total().peak;
@@ -257,15 +317,6 @@ class Run {
     write_checkpoint();
   }
 
-  struct Interval {
-    std::uint64_t targets = 0;
-    double loss = 0;  // sum
-    double norm = 0;  // the largest
-    double seconds = 0;
-    std::uint64_t skipped = 0;
-    StepReport last;
-  };
-
   Trainer& trainer_;
   const RunOptions& options_;
   const RunHooks& hooks_;
@@ -276,6 +327,7 @@ class Run {
   RunResult result_;
   Interval interval_;
   Clock::time_point started_, checkpoint_time_;
+  bool steps_changed_ = false;  // since the checkpoint that the run goes on from
   double earlier_seconds_ = 0;
   double training_seconds_ = 0;
   std::uint64_t steps_here_ = 0;

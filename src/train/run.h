@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "core/differences.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "train/trainer.h"
@@ -20,11 +21,13 @@ struct RunOptions {
   std::filesystem::path folder;  // made if it is not there
   bool resume = false;
   std::uint64_t steps = 0;                   // in all
+  bool may_change_steps = false;             // a run that goes on may have others than it began with
   std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
   std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
   double checkpoint_seconds = 300;           // between checkpoints, the first of which is of step 0
   bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
-  std::string identity;                      // a checkpoint of a run with another is refused
+  std::string identity;                      // a JSON object; a checkpoint of a run with another is refused
+  FieldName field_name;                      // what users call its fields; may be none
   std::map<std::string, std::string> files;  // to be written to the folder when the run begins
   std::string process_name;                  // what this process calls itself in its ProgressFile
   nlohmann::json start;                      // what the metrics' first line has besides the time
@@ -32,11 +35,14 @@ struct RunOptions {
   double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: not known
   double peak_operations = 0;                // that the machine has per second, as measured; 0: not known
   std::function<bool()> stop;                // asked after every step
+  std::string hold;                          // of wait_while_held() (tests)
 };
 
 struct RunHooks {
   std::function<Loss()> evaluate;          // may be none; on all ranks or none
   std::function<TensorFile()> make_model;  // of the parameters as they are now
+  // Adds to a checkpoint what makes its parameters a model that can be read: kind, architecture, tokenizer. May be none.
+  std::function<void(TensorFile&)> describe_model;
 };
 
 struct RunResult {
@@ -58,10 +64,12 @@ inline constexpr const char* run_lock_name = ".lock";
 // resume. run() looks again when it has locked the folder.
 void check_run_folder(const std::filesystem::path& folder, bool resume);
 
-// Runs. Where the trainer has a communicator of several ranks all of them call this; rank 0 has the folder, and what
-// evaluate() gives is the same on all of them. Throws Error(usage) for a folder that holds a run already, or none to resume, or
-// one that has all its steps; Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with
-// the last good checkpoint and model left as they were; and what Trainer::step() throws.
+// Runs. A line of metrics sums up the steps since the one before it, also where the run was stopped between them. Where the
+// trainer has a communicator of several ranks all of them call this; rank 0 has the folder, and what evaluate() gives is the
+// same on all of them. Throws Error(usage) for a folder that holds a run already, or none to resume, or one that has all its
+// steps, or was begun with other options or another number of steps; Error(interrupted) when stop says so, with a checkpoint
+// written; Error(io) for a full disk, with the last good checkpoint and model left as they were, and for a folder that was
+// deleted meanwhile; and what Trainer::step() throws.
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
 }  // namespace bitloom::train

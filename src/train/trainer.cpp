@@ -20,9 +20,9 @@ void check(const TrainOptions& options) {
       fail(ErrorKind::usage, "--master-weights: none with --average {}; expected --average 0", options.optimizer.average);
     }
   }
-  if (options.micro_batches == 0) fail(ErrorKind::usage, "--micro-batches: 0; expected at least 1");
+  if (options.micro_batches == 0) fail(ErrorKind::usage, "micro_batches: 0; expected at least 1");
   if (options.loss_scale && !(options.loss_scale->first >= 1 && options.loss_scale->first <= options.loss_scale->largest)) {
-    fail(ErrorKind::usage, "--loss-scale: {}; expected 1 to {}", options.loss_scale->first, options.loss_scale->largest);
+    fail(ErrorKind::usage, "loss_scale: {}; expected 1 to {}", options.loss_scale->first, options.loss_scale->largest);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,21 @@ std::vector<std::string> mpi_settings();
 Outcome run_program(const std::filesystem::path& folder, const std::vector<std::string>& args,
                     const std::vector<std::string>& settings = {});
 
+// As run_program, with the standard output going to `file`, /dev/full say; Outcome::out stays empty.
+Outcome run_program_into(const std::filesystem::path& folder, const std::filesystem::path& file,
+                         const std::vector<std::string>& args);
+
+// As run_program, with the standard output on a terminal of so many columns.
+Outcome run_on_screen(const std::filesystem::path& folder, unsigned short columns, const std::vector<std::string>& args);
+
 // Likewise the program whose GPU the CPU emulates.
 Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args);
 
 // The same under mpirun with `ranks` ranks on this machine.
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);
+
+// Runs lines of bash in `folder`, with as many threads as there are cores, and what mpirun needs in tests.
+Outcome run_shell(const std::filesystem::path& folder, const std::string& script);
 
 // A program that runs beside the test.
 class Background {
@@ -45,11 +56,13 @@ class Background {
   Background& operator=(const Background&) = delete;
   ~Background();  // kills it if it still runs
 
-  // Waits until its output holds `text`; false if it ends, or a minute passes, before that.
+  // Waits until its output holds `text`; false if it ends, or some minutes pass, before that.
   bool wait_for(const std::string& text);
   void signal(int number) const;
   // The process of a rank.
   pid_t rank(int number) const;
+  // Waits until a process is no more, if it is only waited for by a parent; false if a minute passes before that.
+  bool wait_for_end_of(pid_t process) const;
   // mpirun, where the program itself starts one.
   pid_t launcher() const;
   Outcome wait();
@@ -61,6 +74,22 @@ class Background {
   std::filesystem::path out_, err_;
   pid_t process_ = -1;
 };
+
+// A file that holds a run back (--hold) before the step after its first `steps`, until the object moves on.
+class Hold {
+ public:
+  Hold(const std::filesystem::path& folder, std::size_t steps);
+  void until(std::size_t steps) const;
+  void release() const;
+  // What the run is given.
+  static Args option() { return {"--hold", "hold"}; }
+
+ private:
+  std::filesystem::path file_;
+};
+
+// Waits until `done` says yes, for some minutes at most; whether it did.
+bool wait_until(const std::function<bool()>& done);
 
 // Options that train a small net within a second or two: one layer, few images, one epoch.
 std::vector<std::string> quick_training(const std::string& out);

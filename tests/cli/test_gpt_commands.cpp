@@ -212,7 +212,12 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   bytes.resize(bytes.size() / 2);
   write_file(models.folder / "cut.tokens", bytes);
   CHECK(models.run({"verify", "cut.tokens"}).code == 3);
-  CHECK(models.run({"verify", "nowhere"}).code == 3);
+  // It was called damaged.
+  const Outcome nowhere = models.run({"verify", "nowhere", "model.safetensors"});
+  CHECK(nowhere.code == 3);
+  CHECK(has(nowhere.out, "nowhere: there is no such file or folder\n"));
+  CHECK_FALSE(has(nowhere.out, "DAMAGED"));
+  CHECK(has(nowhere.err, "1 of 2 files missing, 0 damaged"));
   const Outcome lines = models.run({"verify", "run", "--json"});
   CHECK(lines.code == 3);
   CHECK(Json::parse(lines.out.substr(0, lines.out.find('\n')))["good"] == true);
@@ -276,6 +281,8 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"import", "dvae", "."}, 2, "unknown kind 'dvae'");
   REQUIRE(models.run(with(quick_training("binary"), {})).code == 0);
   refuses({"export", "binary", "--out", "hf"}, 2, "a model of kind binary");
+  refuses({"sample", "binary"}, 3, "a model of kind binary; expected one of kind gpt. For this one there is `bitloom predict`");
+  refuses({"inspect", "binary", "--image-size", "32x32x3"}, 2, "--image-size: 32x32x3 has no effect");
   refuses({"eval", "binary", "--cloze", "text.txt"}, 2, "--cloze: not for a model of kind binary");
   CHECK(models.run({"verify", "binary"}).code == 0);
   CHECK(models.run({"eval", "binary"}).code == 0);

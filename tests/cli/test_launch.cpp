@@ -18,11 +18,13 @@ using namespace bitloom::test;
 
 namespace {
 
-// Some seconds of training by sparse messages, with a checkpoint several times a second.
+constexpr std::size_t epoch_steps = 8;
+
+// Training by sparse messages, with a checkpoint several times a second; a `Hold` decides when it comes to a step.
 Args long_training(const std::string& out) {
   Args args = quick_training(out);
   *(std::find(args.begin(), args.end(), "--epochs") + 1) = "40";
-  return with(args, {"--exchange", "sparse", "--workers", "6", "--checkpoint-seconds", "0.2"});
+  return with(with(args, {"--exchange", "sparse", "--workers", "6", "--checkpoint-seconds", "0.2"}), Hold::option());
 }
 
 Args launched(const Args& options, const Args& program) { return with(with(with({"launch"}, options), {"--"}), program); }
@@ -42,16 +44,19 @@ std::vector<nlohmann::json> events(const std::filesystem::path& run, const std::
 TEST_CASE("a launched run that loses its processes again and again ends with the undisturbed model", "[launch][mpi]") {
   const TempDir folder;
   REQUIRE(run_program(folder.path(), long_training("calm")).code == 0);
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
   Background launch(folder.path(), launched({"--local", "3"}, long_training("run")), 0, mpi_settings());
-  for (int kills = 0; kills < 3; ++kills) {
-    // Progress since the last one: a kill before the first checkpoint would find nothing to count.
+  for (std::size_t kills = 0; kills < 3; ++kills) {
+    // It is alive then, and has made steps since the last kill.
     REQUIRE(launch.wait_for(fmt::format("epoch {}/40", 2 + 8 * kills)));
     if (kills == 1) {
       kill(launch.launcher(), SIGKILL);
     } else {
       kill(launch.rank(kills == 0 ? 2 : 0), SIGKILL);
     }
+    hold.until((2 + 8 * (kills + 1)) * epoch_steps + 1);
   }
+  hold.release();
   const Outcome outcome = launch.wait();
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == 0);
@@ -60,8 +65,7 @@ TEST_CASE("a launched run that loses its processes again and again ends with the
   CHECK(events(folder / "run", "start").size() == 4);
   CHECK(has(outcome.out, "rank 2 on "));
   CHECK(has(outcome.out, "signal 9"));
-  REQUIRE(events(folder / "run", "recovered").size() == 3);
-  for (const nlohmann::json& event : events(folder / "run", "recovered")) CHECK(event["seconds"].get<double>() < 20);
+  CHECK(events(folder / "run", "recovered").size() == 3);
   CHECK(has(outcome.out, "launch: done after 4 starts"));
   // Once more: there is nothing left to do.
   CHECK(has(run_program(folder.path(), launched({}, long_training("run")), mpi_settings()).out, "is done already"));
@@ -69,19 +73,37 @@ TEST_CASE("a launched run that loses its processes again and again ends with the
 
 TEST_CASE("a launched run whose process is suspended is started again", "[launch][mpi]") {
   const TempDir folder;
-  Background launch(folder.path(), launched({"--local", "2", "--deadline", "5"}, long_training("run")), 0, mpi_settings());
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
+  Background launch(folder.path(), launched({"--local", "2", "--deadline", "10"}, long_training("run")), 0, mpi_settings());
   REQUIRE(launch.wait_for("epoch 2/40"));
   kill(launch.rank(1), SIGSTOP);
+  hold.release();
   const Outcome outcome = launch.wait();
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK(has(outcome.out, "no sign of life for 5 s"));
-  REQUIRE(events(folder / "run", "recovered").size() == 1);
-  CHECK(events(folder / "run", "recovered")[0]["seconds"].get<double>() < 20);
+  CHECK(has(outcome.out, "no sign of life for 10 s"));
+  CHECK(events(folder / "run", "recovered").size() >= 1);
+}
+
+// It was killed, evaluated anew and killed again, and given up. How long the evaluation takes is a matter of the machine; on a
+// slow one it is many times the deadline.
+TEST_CASE("a launched run whose evaluation at the end outlasts the deadline is not taken for hanging", "[launch][mpi]") {
+  const TempDir folder;
+  Args args = quick_training("run");
+  *(std::find(args.begin(), args.end(), "--max-train") + 1) = "104";
+  *(std::find(args.begin(), args.end(), "--max-test") + 1) = "500";
+  for (const char* option : {"layer1.width=256", "layer2.width=256", "net.shift=2", "net.mirror=true"}) {
+    args = with(args, {"--set", option});
+  }
+  const Outcome outcome = run_program(folder.path(), launched({"--local", "1", "--deadline", "3"}, args), mpi_settings());
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(std::filesystem::exists(folder / "run/model.safetensors"));
 }
 
 TEST_CASE("a launched run that is asked to end can be continued", "[launch][mpi]") {
   const TempDir folder;
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
   {
     Background launch(folder.path(), launched({"--local", "2"}, long_training("run")), 0, mpi_settings());
     REQUIRE(launch.wait_for("epoch 2/40"));
@@ -90,7 +112,11 @@ TEST_CASE("a launched run that is asked to end can be continued", "[launch][mpi]
     INFO(outcome.out << outcome.err);
     CHECK(outcome.code == 4);
     CHECK(has(outcome.err, "can be continued"));
+    // mpirun's words on processes that end with another code than 0, though they were asked to.
+    CHECK_FALSE(has(outcome.out, "-----"));
+    CHECK_FALSE(has(outcome.out, "mpirun"));
   }
+  hold.release();
   const Outcome again = run_program(folder.path(), launched({"--local", "1"}, long_training("run")), mpi_settings());
   INFO(again.out << again.err);
   CHECK(again.code == 0);
@@ -101,10 +127,13 @@ TEST_CASE("a notice that a machine goes leaves a checkpoint, and the run goes on
   const TempDir folder;
   // The second process asks for the file once it is there, and finds it once.
   const std::string notice = "test \"$OMPI_COMM_WORLD_RANK\" = 1 && rm goes";
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
   Background launch(folder.path(), launched({"--local", "2", "--notice-command", notice}, long_training("run")), 0,
                     mpi_settings());
   REQUIRE(launch.wait_for("epoch 2/40"));
   write_file(folder / "goes", "");
+  REQUIRE(wait_until([&] { return !std::filesystem::exists(folder / "goes"); }));
+  hold.release();
   const Outcome outcome = launch.wait();
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
@@ -114,18 +143,21 @@ TEST_CASE("a notice that a machine goes leaves a checkpoint, and the run goes on
 
 TEST_CASE("a launched run waits while its machine is about to be taken away", "[launch][mpi]") {
   const TempDir folder;
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
   Background launch(folder.path(), launched({"--local", "2", "--notice-command", "test -e goes"}, long_training("run")), 0,
                     mpi_settings());
   REQUIRE(launch.wait_for("epoch 2/40"));
   write_file(folder / "goes", "");
   REQUIRE(launch.wait_for("localhost is about to be taken away: it is left out until that is over"));
-  REQUIRE(launch.wait_for("0 processes have a host, 1 are needed; waiting"));
+  REQUIRE(launch.wait_for("launch: 0 processes have a host, 1 are needed; waiting"));
+  hold.release();
   std::filesystem::remove(folder / "goes");
   const Outcome outcome = launch.wait();
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
-  CHECK(events(folder / "run", "start").size() == 2);
-  CHECK(events(folder / "run", "leaving").size() == 1);
+  // More of them if the command once did not answer in time.
+  CHECK(events(folder / "run", "start").size() >= 2);
+  CHECK(events(folder / "run", "leaving").size() >= 1);
 }
 
 TEST_CASE("a launch leaves out hosts that say that they are taken away", "[launch]") {
@@ -146,9 +178,10 @@ TEST_CASE("a launch leaves out hosts that say that they are taken away", "[launc
   INFO(one);
   CHECK(has(one, "launch: n2 is about to be taken away"));
   CHECK(!has(one, "n1 is about"));
-  CHECK(has(one, "3 of at least 9 processes have a host"));
+  CHECK(has(one, "3 processes have a host, 9 are needed after 0 s"));
+  CHECK(has(one, "launch: cannot be reached: n4 (ended with 255)"));
   // A command that does not answer says nothing of the host.
-  CHECK(has(asked("test \"$HOST\" = n3 && sleep 60; false"), "4 of at least 9 processes have a host"));
+  CHECK(has(asked("test \"$HOST\" = n3 && sleep 60; false"), "4 processes have a host, 9 are needed"));
   REQUIRE(events(folder / "run", "leaving").size() == 1);
   CHECK(events(folder / "run", "leaving")[0]["host"] == "n2");
 }
@@ -184,7 +217,7 @@ TEST_CASE("a launch reads host files and lists, asks every host, and waits for e
   const Outcome outcome = run_program(folder.path(), launched(options, quick_training("run")));
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 8);
-  CHECK(has(outcome.err, "3 of at least 4 processes have a host"));
+  CHECK(has(outcome.err, "3 processes have a host, 4 are needed"));
   const std::string asked = read_file(folder / "asked");
   for (const char* host : {"n08 true\n", "n09 true\n", "n10 true\n", "login true\n", "a1-b true\n", "a3-b true\n"}) {
     INFO(host);
@@ -204,6 +237,19 @@ TEST_CASE("a launch reads host files and lists, asks every host, and waits for e
   CHECK(has(error_of("n[1,]\n"), "hosts:1: '' is not a number"));
   CHECK(has(error_of("n[0-999999999]\n"), "hosts:1: more than 100000 hosts"));
   CHECK(has(error_of("n[5-3]\n"), "hosts:1: the range 5-3 ends before it begins"));
+  CHECK(has(error_of("n[[1]]\n"), "hosts:1: the brackets of 'n[[1]]' do not match"));
+  CHECK(has(error_of("n" + std::string(40000, '[') + "\n"), "do not match"));
+  // Once per pair of brackets it went one call deeper, until there was no stack.
+  std::string brackets = "n";
+  for (int i = 0; i < 40000; ++i) brackets += "[1]";
+  CHECK(has(error_of(brackets + "\n"), "hosts:1: 'n[1][1]"));
+  CHECK(has(error_of("n[0-999][0-999]\n"), "hosts:1: more than 100000 hosts"));
+  CHECK(has(error_of("n[0-99999]\nm\n"), "hosts:2: more than 100000 hosts"));
+  // The sum was 0 then.
+  CHECK(has(error_of("a\na slots=18446744073709551615\n"), "hosts:2: host a has more than 100000 slots"));
+  CHECK(has(error_of("a slots=18446744073709551616\n"), "hosts:1: '18446744073709551616' is not a number"));
+  // Each host was looked for among all before it.
+  CHECK(has(error_of("n[0-99999]\nn[0-99999]\na slots=0\n"), "hosts:3: slots=0"));
   CHECK(has(error_of("-oProxyCommand=x\n"), "hosts:1: '-oProxyCommand=x' is not the name of a host"));
   CHECK(run_program(folder.path(), launched({"--hostfile", "nowhere"}, quick_training("run"))).code == 3);
 

@@ -1,10 +1,13 @@
 #include "tests/cli/program.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -127,12 +130,76 @@ Outcome run_program(const std::filesystem::path& folder, const std::vector<std::
   return run(folder, command);
 }
 
+Outcome run_program_into(const std::filesystem::path& folder, const std::filesystem::path& file,
+                         const std::vector<std::string>& args) {
+  const auto err = fresh_file(folder, ".err");
+  Outcome outcome;
+  outcome.code = wait_for_end(start(folder, command_of(args), file, err));
+  outcome.err = read_file(err);
+  return outcome;
+}
+
+Outcome run_on_screen(const std::filesystem::path& folder, unsigned short columns, const std::vector<std::string>& args) {
+  const auto err = fresh_file(folder, ".err");
+  const int screen = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(screen >= 0);
+  REQUIRE(grantpt(screen) == 0);
+  REQUIRE(unlockpt(screen) == 0);
+  winsize size{};
+  size.ws_row = 24;
+  size.ws_col = columns;
+  REQUIRE(ioctl(screen, TIOCSWINSZ, &size) == 0);
+  const std::string name = ptsname(screen);
+  // Held open here too: a terminal that nobody has open loses what was written last.
+  const int held = open(name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(held >= 0);
+  termios raw{};
+  REQUIRE(tcgetattr(held, &raw) == 0);
+  cfmakeraw(&raw);
+  REQUIRE(tcsetattr(held, TCSANOW, &raw) == 0);
+  Outcome outcome;
+  const pid_t process = start(folder, command_of(args), name, err);
+  std::thread reader([&] {
+    std::array<char, 4096> bytes{};
+    for (ssize_t got = 0; (got = read(screen, bytes.data(), bytes.size())) > 0;) {
+      outcome.out.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+  });
+  outcome.code = wait_for_end(process);
+  close(held);  // the reader has all that is written before the last one closes, and then an error
+  reader.join();
+  close(screen);
+  outcome.err = read_file(err);
+  return outcome;
+}
+
 Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args) {
   return run(folder, with({BITLOOM_EMULATED_GPU}, args));
 }
 
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args) {
   return run(folder, command_of_ranks(ranks, args));
+}
+
+Hold::Hold(const std::filesystem::path& folder, std::size_t steps) : file_(folder / "hold") { until(steps); }
+
+void Hold::until(std::size_t steps) const { write_file(file_, std::to_string(steps)); }
+
+void Hold::release() const { std::filesystem::remove(file_); }
+
+bool wait_until(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+Outcome run_shell(const std::filesystem::path& folder, const std::string& script) {
+  std::vector<std::string> command = mpi_settings();
+  command.insert(command.end(), {"bash", "-c", "unset OMP_NUM_THREADS\n" + script});
+  return run(folder, command);
 }
 
 Background::Background(const std::filesystem::path& folder, const std::vector<std::string>& args, int ranks,
@@ -151,14 +218,15 @@ Background::~Background() {
 }
 
 bool Background::wait_for(const std::string& text) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (std::filesystem::exists(out_) && read_file(out_).find(text) != std::string::npos) return true;
-    siginfo_t state{};
-    if (waitid(P_PID, static_cast<id_t>(process_), &state, WEXITED | WNOHANG | WNOWAIT) != 0 || state.si_pid != 0) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
+  bool found = false;
+  return wait_until([&] {
+           siginfo_t state{};
+           const bool ended =
+               waitid(P_PID, static_cast<id_t>(process_), &state, WEXITED | WNOHANG | WNOWAIT) != 0 || state.si_pid != 0;
+           found = std::filesystem::exists(out_) && read_file(out_).find(text) != std::string::npos;
+           return found || ended;
+         }) &&
+         found;
 }
 
 void Background::signal(int number) const { REQUIRE(kill(process_, number) == 0); }
@@ -167,7 +235,7 @@ namespace {
 
 struct Listed {
   pid_t id = -1, parent = -1;
-  std::string name, variables;  // the environment, each variable between zeros
+  std::string name, state, variables;  // the environment, each variable between zeros
 };
 
 // Processes that end meanwhile have no files any more.
@@ -189,8 +257,7 @@ std::vector<Listed> processes() {
     process.id = std::stoi(number);
     process.name = stat.substr(open + 1, close - open - 1);
     std::istringstream fields(stat.substr(close + 1));
-    std::string state;
-    fields >> state >> process.parent;
+    fields >> process.state >> process.parent;
     process.variables.assign(1, '\0');
     process.variables += content(entry.path() / "environ");
     all.push_back(std::move(process));
@@ -227,6 +294,17 @@ pid_t Background::launcher() const {
   const pid_t found = descendant([](const Listed& process) { return process.name == "mpirun"; });
   if (found < 0) FAIL("the program has not started mpirun");
   return found;
+}
+
+bool Background::wait_for_end_of(pid_t process) const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const std::vector<Listed> all = processes();
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Listed& each) { return each.id == process; });
+    if (found == all.end() || found->state == "Z") return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
 }
 
 Outcome Background::wait() {

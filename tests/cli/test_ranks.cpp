@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -152,4 +153,38 @@ TEST_CASE("variants that are spread over ranks are those that one process trains
     CHECK(same_tensors(folder / "turn" / model, folder / "spread" / model));
   }
   CHECK(!std::filesystem::exists(folder / "spread/shared"));
+}
+
+// The watchdog looked only between calls of MPI: these two held the other process for ever.
+TEST_CASE("a process that stops before MPI starts is lost to the others, code 7", "[train]") {
+  const TempDir folder;
+  // A shell that stops itself and, if it ever goes on, becomes the program.
+  const Args stopped = {":", "-n", "1", "sh", "-c", "kill -STOP $$; exec \"$0\" \"$@\"", BITLOOM_PROGRAM};
+  for (const Args& option : {Args{"--watchdog-seconds", "4"}, Args{"--watchdog-seconds=4"}}) {
+    const Args args = with(quick_training("run"), option);
+    const Outcome outcome = run_ranks(folder.path(), 1, with(with(args, stopped), args));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 7);
+    CHECK(has(outcome.err, "bitloom: MPI_Init_thread: rank 0 on host "));
+    CHECK(has(outcome.err, "the watchdog allows 4 s"));
+  }
+}
+
+TEST_CASE("a process whose launcher hangs ends when its peers are lost", "[train]") {
+  const TempDir folder;
+  Args args = with(quick_training("run"), {"--watchdog-seconds", "4"});
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "100000";
+  Background run(folder.path(), args, 2);
+  REQUIRE(run.wait_for("epoch 2/100000"));
+  const pid_t survivor = run.rank(0);
+  const pid_t lost = run.rank(1);
+  // MPI_Abort asks the launcher to end all, and waits for it.
+  run.signal(SIGSTOP);
+  REQUIRE(kill(lost, SIGKILL) == 0);
+  const bool ended = run.wait_for_end_of(survivor);
+  run.signal(SIGCONT);
+  const Outcome outcome = run.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(ended);
+  CHECK(has(outcome.err, "bitloom: rank 0: "));
 }

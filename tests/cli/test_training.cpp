@@ -66,10 +66,52 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome report = run_program(folder.path(), {"report", "run"});
   CHECK(report.code == 0);
   CHECK(has(read_file(folder / "run/report.html"), "<svg"));
+  const Outcome picture = run_program(folder.path(), {"report", "run", "--picture", "net.svg"});
+  INFO(picture.err);
+  CHECK(picture.code == 0);
+  CHECK(has(read_file(folder / "net.svg"), "one image on its way"));
+  CHECK(run_program(folder.path(), {"report", "run", "--picture", "net.png", "--image", "image.png"}).code == 0);
+  CHECK(run_program(folder.path(), {"report", "run", "--picture", "net.gif"}).code == 2);
+  CHECK(run_program(folder.path(), {"report", "run", "--image", "image.png"}).code == 2);
 
   const Outcome finished = run_program(folder.path(), {"train", "binary", "--resume", "--out", "run"});
-  CHECK(finished.code == 2);
-  CHECK(has(finished.err, "is finished"));
+  CHECK(finished.code == 0);
+  CHECK(has(finished.out, "the run in run is finished; test accuracy "));
+  CHECK(has(finished.out, "there is nothing left to train"));
+  const Outcome same = run_program(folder.path(), with(quick_training("run"), {"--resume"}));
+  CHECK(same.code == 0);
+  const Outcome other = run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--seed", "7"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "is finished"));
+}
+
+// A training whose stages all came from the cache said "0 images trained on", and not why; its report had no curves.
+TEST_CASE("a training that reuses an earlier one says so, and how to train afresh", "[train]") {
+  const TempDir folder;
+  const auto training = [](const char* out, const char* cache) {
+    return Args{"train", "binary",     "--net", "tiny",     "--data", "synth",   "--out", out,       "--max-train",
+                "200",   "--max-test", "100",   "--epochs", "2",      "--batch", "50",    "--cache", cache};
+  };
+  const Outcome first = run_program(folder.path(), training("first", "kept"));
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  CHECK(has(first.out, "images trained on"));
+  CHECK_FALSE(has(first.out, "taken from the cache"));
+  const Outcome second = run_program(folder.path(), training("second", "kept"));
+  INFO(second.out << second.err);
+  REQUIRE(second.code == 0);
+  CHECK(has(second.out, "nothing had to be trained"));
+  CHECK_FALSE(has(second.out, "0 images trained on"));
+  CHECK(has(second.out, "with --cache none all are trained afresh"));
+  CHECK(has(second.out, " images by first ("));
+  CHECK(has(second.out, "without mirror images"));
+  REQUIRE(run_program(folder.path(), {"report", "second"}).code == 0);
+  const std::string page = read_file(folder / "second/report.html");
+  CHECK(has(page, "layer1 (reused)"));
+  CHECK(has(page, (folder / "first").string()));
+  const Outcome fresh = run_program(folder.path(), training("third", "none"));
+  CHECK_FALSE(has(fresh.out, "taken from the cache"));
+  CHECK(same_tensors(folder / "second/model.safetensors", folder / "third/model.safetensors"));
 }
 
 TEST_CASE("options come from the command line before the file, and from the file before the defaults", "[train]") {
@@ -96,7 +138,17 @@ TEST_CASE("options come from the command line before the file, and from the file
   write_file(folder / "wrong.ini", "bacth = 50\n");
   const Outcome wrong = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "wrong.ini"});
   CHECK(wrong.code == 2);
-  CHECK(has(wrong.err, "wrong.ini: bacth; did you mean 'batch'?"));
+  CHECK(has(wrong.err, "wrong.ini:1: bacth; did you mean 'batch'?"));
+  // The line was not told, and terminals did what the file said.
+  write_file(folder / "deep.ini", "# first\nbatch = 16\n\nseed = 1\n\x1b]0;title\x07net = tiny\n");
+  const Outcome deep = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "deep.ini"});
+  CHECK(deep.code == 2);
+  CHECK(has(deep.err, "deep.ini:5: \\x1b]0;title\\x07net"));
+  CHECK_FALSE(has(deep.err, "\x1b"));
+  write_file(folder / "range.ini", "seed = 1\nbatch = 16\nbatch = none\n");
+  const Outcome range = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "range.ini"});
+  CHECK(range.code == 2);
+  CHECK(has(range.err, "range.ini:3: batch: 'none' is out of range"));
 }
 
 TEST_CASE("of two options that exclude each other the one nearer to the command line counts", "[train]") {
@@ -131,18 +183,34 @@ TEST_CASE("a stopped run is resumed to the same bits, and not with other options
   const Outcome stopped = run_program(folder.path(), with(quick_training("stopped"), {"--stop-after-steps", "5"}));
   CHECK(stopped.code == 4);
   CHECK(has(stopped.err, "bitloom train binary --resume --out stopped"));
-  CHECK(run_program(folder.path(), {"eval", "stopped"}).code == 3);
+  const Outcome early = run_program(folder.path(), {"eval", "stopped"});
+  CHECK(early.code == 3);
+  CHECK(has(early.err, "continue it with: bitloom train binary --resume --out stopped\n"));
   CHECK(has(run_program(folder.path(), {"report", "stopped"}).out, "report.html"));
 
   const Outcome other = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--seed", "9"});
   CHECK(other.code == 2);
-  CHECK(has(other.err, "--resume"));
+  CHECK(has(other.err, "belongs to a run with other data, net or options:"));
+  CHECK(has(other.err, "\n  --seed: 1 stored, 9 given\n"));
+  const Outcome several =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--max-train", "200",
+                                  "--head-learning-rate", "0.5", "--net", "tiny", "--set", "layer1.width=32"});
+  CHECK(several.code == 2);
+  CHECK(has(several.err, "(--data, --max-train, --validation, --split-seed): 260 stored, 160 given\n"));
+  CHECK(has(several.err, "\n  --head-learning-rate: 0.002 stored, 0.5 given\n"));
+  CHECK(has(several.err, "\n  --set layer1.width: 64 stored, 32 given\n"));
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--stop-after-steps", "6"}).code == 4);
   const Outcome resumed =
       run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--checkpoint-seconds", "1"});
   INFO(resumed.out << resumed.err);
   REQUIRE(resumed.code == 0);
-  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
+  // A model is a function of data, net and options: it held the seconds of its training.
+  CHECK(read_file(folder / "straight/model.safetensors") == read_file(folder / "stopped/model.safetensors"));
+  const Outcome shown = run_program(folder.path(), {"inspect", "stopped"});
+  CHECK(has(shown.out, "trained in "));
+  CHECK(nlohmann::json::parse(run_program(folder.path(), {"inspect", "stopped", "--json"}).out)["training_seconds"] > 0);
+  std::filesystem::rename(folder / "stopped/metrics.jsonl", folder / "stopped/lost");
+  CHECK_FALSE(has(run_program(folder.path(), {"inspect", "stopped"}).out, "trained in "));
 }
 
 TEST_CASE("a signal to stop leaves a run that resumes to the same bits, and a second process is kept out", "[train]") {
@@ -162,7 +230,8 @@ TEST_CASE("a signal to stop leaves a run that resumes to the same bits, and a se
     const std::string name = fmt::format("killed{}", signal);
     Outcome killed;
     {
-      Background run(folder.path(), training(name));
+      const Hold hold(folder.path(), 3);
+      Background run(folder.path(), with(training(name), Hold::option()));
       REQUIRE(run.wait_for("steps of"));  // the stage's announcement: the run folder is locked
       const Outcome second = run_program(folder.path(), {"train", "binary", "--resume", "--out", name});
       CHECK(second.code == 6);
@@ -188,7 +257,7 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   REQUIRE(two.code == 0);
   CHECK(has(two.out, "2 processes"));
   CHECK(two.out.find("test accuracy") == two.out.rfind("test accuracy"));  // rank 0 alone prints
-  CHECK(same_tensors(folder / "one/model.safetensors", folder / "two/model.safetensors"));
+  CHECK(read_file(folder / "one/model.safetensors") == read_file(folder / "two/model.safetensors"));
 
   const Outcome eval = run_ranks(folder.path(), 2, {"eval", "two", "--json"});
   REQUIRE(eval.code == 0);
@@ -277,17 +346,19 @@ TEST_CASE("a disk without space stops a run with code 5 and loses nothing", "[tr
   REQUIRE(run_program(folder.path(), with(quick_training("full"), {"--stop-after-steps", "5"})).code == 4);
   const auto checkpoint = folder / "full/checkpoint.safetensors";
   const std::string before = read_file(checkpoint);
-  // Where the next checkpoint goes there is no space; the log has none either, which is no reason to stop.
+  // Where the next checkpoint goes there is no space; the log cannot be written either, which is no reason to stop.
   const auto next = folder / "full/checkpoint.next.safetensors";
   std::filesystem::create_symlink("/dev/full", next);
   std::filesystem::remove(folder / "full/log.txt");
-  std::filesystem::create_symlink("/dev/full", folder / "full/log.txt");
+  std::filesystem::create_symlink("/dev/full", folder / "full/log.txt");  // through which nothing is written
   const Args resume = {"train", "binary", "--resume", "--out", "full"};
   const Outcome full = run_program(folder.path(), with(resume, {"--checkpoint-seconds", "0"}));
   INFO(full.out << full.err);
   CHECK(full.code == 5);
+  CHECK(has(full.err, "log.txt' is a symbolic link"));
   CHECK(has(full.err, "checkpoint.next.safetensors"));
   CHECK(has(full.err, "No space left on device"));
+  CHECK(has(full.err, "continue with: bitloom train binary --resume --out full\n"));
   CHECK(read_file(checkpoint) == before);
   CHECK_FALSE(std::filesystem::exists(folder / "full/model.safetensors"));
 
@@ -360,6 +431,13 @@ TEST_CASE("a search trains every combination and ranks them", "[train]") {
   const Outcome again = run_program(folder.path(), {"train", "binary", "--resume", "--out", "found"});
   CHECK(again.code == 0);
   CHECK_FALSE(has(again.out, "steps of"));
+
+  // The folder of a search was called one without a run.
+  for (const char* verb : {"report", "eval", "inspect"}) {
+    const Outcome whole = run_program(folder.path(), {verb, "found"});
+    CHECK(whole.code == 3);
+    CHECK(has(whole.err, "found: the folder holds 2 runs; expected one of them, found/layer2.width=32,layer2.kernel=3: "));
+  }
 
   // Its folder is taken, by a search as by a single run.
   const std::string options = read_file(folder / "found/options.ini");

@@ -1,4 +1,8 @@
 // What the command line accepts, and what it says about the rest.
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -52,8 +56,14 @@ TEST_CASE("every command has help with defaults", "[usage]") {
     CHECK(run_program(folder.path(), args).out == help.out);
   }
   const Outcome train = run_program(folder.path(), {"help", "train", "binary"});
+  const Outcome all = run_program(folder.path(), {"train", "binary", "--help-all"});
+  CHECK(all.code == 0);
+  CHECK(has(all.out, "(default 8GiB)"));
+  CHECK(has(all.out, "--statistics-every"));
+  CHECK_FALSE(has(train.out, "--statistics-every"));
+  CHECK(has(train.out, "--help-all"));
+  CHECK(std::count(train.out.begin(), train.out.end(), '\n') < 80);
   CHECK(has(train.out, "(default 128)"));
-  CHECK(has(train.out, "(default 8GiB)"));
   CHECK_FALSE(has(train.out, "stop-after-steps"));
   CHECK(has(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
 }
@@ -70,7 +80,16 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --data synth --batch", "required argument for option '--batch' is missing"},
       {"train binary --data synth --batch ten", "--batch: 'ten' is out of range; expected a whole number from 1"},
       {"train binary --data synth --batch 0", "--batch: '0' is out of range"},
-      {"train binary --data synth --batch 8 --batch 16", "--batch is given twice"},
+      {"train binary --data synth --batch 16 --batch 0", "--batch: '0' is out of range"},
+      {"train binary --data synth --lr 0.1", "unknown option --lr; did you mean 'learning-rate'?"},
+      {"train binary --data synth --learning_rate 0.1", "did you mean 'learning-rate'?"},
+      {"train gpt --data synth --batch-size 8", "unknown option --batch-size; did you mean 'batch'?"},
+      {"train binary --data synth --threads 4", "unknown option --threads; the environment variable OMP_NUM_THREADS"},
+      {"train binary --data synth -j 4", "OMP_NUM_THREADS"},
+      {"train binary --data synth --np 4", "`mpirun -n N bitloom ...` runs N processes"},
+      {"train binary --data synth --telepathy", "; `bitloom train binary --help-all` lists the options"},
+      {"data sheet synth --telepathy", "; `bitloom data sheet --help` lists the options"},
+      {"hlp", "did you mean 'help'?"},
       {"train binary --data synth --batch 8 --batch-per-rank 8", "exclude each other"},
       {"train binary --data synth --learning-rate 0", "--learning-rate: '0' is out of range; expected a number above 0"},
       {"train binary --data synth --label-smoothing nan", "--label-smoothing: 'nan' is out of range"},
@@ -83,6 +102,28 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --data synth --set layer1.widht=5", "did you mean 'width'?"},
       {"train binary --data synth --set layer1.width", "is not KEY=VALUE"},
       {"train binary --data synth --search layer1.width=64,,32", "has an empty value"},
+      {"train binary --data synth --search layer2.width=64,64", "has the value '64' twice"},
+      {"train binary --data synth --search layer2.smallest_offset=0.1,0.10", "are the same net"},
+      {"train binary --data synth --search layer2.width=64 --search layer2.width=32", "'layer2.width' is searched twice"},
+      {"train binary --data synth --compression 300", "--compression: 300 has no effect; it needs --exchange sparse"},
+      {"train binary --data synth --bytes-per-update 1KiB",
+       "--bytes-per-update: 1KiB has no effect; it needs --exchange sparse"},
+      {"train binary --data synth --staleness 2", "--staleness: 2 has no effect; it needs --exchange sparse"},
+      {"train binary --data synth --exchange sparse --late drop", "--late: drop has no effect; it needs --quorum"},
+      {"train binary --data synth --exchange sparse --last-messages 1", "has no effect; it needs --compression"},
+      {"train binary --data synth --spread", "--spread has no effect; it needs --search"},
+      {"train binary --data synth --rule topk --learning-rate 0.5", "it needs --rule accumulate or momentum"},
+      {"train binary --data synth --flip-rate 0.5", "--flip-rate: 0.5 has no effect; it needs --rule stochastic"},
+      {"train binary --data synth --augment none --augment-copies 2", "it needs another --augment than none"},
+      {"train binary --data synth --cache none --cache-limit 1GiB", "it needs another --cache than none"},
+      {"train binary --data synth --image-size 64", "--image-size: 64 has no effect"},
+      {"train binary --data synth --max-train 500 --batch 100000",
+       "--batch: 100000 images per update; expected at most the 450"},
+      {"train binary --data synth --max-train 1 --validation 0",
+       "--max-train: 1 images to train on; expected at least one of each"},
+      {"plan --data synth --link 10Mbit", "--link: '10Mbit'; expected a rate and a latency such as 100Mbit/20ms"},
+      {"plan --data synth --straggler-factor 5", "--straggler-factor: 5 has no effect; it needs --stragglers"},
+      {"sample model --temperature 0 --top-k 5", "--top-k: 5 has no effect; it needs another --temperature than 0"},
       {"train binary --data sinth:1", "unknown kind of data set 'sinth'"},
       {"train binary --data synth --validation 99999", "--validation: 99999 images would be held back"},
       {"train binary --data synth extra", "unexpected argument 'extra'"},
@@ -137,6 +178,48 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
     CHECK(has(outcome.err, message));
   }
   CHECK(run_program(folder.path(), {}).code == 2);
+}
+
+// Some messages named options that no command had.
+TEST_CASE("every option that a message names is one of some command", "[usage]") {
+  const TempDir folder;
+  std::set<std::string> options{"version"};
+  const std::regex declared("(?:^  |\\[ )--([a-z][a-z0-9-]*)");
+  for (const std::string& name : listed_commands(run_program(folder.path(), {"--help"}).out)) {
+    std::vector<std::string> args = words(name);
+    args.emplace_back("--help-all");
+    std::istringstream help(run_program(folder.path(), args).out);
+    for (std::string line; std::getline(help, line);) {
+      if (std::smatch found; std::regex_search(line, found, declared)) options.insert(found[1]);
+    }
+  }
+  REQUIRE(options.size() > 140);
+  CHECK(options.contains("help-all"));
+  const std::set<std::string> of_mpirun{"allow-run-as-root", "host", "hostfile", "mca", "oversubscribe"};
+  const std::regex literal(R"re("(?:[^"\\]|\\.)*")re");
+  const std::regex option("(^|[^-a-z])--([a-z][a-z0-9-]*)");
+  std::size_t named = 0;
+  for (const char* part : {"src", "layerwise", "mpi", "models"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(source_folder() / part)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cpp" && extension != ".h") continue;
+      if (entry.path().parent_path().filename() == "report") continue;  // whose pages have variables of CSS, "--muted"
+      std::istringstream source(read_file(entry.path()));
+      for (std::string line; std::getline(source, line);) {
+        if (line.find("--") == std::string::npos || line.find_first_not_of(' ') == line.find("//")) continue;
+        for (std::sregex_iterator text(line.begin(), line.end(), literal), none; text != none; ++text) {
+          const std::string words = text->str();
+          for (std::sregex_iterator found(words.begin(), words.end(), option); found != none; ++found) {
+            const std::string name = (*found)[2];
+            ++named;
+            INFO(entry.path() << ": " << line);
+            CHECK((options.contains(name) || of_mpirun.contains(name)));
+          }
+        }
+      }
+    }
+  }
+  CHECK(named > 300);
 }
 
 TEST_CASE("missing and damaged files end with 3", "[usage]") {

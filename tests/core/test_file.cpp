@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,12 +10,15 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/file_state.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
+#include "tests/support/killed.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom;
@@ -177,6 +182,87 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
   CHECK(test::read_file(path) == large);
 }
 
+// Temporary files of killed writers stayed for ever.
+TEST_CASE("a writer that is killed at any moment leaves the old file or the new one, and the next leaves no other", "[file]") {
+  const test::TempDir folder;
+  const fs::path path = folder / "model";
+  const std::string before(1000, 'a');
+  const std::string after(2000, 'b');
+  int call = 0;
+  std::size_t abandoned = 0;
+  std::size_t replaced = 0;
+  bool killed = true;
+  for (; killed; ++call) {
+    CAPTURE(call);
+    write_atomically(path, before);
+    REQUIRE(files_in(folder.path()) == 1);  // what the killed writer of the last round left is gone
+    killed = test::killed_at_call(call, [&] { write_atomically(path, after); });
+    const std::string content = test::read_file(path);
+    REQUIRE((content == before || content == after));
+    replaced += content == after ? 1 : 0;
+    abandoned += files_in(folder.path()) - 1;
+  }
+  CHECK(call > 10);
+  CHECK(abandoned >= 3);  // between its creation and its new name a temporary is there in the middle of several calls
+  CHECK(replaced >= 2);
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("temporary files are removed when their writers are gone, and no others", "[file]") {
+  const test::TempDir folder;
+  // The process id is that of a living process, as happens with containers that share a folder.
+  const std::string mine = std::to_string(::getpid());
+  const fs::path dead = folder / ("model." + mine + "-00112233445566aa.tmp");
+  const fs::path older = folder / "checkpoint-7.safetensors.123-0.tmp";
+  const fs::path alive = folder / "model.1-ffeeddccbbaa9988.tmp";
+  const std::vector<std::string> others = {"model.tmp", "a.1-2.txt", ".1-2.tmp", "a.x1-2.tmp",
+                                           "a.1-.tmp",  "a.12.tmp",  "a.1-g.tmp"};
+  for (const fs::path& file : {dead, older, alive}) test::write_file(file, "part");
+  for (const std::string& name : others) test::write_file(folder / name, "somebody's");
+  test::write_file(folder / "precious", "not to be locked or removed");
+  fs::create_symlink(folder / "precious", folder / "model.5-5.tmp");
+  const int writer = ::open(alive.c_str(), O_WRONLY | O_CLOEXEC);
+  REQUIRE(::flock(writer, LOCK_EX | LOCK_NB) == 0);
+  write_atomically(folder / "model", "whole");
+  CHECK_FALSE(fs::exists(dead));
+  CHECK(fs::exists(older));  // of another file
+  CHECK(fs::exists(alive));
+  remove_abandoned_temporaries(folder.path());
+  CHECK_FALSE(fs::exists(older));
+  CHECK(fs::exists(alive));
+  ::close(writer);
+  remove_abandoned_temporaries(folder.path());
+  CHECK_FALSE(fs::exists(alive));
+  for (const std::string& name : others) CHECK(fs::exists(folder / name));
+  CHECK(test::read_file(folder / "precious") == "not to be locked or removed");
+  remove_abandoned_temporaries(folder / "missing");
+}
+
+TEST_CASE("writers of one file do not remove each other's temporaries", "[file]") {
+  const test::TempDir folder;
+  const fs::path path = folder / "model";
+  std::vector<pid_t> children;
+  for (int child = 0; child < 3; ++child) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    bool good = true;
+    try {
+      for (int i = 0; i < 100; ++i) write_atomically(path, std::string(3000, static_cast<char>('a' + child)));
+    } catch (const Error&) {
+      good = false;
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  const std::string content = test::read_file(path);
+  CHECK(content == std::string(3000, content.at(0)));
+  CHECK(files_in(folder.path()) == 1);
+}
+
 TEST_CASE("devices are written to, not replaced", "[file]") {
   const test::TempDir folder;
   fs::create_symlink("/dev/null", folder / "null");
@@ -235,6 +321,21 @@ TEST_CASE("a lock also excludes its own process, moves, and ends with its object
     message_of(ErrorKind::busy, [&] { FileLock{path}; });
   }
   CHECK_NOTHROW(FileLock{path});
+}
+
+// A link to somebody's file had that file emptied.
+TEST_CASE("a lock file that is a symbolic link is refused and its target left alone", "[file]") {
+  const test::TempDir folder;
+  test::write_file(folder / "precious", "text");
+  for (const char* target : {"precious", "missing"}) {
+    fs::create_symlink(folder / target, folder / "lock");
+    const std::string message = message_of(ErrorKind::io, [&] { FileLock{folder / "lock"}; });
+    CHECK(has(message, "is a symbolic link"));
+    CHECK(has(message, (folder / "lock").string()));
+    fs::remove(folder / "lock");
+  }
+  CHECK(test::read_file(folder / "precious") == "text");
+  CHECK_FALSE(fs::exists(folder / "missing"));
 }
 
 TEST_CASE("a lock file that cannot be created is an io error", "[file]") {

@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using nlohmann::json;
@@ -126,4 +127,28 @@ TEST_CASE("a metrics writer can be moved", "[metrics]") {
   third.write({{"step", 2}});
   CHECK(read_metrics(folder / "a").size() == 2);
   CHECK(read_metrics(folder / "b").empty());
+}
+
+TEST_CASE("metrics do not go through a symbolic link", "[metrics]") {
+  const test::TempDir folder;
+  test::write_file(folder / "precious", "no line end");
+  std::filesystem::create_symlink(folder / "precious", folder / "metrics.jsonl");
+  const std::string message = test::message_of(ErrorKind::io, [&] { MetricsWriter{folder / "metrics.jsonl"}; });
+  CHECK(test::has(message, "is a symbolic link"));
+  CHECK(test::has(message, "metrics.jsonl"));
+  CHECK(test::read_file(folder / "precious") == "no line end");
+}
+
+// Lines went to a file without a name, and nobody was told.
+TEST_CASE("metrics whose file was deleted or replaced are an error", "[metrics]") {
+  const test::TempDir folder;
+  const auto path = folder / "metrics.jsonl";
+  MetricsWriter writer(path);
+  writer.write({{"step", 1}});
+  std::filesystem::remove(path);
+  CHECK(test::has(test::message_of(ErrorKind::io, [&] { writer.write({{"step", 2}}); }), "was deleted or replaced"));
+  CHECK(test::has(test::message_of(ErrorKind::io, [&] { writer.sync(); }), path.string()));
+  test::write_file(path, "");
+  CHECK(test::has(test::message_of(ErrorKind::io, [&] { writer.write({{"step", 2}}); }), "was deleted or replaced"));
+  CHECK(test::read_file(path).empty());
 }

@@ -2,7 +2,6 @@
 #include "core/progress_file.h"
 
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -10,20 +9,39 @@
 using namespace bitloom;
 using namespace bitloom::test;
 
-TEST_CASE("marks are a few a second, and some at once", "[progress_file]") {
+TEST_CASE("marks come once per interval, and some at once", "[progress_file]") {
   const TempDir folder;
   const auto mark = [&] { return nlohmann::json::parse(read_file(folder / progress_file_name)); };
-  ProgressFile file(folder.path(), "start 3");
-  file.mark(1, 2, true);
-  CHECK(mark() == nlohmann::json{{"stage", 1}, {"step", 2}, {"start", "start 3"}, {"beat", 1}});
-  file.mark(1, 3, false);  // too soon
-  CHECK(mark()["step"] == 2);
-  file.mark(1, 4, true);
-  CHECK(mark()["step"] == 4);
-  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  const auto expected = [](int step, int evaluated, int beat) {
+    return nlohmann::json{{"stage", 1}, {"step", step}, {"evaluated", evaluated}, {"start", "start 3"}, {"beat", beat}};
+  };
+  {
+    ProgressFile file(folder.path(), "start 3", 1e9);
+    file.mark(1, 2, true);
+    CHECK(mark() == expected(2, 0, 1));
+    file.mark(1, 3, false);  // too soon
+    file.mark_evaluated(10);
+    CHECK(mark() == expected(2, 0, 1));
+    file.mark(1, 4, true);
+    CHECK(mark() == expected(4, 0, 2));
+  }
+  ProgressFile file(folder.path(), "start 3", 0);
   file.mark(1, 5, false);
-  CHECK(mark() == nlohmann::json{{"stage", 1}, {"step", 5}, {"start", "start 3"}, {"beat", 3}});
+  CHECK(mark() == expected(5, 0, 1));
+  file.mark_evaluated(7);
+  CHECK(mark() == expected(5, 7, 2));
+  file.mark(1, 6, false);
+  CHECK(mark() == expected(6, 0, 3));
   // A folder that is gone is nobody's trouble.
   ProgressFile nowhere(folder / "nowhere", "");
   CHECK_NOTHROW(nowhere.mark(0, 0, true));
+}
+
+TEST_CASE("progress is not written through a symbolic link", "[progress_file]") {
+  const TempDir folder;
+  write_file(folder / "precious", "text");
+  std::filesystem::create_symlink(folder / "precious", folder / "progress.next.json");
+  ProgressFile(folder.path(), "").mark(1, 2, true);
+  CHECK(nlohmann::json::parse(read_file(folder / progress_file_name))["step"] == 2);
+  CHECK(read_file(folder / "precious") == "text");
 }

@@ -151,3 +151,10 @@ TEST_CASE("a NaN or +infinity among the logits is not hidden", "[softmax]") {
     CHECK(std::isnan(cross_entropy(logits, 1)));
   }
 }
+
+TEST_CASE("a loss becomes an integer unless sums of it could overflow", "[softmax]") {
+  CHECK(micro_nats(0) == 0);
+  CHECK(micro_nats(2.3025851) == 2302585);
+  CHECK(micro_nats(1e6) == 1000000000000);
+  for (const double nats : {std::nan(""), HUGE_VAL, -HUGE_VAL, 1e300, -1e300, 1.1e6 * 1.1}) CHECK_FALSE(micro_nats(nats));
+}

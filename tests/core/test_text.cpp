@@ -33,6 +33,19 @@ TEST_CASE("UTF-8 is told from other bytes", "[text]") {
   }
 }
 
+// Names in data sets and settings reached the terminal as they were: they could clear it, or set its title.
+TEST_CASE("control characters and bytes that are no UTF-8 are written out", "[text]") {
+  CHECK(printable("plain, caf\u00e9 \U0001F600\n\tindented") == "plain, caf\u00e9 \U0001F600\n\tindented");
+  CHECK(printable("\x1b[2J\x07\r\b\x7f") == "\\x1b[2J\\x07\\x0d\\x08\\x7f");
+  CHECK(printable("\u009b31m\u0085\u00a0") == "\\xc2\\x9b31m\\xc2\\x85\u00a0");
+  CHECK(printable("caf\xe9 \xe2\x82") == "caf\\xe9 \\xe2\\x82");
+  CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
+  CHECK(printable("") == "");
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  for (const char c : printable(all)) CHECK((c == '\n' || c == '\t' || (c >= ' ' && c < '\x7f')));
+}
+
 TEST_CASE("numbers must fill the whole string", "[text]") {
   CHECK(parse_int("-42") == -42);
   CHECK(parse_int("9223372036854775807") == 9223372036854775807);

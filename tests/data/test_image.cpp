@@ -224,6 +224,7 @@ TEST_CASE("a folder of images without a test set gives a share of its own") {
   fs::rename(folder / "odd", folder / "train");
   CHECK(load(folder.path().string()).train.class_names == std::vector<std::string>{"even", "train"});
   const TempDir empty;
-  CHECK(message_of(ErrorKind::data, [&] { read_image_folder(empty.path(), 2, 2, 1); }) ==
-        empty.path().string() + ": no sub-folders with images in them");
+  CHECK(message_of(ErrorKind::data, [&] {
+          read_image_folder(empty.path(), {2, 2, 1});
+        }) == empty.path().string() + ": no sub-folders with images in them");
 }

@@ -1,11 +1,14 @@
 #include "layerwise/head.h"
 
+#include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "core/softmax.h"
 #include "tests/layerwise/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
@@ -449,4 +452,40 @@ TEST_CASE("heads that do not fit their map are refused", "[head]") {
   CHECK(has(message({"hidden", 2, 20, 3}, {6, 8, 64, 0}), "head.hidden: 20 is not a multiple of 16"));
   CHECK(has(message({"class_conv", 2, 16, 4}, {6, 8, 64, 0}), "head.kernel: 4 does not fit"));
   CHECK(has(message({"class_conv", 2, 16, 7}, {6, 8, 64, 0}), "head.kernel: 7 does not fit a map of 6x8 pixels"));
+}
+
+// Sums over 16 images of 224 x 224 pixels wrapped: 2^13 x 16 x 50176 exceeds 32 bits.
+TEST_CASE("a head's sums over images of a large map are those of each image", "[head]") {
+  const MapShape map{224, 224, 64, 0};
+  Head head(spec_of("hidden", 4), map, classes, 1, 2);
+  train(head, Examples(head, map, 16, 1), 8, 50);  // weights as large as they can be
+  Examples set(head, map, 16, 2);
+  std::fill(set.counts.begin(), set.counts.end(), std::int16_t{56 * 56});
+  std::fill(set.labels.begin(), set.labels.end(), std::uint16_t{1});
+  std::vector<float> gradient(set.counts.size());
+  Head::Sums together = head.make_sums();
+  head.backward(simd::kernels(), set.counts.data(), set.labels.data(), set.n, {}, together, gradient.data());
+  Head::Sums single = head.make_sums();
+  for (std::size_t i = 0; i < set.n; ++i) {
+    head.backward(simd::kernels(), set.counts.data() + i * head.features(), set.labels.data() + i, 1, {}, single,
+                  gradient.data());
+  }
+  for (std::size_t part = 0; part < together.all().size(); ++part) {
+    CHECK(std::ranges::equal(together.all()[part], single.all()[part]));
+  }
+  const auto sizes = [](std::int64_t a, std::int64_t b) { return std::abs(a) < std::abs(b); };
+  const std::span<const std::int64_t> hidden = together.hidden;
+  CHECK(std::abs(*std::max_element(hidden.begin(), hidden.end(), sizes)) > std::int64_t{1} << 31U);
+}
+
+TEST_CASE("a head that counts more pixels together than 16 bits hold is refused", "[head]") {
+  const MapShape map{224, 224, 64, 0};
+  check_head(spec_of("hidden", 2), map);
+  CHECK(message_of(ErrorKind::usage, [&] { check_head(spec_of("linear", 1), map); }) ==
+        "head.grid: 50176 pixels of a map of 224x224 are counted together; expected at most 32767: a larger grid, or a smaller "
+        "map");
+  CHECK(
+      message_of(ErrorKind::usage, [&] { check_head(spec_of("class_conv"), map); }) ==
+      "head: 50176 pixels of a map of 224x224 are counted together; expected at most 32767: another kind of head, or a smaller "
+      "map");
 }

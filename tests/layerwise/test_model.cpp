@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/softmax.h"
 #include "data/augment.h"
@@ -220,4 +221,38 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
     CHECK(result.accuracy() == static_cast<double>(correct) / 33);
   }
   CHECK(Evaluation{}.accuracy() == 0);
+  CHECK(Evaluation{}.plain_accuracy() == 0);
+  // In one pass: the vote over all views, and that on the image as it is.
+  const auto with_views = [&](const Views& views) {
+    return Classifier::of(simd::kernels(), model, model.net.classifier, views).evaluate(comm, data);
+  };
+  const Evaluation plain = with_views({false, 0});
+  CHECK(plain.correct_plain == plain.correct);
+  for (const Views& views : {Views{true, 0}, Views{false, 1}, Views{true, 1}}) {
+    CHECK(with_views(views).correct_plain == plain.correct);
+  }
+}
+
+// Millionths of NaN were summed: undefined, and a loss of minus nine billion nats.
+TEST_CASE("a model whose loss is not finite is evaluated to NaN, and its classes are counted") {
+  const data::Dataset data = small_data(40);
+  const Model good = make_model(data, "linear");
+  const TempDir folder;
+  good.save(folder / "model");
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF, 3e38F}) {
+    CAPTURE(bad);
+    TensorFile file = TensorFile::load(folder / "model");
+    const std::size_t classes = data.classes();
+    for (const char* layer : {"a", "b"}) {
+      std::vector<float> bias(classes, 0);
+      bias[1] = bad;
+      file.put(std::string(layer) + ".head.linear_bias", {classes}, bias);
+    }
+    file.save(folder / "bad");
+    mpi::Comm comm;
+    const Evaluation result = Classifier::of(simd::kernels(), Model::load(folder / "bad")).evaluate(comm, data);
+    CHECK(std::isnan(result.loss));
+    CHECK(result.images == 40);
+    CHECK(std::accumulate(result.confusion.begin(), result.confusion.end(), std::int64_t{0}) == 40);
+  }
 }

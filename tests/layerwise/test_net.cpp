@@ -349,9 +349,9 @@ TEST_CASE("stages that cannot work are named", "[net]") {
   CHECK(has(message(R"([{"name": "s", "train": ["a"]}, {"name": "s", "train": ["b"]}])"), "there are two stages 's'"));
 }
 
-TEST_CASE("maps whose counts would not fit 16 bits are refused", "[net]") {
+TEST_CASE("maps whose sums would not fit 32 bits are refused", "[net]") {
   const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 8}]})", "net.json");
-  CHECK(derive_geometry(net, 181, 181, 64).size() == 1);
-  const std::string message = message_of(ErrorKind::usage, [&] { derive_geometry(net, 182, 182, 64); });
-  CHECK(has(message, "layer 'a': a map of 182x182 pixels; expected at most 32767 pixels"));
+  CHECK(derive_geometry(net, 512, 512, 64).size() == 1);
+  const std::string message = message_of(ErrorKind::usage, [&] { derive_geometry(net, 513, 512, 64); });
+  CHECK(has(message, "layer 'a': a map of 513x512 pixels; expected at most 262144 pixels"));
 }

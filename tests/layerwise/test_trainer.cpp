@@ -4,7 +4,9 @@
 #include <bit>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/file.h"
 #include "core/metrics.h"
@@ -75,6 +77,29 @@ TEST_CASE("an interrupted run, resumed, gives what an undisturbed one does", "[t
     for (const StageSpec& stage : net.stages) expected_epochs += stage.epochs;
     CHECK(epochs == expected_epochs);
   }
+}
+
+// Times stood in the model, and an epoch's line had the sums of the steps since the restart alone.
+TEST_CASE("an interrupted run leaves the model file and the sums of an undisturbed one", "[trainer]") {
+  const TempDir folder;
+  run(options_for(folder / "whole"));
+  const auto epochs = [&](const char* name) {
+    std::vector<nlohmann::json> found;
+    for (nlohmann::json& line : read_metrics(folder / name / "metrics.jsonl")) {
+      if (line["event"] != "epoch") continue;
+      for (const char* timed : {"seconds", "images_per_second", "times", "frozen"}) line.erase(timed);
+      found.push_back(std::move(line));
+    }
+    return found;
+  };
+  REQUIRE(epochs("whole").size() == 5);
+  RunOptions options = options_for(folder / "parts");
+  options.stop_after_steps = 1;  // epochs have two
+  while (has(complaint(ErrorKind::interrupted, options), "interrupted at step")) options.resume = true;
+  CHECK(epochs("parts") == epochs("whole"));
+  const std::string model = read_file(folder / "whole" / "model.safetensors");
+  CHECK(read_file(folder / "parts" / "model.safetensors") == model);
+  CHECK_FALSE(has(model, "seconds"));
 }
 
 TEST_CASE("layers that learn again start from what they are", "[trainer]") {
@@ -151,6 +176,73 @@ TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
   }
 }
 
+// The run gave up although the one before was there.
+TEST_CASE("a folder where the checkpoint should be gives way to the one before", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.checkpoint_seconds = 0;
+  options.stop_after_steps = 3;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  const fs::path checkpoint = folder / "run" / "checkpoint.safetensors";
+  fs::remove(checkpoint);
+  fs::create_directories(checkpoint / "inner");
+  Lines lines;
+  mpi::Comm comm;
+  const RunResult result = train(simd::kernels(), comm, resumed(options), splits(), lines);
+  CHECK(has(lines.text(), "is a folder; trying the one before"));
+  CHECK(result.steps < 10);
+  CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
+  CHECK(fs::is_directory(folder / "run" / "checkpoint.safetensors.damaged" / "inner"));
+}
+
+TEST_CASE("a damaged checkpoint that cannot be set aside is an error with its name", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.stop_after_steps = 3;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  damage(folder / "run" / "checkpoint.safetensors");
+  fs::create_directories(folder / "run" / "checkpoint.safetensors.damaged" / "taken");
+  CHECK(has(complaint(ErrorKind::io, resumed(options)), "cannot rename"));
+}
+
+TEST_CASE("a run removes what killed ones left in its folder, and takes a whole checkpoint that had no name yet", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "run");
+  options.stop_after_steps = 3;
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  const fs::path run_folder = folder / "run";
+  fs::rename(run_folder / "checkpoint.safetensors", run_folder / "checkpoint.next.safetensors");
+  const std::vector<std::string> left = {"checkpoint.next.safetensors.1-00000000000000aa.tmp",
+                                         "model.next.safetensors.12-0.tmp", "model.next.safetensors"};
+  for (const std::string& name : left) write_file(run_folder / name, "part");
+  CHECK(run(resumed(options)).steps == 7);
+  for (const std::string& name : left) CHECK_FALSE(fs::exists(run_folder / name));
+  CHECK_FALSE(fs::exists(run_folder / "checkpoint.next.safetensors"));
+  CHECK(difference(undisturbed(), result_of(run_folder)) == "");
+}
+
+// It ended as if all were well, and most of its files were lost.
+TEST_CASE("a folder that is deleted or emptied under a run is an error", "[trainer]") {
+  for (const std::string how : {"deleted", "emptied", "replaced"}) {
+    INFO(how);
+    const TempDir folder;
+    RunOptions options = options_for(folder / "run");
+    int asked = 0;
+    options.stop = [&] {
+      if (++asked != 9) return false;  // no checkpoint follows
+      if (how != "emptied") {
+        fs::remove_all(folder / "run");
+      } else {
+        for (const auto& file : fs::directory_iterator(folder / "run")) fs::remove_all(file.path());
+      }
+      if (how == "replaced") fs::create_directory(folder / "run");
+      return false;
+    };
+    CHECK(has(complaint(ErrorKind::io, options), "was deleted or replaced"));
+    CHECK_FALSE(fs::exists(folder / "run" / "model.safetensors"));
+  }
+}
+
 TEST_CASE("a full disk leaves the last good checkpoint", "[trainer]") {
   const TempDir folder;
   RunOptions options = options_for(folder / "run");
@@ -182,13 +274,32 @@ TEST_CASE("a run does not overwrite another, and resumes only its own", "[traine
 
   RunOptions other = resumed(options);
   other.train.seed = 2;
-  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  const std::string seed = complaint(ErrorKind::usage, other);
+  CHECK(has(seed, "checkpoint.safetensors belongs to a run with other data, net or options:"));
+  CHECK(has(seed, "\n  options.seed: 1 stored, 2 given"));
+  other.field_name = [](const std::string& field) { return "<" + field + ">"; };
+  CHECK(has(complaint(ErrorKind::usage, other), "\n  <options.seed>: 1 stored, 2 given"));
   other = resumed(options);
   other.net = two_layers(24, 32);
-  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  CHECK(has(complaint(ErrorKind::usage, other), ".width: "));
   other = resumed(options);
   other.train.layer.rule.learning_rate = 0.5;
-  CHECK(has(complaint(ErrorKind::usage, other), "belongs to a run with other data, net or options"));
+  CHECK(has(complaint(ErrorKind::usage, other), "options.learning_rate: "));
+  {
+    // One of another version says so, and not that all data differ.
+    const fs::path checkpoint = folder / "run" / "checkpoint.safetensors";
+    const std::string before = read_file(checkpoint);
+    TensorFile file = TensorFile::load(checkpoint, Checksum::required);
+    std::string& identity = file.metadata.at("bitloom.run.identity");
+    identity.replace(identity.find("checkpoint "), 12, "checkpoint 0");
+    file.metadata["bitloom.run"] = "of then";
+    file.save(checkpoint);
+    CHECK(has(complaint(ErrorKind::usage, resumed(options)), "was written by another version of the program (bitloom stage"));
+    file.metadata.erase("bitloom.run.identity");
+    file.save(checkpoint);
+    CHECK(has(complaint(ErrorKind::usage, resumed(options)), "and does not say which"));
+    write_file(checkpoint, before);
+  }
   CHECK(read_file(folder / "run" / "config.json") == config);
 
   {
@@ -316,12 +427,53 @@ TEST_CASE("frozen random weights stay as they were drawn, also where layers trai
     run(options);
     return result_of(folder / name);
   };
-  // Stages draw by their description: the first two are the same.
+  // Stages draw by the names of their layers: the first two are the same.
   const TensorFile before = control("before", two_layers());
   const TensorFile after = control("after", two_layers_again());
   CHECK(std::ranges::equal(before.get("a.sign").bytes, after.get("a.sign").bytes));
   CHECK(std::ranges::equal(before.get("b.sign").bytes, after.get("b.sign").bytes));
   CHECK_FALSE(std::ranges::equal(before.get("b.head.linear").bytes, after.get("b.head.linear").bytes));
+}
+
+// Streams came from a hash of all options: no two runs that differed in one could be compared in pairs.
+TEST_CASE("runs of one seed draw the same numbers whatever their options, data and sizes are", "[trainer]") {
+  const TempDir folder;
+  const auto control = [&](const std::string& name, const std::function<void(RunOptions&)>& change) {
+    RunOptions options = options_for(folder / name);
+    options.train.layer.learn_weights = false;
+    change(options);
+    run(options);
+    return result_of(folder / name);
+  };
+  const TensorFile plain = control("plain", [](RunOptions&) {});
+  const auto same = [&](const TensorFile& other, const std::string& tensor) {
+    return std::ranges::equal(plain.get(tensor).bytes, other.get(tensor).bytes);
+  };
+  const std::map<std::string, std::function<void(RunOptions&)>> changes = {
+      {"head_decay", [](RunOptions& options) { options.train.head_decay = 0.001; }},
+      {"batch", [](RunOptions& options) { options.train.batch = 20; }},
+      {"exchange", [](RunOptions& options) { options.train.sparse = true, options.train.workers = 2; }},
+      {"epochs", [](RunOptions& options) { options.net.stages[0].epochs = 1; }},
+      {"width", [](RunOptions& options) { options.net = two_layers(24, 32); }}};
+  for (const auto& [name, change] : changes) {
+    INFO(name);
+    const TensorFile other = control(name, change);
+    CHECK(same(other, "a.sign"));
+    CHECK((name == "width" || same(other, "b.sign")));
+  }
+  CHECK_FALSE(same(control("seed", [](RunOptions& options) { options.train.seed = 2; }), "a.sign"));
+}
+
+TEST_CASE("stages of a net have streams of their own, which names and earlier training decide", "[trainer]") {
+  const std::vector<std::uint64_t> two = stage_ids(two_layers());
+  const std::vector<std::uint64_t> again = stage_ids(two_layers_again());
+  REQUIRE(two.size() == 2);
+  REQUIRE(again.size() == 3);
+  CHECK(two[0] == again[0]);
+  CHECK(two[1] == again[1]);
+  CHECK(std::set<std::uint64_t>(again.begin(), again.end()).size() == 3);
+  CHECK(std::ranges::all_of(again, [](std::uint64_t id) { return id < 1U << 20U; }));
+  CHECK(stage_ids(two_layers(64, 32)) == two);
 }
 
 TEST_CASE("stages that were trained before are reused", "[trainer]") {

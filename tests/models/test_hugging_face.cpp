@@ -8,6 +8,7 @@
 #include "models/gpt/hugging_face.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
+#include "tests/support/compare.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 
@@ -125,7 +126,8 @@ TEST_CASE("names without prefix, old masks, a head of its own and other padding"
   exported.weights.put("transformer.h.0.attn.masked_bias", {}, std::vector<float>{-1e4F});
   exported.write();
   Imported full(exported.folder.path(), 1);
-  CHECK(logits_of(full) == expected);
+  // A product with another padding of N may be summed by another kernel, as by oneDNN's for AVX2.
+  CHECK(compare(logits_of(full), expected, 1e-6) == "");
   CHECK(full.net.config().padded_vocabulary() == 83);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : exported.weights.tensors) names.push_back(name);
@@ -134,7 +136,7 @@ TEST_CASE("names without prefix, old masks, a head of its own and other padding"
   }
   exported.write();
   Imported bare(exported.folder.path(), 128);
-  CHECK(logits_of(bare) == expected);
+  CHECK(compare(logits_of(bare), expected, 1e-6) == "");
   CHECK(bare.net.config().padded_vocabulary() == 128);
 }
 

@@ -33,16 +33,22 @@ TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
     CHECK(cached[0] != cached[1]);
     if (values == DType::f32) CHECK(cached == plain);
     // In bf16 a tie may fall differently: compare what comes before the first that does.
-    if (values == DType::bf16) CHECK(std::equal(cached[0].begin(), cached[0].begin() + 10, plain[0].begin()));
-    // One sample alone is the first of many.
+    const auto begins_alike = [&](const std::vector<std::int32_t>& drawn) {
+      return drawn.size() == cached[0].size() && std::equal(drawn.begin(), drawn.begin() + 10, cached[0].begin());
+    };
+    if (values == DType::bf16) CHECK(begins_alike(plain[0]));
+    // One sample alone is the first of many. Products of one row may be summed by another kernel than those of three, as by
+    // oneDNN's for AVX2, so in bf16 ties fall differently here, too.
     options.cache = true;
     options.count = 1;
-    CHECK(sample(engine, net, prompt, options)[0] == cached[0]);
+    const std::vector<std::int32_t> alone = sample(engine, net, prompt, options)[0];
+    CHECK(begins_alike(alone));
+    if (values == DType::f32) CHECK(alone == cached[0]);
     // It ends behind the token that ends it.
-    options.end = cached[0][20];
-    const auto place = std::find(cached[0].begin(), cached[0].end(), options.end);
+    options.end = alone[20];
+    const auto place = std::find(alone.begin(), alone.end(), options.end);
     const auto ended = sample(engine, net, prompt, options);
-    CHECK(ended[0] == std::vector<std::int32_t>(cached[0].begin(), place));
+    CHECK(ended[0] == std::vector<std::int32_t>(alone.begin(), place));
   }
 }
 

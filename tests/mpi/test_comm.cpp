@@ -289,6 +289,79 @@ TEST_CASE("messages arrive whole, in the order of their sender") {
   REQUIRE_THROWS_AS(comm.receive(-1), Error);
 }
 
+// Memory was taken for whatever a peer announced.
+TEST_CASE("lengths that others announce are bounded before there is memory for them") {
+  Comm& comm = test::world();
+  if (comm.size() == 1) {
+    REQUIRE(comm.is_root());
+    return;
+  }
+  constexpr std::uint64_t absurd = std::uint64_t{1} << 60U;
+  const auto message_of_error = [](auto&& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& error) {
+      REQUIRE(error.kind() == ErrorKind::data);
+      return error.what();
+    }
+    return "";
+  };
+  // A root that says so and sends nothing.
+  std::uint64_t length = absurd;
+  if (comm.is_root()) {
+    comm.broadcast(std::span(&length, 1));
+  } else {
+    REQUIRE(message_of_error([&] {
+              (void)comm.broadcast_bytes({});
+            }).starts_with(fmt::format("broadcast: rank 0 announces {} bytes; rank {} takes at most ", absurd, comm.rank())));
+  }
+  // All ranks learn of it: nobody waits for the others.
+  const int last = comm.size() - 1;
+  const std::vector<std::byte> few(600);
+  for (const std::uint64_t more : {absurd, ~std::uint64_t{0}}) {
+    const std::span<const std::byte> nowhere(few.data(), comm.rank() == last ? more : few.size());
+    REQUIRE(message_of_error([&] { (void)comm.gather_bytes(nowhere); })
+                .starts_with(fmt::format("gather: rank {} announces {} bytes, and those before it {}; rank 0 takes at most ",
+                                         last, more, 600 * last)));
+  }
+  {
+    const Configured configured(comm, {.most_bytes = 1000});
+    REQUIRE(message_of_error([&] { (void)comm.gather_bytes(few); }) ==
+            "gather: rank 1 announces 600 bytes, and those before it 600; rank 0 takes at most 1000");
+    REQUIRE(message_of_error([&] { comm.require_length("images", 1, 1001); }) ==
+            fmt::format("images: rank 1 announces 1001 bytes; rank {} takes at most 1000", comm.rank()));
+    REQUIRE_NOTHROW(comm.require_length("images", 1, 1000));
+  }
+  if (comm.rank() == 1) {
+    for (const std::size_t size : {std::size_t{1000}, std::size_t{100}, std::size_t{99}}) {
+      comm.send(0, std::vector<std::byte>(size));
+    }
+  }
+  if (comm.is_root()) {
+    const Configured configured(comm, {.most_bytes = 999});
+    REQUIRE(message_of_error([&] { (void)comm.receive(1); }) ==
+            "receive: rank 1 sends a message of 1000 bytes; expected at most 999");
+    REQUIRE(message_of_error([&] { (void)comm.receive(1, 99); }) ==
+            "receive: rank 1 sends a message of 100 bytes; expected at most 99");
+    REQUIRE(comm.receive(1, 99).size() == 99);
+  }
+  comm.barrier();
+}
+
+TEST_CASE("long broadcasts arrive whole") {
+  Comm& comm = test::world();
+  constexpr std::size_t size = (std::size_t{64} << 20U) + 5;  // a piece and a bit
+  std::vector<std::byte> mine(comm.is_root() ? size : 0);
+  for (std::size_t i = 0; i < mine.size(); i += 4096) mine[i] = static_cast<std::byte>(contribution(0, i));
+  if (comm.is_root()) mine.back() = std::byte{7};
+  const std::vector<std::byte> all = comm.broadcast_bytes(std::move(mine));
+  REQUIRE(all.size() == size);
+  REQUIRE(all.back() == std::byte{7});
+  bool same = true;
+  for (std::size_t i = 0; i + 1 < size; i += 4096) same = same && all[i] == static_cast<std::byte>(contribution(0, i));
+  REQUIRE(same);
+}
+
 TEST_CASE("wrong arguments are errors of the caller") {
   Comm& comm = test::world();
   std::vector<std::int32_t> values(3);

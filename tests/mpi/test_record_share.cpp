@@ -14,6 +14,7 @@
 #include "layerwise/cache.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 
 using namespace bitloom;
@@ -170,4 +171,47 @@ TEST_CASE("ranks that have one file open get records once, and those that have n
   CHECK(rows[0].received == records);
   CHECK(shared->filled_share(records) == 1);
   world().barrier();  // the folder goes with its owner
+}
+
+// A way that does not exist was looked up all the same.
+TEST_CASE("messages that nobody asked for, and lengths that cannot be, are errors", "[share]") {
+  if (world().size() < 2) return;
+  const auto ranks = static_cast<std::size_t>(world().size());
+  constexpr std::size_t table = (records + 63) / 64;
+  const auto all = all_records();
+  // Rank 0 has all records, which rank 1 says to lack; what it does then is up to the test. The others have no files.
+  const auto error_of = [&](std::int64_t has_records, std::int64_t has_words, std::optional<std::size_t> sends) {
+    OwnFile host;
+    for (std::uint64_t i = 0; i < records && world().is_root(); ++i) host.fill(i);
+    std::string message;
+    if (world().is_root()) {
+      message = message_of(ErrorKind::data, [&] { share_records(world(), {&host.file(), all, [] { return for_ever; }, {}}); });
+    } else {
+      const auto sum_of = [&](std::size_t size, std::size_t place, std::int64_t value) {
+        std::vector<std::int64_t> values(size);
+        if (world().rank() == 1) values[place] = value;
+        world().sum(std::span(values));
+      };
+      sum_of(ranks, 1, 12345);  // which file it has
+      sum_of(ranks, 1, has_records);
+      sum_of(ranks, 1, has_words);
+      if (sends) {
+        sum_of(2, 0, records);
+        sum_of(ranks * table, 0, 0);
+        std::vector<std::int64_t> lacks(ranks * table);
+        if (world().rank() == 1) std::fill_n(lacks.begin() + table, table, -1);
+        world().sum(std::span(lacks));
+        if (world().rank() == 1) world().send(0, std::vector<std::byte>(*sends));
+      }
+    }
+    world().wait_until([&] { return world().sends_finished(); }, "test");
+    world().barrier();
+    return world().broadcast_text(message);
+  };
+  CHECK(error_of(records, words, 100) == "receive: rank 1 sends a message of 100 bytes; expected at most 1");
+  CHECK(error_of(records, words, 0) == "outputs of frozen layers: rank 1 sends records, which rank 0 does not expect");
+  CHECK(error_of(records, words + 1, std::nullopt) ==
+        "outputs of frozen layers: rank 1 has 3000 records of 65 words; expected 3000 of 64, as the others have");
+  CHECK(error_of(-1, words, std::nullopt) ==
+        "outputs of frozen layers: rank 1 has -1 records of 64 words; expected 3000 of 64, as the others have");
 }

@@ -240,16 +240,40 @@ TEST_CASE("adding and taking in one pass gives what one after the other gives", 
       REQUIRE(std::vector<std::int64_t>(narrow.begin(), narrow.end()) == expected);
     }
   }
-  // At the ends of the range it stops.
+  // At the ends of the range it stops, and says so.
   constexpr std::int32_t limit = std::numeric_limits<std::int32_t>::max() / 4;
   std::vector<std::int32_t> full = {limit, -limit, 5};
   const std::vector<std::int32_t> more = {std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(),
                                           1};
-  CHECK(add_and_take(std::span<const std::int32_t>(more), std::span(full), {~std::uint64_t{0}, 1, 0}).index.empty());
+  std::uint64_t at_limit = 5;
+  const SparseFilter nothing = {~std::uint64_t{0}, 1, 0};
+  CHECK(add_and_take(std::span<const std::int32_t>(more), std::span(full), nothing, &at_limit).index.empty());
   CHECK(full == std::vector<std::int32_t>{limit, -limit, 6});
+  CHECK(at_limit == 7);
+  CHECK(add_and_take(std::span<const std::int32_t>(more).last(1), std::span(full).last(1), nothing, &at_limit).index.empty());
+  CHECK(at_limit == 7);
   CHECK(message_of(ErrorKind::usage, [&] {
           add_and_take(std::span<const std::int32_t>(more).first(1), std::span(full), {});
         }) == "add_and_take: 1 fresh elements; expected 3");
   CHECK(message_of(ErrorKind::usage, [&] { take(std::span(full), {0, 0, 0}); }) == "step: 0; expected 1 to 1073741824");
   CHECK(message_of(ErrorKind::usage, [] { levels_of(5); }) == "value bits: 5; expected 1, 4, 8 or 16, or 0 for exact values");
+}
+
+TEST_CASE("a sum of what workers kept is divided among them without a rest", "[sparse]") {
+  constexpr std::int64_t limit = largest_kept<std::int32_t>;
+  for (const std::int64_t sum : {std::int64_t{0}, std::int64_t{7}, limit - 1, limit, limit + 1, 3 * limit, 7 * limit - 2}) {
+    for (const std::int64_t sign : {1, -1}) {
+      CAPTURE(sum, sign);
+      std::int64_t total = 0;
+      for (std::uint64_t worker = 0; worker < 7; ++worker) {
+        const std::int64_t share = share_of_kept<std::int32_t>(sign * sum, worker);
+        CHECK(std::abs(share) <= limit);
+        if (worker == 0) CHECK(share == sign * std::min(sum, limit));
+        total += share;
+      }
+      CHECK(total == sign * sum);
+    }
+  }
+  CHECK(share_of_kept<std::int64_t>(std::numeric_limits<std::int64_t>::min(), 0) == -largest_kept<std::int64_t>);
+  CHECK(share_of_kept<std::int32_t>(5, std::numeric_limits<std::uint64_t>::max()) == 0);
 }

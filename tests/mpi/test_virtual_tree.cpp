@@ -2,8 +2,12 @@
 #include "plan/virtual_tree.h"
 
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
+#include "plan/virtual_run.h"
+#include "tests/layerwise/small_run.h"
 #include "tests/layerwise/small_stage.h"
 #include "tests/support/catch.h"
 #include "tests/support/mpi.h"
@@ -55,6 +59,65 @@ TEST_CASE("a virtual tree sends what real ranks send, and gives the same net", "
     TensorFile given;
     simulated.stage().save(given);
     CHECK(difference(expected, given) == "");
+  }
+}
+
+// A plan said that a worker sends 3,224 bytes, and in its summary 1,024; a run that kept to the second was refused for not
+// sending the first.
+TEST_CASE("a plan with a number of bytes names those that cross the network once thresholds have settled", "[plan]") {
+  mpi::Comm& comm = world();
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  StageCase c;
+  c.net = std::string(R"({"name": "one", )") + thermometer + R"(, "head": {"grid": 2, "hidden": 16},
+      "layers": [{"name": "a", "width": 40}], "stages": [{"train": ["a"], "epochs": 400}]})";
+  const layerwise::NetSpec net = layerwise::parse_net(c.net, "net.json");
+  c.stage = net.stages.front();
+  c.options.batch = 48;
+  c.options.warmup_steps = 2;
+  c.options.workers = ranks;
+  c.options.sparse = true;
+  Lines lines;
+  // The second leaves no room for statistics: what a worker sends is more than asked for, and a plan says so.
+  for (const auto& [wanted, every, reachable] : {std::tuple{400, 16, true}, std::tuple{64, 1, false}}) {
+    c.options.exchange.bytes_per_update = static_cast<std::uint64_t>(wanted);
+    c.options.exchange.statistics_every = static_cast<std::size_t>(every);
+    plan::VirtualOptions options;
+    options.net = net;
+    options.train = c.options;
+    options.ranks = ranks;
+    const plan::VirtualResult planned = plan::run_virtual(simd::kernels(), options, small_data(150), nullptr, lines);
+    CHECK(planned.up.follows_budget == reachable);
+    CHECK((planned.up.expected == wanted) == reachable);
+
+    SmallStage real(c, simd::kernels(), comm);
+    for (int step = 0; step < 400; ++step) real.stage().step();
+    real.stage().settle();
+    constexpr int measured = 160;
+    mpi::ExchangeCounts counts;
+    const std::uint64_t before = comm.traffic(mpi::Collective::message).bytes_sent;
+    for (int step = 0; step < measured; ++step) counts += real.stage().step().exchange;
+    real.stage().settle();
+    std::vector<std::int64_t> sent(ranks);
+    sent[static_cast<std::size_t>(comm.rank())] =
+        static_cast<std::int64_t>(comm.traffic(mpi::Collective::message).bytes_sent - before);
+    comm.sum(std::span(sent));
+    CAPTURE(wanted, every, planned.up.measured, planned.down.measured, planned.down.expected);
+    // One worker per rank, all of them below the root.
+    for (std::size_t rank = 1; rank < ranks; ++rank) {
+      CHECK(static_cast<double>(sent[rank]) / measured == Approx(planned.up.expected).epsilon(0.35));
+    }
+    const double answers = static_cast<double>(sent[0]) / measured;
+    if (planned.down.follows_budget) {
+      CHECK(answers == Approx(planned.down.expected * static_cast<double>(ranks - 1)).epsilon(0.35));
+    }
+    if (!comm.is_root()) continue;
+    CHECK(static_cast<double>(counts.worker_bytes) / measured / static_cast<double>(ranks) ==
+          Approx(planned.up.expected).epsilon(0.35));
+    // What is counted is what crosses the network.
+    std::uint64_t others = 0;
+    for (std::size_t rank = 1; rank < ranks; ++rank) others += static_cast<std::uint64_t>(sent[rank]);
+    CHECK(others == Approx(static_cast<double>(counts.worker_bytes) * static_cast<double>(ranks - 1) / ranks).epsilon(0.05));
+    CHECK(static_cast<std::uint64_t>(sent[0]) == counts.answer_bytes * (ranks - 1));
   }
 }
 

@@ -4,12 +4,14 @@ import os
 import pathlib
 import struct
 import subprocess
+import sys
 import zlib
 
 import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))  # read_model
 
 
 def write_png(path, image):
@@ -50,9 +52,9 @@ def bitloom(tmp_path_factory):
     return Program(path, tmp_path_factory.mktemp("peers"))
 
 
-def train(bitloom, name, *options):
-    """The model file of a short run on synthetic images."""
-    done = bitloom("train", "binary", "--net", "tiny", "--data", "synth", "--max-train", 300, "--max-test", 20,
+def train(bitloom, name, *options, data="synth"):
+    """The model file of a short run, by default on synthetic images."""
+    done = bitloom("train", "binary", "--net", "tiny", "--data", data, "--max-train", 300, "--max-test", 20,
                    "--validation", 0, "--epochs", 1, "--batch", 32, "--seed", 1, "--cache", "none", "--out", name, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return bitloom.folder / name / "model.safetensors"

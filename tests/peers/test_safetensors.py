@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from evaluate import NumpyNet, unpack
+from read_model import Model, bits_of
 
 MODELS = ["model_file", "ternary_model_file"]
 
@@ -53,12 +53,12 @@ def test_bits_without_a_weight_are_zero(request, which):
         name = layer["name"]
         pixel = np.concatenate([np.arange(-(-channels[source] // 64) * 64) < channels[source] for source in layer["inputs"]])
         valid = np.tile(pixel, layer["kernel"] ** 2)
-        sign = unpack(tensors[name + ".sign"])
+        sign = bits_of(tensors[name + ".sign"])
         assert 0.2 < sign[:, valid].mean() < 0.8 or layer["weights"] == "ternary"
         assert sign[:, valid].any()
         assert not sign[:, ~valid].any()
         if layer["weights"] == "ternary":
-            nonzero = unpack(tensors[name + ".nonzero"])
+            nonzero = bits_of(tensors[name + ".nonzero"])
             assert nonzero[:, valid].any() and not nonzero[:, valid].all()
             assert not nonzero[:, ~valid].any()
             assert not (sign & ~nonzero & 1).any()
@@ -70,12 +70,12 @@ def test_bits_without_a_weight_are_zero(request, which):
 @pytest.mark.parametrize("which", MODELS)
 def test_numpy_predicts_what_bitloom_predicts(request, bitloom, images, which):
     path = request.getfixturevalue(which)
-    net = NumpyNet(*read(path))
+    net = Model(path)
     pixels, files = images
+    expected_all = np.exp(net.scores(pixels))
     predictions = bitloom.lines_of_json("predict", path, *files, "--json", "--top", 10)
     assert [prediction["image"] for prediction in predictions] == [str(file) for file in files]
-    for image, prediction in zip(pixels, predictions):
-        expected = net.probabilities(image)
+    for expected, prediction in zip(expected_all / expected_all.sum(axis=1, keepdims=True), predictions):
         actual = {each["class"]: each["score"] for each in prediction["classes"]}
         assert prediction["classes"][0]["class"] == net.classes[int(np.argmax(expected))]
         assert [actual[name] for name in net.classes] == pytest.approx(list(expected), abs=1e-4)
@@ -84,8 +84,7 @@ def test_numpy_predicts_what_bitloom_predicts(request, bitloom, images, which):
 
 
 def test_layers_let_some_bits_through(model_file, images):
-    net = NumpyNet(*read(model_file))
-    for name, bits in net.maps(images[0][0]).items():
+    for name, bits in Model(model_file).maps(images[0][:1]).items():
         assert 0.01 < bits.mean() < 0.9, name
 
 

@@ -57,8 +57,8 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
   CHECK(flips > 0);
   double parts = 0;
   for (const auto& [name, bytes] : result.by_part) parts += bytes;
-  CHECK(parts > 0.5 * result.worker_bytes);
-  CHECK(parts < 1.5 * result.worker_bytes);
+  CHECK(parts > 0.5 * result.up.measured);
+  CHECK(parts < 1.5 * result.up.measured);
   // 1 + 3 + 6 of 10 ranks.
   REQUIRE(result.levels.size() == 3);
   CHECK(result.levels[0].ranks == 1);

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "data/image.h"
+#include "report/net_picture.h"
 #include "report/step_chart.h"
 #include "tests/report/xml.h"
 #include "tests/support/catch.h"
@@ -157,4 +159,58 @@ TEST_CASE("step charts whose sizes disagree are refused", "[picture]") {
   wrong = chart();
   wrong.low = wrong.high;
   CHECK(has(message_of(ErrorKind::usage, [&] { draw(wrong); }), "chart: from 2 to 2"));
+}
+
+namespace {
+
+NetPicture small_net() {
+  NetPicture net;
+  net.title = "tiny <net>";
+  net.height = net.width = 2;
+  net.rgb = {255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 20, 30};
+  net.maps = {{"encoder", "2 x 2 x 2", 2, 2, {{1, 1, 0, 0}, {0, 1, 0, 1}}}, {"layer1", "1 x 1 x 1", 1, 1, {{1}}}};
+  net.scores = {{"cat", 0.7}, {"dog", 0.3}};
+  net.truth = "cat";
+  return net;
+}
+
+}  // namespace
+
+TEST_CASE("the picture of a net shows image, bits, verdict and training", "[picture]") {
+  const std::string still = to_svg(draw(small_net()));
+  REQUIRE(xml_problem(still) == "");
+  for (const char* text :
+       {"tiny &lt;net&gt;", ">encoder<", ">layer1<", ">heads<", "2 x 2 x 2 bits", ">cat<", ">dog<", "pixels: cat"}) {
+    INFO(text);
+    CHECK(still.find(text) != std::string::npos);
+  }
+  for (const char* colour : {"#ff0000", "#00ff00", "#0000ff", "#0a141e"}) CHECK(still.find(colour) != std::string::npos);
+  CHECK(count_of(still, "#264682") == 4);  // runs of set bits: one, two of one bit, one
+  CHECK(still.find("flip") == std::string::npos);
+
+  NetPicture trained = small_net();
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    trained.metrics.push_back({{"event", "epoch"},
+                               {"stage", "layer1"},
+                               {"seconds", 10 * epoch},
+                               {"heads", {{{"layer", "layer1"}, {"validation_accuracy", 0.1 * epoch}}}},
+                               {"layers", {{{"layer", "layer1"}, {"flips_per_step", 1000 / epoch}}}}});
+  }
+  const Picture picture = draw(trained);
+  const std::string svg = to_svg(picture);
+  REQUIRE(xml_problem(svg) == "");
+  CHECK(svg.find("weights that flip in a step") != std::string::npos);
+  CHECK(count_of(svg, ">layer1<") == 2);  // of its maps and in the legend
+  CHECK(picture.height > draw(small_net()).height);
+  const data::Image image = decoded(to_png(picture, 1));
+  CHECK(image.shape.width == 1200);
+}
+
+TEST_CASE("the picture of a net refuses sizes that disagree", "[picture]") {
+  NetPicture net = small_net();
+  net.rgb.pop_back();
+  CHECK(has(message_of(ErrorKind::usage, [&] { draw(net); }), "11 bytes for an image of 2 x 2"));
+  net = small_net();
+  net.maps[0].channels[1].pop_back();
+  CHECK(has(message_of(ErrorKind::usage, [&] { draw(net); }), "'encoder' has 3 bits, expected 2 x 2"));
 }

@@ -136,7 +136,7 @@ TEST_CASE("the report of a run with sparse messages shows where the time of an u
   }
   const std::string page = render_report(input);
   require_self_contained(page);
-  CHECK(count_of(page, ">Time of an update<") == 1);
+  CHECK(count_of(page, ">Time of an update<") == 2);  // for wide screens and for phones
   // 10 updates of 200 ms, 30 of 400 ms: weighted by updates.
   CHECK(has(page, ">350 ms<"));
   CHECK(has(page, "compute 29%, encode 3%, update 11%, wait 57%"));
@@ -319,4 +319,93 @@ TEST_CASE("the page of a float model's run shows its curves and figures, unfinis
   CHECK(has(render_report(input), "no step has been recorded yet"));
   input.metrics.push_back(json::parse(R"({"event":"step","step":"x","loss":null})"));
   require_self_contained(render_report(input));
+}
+
+// Charts of half the page's width stood alone in rows, and were drawn twice too large.
+TEST_CASE("small charts of a float model's run stand in pairs", "[report]") {
+  const std::string page = render_report(float_run());
+  const std::size_t begin = page.find("<div class=\"pair\">");
+  REQUIRE(begin != std::string::npos);
+  for (const char* title : {"Learning rate", "Gradient norm", "Speed", "Memory of tensors"}) {
+    INFO(title);
+    CHECK(page.find("chart-title\">" + std::string(title) + "<") > begin);
+  }
+  CHECK(page.find("chart-title\">Loss<") < begin);
+  CHECK(count_of(page, "viewBox=\"0 0 530 ") == 4);
+}
+
+// At 390 pixels charts had letters of four pixels or had to be scrolled sideways, like tables.
+TEST_CASE("every chart is drawn for narrow screens too, and tables become lists there", "[report]") {
+  for (const ReportInput& input : {full_run(), float_run()}) {
+    const std::string page = render_report(input);
+    require_self_contained(page);
+    const std::size_t charts = count_of(page, "<div class=\"chart\">");
+    CHECK(charts >= 5);
+    CHECK(count_of(page, "<div class=\"broad\"><svg") == charts);
+    CHECK(count_of(page, "<div class=\"narrow\"><svg") == charts);
+    CHECK(count_of(page, "viewBox=\"0 0 350 ") == charts);
+    CHECK(count_of(page, "<svg") == 2 * charts);
+    CHECK(count_of(page, "<td") == count_of(page, "data-heading=\""));
+    CHECK(!has(page, "min-width:720px"));
+  }
+}
+
+namespace {
+
+// full_run() after another one whose first stage it reuses, curves and all.
+ReportInput reusing_run() {
+  ReportInput input = full_run();
+  std::vector<json> reused;
+  for (int epoch = 1; epoch <= 2; ++epoch) {
+    reused.push_back(epoch_event("layer1", epoch, 20.0 * epoch));
+    reused.back()["reused"] = true;
+    reused.back()["heads"][0]["validation_accuracy"] = 0.606;
+  }
+  input.metrics.insert(input.metrics.begin() + 1, reused.begin(), reused.end());
+  input.metrics[3] = json::parse(R"({"event":"stage","stage":"layer1","seconds":0,"images":0,"reused":true,
+    "validation_accuracy":0.636,"validation_accuracy_plain":0.606,
+    "trained":{"run":"/runs/<zero>","time":"2026-11-19T10:00:00Z","seconds":42.0,"images":90000}})");
+  for (json& line : input.metrics) {
+    if (line["event"] == "stage" && line["stage"] != "layer1") line["images"] = 180000;
+  }
+  json& result = input.metrics.back();
+  result["views"] = {{"mirror", true}, {"shift", 0}};
+  result["voters"] = {"layer2", "layer3"};
+  result["validation_accuracy_plain"] = 0.812;
+  result["test_accuracy_plain"] = 0.801;
+  return input;
+}
+
+}  // namespace
+
+// The report of a run that reused all its stages had empty curves.
+TEST_CASE("curves of reused stages are drawn and marked", "[report]") {
+  const std::string page = render_report(reusing_run());
+  require_self_contained(page);
+  CHECK(has(page, "layer1 (reused)"));
+  CHECK(has(page, "class=\"band-marked"));
+  CHECK(has(page, "Taken from the cache, not trained by this run: layer1 by /runs/&lt;zero&gt; on 2026-11-19T10:00:00Z."));
+  CHECK(has(page, "training time, reused stages included (min)"));
+  CHECK(has(page, "without 42 s of training in reused stages"));
+  CHECK(has(page, "360 k"));
+  CHECK(has(page, "and 90.0 k by the runs of reused stages"));
+  // Stages follow one another: the reused one ends at 40 s, and what this run had at 400 s stands at 440.
+  CHECK(has(page, "layer1: 60.6 at 0.6667<"));
+  CHECK(has(page, "at 7.333<"));
+  const std::string fresh = render_report(full_run());
+  CHECK(!has(fresh, "class=\"band-marked"));
+  CHECK(has(fresh, "at 6.667<"));
+}
+
+// One page said 79.40%, 76.6%, 63.60% and 60.60% without saying what each was of.
+TEST_CASE("accuracies with and without mirror images are both shown, and told apart", "[report]") {
+  const std::string page = render_report(reusing_run());
+  CHECK(has(page, "8,000 images, with mirror images; 80.10% without; 2 layers vote"));
+  CHECK(has(page, "5,000 images, with mirror images; 81.20% without"));
+  for (const char* cell : {"data-heading=\"validation accuracy\">60.60%", "data-heading=\"with mirror images\">63.60%"}) {
+    INFO(cell);
+    CHECK(has(page, cell));
+  }
+  // Tables of stages and of layers agree on the image as it is.
+  CHECK(count_of(page, "data-heading=\"validation accuracy\">60.60%") == 2);
 }

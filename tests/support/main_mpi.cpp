@@ -1,6 +1,7 @@
 // main() of the tests that run under mpirun.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "mpi/comm.h"
 #include "tests/support/mpi.h"
@@ -18,7 +19,8 @@ mpi::Comm& world() { return environment->world(); }
 }  // namespace bitloom::test
 
 int main(int argc, char** argv) {
-  bitloom::mpi::Environment environment;
+  bitloom::mpi::Environment environment({},
+                                        {1, [](const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); }});
   bitloom::test::environment = &environment;
   // Without this check, tests would pass as so many runs of one rank where mpirun and the library do not belong together.
   const char* expected = std::getenv("BITLOOM_TEST_RANKS");

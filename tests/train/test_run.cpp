@@ -137,6 +137,16 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
       }
     }
     CHECK(read_bytes(whole / run_model_name) == read_bytes(parts / run_model_name));
+    // A line that a stop fell into had the sums of the steps since alone.
+    const auto lines = events(whole, "step");
+    const auto parted = events(parts, "step");
+    REQUIRE(lines.size() == parted.size());
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      for (const char* name : {"step", "loss", "gradient_norm", "rate", "targets"}) {
+        INFO(name << " of line " << i);
+        CHECK(lines[i][name] == parted[i][name]);
+      }
+    }
     const auto a = events(whole, "evaluation");
     const auto b = events(parts, "evaluation");
     REQUIRE(a.size() == b.size());
@@ -195,8 +205,10 @@ TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one 
   };
   CHECK(has(message_of(ErrorKind::usage, [&] { resume([](RunOptions&) {}); }), "has its 20 steps"));
   CHECK(has(message_of(ErrorKind::usage, [&] { resume([](RunOptions& options) { options.identity = "other"; }); }),
-            "other options or data"));
-  CHECK_NOTHROW(resume([](RunOptions& options) { options.steps = 25; }));
+            "belongs to a run with other data, net or options:\n  identity: "));
+  // The schedule would change in silence.
+  CHECK(has(message_of(ErrorKind::usage, [&] { resume([](RunOptions& options) { options.steps = 25; }); }), "steps: 25, but "));
+  CHECK_NOTHROW(resume([](RunOptions& options) { options.steps = 25, options.may_change_steps = true; }));
   CHECK(events(out, "evaluation").size() == 5);
   {
     const FileLock lock(out / run_lock_name);
@@ -217,7 +229,8 @@ TEST_CASE("a run that is killed in its first step is resumed as the same run", "
   Setting setting(out);
   setting.options.resume = true;
   setting.options.identity = "other";
-  CHECK(has(message_of(ErrorKind::usage, [&] { setting.run(); }), "other options or data"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { setting.run(); }),
+            "belongs to a run with other data, net or options:\n  identity: "));
   // The values it begins with are those of its start, whatever this process has.
   setting.options.identity = "spirals";
   Setting elsewhere(folder.path() / "elsewhere");
@@ -273,4 +286,62 @@ TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", 
   setting.run();
   CHECK(has(setting.progress.all, "going on from step 6"));
   CHECK(read_bytes(whole / run_model_name) == read_bytes(out / run_model_name));
+}
+
+TEST_CASE("a run that is given other steps is a run of those from then on", "[run]") {
+  const test::TempDir folder;
+  const fs::path out = folder.path() / "run";
+  const auto stop_at = [&](std::uint64_t step, std::uint64_t steps, bool resume, bool may_change) {
+    Setting setting(out);
+    setting.options.steps = steps;
+    setting.options.resume = resume;
+    setting.options.may_change_steps = may_change;
+    setting.options.stop = [&] { return setting.trainer.steps() == step; };
+    const std::string message = message_of(ErrorKind::interrupted, [&] { setting.run(); });
+    return setting.progress.all + message;
+  };
+  CHECK(has(stop_at(6, 20, false, false), "stopped after step 6 of 20"));
+  CHECK(has(stop_at(8, 30, true, true), "30 steps instead of 20"));
+  CHECK(has(stop_at(9, 20, true, false), "steps: 20, but "));
+  const std::string same = stop_at(9, 30, true, false);
+  CHECK(has(same, "stopped after step 9 of 30"));
+  CHECK_FALSE(has(same, "instead of"));
+}
+
+// It ended with code 0, and most of its files were lost.
+TEST_CASE("a folder that is deleted or emptied under a run is an error", "[run]") {
+  for (const std::string how : {"deleted", "emptied", "replaced"}) {
+    INFO(how);
+    const test::TempDir folder;
+    const fs::path out = folder.path() / "run";
+    Setting setting(out);
+    setting.options.stop = [&] {
+      if (setting.trainer.steps() != 6) return false;
+      if (how != "emptied") {
+        fs::remove_all(out);
+      } else {
+        for (const auto& file : fs::directory_iterator(out)) fs::remove_all(file.path());
+      }
+      if (how == "replaced") fs::create_directory(out);
+      return false;
+    };
+    CHECK(has(message_of(ErrorKind::io, [&] { setting.run(); }), "was deleted or replaced"));
+    CHECK_FALSE(fs::exists(out / run_model_name));
+  }
+}
+
+TEST_CASE("a run removes what killed ones left in its folder", "[run]") {
+  const test::TempDir folder;
+  const fs::path out = folder.path() / "run";
+  {
+    Setting setting(out);
+    setting.options.stop = [&] { return setting.trainer.steps() == 6; };
+    CHECK_THROWS(setting.run());
+  }
+  const fs::path left = out / "checkpoint-7.safetensors.1-00000000000000aa.tmp";
+  test::write_file(left, "part of a checkpoint");
+  Setting setting(out);
+  setting.options.resume = true;
+  setting.run();
+  CHECK_FALSE(fs::exists(left));
 }

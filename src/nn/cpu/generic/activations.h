@@ -27,12 +27,12 @@ template <typename Isa>
 struct Gelu {
   using Float = typename Isa::Float;
   static BITLOOM_INLINE Float value(Float x) {
-    const Float t = Isa::min(Isa::splat(20), Isa::abs(x));
+    const Float t = Isa::min(Isa::splat(tail_end<Isa>), Isa::abs(x));
     const NormalTail<Isa> tail = normal_tail<Isa>(t);
     return Isa::max(Isa::splat(0), x) - t * (tail.ratio * tail.e);
   }
   static BITLOOM_INLINE Float derivative(Float x) {
-    const Float t = Isa::min(Isa::splat(20), Isa::abs(x));
+    const Float t = Isa::min(Isa::splat(tail_end<Isa>), Isa::abs(x));
     const NormalTail<Isa> tail = normal_tail<Isa>(t);
     const Float left = tail.e * Isa::fnma(t, Isa::splat(0.3989422804F), tail.ratio);
     return by_sign<Isa>(x, Isa::splat(1) - left, left);

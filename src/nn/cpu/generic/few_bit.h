@@ -118,6 +118,80 @@ void activate_few_bit_by_lanes(const V* x, V* y, std::size_t n, const float* bou
       });
 }
 
+// The same where vectors have 8 lanes, which one instruction permutes: the numbers of four vectors by bisection, in a table per
+// bit, and packed together. Numbers are negative meanwhile, since comparisons give -1.
+template <typename Isa, unsigned kBits>
+class NumberPacker {
+ public:
+  using Float = typename Isa::Float;
+  static constexpr std::size_t vectors = 4, block = vectors * Isa::width, bytes = block / 8 * kBits;
+  static constexpr std::size_t written = 16;  // bytes from `to` on that pack() may write
+
+  NumberPacker(const float* boundaries, bool even) : sign_(Isa::as_float(Isa::word_splat(even ? 0x7FFFFFFF : 0xFFFFFFFF))) {
+    for (unsigned level = 0; level < kBits; ++level) {
+      const unsigned step = 1U << (kBits - 1 - level);
+      for (unsigned i = 0; i < 1U << level; ++i) middle_[level][-i % 8] = boundaries[(2 * i + 1) * step - 1];
+    }
+  }
+
+  BITLOOM_INLINE void pack(const Float* value, std::uint8_t* to) const {
+    Float place[vectors];
+    typename Isa::Word number[vectors];
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) place[k] = value[k] & sign_;
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) number[k] = Isa::ones_where_less(Isa::splat(middle_[0][0]), place[k]);
+#pragma GCC unroll 4
+    for (unsigned level = 1; level < kBits; ++level) {
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < vectors; ++k) {
+        const Float boundary = Isa::lookup_eight(middle_[level], number[k]);
+        number[k] = number[k] + number[k] + Isa::ones_where_less(boundary, place[k]);
+      }
+    }
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < vectors; ++k) number[k] = Isa::word_splat(0) - number[k];
+    Isa::template pack_numbers<kBits>(to, number);
+  }
+
+ private:
+  alignas(64) float middle_[kBits][8] = {};  // boundaries in the middle of what is left, by minus the bits that are known
+  Float sign_;                               // the bits that count
+};
+
+template <typename Isa, typename V, typename Function, unsigned kBits>
+void activate_few_bit_by_vectors(const V* x, V* y, std::size_t n, const float* boundaries, bool even, std::uint8_t* stash) {
+  using Float = typename Isa::Float;
+  using Packer = NumberPacker<Isa, kBits>;
+  const Packer packer(boundaries, even);
+  std::size_t i = 0;
+  // What is written beyond a block's bytes is overwritten next. y may be x.
+  for (; n - i >= Packer::block && (n - i) / 8 * kBits >= Packer::written; i += Packer::block, stash += Packer::bytes) {
+    Float value[Packer::vectors];
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < Packer::vectors; ++k) value[k] = Isa::load(x + i + k * Isa::width);
+    packer.pack(value, stash);
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < Packer::vectors; ++k) {
+      const std::size_t at = i + k * Isa::width;
+      Isa::store(y + at, Function::value(Isa::load(x + at)));
+    }
+  }
+  for (; i < n; i += Packer::block, stash += Packer::bytes) {
+    const std::size_t here = n - i < Packer::block ? n - i : Packer::block;
+    float last[Packer::block];
+    std::uint8_t packed[Packer::written];
+    for (float& each : last) each = __builtin_nanf("");  // below all boundaries: bits beyond the last number are 0
+    Float value[Packer::vectors];
+    for_vectors<Isa>(
+        here, [&](std::size_t k, auto part) __attribute__((always_inline)) { part.store(last + k, part.load(x + i + k)); });
+    for (std::size_t k = 0; k < Packer::vectors; ++k) value[k] = Isa::load(last + k * Isa::width);
+    packer.pack(value, packed);
+    __builtin_memcpy(stash, packed, (here * kBits + 7) / 8);
+    activate<Isa, V, Function>(x + i, y + i, here);
+  }
+}
+
 template <typename Isa, typename V>
 void few_bit_indices(const V* x, std::size_t n, const float* boundaries, unsigned bits, bool even, std::uint8_t* stash) {
   using Float = typename Isa::Float;
@@ -170,6 +244,15 @@ void activate_few_bit(const V* x, V* y, std::size_t n, const float* boundaries, 
       case 2: return activate_few_bit_by_lanes<Isa, V, Function, 2>(x, y, n, boundaries, even, stash);
       case 3: return activate_few_bit_by_lanes<Isa, V, Function, 3>(x, y, n, boundaries, even, stash);
       case 4: return activate_few_bit_by_lanes<Isa, V, Function, 4>(x, y, n, boundaries, even, stash);
+      default: break;
+    }
+  }
+  if constexpr (Isa::packs_numbers) {
+    switch (bits) {
+      case 1: return activate_few_bit_by_vectors<Isa, V, Function, 1>(x, y, n, boundaries, even, stash);
+      case 2: return activate_few_bit_by_vectors<Isa, V, Function, 2>(x, y, n, boundaries, even, stash);
+      case 3: return activate_few_bit_by_vectors<Isa, V, Function, 3>(x, y, n, boundaries, even, stash);
+      case 4: return activate_few_bit_by_vectors<Isa, V, Function, 4>(x, y, n, boundaries, even, stash);
       default: break;
     }
   }

@@ -11,13 +11,16 @@
 //   less(a, b), select(mask, a, b), mask_of(bits): lane i is bit i
 //   sum, largest        of the lanes
 //   round_to_power(x, power), scale_by(p, power): x to the nearest integer n, and p 2^n (exact_scaling: for every n, otherwise
-//                       for -126 <= n <= 0 only)
+//                       for -126 <= n <= 0 only, and 0 for n = -127)
 //   as_word, as_float, word_splat, shift_left<n>, shift_right<n>, to_float (of small integers), load_words, load_bytes,
 //   store_bytes, product(a, m, high): the two halves of a 64-bit product
 //   lookup(table, index): table[index] of 16 entries; fast_lookup: by instructions that permute lanes
 //   has_lane_bits: 16 lanes, whose masks are bits of a register: lanes_of(mask), and deposit(bits, places): bit i to the i-th
-//   place tile_rows, tile_vectors: the part of a matrix product that stays in registers Product<V>: how products of matrices of
-//   V are formed (matrix_product.h)
+//   place
+//   packs_numbers: 8 lanes; ones_where_less(a, b): -1 or 0; lookup_eight(table, index) by the low 3 bits of index;
+//   pack_numbers<n>(to, number): the 32 of four vectors, each below 2^n, n <= 4, side by side; writes 16 bytes
+//   tile_rows, tile_vectors: the part of a matrix product that stays in registers
+//   Product<V>: how products of matrices of V are formed (matrix_product.h)
 #pragma once
 
 #include <xsimd/xsimd.hpp>

@@ -135,8 +135,12 @@ BITLOOM_INLINE typename Isa::Float log(typename Isa::Float x) {
   return result + (x - x);
 }
 
-// What the normal distribution leaves in its tail, for t >= 0: Phi(-t) = ratio e, phi(t) = e / sqrt(2 pi), e = exp(-t^2 / 2).
-// The ratio is a polynomial in (t - 3) / (t + 3), fitted over [0, 20] (the substitution of Shepherd and Laframboise 1981).
+// What the normal distribution leaves in its tail, for 0 <= t <= tail_end: Phi(-t) = ratio e, phi(t) = e / sqrt(2 pi), e =
+// exp(-t^2 / 2). The ratio is a polynomial in (t - 3) / (t + 3), fitted over [0, 20] (the substitution of Shepherd and
+// Laframboise 1981). Largest t, at which e has become 0: its power of two is 2^-127, which scale_by makes 0; or, by exact
+// scaling, one that float does not have.
+template <typename Isa>
+inline constexpr float tail_end = Isa::exact_scaling ? 20.0F : 13.27F;
 template <typename Isa>
 struct NormalTail {
   typename Isa::Float e, ratio;
@@ -155,7 +159,10 @@ BITLOOM_INLINE NormalTail<Isa> normal_tail(typename Isa::Float t) {
     low = ((high * high - square) + (high + high) * rest) + rest * rest;
   }
   NormalTail<Isa> tail;
-  tail.e = exp<Isa>(square * Isa::splat(-0.5F), low * Isa::splat(-0.5F));
+  // exp() without its care for arguments that are too small.
+  Float power, binary;
+  const Float f = reduce_exp<Isa>(square * Isa::splat(-0.5F), power, binary) + low * Isa::splat(-0.5F);
+  tail.e = Isa::scale_by(expm1_rest<Isa>(f) + Isa::splat(1), power);
   const Float s = (t - Isa::splat(3)) / (t + Isa::splat(3));
   tail.ratio = polynomial<Isa>(s, 0.12151394613056753F, -0.20640264500231487F, 0.12322516534843184F, -0.04621281219179098F,
                                0.006130556509584398F, 0.002901961093032812F, -0.0009787363239603768F, -0.00033345974078089445F,

@@ -20,7 +20,7 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
   static constexpr std::size_t width = 8, tile_rows = 6, tile_vectors = 2;
-  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = true, has_lane_bits = false;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = true, has_lane_bits = false, packs_numbers = true;
   template <typename V>
   using Product = FloatProduct<Isa>;
 
@@ -137,6 +137,32 @@ struct Isa {
     const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
     const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
     return Float(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+  }
+
+  static BITLOOM_INLINE Word ones_where_less(Float a, Float b) {
+    return Word(_mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));
+  }
+  static BITLOOM_INLINE Float lookup_eight(const float* table, Word index) {
+    return Float(_mm256_permutevar8x32_ps(_mm256_load_ps(table), index));
+  }
+  // Multiplications join neighbours, then pairs; fours are put together by a shift.
+  template <unsigned kBits>
+  static BITLOOM_INLINE void pack_numbers(std::uint8_t* to, const Word* number) {
+    // The first four numbers of each vector in the lower half, the others in the upper one.
+    const __m256i bytes =
+        _mm256_packus_epi16(_mm256_packus_epi32(number[0], number[1]), _mm256_packus_epi32(number[2], number[3]));
+    const __m256i pairs = _mm256_maddubs_epi16(bytes, _mm256_set1_epi16(1 | 256 << kBits));
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(1 | 65536 << (2 * kBits)));
+    const __m128i upper = _mm_slli_epi32(_mm256_extracti128_si256(fours, 1), 4 * kBits);
+    const __m128i eights = _mm_or_si128(_mm256_castsi256_si128(fours), upper);
+    // kBits bytes of every four.
+    alignas(16) static constexpr std::uint8_t places[4][16] = {
+        {0, 4, 8, 12, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128},
+        {0, 1, 4, 5, 8, 9, 12, 13, 128, 128, 128, 128, 128, 128, 128, 128},
+        {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 128, 128, 128, 128},
+        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}};
+    const __m128i compact = _mm_shuffle_epi8(eights, _mm_load_si128(reinterpret_cast<const __m128i*>(places[kBits - 1])));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), compact);
   }
 
   struct Squares {

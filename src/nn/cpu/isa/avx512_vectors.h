@@ -33,7 +33,7 @@ struct Avx512 {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = __mmask16;
   static constexpr std::size_t width = 16, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = true, fast_lookup = true, has_lane_bits = true;
+  static constexpr bool has_fma = true, exact_scaling = true, fast_lookup = true, has_lane_bits = true, packs_numbers = false;
 
   static BITLOOM_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
   static BITLOOM_INLINE __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }

@@ -20,7 +20,8 @@ struct Isa {
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = uint32x4_t;
   static constexpr std::size_t width = 4, tile_rows = 6, tile_vectors = 4;
-  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = false, has_lane_bits = false;
+  static constexpr bool has_fma = true, exact_scaling = false, fast_lookup = false, has_lane_bits = false,
+                        packs_numbers = false;
   template <typename V>
   using Product = FloatProduct<Isa>;
 

@@ -1,0 +1,132 @@
+// What is inside a Comm, and the only file of the project that includes <mpi.h>. Private to mpi/.
+#pragma once
+
+// The C++ bindings that MPI-3 removed would only add symbols and warnings.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mpi/comm.h"
+#include "mpi/meter.h"
+#include "mpi/watchdog.h"
+
+namespace bitloom::mpi {
+
+// The one place where a size becomes one of MPI's int counts. Throws Error(internal).
+int count_of(std::size_t elements);
+
+// Sums are taken over unsigned types, for which C defines overflow; the bits are those of two's complement.
+inline MPI_Datatype sum_type(std::int32_t) { return MPI_UINT32_T; }
+inline MPI_Datatype sum_type(std::int64_t) { return MPI_UINT64_T; }
+
+struct Comm::State {
+  int rank = 0;
+  int size = 1;
+  bool broken = false;
+  Settings settings;
+  Watchdog* watchdog = nullptr;  // of processes that MPI has started
+  std::array<Traffic, collective_count> traffic{};
+  // Messages under way; in containers that leave them where they are, because MPI knows their addresses.
+  struct Message {
+    std::vector<std::byte> bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::list<Message> outgoing;
+  std::map<int, Message> incoming;  // by rank: the one that has begun to arrive
+
+  // Counts a new call; with one rank nothing is sent.
+  Meter meter(Collective kind, std::size_t bytes) {
+    return Meter(traffic[static_cast<std::size_t>(kind)], size > 1 ? bytes : 0);
+  }
+
+  [[noreturn]] void lose(const std::string& message);
+  void require_usable(const char* operation) const;
+  void require_rank(const char* operation, int root) const;
+  // Throws Error(usage) unless there is another rank of this number.
+  void require_peer(const char* operation, int peer) const;
+  // The longest that others may announce.
+  std::uint64_t most_bytes() const;
+  void require_length(const char* what, int from, std::uint64_t bytes) const;
+
+  // Every call of MPI goes through here: f() makes one and returns its code, which becomes an error. The watchdog knows of it.
+  template <typename F>
+  void call(const char* operation, F&& f) {
+    const Watchdog::Inside inside(watchdog, operation);
+    verify(f(), operation);
+  }
+  void verify(int code, const char* operation);
+
+  // One MPI_Testall over requests that may be finished already.
+  bool test(std::span<MPI_Request> requests, const char* operation);
+
+  // Waits until all requests are finished or the watchdog runs out. In the second case the requests stay pending, which is safe
+  // after their buffers are gone because a broken communicator never lets MPI progress again.
+  void wait(std::span<MPI_Request> requests, const char* operation, std::size_t bytes) {
+    wait_until([&] { return test(requests, operation); }, operation, bytes);
+  }
+  void wait(MPI_Request& request, const char* operation, std::size_t bytes) { wait({&request, 1}, operation, bytes); }
+
+  // The same for anything that `done` tests. How a waiting rank backs off: data moves only while somebody calls MPI_Test, so it
+  // first spins, then gives its core to others (ranks may share cores, and the other rank's OpenMP threads want them), and
+  // sleeps once it is clear that a peer is late.
+  template <typename F>
+  void wait_until(F&& done, const char* operation, std::size_t bytes) {
+    constexpr double spin_seconds = 50e-6;
+    constexpr double yield_seconds = 5e-3;
+    constexpr double yield_seconds_per_byte = 5e-9;  // while a long message is likely on its way: naps would halve its speed
+    constexpr auto nap = std::chrono::microseconds(50);
+    Patience patience(Clock::now());
+    const double nap_after = yield_seconds + yield_seconds_per_byte * static_cast<double>(bytes);
+    while (true) {
+      const double elapsed = patience.waited(Clock::now());  // taken before the test, so that the last moment counts
+      if (done()) return;
+      if (settings.watchdog_seconds > 0 && elapsed > settings.watchdog_seconds) lose_by_waiting(operation, bytes, elapsed);
+      if (elapsed < spin_seconds) continue;
+      if (elapsed < nap_after) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(nap);
+      }
+    }
+  }
+  [[noreturn]] void lose_by_waiting(const char* operation, std::size_t bytes, double elapsed);
+
+  // messages.cpp
+  // Forgets messages that are gone; returns whether all are.
+  bool sent(const char* operation);
+  // The next message of a rank, if all of it is there now. One that has begun to arrive goes on between calls.
+  std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most, const char* operation);
+
+  // collectives.cpp
+  // Calls start(offset, count) for each message of a transfer of `elements` elements.
+  template <typename F>
+  void for_each_message(std::size_t elements, F&& start) const {
+    const std::size_t limit = elements_per_message();
+    for (std::size_t offset = 0; offset < elements; offset += std::min(limit, elements - offset)) {
+      start(offset, count_of(std::min(limit, elements - offset)));
+    }
+  }
+  std::size_t elements_per_message() const;
+  template <typename T>
+  void reduce(std::span<T> values, MPI_Datatype type, MPI_Op operation, const char* name);
+  void broadcast(std::span<std::byte> bytes, int root, const char* name);
+  std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name);
+  std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root, const char* name);
+  void barrier(const char* name);
+  // Collective: the largest of one value per rank.
+  std::int64_t largest(std::int64_t value, const char* name);
+};
+
+}  // namespace bitloom::mpi

@@ -1,0 +1,86 @@
+// Messages from rank to rank.
+#include <algorithm>
+#include <climits>
+
+#include "mpi/comm_state.h"
+
+namespace bitloom::mpi {
+namespace {
+
+constexpr int message_tag = 2;
+
+}  // namespace
+
+bool Comm::State::sent(const char* operation) {
+  outgoing.remove_if([&](Message& message) { return test({&message.request, 1}, operation); });
+  return outgoing.empty();
+}
+
+std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::uint64_t most, const char* operation) {
+  sent(operation);
+  const auto [place, fresh] = incoming.try_emplace(from);
+  Message& message = place->second;
+  if (fresh) {
+    MPI_Message handle = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    int there = 0;
+    call(operation, [&] { return MPI_Improbe(from, message_tag, MPI_COMM_WORLD, &there, &handle, &status); });
+    if (there == 0) {
+      incoming.erase(place);
+      return std::nullopt;
+    }
+    int length = 0;
+    call(operation, [&] { return MPI_Get_count(&status, MPI_BYTE, &length); });
+    most = std::min(most, most_bytes());
+    // MPI says MPI_UNDEFINED, a negative number, if an int cannot hold it.
+    if (length < 0 || static_cast<std::uint64_t>(length) > most) {
+      incoming.erase(place);
+      fail(ErrorKind::data, "{}: rank {} sends a message of {} bytes; expected at most {}", operation, from,
+           length < 0 ? fmt::format("more than {}", INT_MAX) : std::to_string(length), most);
+    }
+    message.bytes.resize(static_cast<std::size_t>(length));
+    call(operation, [&] { return MPI_Imrecv(message.bytes.data(), length, MPI_BYTE, &handle, &message.request); });
+  }
+  if (!test({&message.request, 1}, operation)) return std::nullopt;
+  std::vector<std::byte> bytes = std::move(message.bytes);
+  incoming.erase(place);
+  return bytes;
+}
+
+void Comm::send(int to, std::vector<std::byte> bytes) {
+  State& state = *state_;
+  const Meter meter = state.meter(Collective::message, bytes.size());
+  state.require_usable("send");
+  state.require_peer("send", to);
+  const int count = count_of(bytes.size());
+  State::Message& message = state.outgoing.emplace_back(State::Message{std::move(bytes)});
+  state.call("send", [&] {
+    return MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, message_tag, MPI_COMM_WORLD, &message.request);
+  });
+  state.sent("send");
+}
+
+std::vector<std::byte> Comm::receive(int from, std::uint64_t most) {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("receive");
+  state_->require_peer("receive", from);
+  std::optional<std::vector<std::byte>> bytes;
+  const auto arrived = [&] { return (bytes = state_->try_receive(from, most, "receive")).has_value(); };
+  state_->wait_until(arrived, "receive", 0);
+  return *std::move(bytes);
+}
+
+std::optional<std::vector<std::byte>> Comm::try_receive(int from, std::uint64_t most) {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("receive");
+  state_->require_peer("receive", from);
+  return state_->try_receive(from, most, "receive");
+}
+
+bool Comm::sends_finished() {
+  const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
+  state_->require_usable("send");
+  return state_->sent("send");
+}
+
+}  // namespace bitloom::mpi

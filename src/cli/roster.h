@@ -1,0 +1,81 @@
+// The hosts of a supervised run: which of them can be used, which are left out for a while, which come back.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/hosts.h"
+#include "cli/probe.h"
+#include "cli/process.h"
+#include "cli/supervisor.h"
+#include "cli/terminal.h"
+#include "core/clock.h"
+
+namespace bitloom::cli {
+
+class Roster {
+ public:
+  using Event = std::function<void(const nlohmann::json& line)>;
+
+  Roster(const SupervisorOptions& options, Terminal& terminal, Event event)
+      : options_(options), terminal_(terminal), event_(std::move(event)) {}
+
+  // Of the next start, or the one under way; this machine, for rank 0, is the first.
+  const std::vector<Host>& members() const { return members_; }
+  std::size_t processes() const;
+  // Whether they are enough for a start.
+  bool is_enough() const;
+  // What is missing, in words.
+  std::string shortage() const;
+  // Whether there are others that this machine goes on without.
+  bool is_alone() const { return !options_.hosts.empty() && members_.size() == 1; }
+
+  // Asks all hosts. Members are those that can be used; none if this machine cannot. Names those that do not answer.
+  void ask();
+  // Asks hosts that are no members, again and again, without waiting for answers; returns those that can join.
+  std::vector<Host> look();
+  // No more answers to what was asked.
+  void stop_looking() { probes_.clear(); }
+
+  // The members have come to a step together.
+  void prove();
+  bool is_proven() const { return !proven_.empty(); }
+  // They have not: members that came to a run that worked without them are left out for a while, longer each time. What was
+  // wrong may have passed by then.
+  void suspect_newcomers();
+
+ private:
+  struct Probe {
+    Host host;
+    Process process;
+    Clock::time_point start = Clock::now();
+  };
+  struct Exclusion {
+    double seconds = 0;
+    Clock::time_point start;
+  };
+
+  double patience(double limit) const;
+  bool stays(const Host& host, Presence presence);
+  bool is_excluded(const Host& host) const;
+  void name_absent(const std::map<std::string, std::string>& absent);
+
+  const SupervisorOptions& options_;
+  Terminal& terminal_;
+  Event event_;
+  std::vector<Host> members_;
+  std::set<std::string> proven_;               // names, of the last members that came to a step
+  std::map<std::string, Exclusion> excluded_;  // by name
+  std::set<std::string> leaving_;              // names of hosts that were so when they were asked last
+  std::set<std::string> absent_;               // that were named last
+  std::vector<Probe> probes_;
+  Clock::time_point looked_ = Clock::now();
+  bool asked_ = false;
+};
+
+}  // namespace bitloom::cli

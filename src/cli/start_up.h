@@ -1,0 +1,18 @@
+// What the program does before a command reads its options: MPI starts, and may hang.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "mpi/comm.h"
+
+namespace bitloom::cli {
+
+// For the start of MPI, with --watchdog-seconds from the command line (the last, if there are several). What is no such number
+// is left to those who read options.
+mpi::Settings first_settings(std::span<const std::string> args);
+
+// What becomes of a process that hangs inside MPI: a message and exit_peer_lost.
+mpi::Hang on_hang();
+
+}  // namespace bitloom::cli

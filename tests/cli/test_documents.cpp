@@ -1,0 +1,240 @@
+// README.md and EXAMPLES.md: their commands are run as a reader would, in order, in one folder with one cache, and do what they
+// are there to show.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom::test;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Block {
+  std::string language;  // what follows ``` in its first line; empty: commands of a shell
+  std::vector<std::string> lines;
+};
+
+std::vector<Block> blocks_of(const std::string& document) {
+  std::vector<Block> blocks;
+  std::istringstream lines(document);
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) {
+      inside = !inside;
+      if (inside) blocks.push_back({line.substr(3), {}});
+    } else if (inside) {
+      blocks.back().lines.push_back(line);
+    }
+  }
+  return blocks;
+}
+
+// Where a command cannot run as it stands, or is not to: `from` becomes `to`.
+struct Change {
+  const char* from;
+  const char* to;
+};
+
+// What a command is there to show. `command` is how it begins or what it contains.
+struct Expectation {
+  const char* command;
+  int code = 0;
+  std::vector<const char*> says = {};  // in its output
+  std::vector<const char*> does_not_say = {};
+  std::vector<const char*> makes = {};  // files
+  double accuracy = 0;                  // its last "test accuracy" is at least this, in per cent
+};
+
+const std::vector<Change> changes = {
+    // Building is what made this test. What the script then runs is here in full.
+    {"scripts/quickstart", "mpirun -n 2 $bitloom train binary --net tiny --data synth --out runs/quickstart"},
+    // A small set in the same format instead of 162 MB.
+    {"scripts/get-cifar10", "$bitloom data synth --train 300 --test 200 --out data/cifar-10-batches-bin"},
+    {"--steps 600", "--steps 60 --warmup 6"},
+    {"cmake --preset cuda && cmake --build build/cuda", "$bitloom info"},
+    {"mpirun -n 8 build/cuda/bin/bitloom", "CUDA_VISIBLE_DEVICES= $bitloom"},
+    {"build/cuda/bin/bitloom", "CUDA_VISIBLE_DEVICES= $bitloom"},
+};
+
+const char* const reused = "from the cache";
+
+std::vector<Expectation> readme_expectations() {
+  return {
+      {.command = "scripts/quickstart", .does_not_say = {reused}, .makes = {"runs/quickstart/model.safetensors"}},
+      {.command = "eval runs/quickstart", .says = {"checker", "test accuracy 81.60%"}},
+      {.command = "inspect runs/quickstart", .says = {"bit-MACs", "layer2"}},
+      {.command = "report runs/quickstart", .makes = {"runs/quickstart.html"}},
+      {.command = "--net cifar-small", .code = 4, .makes = {"runs/cifar/checkpoint.safetensors"}},
+      {.command = "--resume --out runs/cifar",
+       .says = {"layer2 epoch 8/8"},
+       .makes = {"runs/cifar/model.safetensors"},
+       .accuracy = 15},
+      {.command = "eval runs/cifar", .says = {"test accuracy"}},
+      {.command = "report runs/cifar", .makes = {"runs/cifar.html"}},
+      {.command = "train gpt", .says = {"step 60/60", "validation loss"}, .makes = {"runs/gpt/model.safetensors"}},
+      {.command = "sample runs/gpt", .says = {"The "}},
+      {.command = "report runs/gpt", .makes = {"runs/gpt.html"}},
+      {.command = "--out runs/two", .says = {"2 processes"}, .does_not_say = {reused}, .accuracy = 30},
+      {.command = "--out runs/sparse", .says = {"launch: done after 1 start"}, .does_not_say = {reused}, .accuracy = 25},
+      {.command = "plan --net tiny", .says = {"16 hosts with links of 10Mbit/20ms", "price"}},
+  };
+}
+
+std::vector<Expectation> examples_expectations() {
+  return {
+      {.command = "info --measure", .says = {"cores"}},
+      {.command = "data sheet", .makes = {"data/sheet.png"}},
+      {.command = "$bitloom data synth", .makes = {"data/shapes/test_batch.bin"}},
+      {.command = "data info", .says = {"2000"}},
+      {.command = "train binary --config", .does_not_say = {reused}, .makes = {"runs/first/options.ini"}, .accuracy = 20},
+      {.command = "predict", .says = {"data/sheet.png"}},
+      {.command = "--out runs/search", .says = {"layer1: not trained, taken from the cache", "layer2.width=256"}},
+      {.command = "--out runs/spread", .says = {"layer2.width=128"}},
+      {.command = "--out runs/exact", .does_not_say = {reused}, .accuracy = 20},
+      {.command = "--out runs/copies", .says = {"outputs of frozen layers are cached"}, .does_not_say = {reused}},
+      {.command = "--out runs/control", .does_not_say = {reused}, .accuracy = 12},
+      {.command = "--out runs/hosts", .says = {"launch: done after 1 start"}},
+      {.command = "simulate", .says = {"200"}},
+      {.command = "tokenizer train", .makes = {"data/pages.bpe"}},
+      {.command = "tokenizer info", .says = {"600"}},
+      {.command = "data text", .makes = {"data/pages"}},
+      {.command = "--out runs/gpt-bpe", .says = {"step 40/40"}},
+      {.command = "eval runs/gpt-bpe", .says = {"perplexity"}},
+      {.command = "--out runs/gpt-dropout", .says = {"step 20/20"}},
+      {.command = "--out runs/gpt-two", .says = {"step 20/20"}},
+      {.command = "--out runs/gpt-launched", .says = {"step 20/20"}},
+      {.command = "plan gpt", .says = {"GiB"}},
+      {.command = "--out runs/gpt-bytes", .says = {"step 20/20"}},
+      {.command = "$bitloom export", .makes = {"data/exported/model.safetensors", "data/exported/config.json"}},
+      {.command = "import gpt", .makes = {"data/imported.safetensors"}},
+      {.command = "verify", .says = {"data/imported.safetensors"}},
+      {.command = "data clean", .makes = {"data/clean.jsonl"}},
+      {.command = "fewbit", .makes = {"data/gelu.png"}},
+      {.command = "--out runs/gpu\n", .code = 2, .says = {"--device: cuda"}},
+      {.command = "--out runs/gpus\n", .code = 2, .says = {"--device: cuda"}},
+  };
+}
+
+// A folder like a clone of this repository with its program built.
+void make_clone(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(source_folder())) {
+    const std::string name = entry.path().filename().string();
+    if (name != "build" && name != "data" && name != "runs" && name != ".git") fs::create_symlink(entry.path(), folder / name);
+  }
+  fs::create_directories(folder / "build/release/bin");
+  fs::create_symlink(BITLOOM_PROGRAM, folder / "build/release/bin/bitloom");
+}
+
+// What the last line "test accuracy NN.NN%" says, or -1.
+double test_accuracy(const std::string& output) {
+  static const std::regex line("test accuracy +([0-9.]+)%");
+  double last = -1;
+  for (std::sregex_iterator found(output.begin(), output.end(), line), end; found != end; ++found)
+    last = std::stod((*found)[1]);
+  return last;
+}
+
+class Reader {
+ public:
+  Reader() { make_clone(folder_.path()); }
+
+  const fs::path& folder() const { return folder_.path(); }
+
+  void read(const fs::path& document, const std::vector<Expectation>& expectations) {
+    std::vector<int> met(expectations.size(), 0);
+    std::string last;  // output
+    bool first = true;
+    for (const Block& block : blocks_of(read_file(source_folder() / document))) {
+      for (const std::string& line : block.lines) {
+        if (line.empty() || line.starts_with('#')) continue;
+        INFO(document.string() << ": " << line);
+        if (block.language == "text") {
+          CHECK(has(last, line));  // the output that the document shows
+          continue;
+        }
+        CHECK(block.language.empty());
+        const Outcome outcome = run_line(line);
+        last = outcome.out + outcome.err;
+        INFO(last);
+        const Expectation* expected = nullptr;
+        for (std::size_t i = 0; i < expectations.size(); ++i) {
+          if ((line + "\n").find(expectations[i].command) == std::string::npos) continue;
+          CHECK(expected == nullptr);
+          expected = &expectations[i];
+          ++met[i];
+        }
+        // Only what prepares the others goes without an expectation.
+        CHECK((expected != nullptr || line.find("bitloom ") == std::string::npos));
+        REQUIRE(outcome.code == (expected == nullptr ? 0 : expected->code));
+        if (expected != nullptr) check(*expected, last);
+        first = false;
+      }
+    }
+    CHECK_FALSE(first);
+    for (std::size_t i = 0; i < expectations.size(); ++i) {
+      INFO(expectations[i].command);
+      CHECK(met[i] == 1);
+    }
+  }
+
+ private:
+  Outcome run_line(std::string line) {
+    for (const Change& change : changes) {
+      const std::size_t at = line.find(change.from);
+      if (at != std::string::npos) line.replace(at, std::string(change.from).size(), change.to);
+    }
+    if (line.starts_with("bitloom=")) assignments_ = line + "\n";
+    // A run that a clock would stop is stopped when it has begun, however fast the machine is.
+    static const std::regex timed("^timeout --signal INT [0-9]+ \\$bitloom ");
+    std::smatch found;
+    if (std::regex_search(line, found, timed)) {
+      std::istringstream words(line.substr(static_cast<std::size_t>(found.length())));
+      std::vector<std::string> args;
+      for (std::string word; words >> word;) args.push_back(word);
+      Background run(folder_.path(), args);
+      REQUIRE(run.wait_for("layer1 epoch 1/"));
+      run.signal(SIGINT);
+      return run.wait();
+    }
+    return run_shell(folder_.path(), "set -e -o pipefail\n" + assignments_ + line);
+  }
+
+  void check(const Expectation& expected, const std::string& output) const {
+    for (const char* text : expected.says) CHECK(has(output, text));
+    for (const char* text : expected.does_not_say) CHECK_FALSE(has(output, text));
+    for (const char* file : expected.makes) {
+      INFO(file);
+      CHECK(fs::exists(folder_ / file));
+    }
+    if (expected.accuracy > 0) CHECK(test_accuracy(output) >= expected.accuracy);
+  }
+
+  TempDir folder_;
+  std::string assignments_ = "bitloom=build/release/bin/bitloom\n";
+};
+
+}  // namespace
+
+TEST_CASE("the commands of README and EXAMPLES do what they are there to show", "[documents]") {
+  Reader reader;
+  reader.read("README.md", readme_expectations());
+  reader.read("src/cli/EXAMPLES.md", examples_expectations());
+
+  // git ignores what they make.
+  for (const auto& entry : fs::directory_iterator(reader.folder())) {
+    const std::string name = entry.path().filename().string();
+    INFO(name);
+    const bool ours = name == "build" || name == "data" || name == "runs" || name == "cache" || name.starts_with("program-");
+    CHECK((ours || fs::exists(source_folder() / name)));
+  }
+}

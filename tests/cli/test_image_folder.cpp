@@ -1,0 +1,90 @@
+// Trainings on a folder of pictures of any size, in memory or not.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/image.h"
+#include "data/synthetic.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Three classes, for training and for tests.
+void write_pictures(const fs::path& folder, std::size_t train, std::size_t test) {
+  const data::Dataset set = data::make_synthetic(4, train + test);
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const fs::path place = folder / (i < train ? "train" : "test") / ("class" + std::to_string(i % 3));
+    fs::create_directories(place);
+    data::write_png(set.image(i), set.shape, place / (std::to_string(i) + ".png"));
+  }
+}
+
+// At a size whose maps have more pixels than 16 bits can count; the first map is pooled at once.
+const char* const large_net = R"({"name": "large", "mirror": false, "encoder": {"kind": "thermometer", "levels": 4},
+  "layers": [{"name": "layer1", "inputs": ["input"], "width": 16}],
+  "stages": [{"train": ["layer1"], "epochs": 1, "head": {"grid": 4, "hidden": 16}}]})";
+
+Args training(const std::string& out, const Args& more) {
+  return with({"train", "binary", "--net", "large.json", "--data", "pictures", "--out", out, "--batch", "8", "--validation",
+               "6", "--image-size", "184"},
+              more);
+}
+
+}  // namespace
+
+// --image-size was at most 181.
+TEST_CASE("pictures of 184 pixels train a net, to the same bits in memory and from a file", "[train]") {
+  const TempDir folder;
+  write_pictures(folder / "pictures", 30, 12);
+  write_file(folder / "large.json", large_net);
+  const Outcome memory = run_program(folder.path(), training("memory", {"--cache", "none"}));
+  INFO(memory.out << memory.err);
+  REQUIRE(memory.code == 0);
+  const Outcome stored = run_program(folder.path(), training("stored", {"--cache", "cache", "--image-memory", "100KiB"}));
+  INFO(stored.out << stored.err);
+  REQUIRE(stored.code == 0);
+  CHECK(same_tensors(folder / "memory/model.safetensors", folder / "stored/model.safetensors"));
+  // One file for training, one for tests.
+  std::vector<std::uintmax_t> sizes;
+  for (const auto& entry : fs::directory_iterator(folder / "cache/images")) sizes.push_back(entry.file_size());
+  std::sort(sizes.begin(), sizes.end());
+  constexpr std::uintmax_t record = 8 + 3 * 184 * 184;
+  CHECK(sizes == std::vector<std::uintmax_t>{64 + 12 * record, 64 + 30 * record});
+  CHECK(has(read_file(folder / "stored/options.ini"), "image-memory = 100KiB\n"));
+
+  const Outcome eval = run_program(folder.path(), {"eval", "stored"});
+  CHECK(eval.code == 0);
+  CHECK(has(eval.out, "of 12 images"));
+  const Outcome info = run_program(folder.path(), {"data", "info", "pictures", "--image-size", "184"});
+  CHECK(info.code == 0);
+  CHECK(has(info.out, "folder: 184 x 184 pixels, 3 colours, 3 classes"));
+  const Outcome too_large = run_program(folder.path(), {"data", "info", "pictures", "--image-size", "513"});
+  CHECK(too_large.code == 2);
+}
+
+// They are more than can be sent as one message, and than the other host's memory may hold.
+TEST_CASE("a host that cannot read images which exceed the memory limit is named", "[train]") {
+  const TempDir folder;
+  write_pictures(folder / "pictures", 30, 12);
+  write_file(folder / "large.json", large_net);
+  const auto options = [&](const std::string& data) {
+    Args args = training("run", {"--cache", "cache", "--image-memory", "100KiB"});
+    *(std::find(args.begin(), args.end(), "--data") + 1) = data;
+    return args;
+  };
+  const Args args = with(options("pictures"), {":", "-n", "1", BITLOOM_PROGRAM});
+  const Outcome outcome = run_ranks(folder.path(), 1, with(args, options("nowhere")));
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 3);
+  CHECK(has(outcome.err, "rank 1 on host "));
+  CHECK(has(outcome.err, "/pictures, and images that exceed --image-memory, 100.0 KiB, are not sent to other hosts"));
+}

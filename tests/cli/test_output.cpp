@@ -1,0 +1,206 @@
+// What the program prints, and where it cannot.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "models/gpt/model_file.h"
+#include "tests/cli/program.h"
+#include "tests/data/text/texts.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// gpt.safetensors: a GPT on bytes.
+void write_gpt(const std::filesystem::path& file) {
+  const auto tokenizer = data::load_tokenizer("bytes");
+  models::GptConfig config = small_gpt();
+  config.vocabulary = tokenizer->size();
+  SharpGpt gpt(config);
+  models::save_gpt(gpt.engine, gpt.net, *tokenizer).save(file);
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+// Most commands ended with 0 although nobody got to see what they had found.
+TEST_CASE("results that cannot be written end every command with 5", "[output]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("run")).code == 0);
+  REQUIRE(run_program(folder.path(), {"data", "sheet", "synth", "--out", "image.png", "--columns", "1"}).code == 0);
+  write_gpt(folder / "gpt.safetensors");
+  write_file(folder / "text.txt", some_text(200));
+  const std::string small =
+      "--net tiny --data synth --max-train 64 --validation 0 --batch 16 --workers 2 --stage layer1 --updates 2";
+  const std::vector<std::string> lines{
+      "--version",
+      "--help",
+      "help train binary",
+      "data --help",
+      "info",
+      "inspect tiny",
+      "inspect tiny --json",
+      "inspect run",
+      "inspect run --json",
+      "inspect gpt.safetensors",
+      "inspect gpt.safetensors --json",
+      "eval run",
+      "eval run --json",
+      "eval gpt.safetensors --data text.txt",
+      "eval gpt.safetensors --data text.txt --json",
+      "predict run image.png",
+      "predict run image.png --json",
+      "sample gpt.safetensors --tokens 3",
+      "sample gpt.safetensors --tokens 3 --count 2",
+      "verify run",
+      "verify run --json",
+      "report run",
+      "export gpt.safetensors --out hf",
+      "import gpt hf --tokenizer bytes --out back.safetensors",
+      "plan " + small,
+      "plan gpt --net tiny",
+      "simulate " + small,
+      "fewbit",
+      "fewbit --json",
+      "data synth --out set --train 50 --test 20",
+      "data info synth",
+      "data sheet synth --out sheet.png",
+      "data text --input text.txt --tokenizer bytes --out tokens",
+      "data clean --input text.txt --min-tokens 1 --out clean.jsonl",
+      "tokenizer train --input text.txt --vocabulary 290 --out bpe",
+      "tokenizer info bytes",
+      "train binary --net tiny --data synth --max-train 64 --max-test 10 --epochs 1 --batch 32 "
+      "--validation 0 --cache none --set layer1.width=32 --set layer2.width=32 --out full",
+      "train gpt --data text.txt --layers 1 --width 16 --heads 1 --context 16 --batch 2 --steps 2 "
+      "--out full-gpt"};
+  std::set<std::string> covered;
+  for (const std::string& line : lines) {
+    INFO(line);
+    const std::vector<std::string> args = words_of(line);
+    const Outcome outcome = run_program_into(folder.path(), "/dev/full", args);
+    INFO(outcome.err);
+    CHECK(outcome.code == 5);
+    CHECK(has(outcome.err, "bitloom: the standard output cannot be written: No space left on device\n"));
+    covered.insert(args.front());
+    if (args.size() > 1) covered.insert(args[0] + " " + args[1]);
+  }
+  // Training itself is done: what it makes is in its folder.
+  CHECK(std::filesystem::exists(folder / "full/model.safetensors"));
+  CHECK(std::filesystem::exists(folder / "full-gpt/model.safetensors"));
+  // A command that is new belongs into the table. `launch` runs `train`.
+  std::istringstream help(run_program(folder.path(), {"--help"}).out);
+  std::size_t commands = 0;
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (listed && !line.starts_with("  ")) break;
+    if (listed && line[2] != ' ') {
+      const std::string name = line.substr(2, line.find("  ", 2) - 2);
+      INFO(name);
+      CHECK((name == "launch" || covered.contains(name)));
+      ++commands;
+    }
+    listed |= line == "Commands:";
+  }
+  CHECK(commands == 23);
+}
+
+TEST_CASE("what files hold cannot steer the terminal", "[output]") {
+  const TempDir folder;
+  const Outcome missing = run_program(folder.path(), {"inspect",
+                                                      "./\x1b]0;title\x07\x9b"
+                                                      "2J"});
+  CHECK(missing.code == 3);
+  CHECK(has(missing.err, "./\\x1b]0;title\\x07\\x9b2J: there is no such"));
+  REQUIRE(run_program(folder.path(), {"data", "synth", "--out", "set", "--train", "50", "--test", "20"}).code == 0);
+  std::string names = read_file(folder / "set/batches.meta.txt");
+  names = "\x1b[2Jclear\n\u009b31mred\x7f\n" + names.substr(names.find('\n', names.find('\n') + 1) + 1);
+  write_file(folder / "set/batches.meta.txt", names);
+  const Outcome info = run_program(folder.path(), {"data", "info", "set"});
+  CHECK(info.code == 0);
+  CHECK(has(info.out, "\\x1b[2Jclear"));
+  CHECK(has(info.out, "\\xc2\\x9b31mred\\x7f"));
+  CHECK_FALSE(has(info.out, "\x1b"));
+  CHECK_FALSE(has(info.out, "\x7f"));
+  // JSON has escapes of its own, and was an internal error where a name was no UTF-8.
+  write_file(folder / "\x7f\u009b\xe9.safetensors", "no model");
+  const Outcome json = run_program(folder.path(), {"verify", "\x7f\u009b\xe9.safetensors", "--json"});
+  CHECK(json.code == 3);
+  CHECK_FALSE(has(json.out, "\x7f"));
+  CHECK(nlohmann::json::parse(json.out)["file"] == "\x7f\u009b\ufffd.safetensors");
+}
+
+TEST_CASE("pictures of other things in CIFAR-10's format are not announced as CIFAR-10", "[output]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), {"data", "synth", "--out", "shapes", "--train", "50", "--test", "20"}).code == 0);
+  const Outcome info = run_program(folder.path(), {"data", "info", "shapes"});
+  CHECK(has(info.out, "shapes"));
+  CHECK_FALSE(has(info.out, "cifar10"));
+}
+
+// Help was 110 columns wide whatever the screen was: lines ended in the middle of words.
+TEST_CASE("help fits the screen, and no word is cut", "[output]") {
+  const TempDir folder;
+  for (const Args& args : {Args{"train", "binary", "--help-all"}, Args{"eval", "--help"}, Args{"--help"}}) {
+    const Outcome wide = run_program(folder.path(), args);
+    const Outcome narrow = run_on_screen(folder.path(), 80, args);
+    INFO(narrow.out << narrow.err);
+    REQUIRE(narrow.code == 0);
+    CHECK(words_of(narrow.out) == words_of(wide.out));
+    std::istringstream lines(narrow.out);
+    for (std::string line; std::getline(lines, line);) {
+      INFO(line);
+      CHECK(line.size() <= 80);
+    }
+  }
+}
+
+TEST_CASE("of an option that is given twice the last value counts", "[output]") {
+  const TempDir folder;
+  const Outcome train =
+      run_program(folder.path(), with(quick_training("run"), {"--seed", "1", "--batch", "50", "--seed", "7"}));
+  INFO(train.err);
+  REQUIRE(train.code == 0);
+  const std::string options = read_file(folder / "run/options.ini");
+  CHECK(has(options, "\nseed = 7\n"));
+  CHECK(has(options, "\nbatch = 50\n"));
+  CHECK(has(options, "\nset = layer1.width=64\nset = layer2.width=64\n"));  // those that may be repeated are all kept
+}
+
+// An options.ini has every option, and serves as --config of similar runs: a nearer --exchange dense would refuse them all.
+TEST_CASE("what an option needs may be taken away again nearer to the command line", "[output]") {
+  const TempDir folder;
+  write_file(folder / "sparse.ini", "exchange = sparse\nworkers = 2\nstaleness = 1\nbytes-per-update = 1KiB\n");
+  const Args args = with(quick_training("run"), {"--config", "sparse.ini"});
+  CHECK(run_program(folder.path(), with(args, {"--exchange", "dense"})).code == 0);
+  write_file(folder / "dense.ini", "workers = 2\nstaleness = 1\n");
+  const Outcome none = run_program(folder.path(), with(quick_training("none"), {"--config", "dense.ini"}));
+  CHECK(none.code == 2);
+  CHECK(has(none.err, "dense.ini:2: staleness: 1 has no effect; it needs --exchange sparse"));
+}
+
+TEST_CASE("a minibatch larger than the training set is said", "[output]") {
+  const TempDir folder;
+  Args args = quick_training("run");
+  const auto batch = std::find(args.begin(), args.end(), "--batch");
+  args.erase(batch, batch + 2);
+  *(std::find(args.begin(), args.end(), "--max-train") + 1) = "100";
+  const Outcome train = run_program(folder.path(), args);
+  CHECK(train.code == 0);
+  CHECK(has(train.out, "minibatches of 60 images: there are no 128 (--batch) to train on\n"));
+}

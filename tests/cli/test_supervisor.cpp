@@ -1,0 +1,215 @@
+// bitloom launch, with a script in place of mpirun that plays the run: what it does at which start, the test says.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// Begins every script: the hosts of this start in $hosts and, line by line, in `started`; what a run does; an end when asked.
+constexpr const char* prologue = R"(#!/bin/sh
+hosts=none
+while [ $# -gt 0 ]; do
+  case $1 in --host) hosts=,$2,;; esac
+  shift
+done
+echo "$hosts" >> started
+mkdir -p run
+: > run/options.ini
+write() { echo "$1" > run/next && mv run/next run/progress.json; }
+# Steps go on where the last start left them.
+step() {
+  steps=$(($(cat steps 2>/dev/null || echo 0) + 1))
+  echo $steps > steps
+  write "{\"stage\":0,\"step\":$steps,\"start\":\"$BITLOOM_SUPERVISED\",\"beat\":$steps}"
+  sleep 0.05
+}
+until_asked() { while :; do step; done; }
+finish() { step; step; : > run/model.safetensors; exit 0; }
+trap 'exit 4' USR1
+)";
+
+class Play {
+ public:
+  explicit Play(const std::string& script) {
+    executable("mpirun", prologue + script);
+    // A host is there if the test says so.
+    executable("agent", "#!/bin/sh\ntest -e up-$1 && exit 0\necho no route to $1 >&2\nexit 255\n");
+  }
+
+  Outcome launch(const std::string& hosts, const Args& more = {}, const char* kind = "binary",
+                 const std::string& agent = "./agent") {
+    Args args = {"launch", "--mpirun", "./mpirun", "--probe-seconds", "0.5"};
+    if (!hosts.empty()) {
+      write_file(folder_ / "hosts", hosts);
+      args = with(args, {"--hostfile", "hosts", "--agent", agent});
+    }
+    return run_program(folder_.path(), with(with(args, more), {"--", "train", kind, "--data", "synth", "--out", "run"}));
+  }
+
+  void up(const std::string& host) const { write_file(folder_ / ("up-" + host), ""); }
+  // The hosts of each start.
+  std::vector<std::string> started() const {
+    std::vector<std::string> lines;
+    std::string line;
+    for (const char c : std::filesystem::exists(folder_ / "started") ? read_file(folder_ / "started") : "") {
+      if (c == '\n') {
+        lines.push_back(std::exchange(line, ""));
+      } else {
+        line += c;
+      }
+    }
+    return lines;
+  }
+  std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  void executable(const std::string& name, const std::string& text) const {
+    write_file(folder_ / name, text);
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+  }
+
+  TempDir folder_;
+};
+
+}  // namespace
+
+// It was excluded for good, whatever had been wrong.
+TEST_CASE("a host with which a start came to nothing joins again later", "[launch]") {
+  Play play(R"(
+case $hosts in
+  *,n2:1,*)
+    test -e failed && finish
+    : > failed
+    exit 9;;
+esac
+: > up-n2
+until_asked
+)");
+  play.up("n1");
+  const Outcome outcome = play.launch("n1\nn2\n");
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "launch: n2 is there: the run goes on with it"));
+  CHECK(has(outcome.out, "launch: goes on without n2, with which it came to nothing, for 2.0 s"));
+  const std::vector<std::string> started = play.started();
+  REQUIRE(started.size() >= 4);
+  CHECK_FALSE(has(started.front(), "n2"));
+  CHECK(has(started.back(), "n2"));
+  const auto failed = std::find_if(started.begin(), started.end(), [](const auto& hosts) { return has(hosts, "n2"); });
+  CHECK_FALSE(has(*(failed + 1), "n2"));
+}
+
+TEST_CASE("a host that came when rank 0 had trouble with its own disk is not suspected", "[launch]") {
+  Play play(R"(
+case $hosts in
+  *,n2:1,*)
+    test -e failed && finish
+    : > failed
+    echo "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD"
+    echo "with errorcode 5."
+    exit 5;;
+esac
+: > up-n2
+until_asked
+)");
+  play.up("n1");
+  const Outcome outcome = play.launch("n1\nn2\n");
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "launch: rank 0: exit code 5"));
+  CHECK_FALSE(has(outcome.out, "goes on without"));
+}
+
+// The names were made of process id and number: in a container both come again.
+TEST_CASE("the progress of an earlier start is not taken for that of one whose process id is the same", "[launch]") {
+  Play play(R"(
+write "{\"stage\":0,\"step\":7,\"start\":\"$PPID-0\",\"beat\":7}"
+sleep 6
+finish
+)");
+  const Outcome outcome = play.launch("", {"--deadline", "4"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(play.started().size() == 1);
+}
+
+// It trained on this machine alone, and never said that there was no such host.
+TEST_CASE("hosts that cannot be reached are named, and a run does not begin without any unless told to", "[launch]") {
+  Play play("finish\n");
+  const Outcome none = play.launch("nowhere\n", {"--patience", "0"});
+  INFO(none.out << none.err);
+  CHECK(none.code == 8);
+  CHECK(has(none.out, "launch: cannot be reached: nowhere (no route to nowhere)"));
+  CHECK(has(none.err, "none of the 1 hosts can be used; --min-workers 1 begins on this machine alone after 0 s"));
+  CHECK(play.started().empty());
+
+  play.up("n1");
+  const Outcome some = play.launch("n[1-3]\n");
+  CHECK(some.code == 0);
+  CHECK(has(some.out, "launch: cannot be reached: n2 (no route to n2), n3 (no route to n3)"));
+  CHECK(play.started().back() == ",localhost:1,n1:1,");
+
+  Play alone("finish\n");
+  const Outcome told = alone.launch("nowhere\n", {"--min-workers", "1"});
+  CHECK(told.code == 0);
+  CHECK(has(told.out, "launch: cannot be reached: nowhere (no route to nowhere)"));
+  CHECK(has(told.out, "launch: this machine works alone until one of the 1 hosts is there"));
+  CHECK(alone.started() == std::vector<std::string>{",localhost:1,"});
+
+  // An agent that is not there is a mistake in the command.
+  Play no_agent("finish\n");
+  const Outcome agent = no_agent.launch("n1\n", {}, "binary", "./no-such-agent");
+  CHECK(agent.code == 5);
+  CHECK(has(agent.err, "./no-such-agent: cannot be started: No such file or directory"));
+  CHECK(no_agent.started().empty());
+}
+
+// They ended the supervisor as a bug in Bitloom would.
+TEST_CASE("values of a wrong type in a run's files do not end the supervisor", "[launch]") {
+  Play play(R"(
+for mark in '{"stage":"x","step":-1,"start":7,"beat":[]}' '[1]' '"x"' '{' \
+    "{\"start\":\"$BITLOOM_SUPERVISED\",\"stage\":null,\"step\":1.5}" \
+    "{\"start\":\"$BITLOOM_SUPERVISED\",\"stage\":{},\"step\":1e300}"; do
+  write "$mark"
+  sleep 0.1
+done
+finish
+)");
+  const Outcome outcome = play.launch("");
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(play.started().size() == 1);
+
+  for (const char* metrics : {"{\"event\":3}\n", "{\"event\":\"result\",\"steps\":\"many\"}\n", "no JSON\n", "[]\n", ""}) {
+    INFO(metrics);
+    Play gpt("echo '{\"event\":\"result\",\"steps\":12}' > run/metrics.jsonl\n");
+    std::filesystem::create_directory(gpt / "run");
+    write_file(gpt / "run/metrics.jsonl", metrics);
+    const Outcome ended = gpt.launch("", {}, "gpt");
+    INFO(ended.out << ended.err);
+    CHECK(ended.code == 0);
+    CHECK(gpt.started().size() == 1);
+  }
+}
+
+TEST_CASE("signs of life are what the program writes, too", "[launch]") {
+  // Longer than the deadline without a step.
+  Play play(R"(
+step
+for i in 1 2 3 4 5 6 7 8; do echo "images: $i of 8 sent"; sleep 0.5; done
+finish
+)");
+  const Outcome outcome = play.launch("", {"--deadline", "2"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+}

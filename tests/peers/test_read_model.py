@@ -1,0 +1,65 @@
+"""scripts/read_model.py, written from layerwise/FORMAT.md alone, is as right as `bitloom eval`, image by image."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, train
+from read_model import Model
+
+SETTINGS = {
+    "hidden": [],
+    "class_conv": ["head.kind=class_conv", "layer2.pool=majority", "net.mirror=false"],
+    "ternary": ["layer1.weights=ternary", "layer2.weights=ternary", "layer1.width=80", "head.kind=linear", "head.grid=3",
+                "encoder.kind=thermometer", "layer2.pool=and"],
+    "shifted": ["net.shift=2", "layer2.pool=space_to_depth", "layer2.stride=2", "layer2.kernel=5", "encoder.contrast=0"],
+}
+
+
+def confusion(model, records):
+    """(classes, classes): rows true, columns predicted."""
+    height, width, colours = model.image_shape
+    table = np.zeros((len(model.classes),) * 2, int)
+    for part in np.array_split(records, -(-len(records) // 64)):
+        np.add.at(table, (part[:, 0], model.scores(part[:, 1:].reshape(-1, colours, height, width)).argmax(axis=1)), 1)
+    return table
+
+
+def compare(bitloom, path, data, count):
+    done = bitloom("eval", path, "--data", data, "--max-test", count, "--json")
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout)
+    records = np.fromfile(pathlib.Path(bitloom.folder, data) / "test_batch.bin", np.uint8).reshape(-1, 3073)[:count]
+    ours = confusion(Model(path), records)
+    assert ours.sum() == count and (ours.sum(axis=0) > 0).sum() > 2, "the classes say nothing"
+    assert ours.tolist() == np.reshape(theirs["confusion"], ours.shape).tolist()
+    assert np.trace(ours) / count == pytest.approx(theirs["accuracy"], abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def shapes(bitloom):
+    assert bitloom("data", "synth", "--out", "shapes", "--train", 100, "--test", 150).returncode == 0
+    return "shapes"
+
+
+@pytest.mark.parametrize("which", SETTINGS)
+def test_generated_images(bitloom, shapes, which):
+    options = [part for setting in SETTINGS[which] for part in ("--set", setting)]
+    compare(bitloom, train(bitloom, "read-" + which, *options), shapes, 150)
+
+
+def test_images_of_cifar10(bitloom):
+    if "BITLOOM_DATA" not in os.environ:
+        pytest.skip("BITLOOM_DATA is not set")
+    data = pathlib.Path(os.environ["BITLOOM_DATA"]) / "cifar-10-batches-bin"
+    compare(bitloom, train(bitloom, "read-cifar", data=data), data, 300)
+
+
+def test_the_script_prints_the_accuracy(bitloom, shapes, model_file):
+    done = subprocess.run([sys.executable, ROOT / "scripts/read_model.py", model_file, bitloom.folder / shapes / "test_batch.bin"],
+                          capture_output=True, text=True, check=True)
+    theirs = json.loads(bitloom("eval", model_file, "--data", shapes, "--max-test", 150, "--json").stdout)
+    assert f"accuracy {100 * theirs['accuracy']:.2f}% " in done.stdout and "of 150 images" in done.stdout
