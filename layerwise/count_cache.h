@@ -1,6 +1,6 @@
 // The counts of a layer's convolution over a minibatch, kept while the minibatch stays (--repeat): then only the channels whose
-// weights the last update flipped are convolved again, as the essay (seed 004) proposes. Thresholds and windows move at every
-// step, so all counts are compared anew. The results are those of the whole convolution, bit for bit.
+// weights the last update flipped are convolved again, as the essay "Distributed training" proposes. Thresholds and windows
+// move at every step, so all counts are compared anew. The results are those of the whole convolution, bit for bit.
 //
 // Letters: O channels, padded to 64; H, W output rows and columns; d a count, 0 .. bits of a patch.
 #pragma once

@@ -1,6 +1,6 @@
-// The exact learning signal of the essay (seed 004, "Implementation"): what every single-weight flip of a layer would do to
-// the loss of the head on top of it. No derivative and no smoothing: the result equals flipping the weight, running the layer
-// and the head again, and subtracting the losses, for every weight, to the last bit. Thresholds stay as they are.
+// The exact learning signal of the essay "Distributed training" ("Implementation"): what every single-weight flip of a layer
+// would do to the loss of the head on top of it. No derivative and no smoothing: the result equals flipping the weight, running
+// the layer and the head again, and subtracting the losses, for every weight, to the last bit. Thresholds stay as they are.
 //
 // Flipping weight k of channel o moves d = popcount(x xor w) of every pixel by one: up where x_k == w_k, down elsewhere. The
 // output bit y = [d <= T] turns off where d == T goes up, and on where d == T + 1 goes down. So only the edge pixels,

@@ -37,7 +37,7 @@ struct LayerSpec {
 };
 
 // The classifier that gives a layer its learning signal.
-//   class_conv  a binary kernel per class, popcounts summed over the image (seed 004)
+//   class_conv  a binary kernel per class, popcounts summed over the image (the essay "Distributed training")
 //   linear      bits counted per grid cell, linear
 //   hidden      linear, plus a hidden ReLU layer shared by all cells
 // Further binary layers between the trained one and the classifier (k = 2, 3 of Belilovsky et al. 2018) are layers that a stage

@@ -102,7 +102,7 @@ void bop(const RuleOptions& options, double rate, std::uint64_t key, const RuleR
 }
 
 // Flip with a probability proportional to the gradient against the weight ("if we can't flip a bit by 0.01, we can flip it
-// 1% of the time", seed 004). Needs no state.
+// 1% of the time", the essay "Distributed training"). Needs no state.
 void stochastic(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
   const auto scale = static_cast<float>(options.flip_rate * rate);
   pack(row, row.sign, [&](std::size_t k) {

@@ -1,6 +1,6 @@
 // The exchange of an update between logical workers: what each of them computed goes, filtered, up a tree of ranks that merge
-// it, and the root's answer comes down to all (seed 004, "thresholded gradients"; error feedback: Stich et al. 2018;
-// compression in both directions: Tang et al. 2019, DoubleSqueeze).
+// it, and the root's answer comes down to all (the essay "Distributed training", "thresholded gradients"; error feedback: Stich
+// et al. 2018; compression in both directions: Tang et al. 2019, DoubleSqueeze).
 //
 // An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
 // whose sums since they were last sent are sent as they are, but only in some updates, and a few totals. Everything is an

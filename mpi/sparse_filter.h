@@ -1,6 +1,6 @@
 // What a worker sends of a vector of integers, and what it keeps for later. In all of this, what is sent plus what is kept
-// equals what was there, exactly (error feedback: Stich et al. 2018; seed 004: "thresholded gradients"); a worker that does not
-// want feedback clears what was kept.
+// equals what was there, exactly (error feedback: Stich et al. 2018; the essay "Distributed training": "thresholded
+// gradients"); a worker that does not want feedback clears what was kept.
 #pragma once
 
 #include <cstddef>

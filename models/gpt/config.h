@@ -1,5 +1,5 @@
-// What a GPT-style transformer is made of (Radford et al. 2019; seed 002, section 3 and table 1), its named sizes, and its
-// description as JSON.
+// What a GPT-style transformer is made of (Radford et al. 2019; Shoeybi et al. 2019, section 3 and table 1), its named sizes,
+// and its description as JSON.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,12 @@ struct GptConfig {
   std::size_t width = 128;         // a multiple of the heads
   std::size_t context = 256;       // tokens that it sees at once
   std::size_t vocabulary = 50257;  // tokens
-  // The tables of tokens have a multiple of so many rows (seed 002, section 3.2: 128 times the ranks that divide them).
+  // The tables of tokens have a multiple of so many rows (Shoeybi et al. 2019, section 3.2: 128 times the ranks that divide
+  // them).
   std::size_t vocabulary_multiple = 128;
   double dropout = 0.1;  // of embeddings, of attention's softmax, and before every residual sum
   std::string activation = "gelu_tanh";
-  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass (seed 003); 0: all
+  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass (Novikov et al. 2022); 0: all
   bool recompute = false;        // keep of every block its input alone, and compute the rest again
 
   std::size_t padded_vocabulary() const {
@@ -41,7 +42,7 @@ struct NamedGpt {
   double rate;  // a peak of the learning rate that suits the size
 };
 
-// tiny, small, gpt2-124m ... gpt2-1.5b, and 1.2b ... 8.3b of seed 002.
+// tiny, small, gpt2-124m ... gpt2-1.5b, and 1.2b ... 8.3b of Shoeybi et al. 2019.
 std::span<const NamedGpt> named_gpts();
 // Throws Error(usage) that names `option` and the closest name.
 const NamedGpt& find_gpt(std::string_view name, std::string_view option = "--net");

@@ -1,4 +1,5 @@
-// How good a language model is: perplexity by overlapping windows and cloze accuracy (seed 002, "WikiText103" and "LAMBADA").
+// How good a language model is: perplexity by overlapping windows and cloze accuracy (Shoeybi et al. 2019, "WikiText103" and
+// "LAMBADA").
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct Perplexity {
   std::uint64_t windows = 0;  // that took
   bool is_complete = true;    // false: the progress callback stopped it
 
-  // exp(loss / count): perplexity by token, or, with the number T_o of tokens of the original tokenization, seed 002's.
+  // exp(loss / count): perplexity by token, or, with the number T_o of tokens of the original tokenization, Shoeybi et al.
+  // 2019's.
   double by(std::uint64_t count) const;
   double per_token() const { return by(tokens); }
   // bytes: of the text that the tokens stand for.

@@ -15,7 +15,8 @@ namespace bitloom::models {
 // ids (B,T) i32 -> hidden states (B,T,C) behind the last layer norm. Logits are a step of their own, since nobody needs them of
 // all tokens at once.
 //
-// Initial weights are normal with deviation 0.02, those before residual sums divided by sqrt(2 layers) (seed 002, section 3.3).
+// Initial weights are normal with deviation 0.02, those before residual sums divided by sqrt(2 layers) (Shoeybi et al. 2019,
+// section 3.3).
 class Gpt final : public nn::Layer {
  public:
   // For sequences of `tokens` tokens, at most the context; 0: of the context's. Throws Error(usage) as check() does.

@@ -21,8 +21,9 @@ struct GptMemory {
 GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const train::TrainOptions& options);
 
 // The share of what a forward pass keeps that `bits` bits for every activation's input save, as Novikov et al. 2022 count it
-// (seed 003, table 2): for a PyTorch of that time, in f32, in blocks alone, with attention's T x T matrices. Its GELU by tanh
-// keeps four tensors, all other activations one; see memory.cpp. GPT-2: 42, 41, 39, 38%; RoBERTa-base: 16, 15, 15, 14%.
+// (Novikov et al. 2022, table 2): for a PyTorch of that time, in f32, in blocks alone, with attention's T x T matrices. Its
+// GELU by tanh keeps four tensors, all other activations one; see memory.cpp. GPT-2: 42, 41, 39, 38%; RoBERTa-base: 16, 15, 15,
+// 14%.
 double paper_saving(const GptConfig& config, unsigned bits);
 
 // Tokens of a micro-batch beyond which a device is hardly faster: a CPU as measured; a large GPU as its many multiprocessors

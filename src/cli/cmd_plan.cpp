@@ -140,7 +140,7 @@ std::size_t total(const std::map<std::string, std::size_t>& weights) {
   return sum;
 }
 
-// All stages, beside training end to end as seed 004 has it ("Sparse gradients").
+// All stages, beside training end to end as the essay "Distributed training" has it ("Sparse gradients").
 struct Whole {
   std::size_t weights = 0;  // each once, however often it learns
   double up = 0, down = 0;  // the longest messages of any stage

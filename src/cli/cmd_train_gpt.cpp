@@ -290,7 +290,7 @@ train::RunOptions Training::run_options() {
   run.hold = settings_.hold;
   run.stop = [] { return stop_requested(); };
   const nn::Shape ids = {micro_batch_, config_.context};
-  // A multiplication and an addition each; the backward pass has two products for each of the forward's (seed 002,
+  // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
   run.peak_operations = nn::measure_matmul(engine_, settings_.dtype(), measured_seconds) * session_.comm.size();

@@ -1,6 +1,7 @@
 // The bit convention of all of Bitloom. Nothing else may assume one.
 //
-//   sign    an unset bit is +1, a set bit is -1 (seed 004: "store a +1 as an unset bit and a -1 as a set bit"):
+//   sign    an unset bit is +1, a set bit is -1 (the essay "Distributed training": "store a +1 as an unset bit and a -1 as a
+//   set bit"):
 //           value(a) = 1 - 2a for a bit a.
 //   order   channel c of a pixel is bit c % 64 of word c / 64, least significant bit first.
 //   tail    the bits of the last word at and beyond the channel count are 0, in maps and in weights alike,

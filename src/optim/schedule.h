@@ -16,7 +16,7 @@ double cos_pi(double x);
 // 1 at progress 0, falling along half a cosine to `floor` at progress 1 and beyond (Loshchilov, Hutter 2017).
 double cosine_decay(double progress, double floor);
 
-// From `from` at step 0 along half a cosine to `to` at step `steps`, where it stays (seed 000, appendix A.2).
+// From `from` at step 0 along half a cosine to `to` at step `steps`, where it stays (Ramesh et al. 2021, appendix A.2).
 double cosine_between(double from, double to, std::uint64_t step, std::uint64_t steps);
 
 // The learning rate of an optimiser step, counted from 0.
@@ -24,11 +24,11 @@ struct RateSchedule {
   double peak = 1e-3;
   // It rises linearly to the peak, which step `warmup` has (Goyal et al. 2017); step 0 already learns.
   std::uint64_t warmup = 0;
-  // After the warm-up along half a cosine to `floor` at step warmup + decay, where it stays (seed 002, section 4.1); 0: it
-  // stays at the peak.
+  // After the warm-up along half a cosine to `floor` at step warmup + decay, where it stays (Shoeybi et al. 2019, section 4.1);
+  // 0: it stays at the peak.
   std::uint64_t decay = 0;
   double floor = 0;
-  // Halved at each of these steps, which ascend (seed 000, appendix B.2).
+  // Halved at each of these steps, which ascend (Ramesh et al. 2021, appendix B.2).
   std::vector<std::uint64_t> halvings;
 
   double at(std::uint64_t step) const;

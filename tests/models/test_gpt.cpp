@@ -83,7 +83,7 @@ TEST_CASE("the named sizes have the parameters of their papers", "[gpt]") {
   for (const NamedGpt& named : named_gpts()) CHECK_NOTHROW(check(config_of(named)));
 }
 
-TEST_CASE("a net has as many parameters as its description says, with the deviations of seed 002", "[gpt]") {
+TEST_CASE("a net has as many parameters as its description says, with the deviations of Shoeybi et al. 2019", "[gpt]") {
   GptConfig config = config_of(find_gpt("tiny"));
   config.vocabulary = 257;
   Gpt net(config);

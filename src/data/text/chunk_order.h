@@ -18,9 +18,9 @@ struct TokenDropout {
   const Tokenizer* tokenizer = nullptr;  // of the token file; needed for a rate above 0, and outlives the order
 };
 
-// The endless sequence of training examples of seed 002, section 4.2: documents are divided into shards of equal size, in an
-// order that is drawn for every epoch, within a shard they are shuffled and flattened, the shard is cut into chunks of
-// `context` tokens, and its chunks are shuffled once more. A shard is a circle that is cut first at a place drawn for the
+// The endless sequence of training examples of Shoeybi et al. 2019, section 4.2: documents are divided into shards of equal
+// size, in an order that is drawn for every epoch, within a shard they are shuffled and flattened, the shard is cut into chunks
+// of `context` tokens, and its chunks are shuffled once more. A shard is a circle that is cut first at a place drawn for the
 // epoch, so that every token is the last of a context now and then also where there is one document alone.
 //
 // Documents are dealt to the shards once, by the seed, so that a file sorted by source does not make shards of one source each;

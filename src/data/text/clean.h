@@ -1,4 +1,4 @@
-// Which documents are worth training on: long enough, and no near copies of others (seed 002, section 4.1).
+// Which documents are worth training on: long enough, and no near copies of others (Shoeybi et al. 2019, section 4.1).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// How much of a test set stands in the training text: the share of its 8-grams that do (seed 002, section 4.1; Radford et al.
-// 2019, section 4).
+// How much of a test set stands in the training text: the share of its 8-grams that do (Shoeybi et al. 2019, section 4.1;
+// Radford et al. 2019, section 4).
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace bitloom::nn {
 namespace {
 
-// The paper's table: its interval, every x equally likely (seed 003, section 3.4). Found once; that takes a moment.
+// The paper's table: its interval, every x equally likely (Novikov et al. 2022, section 3.4). Found once; that takes a moment.
 const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, unsigned>, FewBitTable> tables;

@@ -59,7 +59,7 @@ class LayerNorm final : public Layer {
   Parameter gain_, bias_;
 };
 
-// f(x) of every element; keeps x, or few bits of it (seed 003).
+// f(x) of every element; keeps x, or few bits of it (Novikov et al. 2022).
 class Activate final : public Layer {
  public:
   // bits 0: the whole of x.

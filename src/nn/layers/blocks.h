@@ -11,7 +11,8 @@
 namespace bitloom::nn {
 
 // Called with the gradient where it enters a residual branch from above and where it leaves it below: a scale of the block's
-// own goes on and off here (seed 000, section 2.4), and other number formats begin and end. Each returns what goes on.
+// own goes on and off here (Ramesh et al. 2021, section 2.4), and other number formats begin and end. Each returns what goes
+// on.
 struct BranchHooks {
   std::function<Tensor(Pass&, Tensor)> enter, leave;
 };
@@ -41,7 +42,8 @@ class Residual final : public Layer {
   BranchHooks hooks_;
 };
 
-// Keeps its input alone, and computes the layer again before its backward pass (Chen et al. 2016; seed 001, section 2.3).
+// Keeps its input alone, and computes the layer again before its backward pass (Chen et al. 2016; Huang et al. 2019,
+// section 2.3).
 class Recomputed final : public Layer {
  public:
   explicit Recomputed(LayerPointer layer) : layer_(std::move(layer)) {}

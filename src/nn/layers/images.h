@@ -34,7 +34,7 @@ class Convolution final : public Layer {
 };
 
 // Statistics of each micro-batch normalise it; the moving averages, which evaluation uses, follow the mean of a step's
-// statistics once per step (seed 001, section 2.2).
+// statistics once per step (Huang et al. 2019, section 2.2).
 class BatchNorm final : public Layer {
  public:
   BatchNorm(const std::string& name, std::size_t channels, double momentum = 0.1, double epsilon = 1e-5);
