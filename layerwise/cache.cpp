@@ -157,9 +157,9 @@ struct Cache::Listing {
   std::vector<Entry> temporaries;
 };
 
-Cache::Cache(std::filesystem::path folder, std::uint64_t limit_bytes, OnDamage on_damage,
+Cache::Cache(std::filesystem::path folder, std::uint64_t limit_bytes, OnUnusable on_unusable,
              std::chrono::milliseconds lock_timeout)
-    : folder_(std::move(folder)), limit_(limit_bytes), on_damage_(std::move(on_damage)), lock_timeout_(lock_timeout) {
+    : folder_(std::move(folder)), limit_(limit_bytes), on_unusable_(std::move(on_unusable)), lock_timeout_(lock_timeout) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) fail(ErrorKind::io, "cannot create the cache folder '{}': {}", folder_.string(), error.message());
@@ -184,7 +184,8 @@ std::optional<CachedBlob> Cache::get_mapped(const std::string& key) {
     Header header;
     std::memcpy(&header, file.bytes().data(), sizeof header);
     if (header.magic == file_magic && header.version != file_version) {
-      ++counts_.misses;  // of another version of Bitloom, which may still want it
+      ++counts_.misses;
+      report_other_version(path, header.version, file_version);
       return std::nullopt;
     }
     fault = fault_of(key, header, file.bytes());
@@ -210,7 +211,14 @@ void Cache::remove_damaged(const std::filesystem::path& file, const std::string&
   // If another process has replaced the entry meanwhile, a good one is lost, which costs no more than computing it again.
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
-  if (on_damage_) on_damage_(file, reason);
+  if (on_unusable_) on_unusable_(file, "is damaged and is rebuilt: " + reason);
+}
+
+void Cache::report_other_version(const std::filesystem::path& file, std::uint32_t version, std::uint32_t expected) const {
+  if (!on_unusable_) return;
+  on_unusable_(file, fmt::format("was written by another version of the program (format {}; this one: {}); it is kept for that "
+                                 "one and not used",
+                                 version, expected));
 }
 
 bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
@@ -263,7 +271,10 @@ std::unique_ptr<RecordFile> Cache::find_records(const std::string& key, std::uin
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return nullptr;
   auto file = std::make_unique<RecordFile>(descriptor, key, records, words);
-  if (file->of_other_version()) return nullptr;
+  if (const std::optional<std::uint32_t> version = file->other_version()) {
+    report_other_version(path, *version, RecordFile::format_version);
+    return nullptr;
+  }
   if (const std::string fault = file->fault(); !fault.empty()) {
     remove_damaged(path, fault);
     return nullptr;

@@ -57,14 +57,15 @@ struct CacheStats {
 class Cache {
  public:
   // Called with the file of a damaged entry and what is wrong with it, after its removal.
-  using OnDamage = std::function<void(const std::filesystem::path& file, const std::string& reason)>;
+  // Told of an entry that cannot be used, and what became of it: "is damaged and is rebuilt: it is cut short".
+  using OnUnusable = std::function<void(const std::filesystem::path& file, const std::string& what)>;
 
   // Bytes that an entry takes besides its body.
   static constexpr std::uint64_t entry_overhead = 128;
 
   // Creates the folder if it is missing. limit_bytes bounds the files of all entries together; 0 stores nothing. lock_timeout
   // is how long put() waits for other processes. Throws Error(io) if the folder cannot be created.
-  Cache(std::filesystem::path folder, std::uint64_t limit_bytes, OnDamage on_damage = {},
+  Cache(std::filesystem::path folder, std::uint64_t limit_bytes, OnUnusable on_unusable = {},
         std::chrono::milliseconds lock_timeout = std::chrono::seconds(60));
 
   // The blob, checked against its checksum; nothing if it is missing, unreadable or damaged. Keys are 16 to 64 lower-case
@@ -105,10 +106,11 @@ class Cache {
   FileLock lock() const;
   bool make_room(std::uint64_t need, const std::filesystem::path& replaced);
   void remove_damaged(const std::filesystem::path& file, const std::string& reason);
+  void report_other_version(const std::filesystem::path& file, std::uint32_t version, std::uint32_t expected) const;
 
   std::filesystem::path folder_;
   std::uint64_t limit_;
-  OnDamage on_damage_;
+  OnUnusable on_unusable_;
   std::chrono::milliseconds lock_timeout_;
   CacheStats counts_;
 };

@@ -16,11 +16,10 @@ namespace bitloom::layerwise {
 namespace {
 
 constexpr std::array<char, 8> file_magic{'B', 'L', 'R', 'E', 'C', 'S', ' ', '\n'};
-constexpr std::uint32_t file_version = 1;
 
 struct Header {
   std::array<char, 8> magic = file_magic;
-  std::uint32_t version = file_version;
+  std::uint32_t version = RecordFile::format_version;
   std::uint32_t header_bytes = 64;
   std::uint64_t records = 0;
   std::uint64_t words = 0;
@@ -83,10 +82,11 @@ int RecordFile::write_header() const {
   return write_at(descriptor_, 0, std::as_bytes(std::span(&header, 1)));
 }
 
-bool RecordFile::of_other_version() const {
+std::optional<std::uint32_t> RecordFile::other_version() const {
   Header header;
-  return read_at(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) && header.magic == file_magic &&
-         header.version != file_version;
+  if (!read_at(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) || header.magic != file_magic)
+    return std::nullopt;
+  return header.version == format_version ? std::nullopt : std::optional(header.version);
 }
 
 std::string RecordFile::fault() const {

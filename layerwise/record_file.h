@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -35,6 +36,8 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   ~RecordFile();
 
+  static constexpr std::uint32_t format_version = 1;
+
   static std::uint64_t file_bytes(std::uint64_t records, std::uint64_t words) {
     return header_bytes + records * (1 + words) * sizeof(std::uint64_t);
   }
@@ -43,8 +46,8 @@ class RecordFile {
   int write_header() const;
   // What is wrong with the header or the size of the file, "" if nothing is.
   std::string fault() const;
-  // Whether the header is that of another version of Bitloom.
-  bool of_other_version() const;
+  // The version in the header, if that is not format_version.
+  std::optional<std::uint32_t> other_version() const;
 
   std::uint64_t records() const noexcept { return records_; }
   std::uint64_t words() const noexcept { return words_; }

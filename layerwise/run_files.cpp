@@ -236,8 +236,8 @@ void Run::open_folder() {
 void Run::open_cache() {
   if (options_.cache.empty() || options_.cache_limit == 0) return;
   cache_ = std::make_unique<Cache>(
-      options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& reason) {
-        progress_.line(fmt::format("cache: {} was damaged and is rebuilt: {}", file.string(), reason));
+      options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& what) {
+        progress_.line(fmt::format("cache: {} {}", file.string(), what));
       });
 }
 

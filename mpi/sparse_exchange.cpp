@@ -22,10 +22,10 @@ constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
 // A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
-// everything is sent; above, nothing for a thousand updates.
+// everything is sent; above, nothing, even where most gradients are zero, as those of few images that are known by heart.
 constexpr double first_multiple = 3;
 constexpr double least_multiple = 0.5;
-constexpr double largest_multiple = 32;
+constexpr double largest_multiple = 512;
 constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
 constexpr double far_too_long = 2;   // times what is wanted, from which on it moves faster:
 constexpr double jump = 0.25;        // by this power of how many times too long a message is

@@ -11,6 +11,9 @@ die() {
 # A heading with the time since the script began.
 heading() { printf '\n== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
+# Where ccache is there: builds in other folders find what this one compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+
 in_ci() { [[ -n ${CI-} ]]; }
 
 # Whether this machine has the driver of an NVIDIA GPU.
@@ -82,7 +85,7 @@ run_tests() {
   local preset=$1 log=build/$1-test.log
   shift
   ctest --preset "$preset" --parallel "$(nproc)" --no-tests=error "$@" 2>&1 | tee "$log" |
-    { grep -vE '^ +Start +[0-9]+:' || true; }
+    { grep --line-buffered -vE '^ +Start +[0-9]+:' || true; }
   if in_ci && grep -qE '\*\*\*(Skipped|Not Run)' "$log"; then
     die "a test was skipped (see above), which counts as a failure where CI is set"
   fi

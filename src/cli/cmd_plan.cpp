@@ -172,7 +172,7 @@ Json expected_bytes(const plan::VirtualResult& run) {
   // Thresholds have ends, and answers hold changes of weights, which follow the budget by way of the gradients that arrive.
   const auto expected = [](const plan::MessageLength& length) {
     return Json{{"bytes", length.expected},
-                {"tolerance", length.follows_budget ? 0.3 : 0.5},
+                {"tolerance", length.follows_budget ? 0.15 : 0.5},
                 {"follows_budget", length.follows_budget}};
   };
   return {{"up", expected(run.up)}, {"down", expected(run.down)}, {"dense", run.dense_bytes}};

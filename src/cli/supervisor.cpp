@@ -7,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -25,6 +24,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/metrics.h"
 
 namespace bitloom::cli {
 namespace {
@@ -76,6 +76,7 @@ class Supervisor {
   const SupervisorOptions& options_;
   Terminal& terminal_;
   const std::set<fs::path> segments_;  // that were there before
+  bool told_log_ = false;              // that it cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
   std::size_t starts_ = 0, barren_ = 0, recomputed_ = 0;
@@ -86,9 +87,12 @@ class Supervisor {
 
 void Supervisor::event(Json line) {
   line["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  // What mpirun says need not be UTF-8.
-  std::ofstream(options_.folder.string() + ".launch.jsonl", std::ios::app)
-      << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+  try {
+    MetricsWriter(options_.folder.string() + ".launch.jsonl").write(line);
+  } catch (const Error& error) {  // a run is worth more than its log
+    if (!told_log_) terminal_.error("launch: {}", error.what());
+    told_log_ = true;
+  }
 }
 
 // False if it was asked to end meanwhile.

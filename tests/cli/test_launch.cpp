@@ -259,3 +259,14 @@ TEST_CASE("a launch reads host files and lists, asks every host, and waits for e
   CHECK(has(run_program(folder.path(), {"launch", "--", "eval", "x"}).err, "expected `-- train binary ...`"));
   CHECK(has(run_program(folder.path(), {"launch", "--", "train", "binary", "--data", "synth"}).err, "needs --out FOLDER"));
 }
+
+TEST_CASE("the log of a launched run does not follow symbolic links, and the run goes on without it", "[launch][mpi]") {
+  const TempDir folder;
+  write_file(folder / "precious", "all of it\n");
+  std::filesystem::create_symlink("precious", folder / "run.launch.jsonl");
+  const Outcome outcome = run_program(folder.path(), launched({"--local", "1"}, quick_training("run")), 0, mpi_settings());
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(read_file(folder / "precious") == "all of it\n");
+  CHECK(has(outcome.err, "run.launch.jsonl': it is a symbolic link"));
+}

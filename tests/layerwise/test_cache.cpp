@@ -162,9 +162,11 @@ TEST_CASE("an entry under another's name is damaged") {
   REQUIRE(cache.damaged() == 1);
 }
 
-TEST_CASE("an entry of another version is missing but not removed") {
+TEST_CASE("an entry of another version is missing but not removed, and that is said") {
   const TempDir folder;
-  Cache cache(folder.path(), no_limit);
+  std::string told;
+  Cache cache(folder.path(), no_limit,
+              [&](const std::filesystem::path& path, const std::string& what) { told += path.string() + " " + what + "\n"; });
   REQUIRE(cache.put(key_of(1), blob_of(1, 100)));
   std::string file = test::read_file(file_of(folder, 1));
   file[8] = 2;
@@ -172,6 +174,9 @@ TEST_CASE("an entry of another version is missing but not removed") {
   REQUIRE_FALSE(cache.get(key_of(1)));
   REQUIRE(cache.damaged() == 0);
   REQUIRE(std::filesystem::exists(file_of(folder, 1)));
+  REQUIRE(told == file_of(folder, 1).string() +
+                      " was written by another version of the program (format 2; this one: 1); it is kept for that one and not "
+                      "used\n");
 }
 
 TEST_CASE("the least recently used entries go first, and only as many as needed") {
