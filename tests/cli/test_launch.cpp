@@ -264,7 +264,7 @@ TEST_CASE("the log of a launched run does not follow symbolic links, and the run
   const TempDir folder;
   write_file(folder / "precious", "all of it\n");
   std::filesystem::create_symlink("precious", folder / "run.launch.jsonl");
-  const Outcome outcome = run_program(folder.path(), launched({"--local", "1"}, quick_training("run")), 0, mpi_settings());
+  const Outcome outcome = run_program(folder.path(), launched({"--local", "1"}, quick_training("run")), mpi_settings());
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
   CHECK(read_file(folder / "precious") == "all of it\n");
