@@ -90,7 +90,7 @@ void Supervisor::event(Json line) {
   try {
     MetricsWriter(options_.folder.string() + ".launch.jsonl").write(line);
   } catch (const Error& error) {  // a run is worth more than its log
-    if (!told_log_) terminal_.error("launch: {}", error.what());
+    if (!told_log_) terminal_.error(std::string("launch: ") + error.what());
     told_log_ = true;
   }
 }
