@@ -211,7 +211,7 @@ void Cache::remove_damaged(const std::filesystem::path& file, const std::string&
   // If another process has replaced the entry meanwhile, a good one is lost, which costs no more than computing it again.
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
-  if (on_unusable_) on_unusable_(file, "is damaged and is rebuilt: " + reason);
+  if (on_unusable_) on_unusable_(file, "was damaged and is rebuilt: " + reason);
 }
 
 void Cache::report_other_version(const std::filesystem::path& file, std::uint32_t version, std::uint32_t expected) const {

@@ -57,7 +57,7 @@ struct CacheStats {
 class Cache {
  public:
   // Called with the file of a damaged entry and what is wrong with it, after its removal.
-  // Told of an entry that cannot be used, and what became of it: "is damaged and is rebuilt: it is cut short".
+  // Told of an entry that cannot be used, and what became of it: "was damaged and is rebuilt: it is cut short".
   using OnUnusable = std::function<void(const std::filesystem::path& file, const std::string& what)>;
 
   // Bytes that an entry takes besides its body.

@@ -235,10 +235,10 @@ void Run::open_folder() {
 
 void Run::open_cache() {
   if (options_.cache.empty() || options_.cache_limit == 0) return;
-  cache_ = std::make_unique<Cache>(
-      options_.cache, options_.cache_limit, [this](const std::filesystem::path& file, const std::string& what) {
-        progress_.line(fmt::format("cache: {} {}", file.string(), what));
-      });
+  cache_ = std::make_unique<Cache>(options_.cache, options_.cache_limit,
+                                   [this](const std::filesystem::path& file, const std::string& what) {
+                                     progress_.line(fmt::format("cache: {} {}", file.string(), what));
+                                   });
 }
 
 void Run::save_trained(TensorFile& file) const {
