@@ -1,5 +1,6 @@
 // The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, checkpoints,
-// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers) and run_report.cpp (what a run tells and leaves).
+// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers), run_memory.cpp (what
+// workers keep) and run_report.cpp (what a run tells and leaves).
 #pragma once
 
 #include <chrono>
@@ -87,6 +88,8 @@ class Run {
   void share_inputs(Stage& stage, RecordFile* records);
   nlohmann::json report_inputs(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
+  void place_residuals();
+  void tell_residuals(const mpi::SparseExchange& exchange);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
   void drop_outdated_heads(std::size_t s);
@@ -121,6 +124,7 @@ class Run {
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
   ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
+  mpi::ResidualPlace residual_place_;
   std::future<void> writing_;  // of a checkpoint
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most

@@ -73,7 +73,7 @@ void Stage::make_exchange() {
   statistics.push_back(1);
   const auto [first, last] = workers_.on_rank(static_cast<std::size_t>(comm_.rank()), static_cast<std::size_t>(comm_.size()));
   exchange_ = std::make_unique<mpi::SparseExchange>(comm_, options_.exchange, workers_.count(), first, last - first,
-                                                    std::move(feedback), std::move(statistics));
+                                                    std::move(feedback), std::move(statistics), options_.residual_place);
   if (options_.exchange.staleness == 0 || !comm_.is_root()) return;
   server_ = std::make_unique<Server>();
   server_->layers.reserve(states_.size());  // their addresses stay

@@ -32,9 +32,10 @@ std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
     earlier.layers.insert(earlier.layers.end(), names.begin(), names.end());
   }
   earlier.heads = &result_.model.heads;
+  TrainOptions training = for_stage(options_.train, options_.net.stages[s]);
+  training.residual_place = residual_place_;
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, for_stage(options_.train, options_.net.stages[s]), stage_ids(options_.net)[s],
-                                 earlier);
+                                 data_.train, training, stage_ids(options_.net)[s], earlier);
 }
 
 void EpochSums::add(const StepResult& step, double step_seconds) {
@@ -76,6 +77,7 @@ void Run::train_stage(std::size_t s) {
   }
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
+  if (options_.train.sparse) tell_residuals(*stage->exchange());
   for (const auto& [name, value] : stage->spec().options) {
     progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
   }
@@ -160,6 +162,7 @@ RunResult Run::execute() {
     check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
                 static_cast<std::size_t>(comm_.size()));
   }
+  place_residuals();
   open_folder();
   if (options_.resume) read_checkpoint();
   const std::size_t all = options_.net.stages.size();

@@ -49,12 +49,15 @@ struct RunOptions {
   std::string start;      // what this process calls itself in its ProgressFile
   // Left in the folder of a new run, by name, once it is locked and known to hold no other.
   std::map<std::string, std::string> files;
-  bool resume = false;               // continue from the folder's checkpoint
-  double checkpoint_seconds = 30;    // between checkpoints; also written at every stop
-  std::filesystem::path cache;       // trained stages and outputs of frozen layers; empty: none
-  bool needs_cache = false;          // an error if the cache cannot be opened; otherwise the run goes on without
-  std::uint64_t cache_limit = 0;     // bytes
-  std::string frozen = "auto";       // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
+  bool resume = false;             // continue from the folder's checkpoint
+  double checkpoint_seconds = 30;  // between checkpoints; also written at every stop
+  std::filesystem::path cache;     // trained stages and outputs of frozen layers; empty: none
+  bool needs_cache = false;        // an error if the cache cannot be opened; otherwise the run goes on without
+  std::uint64_t cache_limit = 0;   // bytes
+  std::string frozen = "auto";     // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
+  // Of what workers of one process keep (sparse): beyond it, it lies in a file in the cache's folder; 0: half of the memory
+  // that is free, shared by the processes of a host.
+  std::uint64_t residual_memory = 0;
   std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
   // Stages that were trained elsewhere, by their keys, as RunResult::trained of a run that trained them.
   std::map<std::string, std::vector<std::byte>> trained;

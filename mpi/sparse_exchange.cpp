@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "core/softmax.h"
 #include "mpi/meter.h"
 
@@ -163,7 +164,8 @@ void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitu
 }
 
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
-                               std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics)
+                               std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics,
+                               const ResidualPlace& place)
     : comm_(comm),
       options_(options),
       tree_(comm, options.tree, count, feedback.size()),
@@ -179,18 +181,7 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
     fail(ErrorKind::usage, "--workers: rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
          comm.size(), workers);
   }
-  // Workers that keep nothing share an empty one.
-  residuals_.resize(options.residuals == Residuals::none ? 1 : count);
-  for (std::vector<Residual>& worker : residuals_) {
-    worker.resize(feedback_.size());
-    for (std::size_t v = 0; v < feedback_.size() && !options.exact(); ++v) {
-      if (feedback_[v].narrow) {
-        worker[v].narrow.assign(feedback_[v].size, 0);
-      } else {
-        worker[v].wide.assign(feedback_[v].size, 0);
-      }
-    }
-  }
+  make_residuals(place);
   if (options.keeps()) {
     std::vector<std::vector<std::int64_t>> none;
     for (const std::uint64_t size : statistics_) none.emplace_back(size, 0);
@@ -203,6 +194,42 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   up_.rms.assign(feedback_.size(), 0);
   down_.rms.assign(feedback_.size(), 0);
   answer_residuals_.resize(feedback_.size());
+}
+
+void SparseExchange::make_residuals(const ResidualPlace& place) {
+  // Workers that keep nothing share an empty one.
+  residuals_.assign(options_.residuals == Residuals::none ? 1 : count_, std::vector<Residual>(feedback_.size()));
+  if (options_.exact()) return;
+  constexpr std::size_t line = 8;  // words; a vector begins with one
+  const auto words_of = [](const FeedbackVector& vector) {
+    const std::size_t words = vector.narrow ? (vector.size + 1) / 2 : vector.size;
+    return (words + line - 1) / line * line;
+  };
+  std::size_t words = 0;  // of a worker
+  for (const FeedbackVector& vector : feedback_) words += words_of(vector);
+  const std::size_t bytes = words * sizeof(std::int64_t);
+  const std::size_t here =
+      place.memory == 0 || bytes == 0 ? residuals_.size() : std::min<std::size_t>(place.memory / bytes, residuals_.size());
+  if (here < residuals_.size() && place.folder.empty()) {
+    fail(ErrorKind::usage,
+         "--residual-memory: {} workers of rank {} keep {}, more than {}; expected --cache FOLDER, where the "
+         "rest can lie, fewer workers, or --residuals none",
+         residuals_.size(), comm_.rank(), format_bytes(residuals_.size() * bytes), format_bytes(place.memory));
+  }
+  residual_memory_ = Buffer<std::byte>(here * bytes);
+  residual_file_ = FileMemory(place.folder, (residuals_.size() - here) * bytes);
+  std::byte* at = residual_memory_.data();
+  for (std::size_t w = 0; w < residuals_.size(); ++w) {
+    if (w == here) at = residual_file_.bytes().data();
+    for (std::size_t v = 0; v < feedback_.size(); ++v) {
+      if (feedback_[v].narrow) {
+        residuals_[w][v].narrow = {reinterpret_cast<std::int32_t*>(at), feedback_[v].size};
+      } else {
+        residuals_[w][v].wide = {reinterpret_cast<std::int64_t*>(at), feedback_[v].size};
+      }
+      at += words_of(feedback_[v]) * sizeof(std::int64_t);
+    }
+  }
 }
 
 SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
@@ -248,7 +275,7 @@ void SparseExchange::begin_worker(std::size_t worker) {
 }
 
 template <typename T>
-void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept) {
+void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::span<T> kept) {
   check_size("a feedback vector", fresh.size(), feedback_[v].size);
   if (with_magnitudes_) {
     for (const T value : fresh) {
@@ -262,7 +289,7 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::vec
   if (options_.exact()) {
     sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
   } else {
-    sent = add_and_take(fresh, std::span<T>(kept), filter(up_thresholds_[v], feedback_[v].narrow), &counts_.at_limit);
+    sent = add_and_take(fresh, kept, filter(up_thresholds_[v], feedback_[v].narrow), &counts_.at_limit);
     if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
   }
   counts_.entries += sent.index.size();

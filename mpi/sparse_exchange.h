@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/buffer.h"
+#include "core/file_memory.h"
 #include "core/safetensors.h"
 #include "mpi/bundle.h"
 #include "mpi/bundle_tree.h"
@@ -88,11 +91,19 @@ struct FeedbackVector {
   double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
 };
 
+// Where a rank's workers keep what they do not send: so many bytes at most in memory (0: all of it), and what some of the
+// workers keep beyond that in a file of `folder`, which changes no result.
+struct ResidualPlace {
+  std::uint64_t memory = 0;
+  std::filesystem::path folder;
+};
+
 class SparseExchange {
  public:
-  // Workers first .. first + count of `workers` are this rank's; comm outlives this.
+  // Workers first .. first + count of `workers` are this rank's; comm outlives this. Throws Error(usage), and Error(io) if what
+  // is to be kept in a file cannot be.
   SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
-                 std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics);
+                 std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics, const ResidualPlace& place = {});
 
   const ExchangeOptions& options() const { return options_; }
   std::size_t first_worker() const { return first_; }
@@ -103,8 +114,9 @@ class SparseExchange {
   // Bytes of a worker's message, and of the answer, that thresholds follow from, on average over a run, while bundles have
   // `elements` elements of feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
-  // What a worker keeps takes so many bytes of memory, its statistics included.
+  // What a worker keeps takes so many bytes, its statistics included.
   std::size_t residual_bytes() const;
+  std::size_t residual_bytes_in_file() const { return residual_file_.bytes().size(); }  // of this rank's workers
 
   // Starts an update. statistics: whether it carries them. length: with a ratio, of its messages, in mean lengths.
   void begin(std::uint64_t update, bool statistics, double length = 1);
@@ -155,8 +167,8 @@ class SparseExchange {
 
  private:
   struct Residual {  // of one feedback vector; the one that it takes
-    std::vector<std::int32_t> narrow;
-    std::vector<std::int64_t> wide;
+    std::span<std::int32_t> narrow;
+    std::span<std::int64_t> wide;
   };
   // Thresholds of one direction.
   struct Direction {
@@ -177,9 +189,10 @@ class SparseExchange {
   std::uint64_t elements_in(const Bundle& bundle) const;
   double wanted(const Bundle& bundle) const;  // bytes, of this update
   template <typename T>
-  void add_fresh(std::size_t v, std::span<const T> fresh, std::vector<T>& kept);
+  void add_fresh(std::size_t v, std::span<const T> fresh, std::span<T> kept);
   std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
   std::vector<Residual>& kept() { return residuals_[options_.residuals == Residuals::none ? 0 : worker_]; }
+  void make_residuals(const ResidualPlace& place);
   std::vector<SparseVector> kept_by(std::size_t worker) const;
   void save_residuals(TensorFile& file, const std::string& prefix);
   void load_residuals(const TensorFile& file, const std::string& prefix);
@@ -198,6 +211,8 @@ class SparseExchange {
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
   std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
+  Buffer<std::byte> residual_memory_;             // of the first of them,
+  FileMemory residual_file_;                      // and of the others
   // By worker of this rank and statistic, since they were last sent; empty if nothing is kept.
   std::vector<std::vector<std::vector<std::int64_t>>> kept_statistics_;
   // The root's.

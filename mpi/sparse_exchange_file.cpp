@@ -41,7 +41,7 @@ std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
   std::vector<SparseVector> vectors;
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     const Residual& kept = residuals_[worker][v];
-    vectors.push_back(to_sparse(feedback_[v].narrow ? widened(kept.narrow) : kept.wide));
+    vectors.push_back(feedback_[v].narrow ? to_sparse(widened(kept.narrow)) : to_sparse(kept.wide));
   }
   for (const std::vector<std::int64_t>& kept : kept_statistics_[worker]) vectors.push_back(to_sparse(kept));
   return vectors;

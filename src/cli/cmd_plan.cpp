@@ -234,6 +234,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
             {"dense_update_seconds", plan.dense_seconds},
             {"sparse_is_faster_between_bits_per_second", ranges},
             {"host_memory_bytes", plan.host_memory},
+            {"survivor_memory_bytes", plan.survivor_memory},
             {"updates", run.total_updates},
             {"hours", ends ? Json(plan.bill.hours) : Json()},
             {"lost_share", plan.bill.lost_share},
@@ -307,7 +308,11 @@ void print_modelled(Terminal& terminal, const Outcome& outcome, const PlanSettin
     terminal.print("  --tree {:<12} {} per update, {} level{}, the root receives {}", tree.fan_in,
                    seconds(tree.timeline.update), tree.levels, tree.levels == 1 ? "" : "s", bytes(tree.root_bytes));
   }
-  terminal.print("  memory of a host    about {}", format_bytes(plan.host_memory));
+  terminal.print("  memory of a host    about {}{}", format_bytes(plan.host_memory),
+                 plan.survivor_memory == plan.host_memory
+                     ? ""
+                     : fmt::format("; {} when half of the hosts are gone and the others carry their workers",
+                                   format_bytes(plan.survivor_memory)));
   const plan::Bill& bill = plan.bill;
   if (bill.lost_share >= 1) {
     terminal.print("  to its end          never: a host dies every {}, and each time costs {}",

@@ -37,6 +37,7 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"threshold-urgency", "exchange", {"sparse"}},
                                                 {"value-bits", "exchange", {"sparse"}},
                                                 {"residuals", "exchange", {"sparse"}},
+                                                {"residual-memory", "exchange", {"sparse"}},
                                                 {"statistics-every", "exchange", {"sparse"}},
                                                 {"staleness", "exchange", {"sparse"}},
                                                 {"quorum", "exchange", {"sparse"}},
@@ -105,6 +106,10 @@ void declare_run(Options& options, TrainSettings& settings) {
                "where trained stages and the outputs of frozen layers are kept between runs; none: nowhere; auto: the "
                "user's cache folder (see `bitloom info`)");
   options.bytes("cache-limit", run.cache_limit, "how large the cache may become");
+  options.bytes(
+      "residual-memory", run.residual_memory,
+      "sparse: for what workers of a process have not sent yet; what exceeds it lies in a file in the cache's folder, to "
+      "the same bits; 0: half of the memory that is free on the host");
   options.choice(
       "frozen", run.frozen, {"auto", "cache", "recompute"},
       "the outputs of encoder and frozen layers: cache (in bits, shared by runs over the same layers), recompute, or "

@@ -111,6 +111,8 @@ Plan make_plan(const VirtualResult& run, const Cluster& cluster, const PlanOptio
   const std::uint64_t rest = run.peak_memory > elsewhere ? run.peak_memory - elsewhere : 0;
   const std::size_t most = (options.workers + cluster.hosts - 1) / cluster.hosts;
   plan.host_memory = options.data_bytes + rest + run.residual_bytes * most;
+  const std::size_t half = (cluster.hosts + 1) / 2;
+  plan.survivor_memory = plan.host_memory + run.residual_bytes * ((options.workers + half - 1) / half - most);
   plan.later = run_timeline(cluster, options.workers, options.fan_in, options.staleness + 1, costs, options.seed);
   plan.bill = estimate_bill(cluster, options.updates, plan.timeline.update);
   return plan;

@@ -27,8 +27,9 @@ struct Plan {
   // Rates of links, bits per second, between which sparse messages are faster; the first may begin at 0, the last end at
   // infinity.
   std::vector<std::pair<double, double>> sparse_ranges;
-  std::uint64_t host_memory = 0;  // bytes, of the host with the most workers
-  Bill bill;                      // of so many updates
+  std::uint64_t host_memory = 0;      // bytes, of the host with the most workers
+  std::uint64_t survivor_memory = 0;  // the same with half of the hosts, who carry all workers
+  Bill bill;                          // of so many updates
 };
 
 struct PlanOptions {

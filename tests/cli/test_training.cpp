@@ -291,6 +291,20 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
 
+  // What workers keep lies in a file where memory does not suffice, and what fits nowhere is refused before the run begins.
+  const Args little = with(sparse, {"--residual-memory", "100KiB"});
+  const Outcome filed = run_ranks(folder.path(), 2, with(quick_training("filed"), with(little, {"--cache", "cache"})));
+  INFO(filed.out << filed.err);
+  CHECK(filed.code == 0);
+  CHECK(has(filed.out, "6 workers keep what they do not send, "));
+  CHECK(has(filed.out, " of it in a file in "));
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "filed/model.safetensors"));
+  const Outcome refused = run_program(folder.path(), with(quick_training("refused"), with(little, {"--cache", "none"})));
+  CHECK(refused.code == 2);
+  CHECK(has(refused.err, "--workers: 6 of them on rank 0 keep "));
+  CHECK(has(refused.err, "expected --cache FOLDER"));
+  CHECK_FALSE(std::filesystem::exists(folder / "refused"));
+
   // Answers that wait in the checkpoint were asked for together with the stop.
   const Args late = with(sparse, {"--staleness", "2"});
   CHECK(run_program(folder.path(), with(quick_training("late"), late)).code == 0);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/random.h"
 #include "mpi/sparse_exchange.h"
 #include "tests/support/catch.h"
+#include "tests/support/files.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 
@@ -36,11 +38,11 @@ bool has_statistics(std::uint64_t update) { return update % 3 == 0; }
 // A few workers' updates; what the root answers is what it got.
 class Trial {
  public:
-  Trial(Comm& comm, const ExchangeOptions& options)
+  Trial(Comm& comm, const ExchangeOptions& options, const ResidualPlace& place = {})
       : first_(static_cast<std::size_t>(comm.rank()) * workers / static_cast<std::size_t>(comm.size())),
         last_((static_cast<std::size_t>(comm.rank()) + 1) * workers / static_cast<std::size_t>(comm.size())),
-        exchange_(comm, options, workers, first_, last_ - first_, {{narrow_size, true}, {wide_size, false}},
-                  {statistics_size}) {}
+        exchange_(comm, options, workers, first_, last_ - first_, {{narrow_size, true}, {wide_size, false}}, {statistics_size},
+                  place) {}
 
   // What this rank's workers have to say in update n.
   void compute(std::uint64_t n) {
@@ -503,6 +505,37 @@ TEST_CASE("an exchange that was saved goes on as if it had not been", "[exchange
       REQUIRE((single.update(n) == expected[n - 5]));
     }
     test::world().barrier();
+  }
+}
+
+TEST_CASE("what workers keep lies in a file where memory does not suffice, which changes nothing", "[exchange]") {
+  const test::TempDir folder;
+  ExchangeOptions options;
+  options.threshold = 2;
+  Trial in_memory(test::world(), options);
+  const std::size_t each = 4 * narrow_size + 8 * 304;  // in lines of 64 bytes
+  const std::size_t here = in_memory.exchange().local_workers();
+  std::vector<Bundle> expected;
+  for (std::uint64_t n = 0; n < 8; ++n) expected.push_back(in_memory.update(n));
+  test::world().barrier();
+  CHECK(in_memory.exchange().residual_bytes_in_file() == 0);
+  for (const std::size_t memory : {std::size_t{1}, each + 1, 3 * each}) {
+    CAPTURE(memory, here);
+    const std::size_t in_file = (here - std::min(here, memory / each)) * each;
+    Trial trial(test::world(), options, {memory, folder.path()});
+    CHECK(trial.exchange().residual_bytes_in_file() == in_file);
+    for (std::uint64_t n = 0; n < 4; ++n) REQUIRE((trial.update(n) == expected[n]));
+    TensorFile file;
+    trial.exchange().save(file, "x");
+    const std::vector<std::byte> bytes =
+        test::world().broadcast_bytes(test::world().is_root() ? file.serialize() : std::vector<std::byte>{});
+    Trial again(test::world(), options, {memory, folder.path()});
+    again.exchange().load(TensorFile::parse(bytes, "test"), "x");
+    for (std::uint64_t n = 4; n < 8; ++n) REQUIRE((again.update(n) == expected[n]));
+    test::world().barrier();
+    CHECK(std::filesystem::is_empty(folder.path()));
+    if (memory != 1) continue;  // which is too little on every rank
+    CHECK(has(message_of(ErrorKind::usage, [&] { Trial(test::world(), options, {memory, {}}); }), "--residual-memory: "));
   }
 }
 
