@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "core/differences.h"
 #include "core/error.h"
@@ -284,6 +285,7 @@ bool Run::is_writing() const {
 
 // `wait`: until it is on the disk; otherwise training goes on meanwhile.
 void Run::write_checkpoint(Stage* stage, bool wait) {
+  const Clock::time_point start = Clock::now();
   TensorFile of_stage;
   if (stage != nullptr) stage->save(of_stage);
   on_root([&] {
@@ -312,6 +314,13 @@ void Run::write_checkpoint(Stage* stage, bool wait) {
     save_trained(file);
     // Layers and heads that learn again are there as they are now.
     for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
+    if (stage != nullptr && !wait && std::exchange(told_of_checkpoint_, stage_ + 1) != stage_ + 1) {
+      std::uint64_t bytes = 0;
+      for (const auto& [name, tensor] : file.tensors) bytes += tensor.bytes.size();
+      progress_.line(fmt::format("{}: a checkpoint every {} s, of {}; training waited {:.0f} ms for the first",
+                                 stage->spec().name, options_.checkpoint_seconds, format_bytes(bytes),
+                                 1e3 * seconds_since(start)));
+    }
     // The last good checkpoint stays until the new one is complete, and one more is kept.
     writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
       write_atomically(folder / next_checkpoint_name, file.serialize());

@@ -163,6 +163,7 @@ TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
     mpi::Comm comm;
     const RunResult result = train(simd::kernels(), comm, resumed(options), splits(), lines);
     CHECK(has(lines.text(), "trying the one before"));
+    CHECK(has(lines.text(), ": a checkpoint every 0 s, of "));
     CHECK(has(lines.text(), "training starts from the beginning") == both);
     // The one before is of whatever step had passed when the disk was ready for it.
     CHECK((result.steps == 10) == both);
