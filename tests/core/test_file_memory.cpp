@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
@@ -32,7 +33,7 @@ TEST_CASE("memory in a file holds what is written to it, and leaves nothing behi
 TEST_CASE("memory in a file that cannot be had is an error that says how much and where", "[file]") {
   const TempDir folder;
   const std::string huge = message_of(ErrorKind::io, [&] { FileMemory(folder.path(), std::size_t{1} << 60U); });
-  CHECK(has(huge, "cannot have 1048576.0 TiB in a file in '" + folder.path().string() + "'"));
+  CHECK(has(huge, "cannot have " + format_bytes(std::uint64_t{1} << 60U) + " in a file in '" + folder.path().string() + "'"));
   CHECK(std::filesystem::is_empty(folder.path()));
   test::write_file(folder / "file", "");
   CHECK(has(message_of(ErrorKind::io, [&] { FileMemory(folder / "file", 1); }), "file'"));

@@ -513,7 +513,7 @@ TEST_CASE("what workers keep lies in a file where memory does not suffice, which
   ExchangeOptions options;
   options.threshold = 2;
   Trial in_memory(test::world(), options);
-  const std::size_t each = 4 * narrow_size + 8 * 304;  // in lines of 64 bytes
+  const std::size_t each = 20032 + 2432;  // 4 * narrow_size and 8 * wide_size, in lines of 64 bytes
   const std::size_t here = in_memory.exchange().local_workers();
   std::vector<Bundle> expected;
   for (std::uint64_t n = 0; n < 8; ++n) expected.push_back(in_memory.update(n));
