@@ -24,6 +24,8 @@ using Json = nlohmann::json;
 // Metadata of checkpoints.
 constexpr const char* state_key = "bitloom.run";
 constexpr const char* identity_key = "bitloom.run.identity";
+// Of what checkpoints mean: to be raised when a run that goes on from an older one would be another run.
+constexpr int checkpoint_version = 1;
 
 // The steps since the last line of metrics.
 struct Interval {
@@ -154,6 +156,14 @@ class Run {
     for (const std::string& damaged : found.damaged) {
       progress_.line(fmt::format("warning: {} is damaged; going on from {}", damaged, found.path.string()));
     }
+    const Json state = Json::parse(found.file.get_metadata(state_key), nullptr, false);
+    if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
+    if (const Json written = state.value("version", Json(checkpoint_version)); written != checkpoint_version) {
+      fail(ErrorKind::usage,
+           "{} was written by another version of the program (checkpoints of version {}; this one: {}), which "
+           "alone can continue it",
+           found.path.string(), written.dump(), checkpoint_version);
+    }
     if (const std::string& identity = found.file.get_metadata(identity_key); identity != options_.identity) {
       const auto described = [](const std::string& text) {
         const Json json = Json::parse(text, nullptr, false);
@@ -163,8 +173,6 @@ class Run {
       fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", found.path.string(),
            describe_differences(differences, options_.field_name));
     }
-    const Json state = Json::parse(found.file.get_metadata(state_key), nullptr, false);
-    if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
     check_steps(state, found.path);
     trainer_.load(found.file);
     if (trainer_.steps() >= options_.steps) {
@@ -281,11 +289,8 @@ class Run {
     TensorFile file;
     trainer_.save(file);
     if (hooks_.describe_model) hooks_.describe_model(file);
-    Json state = {{"targets", result_.targets},
-                  {"seconds", elapsed()},
-                  {"metrics_size", metrics_->size()},
-                  {"run_steps", options_.steps},
-                  {"interval", to_json(interval_)}};
+    Json state = {{"version", checkpoint_version},    {"targets", result_.targets},  {"seconds", elapsed()},
+                  {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
     if (result_.best_loss) {
       state["best_loss"] = *result_.best_loss;
       state["best_step"] = result_.best_step;

@@ -216,6 +216,27 @@ TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one 
   }
 }
 
+TEST_CASE("a checkpoint of another version is not gone on with, and says so", "[run]") {
+  const test::TempDir folder;
+  const fs::path out = folder.path() / "run";
+  {
+    Setting setting(out);
+    setting.options.stop = [&] { return setting.trainer.steps() == 3; };
+    CHECK(message_of(ErrorKind::interrupted, [&] { setting.run(); }) != "");
+  }
+  const FoundCheckpoint found = read_newest_checkpoint(out);
+  TensorFile file = found.file;
+  std::string& state = file.metadata["bitloom.run"];
+  const std::size_t at = state.find("\"version\":1");
+  REQUIRE(at != std::string::npos);
+  state.replace(at, 11, "\"version\":2");
+  write_atomically(found.path, file.serialize());
+  Setting setting(out);
+  setting.options.resume = true;
+  CHECK(has(message_of(ErrorKind::usage, [&] { setting.run(); }),
+            "was written by another version of the program (checkpoints of version 2; this one: 1)"));
+}
+
 TEST_CASE("a run that is killed in its first step is resumed as the same run", "[run]") {
   const test::TempDir folder;
   const fs::path whole = folder.path() / "whole";
