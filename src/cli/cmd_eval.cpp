@@ -132,6 +132,18 @@ void add_data_of_run(Options& options, EvalSettings& settings) {
   }
 }
 
+// Other data are asked for with --data, and some of them only are looked at, since the run had as many: which is said.
+std::string note_on_part(const Options& options, const EvalSettings& settings) {
+  const bool train = settings.split == "train";
+  const std::size_t images = train ? settings.data.max_train : settings.data.max_test;
+  const char* const name = train ? "max-train" : "max-test";
+  if (settings.split == "validation" || images == 0 || options.source("data") != Options::Source::command_line ||
+      options.source(name) != Options::Source::run) {
+    return "";
+  }
+  return fmt::format("--{}: {} images, as in the run of the model; 0 takes all of --data", name, images);
+}
+
 void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
@@ -141,6 +153,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
       fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", settings.model.front());
     }
   });
+  session.terminal.note(note_on_part(options, settings));
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   const layerwise::Model model =
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });

@@ -37,6 +37,10 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome eval = run_program(folder.path(), {"eval", "run"});
   CHECK(eval.code == 0);
   CHECK(has(eval.out, "of 100 images"));
+  const std::string part = "--max-test: 100 images, as in the run of the model";
+  CHECK_FALSE(has(eval.err, part));
+  CHECK(has(run_program(folder.path(), {"eval", "run", "--data", "synth"}).err, part));
+  CHECK_FALSE(has(run_program(folder.path(), {"eval", "run", "--data", "synth", "--max-test", "50"}).err, part));
   const Outcome validation = run_program(folder.path(), {"eval", "run/model.safetensors", "--split", "validation", "--json"});
   REQUIRE(validation.code == 0);
   const auto json = nlohmann::json::parse(validation.out);
