@@ -183,7 +183,8 @@ TEST_CASE("a disk that fills up during an atomic write costs nothing", "[file]")
 }
 
 // Temporary files of killed writers stayed for ever.
-TEST_CASE("a writer that is killed at any moment leaves the old file or the new one, and the next leaves no other", "[file]") {
+TEST_CASE("a writer that is killed at any moment leaves the old file or the new one, and the next leaves no other",
+          "[file][ptrace]") {
   const test::TempDir folder;
   const fs::path path = folder / "model";
   const std::string before(1000, 'a');

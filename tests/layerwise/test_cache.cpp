@@ -282,7 +282,7 @@ TEST_CASE("processes that write the same keys at once leave whole entries") {
   REQUIRE(cache.damaged() == 0);
 }
 
-TEST_CASE("a writer that is killed leaves nothing behind that is taken for an entry") {
+TEST_CASE("a writer that is killed leaves nothing behind that is taken for an entry", "[ptrace]") {
   const TempDir folder;
   const auto blob = blob_of(1, 5000);
   bool killed = true;

@@ -15,7 +15,8 @@ namespace bitloom::test {
 // Runs work() in a child process that is killed as it enters system call number `call` since its start (from 0), before the
 // system does any of it. Counted, not timed, so that the speed of the machine has no part in it. Returns whether the child came
 // to be killed; false if it ended before. For work of one thread: others are not counted. A child that ends in another way
-// than by returning from work() is an exception here.
+// than by returning from work() is an exception here. Tests that call this carry [ptrace]: emulators of processors cannot
+// trace.
 template <typename Work>
 bool killed_at_call(int call, const Work& work) {
   const pid_t child = ::fork();
