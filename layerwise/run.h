@@ -126,7 +126,7 @@ class Run {
   ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
   mpi::ResidualPlace residual_place_;
   std::size_t told_of_checkpoint_ = 0;  // 1 + the last stage of which the first was told
-  std::future<void> writing_;  // of a checkpoint
+  std::future<void> writing_;           // of a checkpoint
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
 };
