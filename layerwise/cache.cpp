@@ -324,10 +324,7 @@ std::unique_ptr<RecordFile> Cache::probe_records(std::uint64_t records, std::uin
   return std::make_unique<RecordFile>(temporary.duplicate(), key, records, words);
 }
 
-std::uint64_t Cache::free_space() const {
-  std::error_code error;
-  return std::filesystem::space(folder_, error).available;  // all ones after an error
-}
+std::uint64_t Cache::free_space() const { return bitloom::free_space(folder_); }
 
 // Frees space for `need` more bytes, at most the limit. `replaced` goes first, since its content is about to be written again.
 bool Cache::make_room(std::uint64_t need, const std::filesystem::path& replaced) {

@@ -56,8 +56,8 @@ struct CacheStats {
 // To be used by one thread at a time.
 class Cache {
  public:
-  // Called with the file of a damaged entry and what is wrong with it, after its removal.
-  // Told of an entry that cannot be used, and what became of it: "was damaged and is rebuilt: it is cut short".
+  // Called with the file of an entry that cannot be used, and what is wrong with it and what became of it: "was damaged and is
+  // rebuilt: it is cut short".
   using OnUnusable = std::function<void(const std::filesystem::path& file, const std::string& what)>;
 
   // Bytes that an entry takes besides its body.

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/hash.h"
 #include "core/random.h"
 
@@ -42,28 +43,8 @@ Header header_of(const std::string& key, std::uint64_t records, std::uint64_t wo
 }
 
 // False at the end of the file and on errors: the record then counts as missing.
-bool read_at(int descriptor, std::uint64_t place, std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t got = ::pread(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(place));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
-    place += static_cast<std::uint64_t>(got);
-  }
-  return true;
-}
-
-// 0, or the errno of what failed.
-int write_at(int descriptor, std::uint64_t place, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(place));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return errno;
-    if (wrote == 0) return ENOSPC;
-    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
-    place += static_cast<std::uint64_t>(wrote);
-  }
-  return 0;
+bool has_read(int descriptor, std::uint64_t place, std::span<std::byte> bytes) {
+  return read_at(descriptor, place, bytes) == 0;
 }
 
 }  // namespace
@@ -84,7 +65,7 @@ int RecordFile::write_header() const {
 
 std::optional<std::uint32_t> RecordFile::other_version() const {
   Header header;
-  if (!read_at(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) || header.magic != file_magic)
+  if (!has_read(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) || header.magic != file_magic)
     return std::nullopt;
   return header.version == format_version ? std::nullopt : std::optional(header.version);
 }
@@ -96,7 +77,7 @@ std::string RecordFile::fault() const {
     return fmt::format("it holds {} bytes instead of {}", status.st_size, expected);
   }
   Header header;
-  if (!read_at(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1)))) return "its header cannot be read";
+  if (!has_read(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1)))) return "its header cannot be read";
   return header == header_of(key_, records_, words_) ? "" : "its header is not valid";
 }
 
@@ -108,7 +89,7 @@ std::uint64_t RecordFile::checksum_of(std::uint64_t i, std::span<const std::uint
 
 bool RecordFile::read(std::uint64_t i, std::span<std::uint64_t> record) {
   // The checksum stands first and is written last, so a record that somebody writes at this moment is missing, not damaged.
-  const bool there = read_at(descriptor_, place_of(i), std::as_writable_bytes(record)) && record[0] != 0;
+  const bool there = has_read(descriptor_, place_of(i), std::as_writable_bytes(record)) && record[0] != 0;
   const bool sound = there && record[0] == checksum_of(i, record.subspan(1));
   if (there && !sound) ++damaged_;
   ++(sound ? read_ : missing_);
@@ -136,7 +117,7 @@ bool RecordFile::accept(std::uint64_t i, std::span<std::uint64_t> record) {
 
 bool RecordFile::seems_there(std::uint64_t i) const {
   std::uint64_t checksum = 0;
-  return read_at(descriptor_, place_of(i), std::as_writable_bytes(std::span(&checksum, 1))) && checksum != 0;
+  return has_read(descriptor_, place_of(i), std::as_writable_bytes(std::span(&checksum, 1))) && checksum != 0;
 }
 
 std::uint64_t RecordFile::identity() const {

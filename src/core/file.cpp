@@ -325,4 +325,33 @@ std::filesystem::path user_cache_folder() {
   fail(ErrorKind::usage, "cannot tell where the cache is: set XDG_CACHE_HOME or HOME to an absolute path");
 }
 
+int read_at(int descriptor, std::uint64_t place, std::span<std::byte> bytes) noexcept {
+  while (!bytes.empty()) {
+    const ssize_t got = ::pread(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(place));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return got < 0 ? errno : EIO;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    place += static_cast<std::uint64_t>(got);
+  }
+  return 0;
+}
+
+int write_at(int descriptor, std::uint64_t place, std::span<const std::byte> bytes) noexcept {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(place));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return wrote < 0 ? errno : ENOSPC;
+    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+    place += static_cast<std::uint64_t>(wrote);
+  }
+  return 0;
+}
+
+std::uint64_t free_space(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder, error);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  return std::filesystem::space(there, error).available;  // all ones after an error
+}
+
 }  // namespace bitloom

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -35,6 +36,14 @@ class FileMapping {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// Read or write all bytes at a place of an open file; return 0, or the errno of what failed: EIO at the end of the file, ENOSPC
+// where nothing more is written.
+int read_at(int descriptor, std::uint64_t place, std::span<std::byte> bytes) noexcept;
+int write_at(int descriptor, std::uint64_t place, std::span<const std::byte> bytes) noexcept;
+
+// Bytes that are free on the device of a folder, which may not be there yet; all ones if the system does not say.
+std::uint64_t free_space(const std::filesystem::path& folder);
 
 // Replaces (or creates) a file so that a reader, or the next run after a crash, finds either the old content or the new:
 // writes a temporary file in the same folder, flushes it to the device, renames it, flushes the folder. On failure (disk

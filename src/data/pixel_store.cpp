@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "core/random.h"
 
@@ -49,18 +50,6 @@ Header complete_header(const Hash128& key, std::uint64_t images, std::uint64_t i
   header.key_low = key.low;
   header.key_high = key.high;
   return header;
-}
-
-// 0, or the errno of what failed; the end of the file is EIO.
-int read_at(int descriptor, std::uint64_t place, std::span<std::byte> bytes) noexcept {
-  while (!bytes.empty()) {
-    const ssize_t got = ::pread(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(place));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return got < 0 ? errno : EIO;
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
-    place += static_cast<std::uint64_t>(got);
-  }
-  return 0;
 }
 
 // Held until the end of the scope; waits for other processes.
@@ -134,13 +123,8 @@ std::uint64_t PixelStore::checksum_of(std::size_t i, std::span<const std::uint8_
 }
 
 void PixelStore::write(std::uint64_t place, std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(place));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) fail(ErrorKind::io, "{}: cannot be written: {}", path_.string(), std::strerror(wrote < 0 ? errno : ENOSPC));
-    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
-    place += static_cast<std::uint64_t>(wrote);
-  }
+  const int error = write_at(descriptor_, place, bytes);
+  if (error != 0) fail(ErrorKind::io, "{}: cannot be written: {}", path_.string(), std::strerror(error));
 }
 
 bool PixelStore::is_complete() const {

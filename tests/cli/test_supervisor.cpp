@@ -81,20 +81,26 @@ class Play {
   TempDir folder_;
 };
 
-}  // namespace
-
-// It was excluded for good, whatever had been wrong.
-TEST_CASE("a host with which a start came to nothing joins again later", "[launch]") {
-  Play play(R"(
+// Host n2 comes while a start on n1 runs; the first start with it ends as `failure` says, the second one finishes.
+std::string n2_fails_first(const std::string& failure) {
+  return R"(
 case $hosts in
   *,n2:1,*)
     test -e failed && finish
     : > failed
-    exit 9;;
+)" + failure +
+         R"(;;
 esac
 : > up-n2
 until_asked
-)");
+)";
+}
+
+}  // namespace
+
+// It was excluded for good, whatever had been wrong.
+TEST_CASE("a host with which a start came to nothing joins again later", "[launch]") {
+  Play play(n2_fails_first("exit 9"));
   play.up("n1");
   const Outcome outcome = play.launch("n1\nn2\n");
   INFO(outcome.out << outcome.err);
@@ -110,18 +116,10 @@ until_asked
 }
 
 TEST_CASE("a host that came when rank 0 had trouble with its own disk is not suspected", "[launch]") {
-  Play play(R"(
-case $hosts in
-  *,n2:1,*)
-    test -e failed && finish
-    : > failed
+  Play play(n2_fails_first(R"(
     echo "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD"
     echo "with errorcode 5."
-    exit 5;;
-esac
-: > up-n2
-until_asked
-)");
+    exit 5)"));
   play.up("n1");
   const Outcome outcome = play.launch("n1\nn2\n");
   INFO(outcome.out << outcome.err);

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -384,4 +386,28 @@ TEST_CASE("a file whose parts cannot all be had stays as it was", "[file]") {
   CHECK(read_text(folder / "a") == "AAA");
   const std::filesystem::directory_iterator files(folder.path());
   CHECK(std::distance(begin(files), end(files)) == 1);
+}
+
+TEST_CASE("files are read and written at places, and say why they are not", "[file]") {
+  const test::TempDir folder;
+  test::write_file(folder / "file", "abcdef");
+  const int file = ::open((folder / "file").c_str(), O_RDWR | O_CLOEXEC);
+  const int unwritable = ::open((folder / "file").c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(file >= 0);
+  std::string text(3, ' ');
+  CHECK(read_at(file, 2, std::as_writable_bytes(std::span(text))) == 0);
+  CHECK(text == "cde");
+  CHECK(read_at(file, 4, std::as_writable_bytes(std::span(text))) == EIO);
+  CHECK(write_at(file, 5, std::as_bytes(std::span(text))) == 0);
+  CHECK(test::read_file(folder / "file").substr(0, 5) == "abcde");
+  CHECK(std::filesystem::file_size(folder / "file") == 8);
+  CHECK(write_at(unwritable, 0, std::as_bytes(std::span(text))) == EBADF);
+  ::close(file);
+  ::close(unwritable);
+}
+
+TEST_CASE("a folder that is not there yet has the room of the one that is", "[file]") {
+  const test::TempDir folder;
+  CHECK(free_space(folder.path()) > 0);
+  CHECK(free_space(folder / "a/b") <= std::filesystem::space(folder.path()).capacity);
 }
