@@ -1,6 +1,6 @@
 // The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, checkpoints,
-// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers), run_memory.cpp (what
-// workers keep) and run_report.cpp (what a run tells and leaves).
+// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers), run_memory.cpp (where what workers keep lies) and
+// run_report.cpp (what a run tells and leaves).
 #pragma once
 
 #include <chrono>

@@ -62,6 +62,11 @@ struct Earlier {
 void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
                  const TrainOptions& options, std::size_t ranks);
 
+// Bytes that each worker of a stage keeps of what it does not send (SparseExchange::residual_bytes), found out without room for
+// all workers; `layers` stay as they are. 0 where workers keep nothing.
+std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
+                                   std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options);
+
 class Stage {
  public:
   // `layers` are the layers of the whole net; those before the stage's are trained already. Everything passed by reference

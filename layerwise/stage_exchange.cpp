@@ -48,6 +48,15 @@ void fill(std::span<T> values, const mpi::SparseVector& vector) {
 
 }  // namespace
 
+std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
+                                   std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options) {
+  if (options.exchange.exact() || options.exchange.residuals == mpi::Residuals::none) return 0;
+  options.workers = options.batch = 1;
+  mpi::Comm alone;
+  const Stage stage(kernels, alone, spec, encoder, layers, train, options, 0, {});
+  return stage.exchange()->residual_bytes();
+}
+
 void Stage::make_exchange() {
   std::vector<mpi::FeedbackVector> feedback;
   std::vector<std::uint64_t> statistics;

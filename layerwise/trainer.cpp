@@ -162,9 +162,12 @@ RunResult Run::execute() {
     check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
                 static_cast<std::size_t>(comm_.size()));
   }
-  place_residuals();
+  if (!options_.resume) place_residuals();
   open_folder();
-  if (options_.resume) read_checkpoint();
+  if (options_.resume) {
+    read_checkpoint();
+    place_residuals();  // of the stages that are left
+  }
   const std::size_t all = options_.net.stages.size();
   const std::size_t wanted = options_.stages == 0 ? all : std::min(options_.stages, all);
   report_start();

@@ -91,10 +91,9 @@ struct FeedbackVector {
   double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
 };
 
-// Where a rank's workers keep what they do not send: so many bytes at most in memory (0: all of it), and what some of the
-// workers keep beyond that in a file of `folder`, which changes no result.
+// Where a rank's workers keep what they do not send. It changes no result.
 struct ResidualPlace {
-  std::uint64_t memory = 0;
+  std::uint64_t memory = 0;  // bytes; workers whose residuals exceed it have them in a file of `folder`. 0: no limit
   std::filesystem::path folder;
 };
 
@@ -114,7 +113,7 @@ class SparseExchange {
   // Bytes of a worker's message, and of the answer, that thresholds follow from, on average over a run, while bundles have
   // `elements` elements of feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
-  // What a worker keeps takes so many bytes, its statistics included.
+  // Bytes that a worker keeps, its statistics included.
   std::size_t residual_bytes() const;
   std::size_t residual_bytes_in_file() const { return residual_file_.bytes().size(); }  // of this rank's workers
 

@@ -150,17 +150,6 @@ void add_levels(std::vector<LevelTraffic>& sums, const std::vector<LevelTraffic>
   }
 }
 
-// What one worker keeps, found out without room for all of them.
-std::uint64_t kept_by_one(const simd::Kernels& kernels, const layerwise::StageSpec& spec, Below& below,
-                          const data::Dataset& train, layerwise::TrainOptions training) {
-  if (training.exchange.exact() || training.exchange.residuals == mpi::Residuals::none) return 0;
-  training.workers = training.batch = 1;
-  mpi::Comm comm;
-  std::vector<layerwise::BinaryLayer> layers = below.layers();
-  layerwise::Stage stage(kernels, comm, spec, below.encoder(), layers, train, training, 0, below.earlier());
-  return stage.exchange()->residual_bytes();
-}
-
 }  // namespace
 
 VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& options, const data::Dataset& given,
@@ -185,7 +174,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   const std::size_t per_epoch = train.size() / training.batch;
   spec.epochs = std::max(spec.epochs, (options.updates + per_epoch - 1) / per_epoch);
 
-  result.residual_bytes = kept_by_one(kernels, spec, below, train, training);
+  result.residual_bytes = layerwise::bytes_kept_by_worker(kernels, spec, below.encoder(), below.layers(), train, training);
   if (const std::uint64_t kept = result.residual_bytes * workers; options.memory_limit != 0 && kept > options.memory_limit) {
     fail(
         ErrorKind::usage,
