@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <future>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -62,7 +63,11 @@ class Run {
   void keep_trained(std::size_t s);
   void read_checkpoint();
   static void set_aside(const std::filesystem::path& path);
-  void write_checkpoint(Stage* stage, bool wait);
+  TensorFile checkpoint_file(const Stage* stage, TensorFile of_stage);
+  void start_writing(TensorFile file);
+  void write_checkpoint(Stage* stage);
+  void begin_checkpoint(Stage& stage);
+  void end_checkpoint(Stage& stage);
   void finish_writing();
   bool is_writing() const;
   void mark_progress(std::size_t step, bool now);
@@ -127,6 +132,12 @@ class Run {
   mpi::ResidualPlace residual_place_;
   std::size_t told_of_checkpoint_ = 0;  // 1 + the last stage of which the first was told
   std::future<void> writing_;           // of a checkpoint
+  // At rank 0: one that other ranks still send parts of; when it began, and how long training waited for it.
+  std::optional<TensorFile> unfinished_;
+  Clock::time_point unfinished_since_;
+  double checkpoint_wait_ = 0;
+  double checkpoint_spacing_ = 0;        // seconds between two, at least
+  std::exception_ptr checkpoint_error_;  // that ends the run: the other ranks learn of it with the next step
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
 };

@@ -283,51 +283,89 @@ bool Run::is_writing() const {
   return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-// `wait`: until it is on the disk; otherwise training goes on meanwhile.
-void Run::write_checkpoint(Stage* stage, bool wait) {
-  const Clock::time_point start = Clock::now();
+// Rank 0's, of the state of now; of_stage: what the stage under way saved.
+TensorFile Run::checkpoint_file(const Stage* stage, TensorFile of_stage) {
+  finish_writing();
+  metrics_->sync();  // which is an error where the folder was deleted or replaced
+  TensorFile file;
+  Json notes = {{"stage", stage_},
+                {"seconds", elapsed()},
+                {"images", result_.images},
+                {"metrics_bytes", metrics_->size()},
+                {"in_stage", stage != nullptr}};
+  for (const StageSummary& summary : result_.stages) {
+    notes["stages"].push_back({{"name", summary.name},
+                               {"seconds", summary.seconds},
+                               {"reused", summary.reused},
+                               {"images", summary.images},
+                               {"trained", origin_json(summary.trained_by)},
+                               {"plain_accuracy", layerwise::to_json(summary.plain_accuracy)},
+                               {"validation_accuracy", layerwise::to_json(summary.validation_accuracy)}});
+  }
+  if (stage != nullptr) notes["epoch"] = epoch_json();
+  file.metadata["bitloom.checkpoint"] = notes.dump();
+  file.metadata["bitloom.run"] = run_key_;
+  file.metadata[identity_key] = identity_;
+  result_.model.encoder.save(file);
+  save_trained(file);
+  // Layers and heads that learn again are there as they are now.
+  for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
+  return file;
+}
+
+// The last good checkpoint stays until the new one is complete, and one more is kept.
+void Run::start_writing(TensorFile file) {
+  writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
+    write_atomically(folder / next_checkpoint_name, file.serialize());
+    put_checkpoint_in_place(folder);
+  });
+}
+
+// Collective: it is on the disk when this returns.
+void Run::write_checkpoint(Stage* stage) {
   TensorFile of_stage;
   if (stage != nullptr) stage->save(of_stage);
+  unfinished_.reset();
   on_root([&] {
+    if (checkpoint_error_ != nullptr) std::rethrow_exception(checkpoint_error_);
+    start_writing(checkpoint_file(stage, std::move(of_stage)));
     finish_writing();
-    metrics_->sync();  // which is an error where the folder was deleted or replaced
-    TensorFile file;
-    Json notes = {{"stage", stage_},
-                  {"seconds", elapsed()},
-                  {"images", result_.images},
-                  {"metrics_bytes", metrics_->size()},
-                  {"in_stage", stage != nullptr}};
-    for (const StageSummary& summary : result_.stages) {
-      notes["stages"].push_back({{"name", summary.name},
-                                 {"seconds", summary.seconds},
-                                 {"reused", summary.reused},
-                                 {"images", summary.images},
-                                 {"trained", origin_json(summary.trained_by)},
-                                 {"plain_accuracy", layerwise::to_json(summary.plain_accuracy)},
-                                 {"validation_accuracy", layerwise::to_json(summary.validation_accuracy)}});
-    }
-    if (stage != nullptr) notes["epoch"] = epoch_json();
-    file.metadata["bitloom.checkpoint"] = notes.dump();
-    file.metadata["bitloom.run"] = run_key_;
-    file.metadata[identity_key] = identity_;
-    result_.model.encoder.save(file);
-    save_trained(file);
-    // Layers and heads that learn again are there as they are now.
-    for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
-    if (stage != nullptr && !wait && std::exchange(told_of_checkpoint_, stage_ + 1) != stage_ + 1) {
-      std::uint64_t bytes = 0;
-      for (const auto& [name, tensor] : file.tensors) bytes += tensor.bytes.size();
-      progress_.line(fmt::format("{}: a checkpoint every {} s, of {}; training waited {:.0f} ms for the first",
-                                 stage->spec().name, options_.checkpoint_seconds, format_bytes(bytes),
-                                 1e3 * seconds_since(start)));
-    }
-    // The last good checkpoint stays until the new one is complete, and one more is kept.
-    writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
-      write_atomically(folder / next_checkpoint_name, file.serialize());
-      put_checkpoint_in_place(folder);
-    });
-    if (wait) finish_writing();
   });
+}
+
+// On all ranks after the same step: the state of now, which is gathered and written while training goes on.
+void Run::begin_checkpoint(Stage& stage) {
+  const Clock::time_point start = Clock::now();
+  TensorFile of_stage;
+  stage.begin_save(of_stage);
+  if (!comm_.is_root()) return;
+  try {
+    unfinished_ = checkpoint_file(&stage, std::move(of_stage));
+  } catch (...) {
+    checkpoint_error_ = std::current_exception();
+  }
+  unfinished_since_ = start;
+  checkpoint_wait_ = seconds_since(start);
+}
+
+// At rank 0, when all of it is here.
+void Run::end_checkpoint(Stage& stage) {
+  const Clock::time_point start = Clock::now();
+  stage.end_save(*unfinished_);
+  checkpoint_wait_ += seconds_since(start);
+  const double together = seconds_since(unfinished_since_);
+  // Encoding and sending take their time from training: a quarter of it at most.
+  if (options_.checkpoint_seconds > 0) checkpoint_spacing_ = 4 * together;
+  if (std::exchange(told_of_checkpoint_, stage_ + 1) != stage_ + 1) {
+    std::uint64_t bytes = 0;
+    for (const auto& [name, tensor] : unfinished_->tensors) bytes += tensor.bytes.size();
+    progress_.line(
+        fmt::format("{}: a checkpoint every {:.3g} s, of {}; the first was gathered in {:.2g} s beside training, which "
+                    "waited {:.0f} ms",
+                    stage.spec().name, std::max(options_.checkpoint_seconds, checkpoint_spacing_), format_bytes(bytes),
+                    together, 1e3 * checkpoint_wait_));
+  }
+  start_writing(*std::exchange(unfinished_, std::nullopt));
 }
 
 Json Run::epoch_json() const {

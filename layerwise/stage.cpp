@@ -415,6 +415,21 @@ const StepResult& Stage::step(const StepRequest& request) {
 }
 
 void Stage::save(TensorFile& file) {
+  cancel_save();
+  begin_save(file);
+  if (exchange_ != nullptr) exchange_->wait_for_save();
+  if (comm_.is_root()) end_save(file);
+}
+
+void Stage::end_save(TensorFile& file) {
+  if (exchange_ != nullptr) exchange_->end_save(file, exchange_name);
+}
+
+void Stage::cancel_save() {
+  if (exchange_ != nullptr) exchange_->cancel_save();
+}
+
+void Stage::begin_save(TensorFile& file) {
   for (const auto& trainer : trainers_) {
     trainer->layer().save(file);
     trainer->save(file);
@@ -424,7 +439,9 @@ void Stage::save(TensorFile& file) {
   for (const LayerState& state : states_) shares.push_back(state.active_share);
   file.put("stage.active_share", {shares.size()}, shares);
   file.put("stage.progress", {2}, std::vector<std::uint64_t>{step_, initialised_ ? 1U : 0U});
-  if (exchange_ != nullptr) save_exchange(file);
+  if (exchange_ == nullptr) return;
+  exchange_->begin_save(file, exchange_name);
+  save_server(file);
 }
 
 void Stage::load(const TensorFile& file) {

@@ -67,6 +67,9 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
 std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
                                    std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options);
 
+// Prefix of its exchange's tensors in checkpoints.
+inline constexpr const char* exchange_name = "stage.exchange";
+
 class Stage {
  public:
   // `layers` are the layers of the whole net; those before the stage's are trained already. Everything passed by reference
@@ -121,6 +124,12 @@ class Stage {
   // Everything that a bit-exact resume needs, the trained layers included. Collective, after settle(): what other ranks hold is
   // in rank 0's.
   void save(TensorFile& file);
+  // The same while steps go on, on all ranks after the same step: rank 0's file gets the state of now, that of other ranks in
+  // end_save(), once is_saved() says that it is here. cancel_save() is collective.
+  void begin_save(TensorFile& file);
+  bool is_saved() const { return exchange_ == nullptr || exchange_->is_saved(); }
+  void end_save(TensorFile& file);
+  void cancel_save();
   void load(const TensorFile& file);
 
  private:
@@ -193,7 +202,7 @@ class Stage {
   LayerTrainer& chooser(std::size_t t);
   mpi::Bundle answer_to(mpi::Bundle merged);
   void update_from_answer(std::size_t step);
-  void save_exchange(TensorFile& file);
+  void save_server(TensorFile& file) const;
   void load_exchange(const TensorFile& file);
 
   const simd::Kernels& kernels_;

@@ -328,8 +328,7 @@ std::map<std::string, double> Stage::bytes_by_part(const mpi::ExchangeCounts& co
   return bytes;
 }
 
-void Stage::save_exchange(TensorFile& file) {
-  exchange_->save(file, "stage.exchange");
+void Stage::save_server(TensorFile& file) const {
   std::vector<float> scales;
   for (const std::vector<float>& step : scales_) scales.insert(scales.end(), step.begin(), step.end());
   file.put("stage.scales", {scales_.size(), heads_.size() + states_.size()}, scales);
@@ -343,7 +342,7 @@ void Stage::save_exchange(TensorFile& file) {
 }
 
 void Stage::load_exchange(const TensorFile& file) {
-  exchange_->load(file, "stage.exchange");
+  exchange_->load(file, exchange_name);
   const std::size_t waiting = exchange_->answers_waiting();
   const std::size_t each = heads_.size() + states_.size();
   if (waiting > step_) fail(ErrorKind::data, "checkpoint: {} answers after {} steps", waiting, step_);

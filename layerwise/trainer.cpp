@@ -94,11 +94,12 @@ void Run::train_stage(std::size_t s) {
       });
     }
     const Clock::time_point before = Clock::now();
-    const StepRequest request = {
-        (options_.stop && options_.stop()) ||
-            (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
-        comm_.is_root() && !asked && seconds_since(last_checkpoint) >= options_.checkpoint_seconds && !is_writing(),
-        options_.pace_seconds};
+    const bool is_due =
+        seconds_since(last_checkpoint) >= std::max(options_.checkpoint_seconds, checkpoint_spacing_) && !is_writing();
+    const StepRequest request = {(options_.stop && options_.stop()) || checkpoint_error_ != nullptr ||
+                                     (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
+                                 comm_.is_root() && !asked && is_due && !unfinished_ && checkpoint_error_ == nullptr,
+                                 options_.pace_seconds};
     asked |= request.checkpoint;  // with staleness it is some steps until all know
     const std::uint64_t sent_before = comm_.traffic(mpi::Collective::sum).bytes_sent;
     const StepResult& step = stage->step(request);
@@ -114,7 +115,7 @@ void Run::train_stage(std::size_t s) {
     mark_progress(done, result_.steps == 1);  // the first of this process is what is waited for after a restart
     show_step(*stage);
     const bool ends_epoch = done % stage->steps_per_epoch() == 0;
-    if (ends_epoch || step.stop || step.checkpoint) stage->settle();
+    if (ends_epoch || step.stop) stage->settle();
     if (ends_epoch) {
       peak_memory();
       mark_progress(done, true);
@@ -122,17 +123,20 @@ void Run::train_stage(std::size_t s) {
       epoch_ = {};
     }
     if (step.stop && !stage->finished()) {
-      write_checkpoint(stage.get(), true);
+      write_checkpoint(stage.get());
       stage->leave();
       fail(ErrorKind::interrupted, "interrupted at step {} of stage '{}'; everything is in {}", done, stage->spec().name,
            options_.folder.string());
     }
     if (step.checkpoint && !stage->finished()) {
-      write_checkpoint(stage.get(), false);
+      begin_checkpoint(*stage);
       last_checkpoint = Clock::now();
       asked = false;
     }
+    if (unfinished_ && stage->is_saved()) end_checkpoint(*stage);
   }
+  stage->cancel_save();
+  unfinished_.reset();
   finish_stage(*stage);
 }
 
@@ -177,7 +181,7 @@ RunResult Run::execute() {
     // A later stage may train its layers again.
     if (wanted < all) keep_trained(stage_);
     ++stage_;
-    write_checkpoint(nullptr, true);
+    write_checkpoint(nullptr);
   }
   if (wanted == all) finish_run();
   return std::move(result_);

@@ -49,12 +49,13 @@ struct RunOptions {
   std::string start;      // what this process calls itself in its ProgressFile
   // Left in the folder of a new run, by name, once it is locked and known to hold no other.
   std::map<std::string, std::string> files;
-  bool resume = false;             // continue from the folder's checkpoint
-  double checkpoint_seconds = 30;  // between checkpoints; also written at every stop
-  std::filesystem::path cache;     // trained stages and outputs of frozen layers; empty: none
-  bool needs_cache = false;        // an error if the cache cannot be opened; otherwise the run goes on without
-  std::uint64_t cache_limit = 0;   // bytes
-  std::string frozen = "auto";     // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
+  bool resume = false;  // continue from the folder's checkpoint
+  // Between checkpoints, or four times as long as it takes to gather one, if that is more; one is also written at every stop.
+  double checkpoint_seconds = 5;
+  std::filesystem::path cache;    // trained stages and outputs of frozen layers; empty: none
+  bool needs_cache = false;       // an error if the cache cannot be opened; otherwise the run goes on without
+  std::uint64_t cache_limit = 0;  // bytes
+  std::string frozen = "auto";    // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
   // Of what workers of one process keep (sparse): beyond it, it lies in a file in the cache's folder; 0: half of the memory
   // that is free, shared by the processes of a host.
   std::uint64_t residual_memory = 0;

@@ -155,6 +155,7 @@ void BundleTree::poll() {
 }
 
 void BundleTree::look() {
+  if (beside_) beside_();
   for (const int child : tree_.children()) {
     while (const auto message = comm_.try_receive(child)) take_in(child, *message);
   }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "mpi/bundle.h"
@@ -51,6 +52,9 @@ class BundleTree {
 
   bool is_root() const { return tree_.is_root(); }
   std::size_t all_workers() const { return all_; }
+
+  // Called whenever this moves what has arrived: something else that is to move meanwhile. It must not use this tree.
+  void set_beside(std::function<void()> beside) { beside_ = std::move(beside); }
 
   // Moves what has arrived; to be called now and then while this rank computes.
   void poll();
@@ -106,6 +110,7 @@ class BundleTree {
   std::vector<Bundle> late_statistics_;   // at the root, until an update has some
   std::deque<Bundle> answers_;            // not asked for yet
   std::size_t ended_ = 0;                 // children that have nothing more to send
+  std::function<void()> beside_;
   TreeCounts counts_;
 };
 

@@ -45,6 +45,9 @@ enum class Collective { sum, max, broadcast, gather, barrier, check, message };
 inline constexpr std::size_t collective_count = 7;
 const char* name_of(Collective kind) noexcept;
 
+// Messages of one channel neither overtake nor wait for those of another.
+enum class Channel { main, state };
+
 // What one rank has handed to a kind of collective so far.
 struct Traffic {
   std::uint64_t calls = 0;
@@ -120,16 +123,17 @@ class Comm {
   [[nodiscard]] PendingSum sum_begin(std::span<std::int32_t> values);
   [[nodiscard]] PendingSum sum_begin(std::span<std::int64_t> values);
 
-  // Messages from rank to rank, not collective; those of one rank to another arrive in their order. send() returns at once and
-  // keeps the bytes until they are gone, of which every call of these functions makes sure. Throws Error(usage) if `to` is
-  // this rank or none.
-  void send(int to, std::vector<std::byte> bytes);
+  // Messages from rank to rank, not collective; those of one rank to another in one channel arrive in their order. send()
+  // returns at once and keeps the bytes until they are gone, of which every call of these functions makes sure. Throws
+  // Error(usage) if `to` is this rank or none.
+  void send(int to, std::vector<std::byte> bytes, Channel channel = Channel::main);
   // Waits for the next message of another rank. Throws Error(data) if it has more than `most` bytes.
-  [[nodiscard]] std::vector<std::byte> receive(int from, std::uint64_t most = UINT64_MAX);
+  [[nodiscard]] std::vector<std::byte> receive(int from, std::uint64_t most = UINT64_MAX, Channel channel = Channel::main);
   // The next message of another rank if all of it is there already.
-  [[nodiscard]] std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most = UINT64_MAX);
-  // Whether everything that was sent is gone.
-  [[nodiscard]] bool sends_finished();
+  [[nodiscard]] std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most = UINT64_MAX,
+                                                                  Channel channel = Channel::main);
+  // Whether everything that was sent in a channel is gone.
+  [[nodiscard]] bool sends_finished(Channel channel = Channel::main);
   // Waits until done() is true, which is asked again and again and may use these functions. `what` and `bytes` are for the
   // message of PeerLost.
   void wait_until(const std::function<bool()>& done, const char* what, std::size_t bytes = 0);

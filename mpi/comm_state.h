@@ -41,10 +41,11 @@ struct Comm::State {
   // Messages under way; in containers that leave them where they are, because MPI knows their addresses.
   struct Message {
     std::vector<std::byte> bytes;
+    Channel channel = Channel::main;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   std::list<Message> outgoing;
-  std::map<int, Message> incoming;  // by rank: the one that has begun to arrive
+  std::map<std::pair<Channel, int>, Message> incoming;  // by channel and rank: the one that has begun to arrive
 
   // Counts a new call; with one rank nothing is sent.
   Meter meter(Collective kind, std::size_t bytes) {
@@ -104,10 +105,10 @@ struct Comm::State {
   [[noreturn]] void lose_by_waiting(const char* operation, std::size_t bytes, double elapsed);
 
   // messages.cpp
-  // Forgets messages that are gone; returns whether all are.
-  bool sent(const char* operation);
+  // Forgets messages that are gone; returns whether all of a channel are.
+  bool sent(Channel channel, const char* operation);
   // The next message of a rank, if all of it is there now. One that has begun to arrive goes on between calls.
-  std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most, const char* operation);
+  std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most, Channel channel, const char* operation);
 
   // collectives.cpp
   // Calls start(offset, count) for each message of a transfer of `elements` elements.

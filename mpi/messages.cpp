@@ -7,24 +7,26 @@
 namespace bitloom::mpi {
 namespace {
 
-constexpr int message_tag = 2;
+// gather_bytes() has 1.
+constexpr int tag_of(Channel channel) { return 2 + static_cast<int>(channel); }
 
 }  // namespace
 
-bool Comm::State::sent(const char* operation) {
+bool Comm::State::sent(Channel channel, const char* operation) {
   outgoing.remove_if([&](Message& message) { return test({&message.request, 1}, operation); });
-  return outgoing.empty();
+  return std::none_of(outgoing.begin(), outgoing.end(), [&](const Message& message) { return message.channel == channel; });
 }
 
-std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::uint64_t most, const char* operation) {
-  sent(operation);
-  const auto [place, fresh] = incoming.try_emplace(from);
+std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::uint64_t most, Channel channel,
+                                                               const char* operation) {
+  sent(channel, operation);
+  const auto [place, fresh] = incoming.try_emplace({channel, from});
   Message& message = place->second;
   if (fresh) {
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
     int there = 0;
-    call(operation, [&] { return MPI_Improbe(from, message_tag, MPI_COMM_WORLD, &there, &handle, &status); });
+    call(operation, [&] { return MPI_Improbe(from, tag_of(channel), MPI_COMM_WORLD, &there, &handle, &status); });
     if (there == 0) {
       incoming.erase(place);
       return std::nullopt;
@@ -47,40 +49,40 @@ std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::ui
   return bytes;
 }
 
-void Comm::send(int to, std::vector<std::byte> bytes) {
+void Comm::send(int to, std::vector<std::byte> bytes, Channel channel) {
   State& state = *state_;
   const Meter meter = state.meter(Collective::message, bytes.size());
   state.require_usable("send");
   state.require_peer("send", to);
   const int count = count_of(bytes.size());
-  State::Message& message = state.outgoing.emplace_back(State::Message{std::move(bytes)});
+  State::Message& message = state.outgoing.emplace_back(State::Message{std::move(bytes), channel});
   state.call("send", [&] {
-    return MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, message_tag, MPI_COMM_WORLD, &message.request);
+    return MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, tag_of(channel), MPI_COMM_WORLD, &message.request);
   });
-  state.sent("send");
+  state.sent(channel, "send");
 }
 
-std::vector<std::byte> Comm::receive(int from, std::uint64_t most) {
+std::vector<std::byte> Comm::receive(int from, std::uint64_t most, Channel channel) {
   const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
   state_->require_usable("receive");
   state_->require_peer("receive", from);
   std::optional<std::vector<std::byte>> bytes;
-  const auto arrived = [&] { return (bytes = state_->try_receive(from, most, "receive")).has_value(); };
+  const auto arrived = [&] { return (bytes = state_->try_receive(from, most, channel, "receive")).has_value(); };
   state_->wait_until(arrived, "receive", 0);
   return *std::move(bytes);
 }
 
-std::optional<std::vector<std::byte>> Comm::try_receive(int from, std::uint64_t most) {
+std::optional<std::vector<std::byte>> Comm::try_receive(int from, std::uint64_t most, Channel channel) {
   const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
   state_->require_usable("receive");
   state_->require_peer("receive", from);
-  return state_->try_receive(from, most, "receive");
+  return state_->try_receive(from, most, channel, "receive");
 }
 
-bool Comm::sends_finished() {
+bool Comm::sends_finished(Channel channel) {
   const Meter meter(state_->traffic[static_cast<std::size_t>(Collective::message)]);
   state_->require_usable("send");
-  return state_->sent("send");
+  return state_->sent(channel, "send");
 }
 
 }  // namespace bitloom::mpi

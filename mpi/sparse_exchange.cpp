@@ -172,7 +172,8 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
       first_(first),
       count_(count),
       feedback_(std::move(feedback)),
-      statistics_(std::move(statistics)) {
+      statistics_(std::move(statistics)),
+      gather_(comm) {
   check(options);
   if (tree_.all_workers() != workers) {
     fail(ErrorKind::internal, "exchange: ranks carry {} workers; expected {}", tree_.all_workers(), workers);
@@ -181,12 +182,11 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
     fail(ErrorKind::usage, "--workers: rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
          comm.size(), workers);
   }
-  make_residuals(place);
-  if (options.keeps()) {
-    std::vector<std::vector<std::int64_t>> none;
-    for (const std::uint64_t size : statistics_) none.emplace_back(size, 0);
-    kept_statistics_.assign(count, none);
+  if (!options.exact()) {
+    const bool keeps = options.keeps();
+    kept_ = KeptState(feedback_, keeps ? statistics_ : std::vector<std::uint64_t>{}, keeps ? count : 1, place, comm.rank());
   }
+  tree_.set_beside([this] { move_state(); });
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
   for (Direction* direction : {&up_, &down_}) {
     direction->first = direction->multiple = options.has_budget() ? first_multiple : options.threshold;
@@ -194,42 +194,6 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   up_.rms.assign(feedback_.size(), 0);
   down_.rms.assign(feedback_.size(), 0);
   answer_residuals_.resize(feedback_.size());
-}
-
-void SparseExchange::make_residuals(const ResidualPlace& place) {
-  // Workers that keep nothing share an empty one.
-  residuals_.assign(options_.residuals == Residuals::none ? 1 : count_, std::vector<Residual>(feedback_.size()));
-  if (options_.exact()) return;
-  constexpr std::size_t line = 8;  // words; a vector begins with one
-  const auto words_of = [](const FeedbackVector& vector) {
-    const std::size_t words = vector.narrow ? (vector.size + 1) / 2 : vector.size;
-    return (words + line - 1) / line * line;
-  };
-  std::size_t words = 0;  // of a worker
-  for (const FeedbackVector& vector : feedback_) words += words_of(vector);
-  const std::size_t bytes = words * sizeof(std::int64_t);
-  const std::size_t here =
-      place.memory == 0 || bytes == 0 ? residuals_.size() : std::min<std::size_t>(place.memory / bytes, residuals_.size());
-  if (here < residuals_.size() && place.folder.empty()) {
-    fail(ErrorKind::usage,
-         "--residual-memory: {} workers of rank {} keep {}, more than {}; expected --cache FOLDER, where the "
-         "rest can lie, fewer workers, or --residuals none",
-         residuals_.size(), comm_.rank(), format_bytes(residuals_.size() * bytes), format_bytes(place.memory));
-  }
-  residual_memory_ = Buffer<std::byte>(here * bytes);
-  residual_file_ = FileMemory(place.folder, (residuals_.size() - here) * bytes);
-  std::byte* at = residual_memory_.data();
-  for (std::size_t w = 0; w < residuals_.size(); ++w) {
-    if (w == here) at = residual_file_.bytes().data();
-    for (std::size_t v = 0; v < feedback_.size(); ++v) {
-      if (feedback_[v].narrow) {
-        residuals_[w][v].narrow = {reinterpret_cast<std::int32_t*>(at), feedback_[v].size};
-      } else {
-        residuals_[w][v].wide = {reinterpret_cast<std::int64_t*>(at), feedback_[v].size};
-      }
-      at += words_of(feedback_[v]) * sizeof(std::int64_t);
-    }
-  }
 }
 
 SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
@@ -264,6 +228,7 @@ void SparseExchange::begin(std::uint64_t update, bool statistics, double length)
 
 void SparseExchange::begin_worker(std::size_t worker) {
   worker_ = worker - first_;
+  if (snapshot_ != nullptr) snapshot_->before_change(worker_);
   current_ = {};
   current_.update = update_;
   current_.workers = 1;
@@ -299,20 +264,20 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::spa
 
 void SparseExchange::add(std::size_t v, std::span<const std::int32_t> fresh) {
   const Clock::time_point start = Clock::now();
-  add_fresh(v, fresh, kept()[v].narrow);
+  add_fresh(v, fresh, options_.exact() ? std::span<std::int32_t>{} : kept().feedback[v].narrow);
   counts_.encode += seconds_since(start);
 }
 
 void SparseExchange::add(std::size_t v, std::span<const std::int64_t> fresh) {
   const Clock::time_point start = Clock::now();
-  add_fresh(v, fresh, kept()[v].wide);
+  add_fresh(v, fresh, options_.exact() ? std::span<std::int64_t>{} : kept().feedback[v].wide);
   counts_.encode += seconds_since(start);
 }
 
 void SparseExchange::add_statistics(std::size_t s, std::span<const std::int64_t> values) {
   check_size("statistics", values.size(), statistics_[s]);
   if (options_.keeps()) {
-    std::vector<std::int64_t>& kept = kept_statistics_[worker_][s];
+    std::vector<std::int64_t>& kept = kept_[worker_].statistics[s];
     for (std::size_t i = 0; i < kept.size(); ++i) kept[i] += values[i];
     if (!with_statistics_) return;
     current_.vectors[statistic(s)] = to_sparse(kept);
@@ -472,17 +437,6 @@ double SparseExchange::budget(std::uint64_t elements) const {
   if (options_.compression == 0) return static_cast<double>(options_.bytes_per_update);
   // Messages of statistics and totals alone have a length too.
   return std::max(4 * static_cast<double>(elements) / options_.compression, static_cast<double>(least_budget));
-}
-
-std::size_t SparseExchange::residual_bytes() const {
-  std::size_t bytes = 0;
-  for (const Residual& kept : residuals_.front()) {
-    bytes += kept.narrow.size() * sizeof(std::int32_t) + kept.wide.size() * sizeof(std::int64_t);
-  }
-  if (options_.keeps()) {
-    for (const std::uint64_t size : statistics_) bytes += size * sizeof(std::int64_t);
-  }
-  return bytes;
 }
 
 double SparseExchange::rms_of_sum(std::size_t v, std::uint64_t workers) const {

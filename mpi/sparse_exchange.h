@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/file_memory.h"
 #include "core/safetensors.h"
 #include "mpi/bundle.h"
 #include "mpi/bundle_tree.h"
 #include "mpi/comm.h"
+#include "mpi/kept_state.h"
 #include "mpi/merger.h"
 #include "mpi/sparse_filter.h"
+#include "mpi/state_gather.h"
 
 namespace bitloom::mpi {
 
@@ -85,24 +84,14 @@ struct ExchangeCounts {
   ExchangeCounts& operator+=(const ExchangeCounts& other);
 };
 
-struct FeedbackVector {
-  std::uint64_t size = 0;
-  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
-  double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
-};
-
-// Where a rank's workers keep what they do not send. It changes no result.
-struct ResidualPlace {
-  std::uint64_t memory = 0;  // bytes; workers whose residuals exceed it have them in a file of `folder`. 0: no limit
-  std::filesystem::path folder;
-};
-
 class SparseExchange {
  public:
   // Workers first .. first + count of `workers` are this rank's; comm outlives this. Throws Error(usage), and Error(io) if what
   // is to be kept in a file cannot be.
   SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
                  std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics, const ResidualPlace& place = {});
+  SparseExchange(const SparseExchange&) = delete;
+  SparseExchange& operator=(const SparseExchange&) = delete;
 
   const ExchangeOptions& options() const { return options_; }
   std::size_t first_worker() const { return first_; }
@@ -114,8 +103,8 @@ class SparseExchange {
   // `elements` elements of feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
   // Bytes that a worker keeps, its statistics included.
-  std::size_t residual_bytes() const;
-  std::size_t residual_bytes_in_file() const { return residual_file_.bytes().size(); }  // of this rank's workers
+  std::size_t residual_bytes() const { return kept_.bytes_of_worker(); }
+  std::size_t residual_bytes_in_file() const { return kept_.bytes_in_file(); }  // of this rank's workers
 
   // Starts an update. statistics: whether it carries them. length: with a ratio, of its messages, in mean lengths.
   void begin(std::uint64_t update, bool statistics, double length = 1);
@@ -159,16 +148,23 @@ class SparseExchange {
   // Since the last call.
   ExchangeCounts take_counts();
 
-  // Collective. The root's file gets all state, what all workers kept included.
+  // Collective. The root's file gets all state, what all workers kept included. One that has begun is broken off.
   void save(TensorFile& file, const std::string& prefix);
+  // The same in parts, while updates go on. On every rank between the same two updates, when the root has ended the one before:
+  // what the root's file gets now, and what it gets of all workers, is the state of now.
+  void begin_save(TensorFile& file, const std::string& prefix);
+  // At the root: whether all of it is here.
+  bool is_saved() const { return !gather_.under_way() || gather_.is_done(); }
+  // Collective: waits until it is, with nothing else on the way.
+  void wait_for_save();
+  // At the root, then.
+  void end_save(TensorFile& file, const std::string& prefix);
+  // Collective: breaks off what has begun.
+  void cancel_save();
   // On every rank; any number of ranks may have written it. Throws Error(data).
   void load(const TensorFile& file, const std::string& prefix);
 
  private:
-  struct Residual {  // of one feedback vector; the one that it takes
-    std::span<std::int32_t> narrow;
-    std::span<std::int64_t> wide;
-  };
   // Thresholds of one direction.
   struct Direction {
     double multiple = 0, first = 0;   // of the root mean square; where it begins
@@ -190,10 +186,9 @@ class SparseExchange {
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::span<T> kept);
   std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
-  std::vector<Residual>& kept() { return residuals_[options_.residuals == Residuals::none ? 0 : worker_]; }
-  void make_residuals(const ResidualPlace& place);
-  std::vector<SparseVector> kept_by(std::size_t worker) const;
-  void save_residuals(TensorFile& file, const std::string& prefix);
+  Kept& kept() { return kept_[options_.residuals == Residuals::none ? 0 : worker_]; }
+  void move_state();
+  void put_residuals(TensorFile& file, const std::string& prefix, const std::vector<std::vector<std::byte>>& by_rank) const;
   void load_residuals(const TensorFile& file, const std::string& prefix);
   Bundle residual_of(const TensorFile& file, const std::string& name) const;
   std::uint64_t users_of(const Bundle& sum, const std::string& name) const;
@@ -209,11 +204,10 @@ class SparseExchange {
 
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
-  std::vector<std::vector<Residual>> residuals_;  // by worker of this rank and feedback vector
-  Buffer<std::byte> residual_memory_;             // of the first of them,
-  FileMemory residual_file_;                      // and of the others
-  // By worker of this rank and statistic, since they were last sent; empty if nothing is kept.
-  std::vector<std::vector<std::vector<std::int64_t>>> kept_statistics_;
+  KeptState kept_;  // of this rank's workers; those that keep nothing share an empty one
+  // Of a checkpoint under way.
+  std::unique_ptr<KeptSnapshot> snapshot_;  // until all of it is in gather_
+  StateGather gather_;
   // The root's.
   Direction up_, down_;
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered

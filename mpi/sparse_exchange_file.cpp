@@ -3,32 +3,17 @@
 #include <utility>
 
 #include "core/error.h"
-#include "mpi/bit_stream.h"
 #include "mpi/sparse_exchange.h"
 
 namespace bitloom::mpi {
 namespace {
 
+// Bytes of copies that a checkpoint under way may make of what workers keep, before they wait for it.
+constexpr std::size_t most_copies = std::size_t{256} << 20U;
+
 // What worker `worker` kept.
 std::string residual_name(const std::string& prefix, std::uint64_t worker) {
   return fmt::format("{}.residual.{}", prefix, worker);
-}
-
-std::vector<std::int64_t> widened(std::span<const std::int32_t> values) { return {values.begin(), values.end()}; }
-
-// Messages with their lengths in front, one after the other.
-void append(std::vector<std::byte>& all, std::span<const std::byte> message) {
-  put_varint(all, message.size());
-  all.insert(all.end(), message.begin(), message.end());
-}
-
-// Takes the first of such messages off.
-std::span<const std::byte> next(std::span<const std::byte>& rest) {
-  const std::uint64_t length = get_varint(rest, "length");
-  if (length > rest.size()) fail(ErrorKind::data, "exchange: {} bytes are left of a message of {}", rest.size(), length);
-  const std::span<const std::byte> message = rest.first(length);
-  rest = rest.subspan(length);
-  return message;
 }
 
 std::span<const std::uint8_t> as_numbers(std::span<const std::byte> bytes) {
@@ -37,42 +22,60 @@ std::span<const std::uint8_t> as_numbers(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<SparseVector> SparseExchange::kept_by(std::size_t worker) const {
-  std::vector<SparseVector> vectors;
-  for (std::size_t v = 0; v < feedback_.size(); ++v) {
-    const Residual& kept = residuals_[worker][v];
-    vectors.push_back(feedback_[v].narrow ? to_sparse(widened(kept.narrow)) : to_sparse(kept.wide));
+// Moves what a checkpoint under way has of this rank, and what others send of it.
+void SparseExchange::move_state() {
+  if (snapshot_ != nullptr) {
+    bool last = false;
+    const std::vector<std::byte> ready = snapshot_->take(last);
+    if (last) snapshot_.reset();
+    if (last || !ready.empty()) gather_.add(ready, last);
   }
-  for (const std::vector<std::int64_t>& kept : kept_statistics_[worker]) vectors.push_back(to_sparse(kept));
-  return vectors;
+  gather_.poll();
+  if (!comm_.is_root() && gather_.under_way() && gather_.is_done()) gather_.end();
 }
 
-// Collective: what workers keep, in the root's file.
-void SparseExchange::save_residuals(TensorFile& file, const std::string& prefix) {
-  if (options_.residuals == Residuals::none) return;
-  const bool sum = options_.residuals == Residuals::sum;
-  std::vector<std::byte> mine;
-  Bundle total;
-  for (std::size_t w = 0; w < residuals_.size(); ++w) {
-    Bundle bundle;
-    bundle.vectors = kept_by(w);
-    if (sum) {
-      total = w == 0 ? std::move(bundle) : merge({std::move(total), std::move(bundle)});
-    } else {
-      append(mine, encode(bundle));
-    }
-  }
-  if (sum) append(mine, encode(total));
-  const std::vector<std::vector<std::byte>> all = comm_.gather_bytes(mine);
-  if (!comm_.is_root()) return;
+void SparseExchange::wait_for_save() {
+  if (!gather_.under_way()) return;
+  gather_.hurry();
+  comm_.wait_until(
+      [&] {
+        move_state();
+        return is_saved();
+      },
+      "gathering of a checkpoint");
+}
+
+void SparseExchange::cancel_save() {
+  if (!gather_.under_way()) return;
+  snapshot_.reset();
+  gather_.drop();
+  wait_for_save();
+  gather_.end();
+}
+
+void SparseExchange::save(TensorFile& file, const std::string& prefix) {
+  cancel_save();
+  begin_save(file, prefix);
+  wait_for_save();
+  if (comm_.is_root()) end_save(file, prefix);
+}
+
+void SparseExchange::end_save(TensorFile& file, const std::string& prefix) {
+  if (gather_.under_way()) put_residuals(file, prefix, gather_.end());
+}
+
+// What workers keep, as their ranks sent it.
+void SparseExchange::put_residuals(TensorFile& file, const std::string& prefix,
+                                   const std::vector<std::vector<std::byte>>& by_rank) const {
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
     file.put(residual_name(prefix, worker), {message.size()}, as_numbers(message));
   };
+  Bundle total;
   std::size_t worker = 0;  // ranks carry them in their order
-  for (const std::vector<std::byte>& rank : all) {
+  for (const std::vector<std::byte>& rank : by_rank) {
     for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
-      const std::span<const std::byte> message = next(rest);
-      if (!sum) {
+      const std::span<const std::byte> message = next_message(rest);
+      if (options_.residuals != Residuals::sum) {
         put(worker, message);
       } else {
         Bundle bundle = decode_bundle(message);
@@ -80,18 +83,21 @@ void SparseExchange::save_residuals(TensorFile& file, const std::string& prefix)
       }
     }
   }
-  if (sum) put(0, encode(total));
+  if (options_.residuals == Residuals::sum) put(0, encode(total));
 }
 
-void SparseExchange::save(TensorFile& file, const std::string& prefix) {
+void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
   if (comm_.is_root()) {
     // The root has all answers that any rank has not asked for.
     std::vector<std::byte> answers;
-    for (const Bundle& answer : tree_.answers()) append(answers, encode(answer));
+    for (const Bundle& answer : tree_.answers()) append_message(answers, encode(answer));
     file.put(prefix + ".answers", {answers.size()}, as_numbers(answers));
   }
   if (options_.exact()) return;  // nothing is kept
-  save_residuals(file, prefix);
+  if (options_.keeps()) {
+    gather_.begin();
+    snapshot_ = std::make_unique<KeptSnapshot>(kept_, options_.residuals == Residuals::sum, most_copies);
+  }
   if (!comm_.is_root()) return;
   std::vector<double> state;
   for (const Direction* direction : {&up_, &down_}) {
@@ -116,12 +122,12 @@ void SparseExchange::load_residuals(const TensorFile& file, const std::string& p
     bundle = residual_of(file, residual_name(prefix, 0));
     users = users_of(bundle, residual_name(prefix, 0));
   }
-  for (std::size_t w = 0; w < residuals_.size(); ++w) {
-    for (Residual& kept : residuals_[w]) {
-      std::fill(kept.narrow.begin(), kept.narrow.end(), 0);
-      std::fill(kept.wide.begin(), kept.wide.end(), 0);
+  for (std::size_t w = 0; w < kept_.workers(); ++w) {
+    for (Residual& residual : kept_[w].feedback) {
+      std::fill(residual.narrow.begin(), residual.narrow.end(), 0);
+      std::fill(residual.wide.begin(), residual.wide.end(), 0);
     }
-    for (std::vector<std::int64_t>& kept : kept_statistics_[w]) std::fill(kept.begin(), kept.end(), 0);
+    for (std::vector<std::int64_t>& sums : kept_[w].statistics) std::fill(sums.begin(), sums.end(), 0);
     if (!sum) bundle = residual_of(file, residual_name(prefix, first_ + w));
     const std::uint64_t place = sum ? first_ + w : 0;
     if (place < users) keep(w, bundle, place);
@@ -163,10 +169,10 @@ void SparseExchange::keep(std::size_t w, const Bundle& sum, std::uint64_t place)
   for (std::size_t v = 0; v < sum.vectors.size(); ++v) {
     const SparseVector& vector = sum.vectors[v];
     if (v >= feedback_.size()) {
-      if (place == 0) add_to(kept_statistics_[w][v - feedback_.size()], vector);
+      if (place == 0) add_to(kept_[w].statistics[v - feedback_.size()], vector);
       continue;
     }
-    Residual& kept = residuals_[w][v];
+    Residual& kept = kept_[w].feedback[v];
     for (std::size_t i = 0; i < vector.index.size(); ++i) {
       if (feedback_[v].narrow) {
         kept.narrow[vector.index[i]] = share_of_kept<std::int32_t>(vector.value[i], place);
@@ -180,7 +186,8 @@ void SparseExchange::keep(std::size_t w, const Bundle& sum, std::uint64_t place)
 void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   const auto messages = file.get(prefix + ".answers").as<std::uint8_t>();
   std::deque<Bundle> answers;
-  for (std::span<const std::byte> rest = std::as_bytes(messages); !rest.empty();) answers.push_back(decode_bundle(next(rest)));
+  for (std::span<const std::byte> rest = std::as_bytes(messages); !rest.empty();)
+    answers.push_back(decode_bundle(next_message(rest)));
   tree_.set_answers(std::move(answers));
   if (options_.exact()) return;
   const std::size_t n = feedback_.size();

@@ -28,7 +28,7 @@ struct Cluster {
   double straggler_factor = 3;  // by which these take longer
   double deaths_per_hour = 0;   // of one host
   double recovery_seconds = 3;  // from a death to the next update, without what is computed again
-  double checkpoint_seconds = 30;
+  double checkpoint_seconds = 5;
   double price_per_hour = 0;  // of one host
 };
 

@@ -508,6 +508,119 @@ TEST_CASE("an exchange that was saved goes on as if it had not been", "[exchange
   }
 }
 
+// Workers waited until all of it was at the root.
+TEST_CASE("an exchange is saved while updates go on, as it was when that began", "[exchange]") {
+  Comm& comm = test::world();
+  constexpr std::uint64_t begun_after = 4, updates = 9;
+  std::vector<ExchangeOptions> cases = option_cases();
+  cases.push_back(cases[1]);
+  cases.back().residuals = Residuals::sum;
+  cases.push_back(cases[1]);
+  cases.back().staleness = 2;
+  for (const ExchangeOptions& options : cases) {
+    CAPTURE(options.threshold, options.bytes_per_update, static_cast<int>(options.residuals), options.staleness);
+    // Two of them alike; one stops to be saved, and the other goes on.
+    TensorFile expected, file;
+    const auto run = [&](bool stops) {
+      Trial trial(comm, options);
+      std::vector<Bundle> answers;
+      for (std::uint64_t n = 0; n < updates; ++n) {
+        trial.compute(n);
+        trial.send();
+        if (n >= options.staleness) answers.push_back(trial.exchange().next_answer(n - options.staleness));
+        if (n + 1 != begun_after) continue;
+        if (stops) {
+          if (options.staleness > 0) trial.exchange().settle(n);
+          trial.exchange().save(expected, "x");
+        } else {
+          trial.exchange().begin_save(file, "x");
+        }
+      }
+      for (std::uint64_t n = updates - options.staleness; n < updates; ++n) answers.push_back(trial.exchange().next_answer(n));
+      trial.exchange().close();
+      if (!stops) {
+        trial.exchange().wait_for_save();
+        if (comm.is_root()) trial.exchange().end_save(file, "x");
+      }
+      CHECK(trial.exchange().is_saved());
+      comm.barrier();
+      return answers;
+    };
+    const std::vector<Bundle> stopped = run(true);
+    REQUIRE((run(false) == stopped));
+    REQUIRE(file.tensors.size() == expected.tensors.size());
+    REQUIRE((file.serialize() == expected.serialize()));
+    if (comm.is_root()) CHECK(file.contains("x.residual.6") == (options.keeps() && options.residuals == Residuals::exact));
+  }
+}
+
+TEST_CASE("saving that has begun is broken off, and begins anew", "[exchange]") {
+  Comm& comm = test::world();
+  ExchangeOptions options;
+  options.threshold = 2;
+  Trial trial(comm, options);
+  trial.update(0);
+  for (std::uint64_t n = 1; n < 4; ++n) {
+    TensorFile broken_off, whole, again;
+    trial.exchange().begin_save(broken_off, "x");
+    if (n == 2) trial.update(n);
+    if (n == 3) trial.exchange().wait_for_save();  // which the root has not ended
+    trial.exchange().cancel_save();
+    CHECK(trial.exchange().is_saved());
+    trial.exchange().begin_save(broken_off, "x");
+    trial.exchange().save(whole, "x");  // instead of the other
+    trial.exchange().save(again, "x");
+    CHECK((whole.serialize() == again.serialize()));
+    if (comm.is_root()) CHECK(whole.contains("x.residual.6"));
+    if (n != 2) trial.update(n);
+  }
+}
+
+TEST_CASE("a snapshot of what workers keep is of its moment, whatever they do meanwhile", "[exchange]") {
+  constexpr std::size_t count = 9;
+  KeptState state({{1000, true, 1}, {70, false, 1}}, {5}, count, {}, 0);
+  const auto fill = [&](std::size_t w, std::int32_t value) {
+    std::fill(state[w].feedback[0].narrow.begin(), state[w].feedback[0].narrow.end(), value);
+    std::fill(state[w].feedback[1].wide.begin(), state[w].feedback[1].wide.end(), std::int64_t{value} << 40U);
+    state[w].statistics[0].assign(5, -value);
+  };
+  // Copies of all workers, of two, and of one alone, before whoever changes waits.
+  for (const std::size_t most : {std::size_t{1} << 30U, 2 * state.bytes_of_worker(), std::size_t{0}}) {
+    for (const bool sum : {false, true}) {
+      CAPTURE(most, sum);
+      for (std::size_t w = 0; w < count; ++w) fill(w, static_cast<std::int32_t>(w) + 1);
+      std::vector<std::byte> bytes;
+      {
+        KeptSnapshot snapshot(state, sum, most);
+        // The last of them first, to which the thread comes last.
+        for (std::size_t w = count; w-- > 0;) {
+          snapshot.before_change(w);
+          fill(w, 77);
+          snapshot.before_change(w);
+        }
+        for (bool last = false; !last; std::this_thread::yield()) {
+          const std::vector<std::byte> ready = snapshot.take(last);
+          bytes.insert(bytes.end(), ready.begin(), ready.end());
+        }
+      }
+      std::vector<std::int64_t> found;
+      for (std::span<const std::byte> rest = bytes; !rest.empty();) {
+        const Bundle bundle = decode_bundle(next_message(rest));
+        REQUIRE(bundle.vectors.size() == 3);
+        const std::int64_t value = dense(bundle.vectors[0]).at(999);
+        CHECK(dense(bundle.vectors[0]) == std::vector<std::int64_t>(1000, value));
+        CHECK(dense(bundle.vectors[1]) == std::vector<std::int64_t>(70, value << 40U));
+        CHECK(dense(bundle.vectors[2]) == std::vector<std::int64_t>(5, -value));
+        found.push_back(value);
+      }
+      CHECK(found == (sum ? std::vector<std::int64_t>{45} : std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    }
+  }
+  // One that nobody takes ends with its life.
+  const KeptSnapshot unused(state, false, 0);
+  CHECK(state[0].statistics[0][0] == -77);
+}
+
 TEST_CASE("what workers keep lies in a file where memory does not suffice, which changes nothing", "[exchange]") {
   const test::TempDir folder;
   ExchangeOptions options;
