@@ -3,42 +3,22 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
-#include <numbers>
 #include <utility>
 
 #include "core/error.h"
 #include "core/progress.h"
-#include "core/softmax.h"
 #include "mpi/meter.h"
 
 namespace bitloom::mpi {
 namespace {
 
-constexpr std::uint64_t nothing_passes = std::numeric_limits<std::uint64_t>::max();
 constexpr double largest_threshold = 1e4;
 constexpr std::size_t largest_staleness = 64;
 constexpr std::uint64_t least_budget = 64;  // bytes
 constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
-// A threshold that follows from a number of bytes begins at 3 root mean squares and stays between these: below, nearly
-// everything is sent; above, nothing, even where most gradients are zero, as those of few images that are known by heart.
-constexpr double first_multiple = 3;
-constexpr double least_multiple = 0.5;
-constexpr double largest_multiple = 512;
-constexpr double steering = 0.05;    // how fast it moves, in its logarithm, per byte too many of the bytes wanted
-constexpr double far_too_long = 2;   // times what is wanted, from which on it moves faster:
-constexpr double jump = 0.25;        // by this power of how many times too long a message is
-constexpr double reserve = 8;        // messages that are saved up, against those to come that are too long
-constexpr double saving = 0.05;      // of a message at most, where 2 * reserve messages or more are missing
-constexpr double rms_keep = 0.7;     // of the old value, per observation
-constexpr double rms_parts = 16;     // of an integer, that a root mean square is rounded to
-constexpr std::size_t widths = 64;   // of magnitudes, in bits
-constexpr double bits_of_value = 3;  // of an element that is sent, its sign included
-
-// The same on every machine, unlike the C library's.
-double log2_fixed(double x) { return static_cast<double>(log_fixed(static_cast<float>(x))) / std::numbers::ln2; }
+constexpr double rms_parts = 16;                                      // of an integer, that a root mean square is rounded to
 
 template <typename T>
 double root_mean_square(std::span<const T> values) {
@@ -99,70 +79,6 @@ ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
   return *this;
 }
 
-void SparseExchange::Direction::observe(std::size_t v, double rms_now) {
-  if (!(rms_now > 0)) return;
-  rms[v] = rms[v] > 0 ? rms_keep * rms[v] + (1 - rms_keep) * rms_now : rms_now;
-}
-
-// What messages have too many, summed up, moves the threshold, so that in the long run they have as many as wanted; a message
-// with far too many (of statistics) moves it in several updates. One without statistics that is far too long says that what
-// comes in has grown since they were sent, as gradients do where heads begin from nothing; then it moves faster. Where other
-// vectors than before are sent, it begins anew, and what messages had too many until it was found is saved in those that
-// follow.
-void SparseExchange::Direction::steer(double bytes, double wanted, std::size_t vectors, bool plain) {
-  if (vectors != vectors_steered) {
-    vectors_steered = vectors;
-    multiple = first;
-    owed = 0;
-  }
-  saved = std::min(saved + wanted - bytes, reserve * wanted);
-  const double aim = wanted * (1 - saving * std::min((reserve - saved / wanted) / (2 * reserve), 1.0));
-  double growth = 0;  // of the threshold's logarithm
-  if (plain && bytes > far_too_long * aim) {
-    growth = jump * static_cast<double>(log_fixed(static_cast<float>(bytes / aim)));
-    owed = 0;
-  } else {
-    owed += (bytes - aim) / aim;
-    const double now = std::clamp(owed, -1.0, 1.0);
-    owed -= now;
-    growth = steering * now;
-  }
-  multiple =
-      std::clamp(multiple * static_cast<double>(exp_fixed(static_cast<float>(growth))), least_multiple, largest_multiple);
-}
-
-// Before anything is sent: what messages would have of elements above a threshold follows from how many are how large, as the
-// workers counted. magnitudes is (vectors, widths), of all workers.
-void SparseExchange::Direction::begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& vectors,
-                                           double wanted, double workers) {
-  const auto bytes_at = [&](double at) {
-    double bits = 0;
-    for (std::size_t v = 0; v < vectors.size(); ++v) {
-      if (!(rms[v] > 0)) continue;
-      const double threshold = at / vectors[v].urgency * rms[v];
-      const auto width = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(threshold)));
-      const std::span<const std::int64_t> counts = magnitudes.subspan(v * widths, widths);
-      double above = 0;
-      for (std::size_t w = width + 1; w < widths; ++w) above += static_cast<double>(counts[w]);
-      // Of those as wide as the threshold, as if their logarithms were spread evenly.
-      const double low = width == 0 ? 1 : std::ldexp(1.0, static_cast<int>(width) - 1);
-      const double share = 1 - std::clamp(log2_fixed(std::max(threshold, 1.0) / low), 0.0, 1.0);
-      if (width < widths) above += static_cast<double>(counts[width]) * share;
-      const double each = above / workers;
-      if (each > 0) bits += each * (log2_fixed(std::numbers::e * static_cast<double>(vectors[v].size) / each) + bits_of_value);
-    }
-    return bits / 8;
-  };
-  double low = least_multiple;
-  double high = largest_multiple;
-  for (int i = 0; i < 20; ++i) {
-    const double middle = std::sqrt(low * high);
-    (bytes_at(middle) > wanted ? low : high) = middle;
-  }
-  multiple = high;
-  owed = 0;
-}
-
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
                                std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics,
                                const ResidualPlace& place)
@@ -188,11 +104,9 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   }
   tree_.set_beside([this] { move_state(); });
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
-  for (Direction* direction : {&up_, &down_}) {
-    direction->first = direction->multiple = options.has_budget() ? first_multiple : options.threshold;
-  }
-  up_.rms.assign(feedback_.size(), 0);
-  down_.rms.assign(feedback_.size(), 0);
+  std::vector<ControlledVector> controlled;
+  for (const FeedbackVector& vector : feedback_) controlled.push_back({vector.size, vector.urgency});
+  up_ = down_ = ThresholdControl(std::move(controlled), options.has_budget() ? 0 : options.threshold);
   answer_residuals_.resize(feedback_.size());
 }
 
@@ -207,11 +121,8 @@ SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const 
           levels == 1 ? 1U : 0U};
 }
 
-std::uint64_t SparseExchange::threshold_of(const Direction& direction, std::size_t v) const {
-  if (options_.exact()) return 0;
-  if (!(direction.rms[v] > 0)) return nothing_passes;
-  return static_cast<std::uint64_t>(
-      std::llround(std::min(direction.multiple / feedback_[v].urgency * direction.rms[v], 0x1p60)));
+std::uint64_t SparseExchange::threshold_of(const ThresholdControl& control, std::size_t v) const {
+  return options_.exact() ? 0 : control.threshold(v);
 }
 
 void SparseExchange::check_size(const char* what, std::uint64_t size, std::uint64_t expected) const {
@@ -234,7 +145,7 @@ void SparseExchange::begin_worker(std::size_t worker) {
   current_.workers = 1;
   current_.vectors.resize(feedback_.size() + statistics_.size());
   current_rms_.assign(feedback_.size(), 0);
-  current_magnitudes_.assign(with_magnitudes_ ? feedback_.size() * widths : 0, 0);
+  current_magnitudes_.assign(with_magnitudes_ ? feedback_.size() * magnitude_widths : 0, 0);
   current_is_new_ = false;
   user_totals_ = 0;
 }
@@ -245,7 +156,7 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::spa
   if (with_magnitudes_) {
     for (const T value : fresh) {
       const auto width = static_cast<std::size_t>(std::bit_width(magnitude(value)));
-      ++current_magnitudes_[v * widths + std::min(width, widths - 1)];
+      ++current_magnitudes_[v * magnitude_widths + std::min(width, magnitude_widths - 1)];
     }
     current_is_new_ |= up_thresholds_[v] == nothing_passes;
   }
@@ -334,9 +245,9 @@ std::optional<Bundle> SparseExchange::gather() {
     const double bytes = wanted(*merged);
     counts_.wanted_bytes += bytes;
     up_.steer(static_cast<double>(merged->worker_bytes) / each, bytes, vectors_in(*merged), !with_statistics_);
-    const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * widths;
+    const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * magnitude_widths;
     if (with_statistics_ && merged->totals.size() == end) {
-      up_.begin_with(std::span(merged->totals).last(feedback_.size() * widths), feedback_, bytes, each);
+      up_.begin_with(std::span(merged->totals).last(feedback_.size() * magnitude_widths), bytes, each);
     }
   }
   counts_.encode += seconds_since(start);
@@ -440,7 +351,7 @@ double SparseExchange::budget(std::uint64_t elements) const {
 }
 
 double SparseExchange::rms_of_sum(std::size_t v, std::uint64_t workers) const {
-  return up_.rms[v] * std::sqrt(static_cast<double>(workers));
+  return up_.rms(v) * std::sqrt(static_cast<double>(workers));
 }
 
 ExchangeCounts SparseExchange::take_counts() {

@@ -29,6 +29,7 @@
 #include "mpi/merger.h"
 #include "mpi/sparse_filter.h"
 #include "mpi/state_gather.h"
+#include "mpi/threshold_control.h"
 
 namespace bitloom::mpi {
 
@@ -165,19 +166,6 @@ class SparseExchange {
   void load(const TensorFile& file, const std::string& prefix);
 
  private:
-  // Thresholds of one direction.
-  struct Direction {
-    double multiple = 0, first = 0;   // of the root mean square; where it begins
-    double owed = 0;                  // messages too long, in lengths wanted, that have not moved it yet
-    double saved = 0;                 // bytes that messages had less than wanted, in all; below 0: more
-    std::size_t vectors_steered = 0;  // how many feedback vectors messages had
-    std::vector<double> rms;          // of what comes in at an update; 0: not known yet
-    void observe(std::size_t v, double rms_now);
-    // plain: the message has no statistics.
-    void steer(double bytes, double wanted, std::size_t vectors, bool plain);
-    void begin_with(std::span<const std::int64_t> magnitudes, const std::vector<FeedbackVector>& vectors, double wanted,
-                    double workers);
-  };
   SparseFilter filter(std::uint64_t threshold, bool narrow) const;
   void require_sizes(const Bundle& bundle) const;
   std::size_t vectors_in(const Bundle& bundle) const;
@@ -185,7 +173,7 @@ class SparseExchange {
   double wanted(const Bundle& bundle) const;  // bytes, of this update
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::span<T> kept);
-  std::uint64_t threshold_of(const Direction& direction, std::size_t v) const;
+  std::uint64_t threshold_of(const ThresholdControl& control, std::size_t v) const;
   Kept& kept() { return kept_[options_.residuals == Residuals::none ? 0 : worker_]; }
   void move_state();
   void put_residuals(TensorFile& file, const std::string& prefix, const std::vector<std::vector<std::byte>>& by_rank) const;
@@ -209,7 +197,7 @@ class SparseExchange {
   std::unique_ptr<KeptSnapshot> snapshot_;  // until all of it is in gather_
   StateGather gather_;
   // The root's.
-  Direction up_, down_;
+  ThresholdControl up_, down_;
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
 
   // Of the update under way.

@@ -100,12 +100,11 @@ void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
   }
   if (!comm_.is_root()) return;
   std::vector<double> state;
-  for (const Direction* direction : {&up_, &down_}) {
-    state.insert(state.end(),
-                 {direction->multiple, direction->owed, direction->saved, static_cast<double>(direction->vectors_steered)});
-  }
-  state.insert(state.end(), up_.rms.begin(), up_.rms.end());
-  state.insert(state.end(), down_.rms.begin(), down_.rms.end());
+  const auto append = [&](const auto& numbers) { state.insert(state.end(), numbers.begin(), numbers.end()); };
+  append(up_.state());
+  append(down_.state());
+  append(up_.all_rms());
+  append(down_.all_rms());
   file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
   file.put(prefix + ".state", {state.size()}, state);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
@@ -194,16 +193,10 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   load_residuals(file, prefix);
   const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
   up_thresholds_.assign(thresholds.begin(), thresholds.end());
-  const auto state = file.get(prefix + ".state", DType::f64, {2 * (4 + n)}).as<double>();
-  for (Direction* direction : {&up_, &down_}) {
-    const auto numbers = state.subspan(direction == &up_ ? 0 : 4, 4);
-    direction->multiple = numbers[0];
-    direction->owed = numbers[1];
-    direction->saved = numbers[2];
-    direction->vectors_steered = static_cast<std::size_t>(numbers[3]);
-    const auto rms = state.subspan(direction == &up_ ? 8 : 8 + n, n);
-    direction->rms.assign(rms.begin(), rms.end());
-  }
+  constexpr std::size_t each = ThresholdControl::state_size;
+  const auto state = file.get(prefix + ".state", DType::f64, {2 * (each + n)}).as<double>();
+  up_.restore(state.first(each), state.subspan(2 * each, n));
+  down_.restore(state.subspan(each, each), state.last(n));
   for (std::size_t v = 0; v < n; ++v) {
     const auto kept = file.get(fmt::format("{}.answer_residual.{}", prefix, v)).as<std::int64_t>();
     if (!kept.empty() && kept.size() != feedback_[v].size) {

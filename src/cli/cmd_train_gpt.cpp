@@ -311,7 +311,18 @@ train::RunOptions Training::run_options() {
                {"train_tokens", text_.train.size()},
                {"validation_tokens", text_.validation.size()},
                {"peak_operations", run.peak_operations},
-               {"operations_per_token", run.operations_per_target}};
+               {"operations_per_token", run.operations_per_target},
+               // In place of given values that stand for what the net or the run says.
+               {"options",
+                {{"layers", config_.layers},
+                 {"heads", config_.heads},
+                 {"width", config_.width},
+                 {"vocabulary-multiple", config_.vocabulary_multiple},
+                 {"dropout", config_.dropout},
+                 {"micro-batch", micro_batch_},
+                 {"learning-rate", train_options_.rate.peak},
+                 {"warmup", train_options_.rate.warmup},
+                 {"evaluate-every", run.evaluate_every}}}};
   return run;
 }
 

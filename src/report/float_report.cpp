@@ -148,6 +148,13 @@ std::string float_report(const ReportInput& input) {
   std::string body = heading(input, lines) + cards(lines) + curves(lines);
   ReportInput options;
   options.config = input.config;
+  // A 0 or -1 that was given may stand for what the run found by itself.
+  const json& latest = lines.starts.back();
+  if (const auto found = latest.find("options"); found != latest.end() && found->is_object() && options.config.is_object()) {
+    for (const auto& [key, value] : found->items()) {
+      if (options.config.contains(key)) options.config[key] = value;
+    }
+  }
   body += configuration(options);
   RunLog log;
   log.start.command = text(start, "command");

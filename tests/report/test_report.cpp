@@ -321,6 +321,25 @@ TEST_CASE("the page of a float model's run shows its curves and figures, unfinis
   require_self_contained(render_report(input));
 }
 
+// It said "learning-rate 0", which stands for a rate that depends on the net.
+TEST_CASE("the page of a float model's run shows the values that options stood for", "[report]") {
+  ReportInput input = float_run();
+  input.config["learning-rate"] = "0";
+  input.config["dropout"] = "-1";
+  input.metrics[0]["options"] = json{{"learning-rate", 0.00375}, {"dropout", 0.125}, {"heads", 4}};
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "0.00375"));
+  CHECK(has(page, "0.125"));
+  CHECK(!has(page, "-1<"));
+  CHECK(!has(page, "heads"));  // which is no option of this run
+  // Also where the file of metrics has something else there.
+  for (const json& odd : {json("x"), json::array(), json{{"dropout", json::object()}}}) {
+    input.metrics[0]["options"] = odd;
+    require_self_contained(render_report(input));
+  }
+}
+
 // Charts of half the page's width stood alone in rows, and were drawn twice too large.
 TEST_CASE("small charts of a float model's run stand in pairs", "[report]") {
   const std::string page = render_report(float_run());
