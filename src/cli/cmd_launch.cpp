@@ -9,14 +9,15 @@
 #include <optional>
 
 #include "cli/command.h"
-#include "cli/hosts.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/signals.h"
-#include "cli/supervisor.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/metrics.h"
 #include "core/text.h"
+#include "launch/hosts.h"
+#include "launch/supervisor.h"
 
 namespace bitloom::cli {
 namespace {
@@ -92,6 +93,37 @@ void require_one_process(const Kind& kind, const Options& options, std::size_t& 
   }
 }
 
+// What the processes of a run mean by their exit codes.
+launch::Ending ending_of(int code) {
+  switch (code) {
+    case exit_interrupted: return launch::Ending::interrupted;
+    case exit_usage:
+    case exit_data: return launch::Ending::unusable;
+    case exit_io: return launch::Ending::disk;
+    default: return launch::Ending::other;
+  }
+}
+
+int exit_code_of(const launch::Outcome& outcome) {
+  switch (outcome.kind) {
+    case launch::Outcome::Kind::done: return exit_done;
+    case launch::Outcome::Kind::interrupted: return exit_interrupted;
+    case launch::Outcome::Kind::gave_up: break;
+  }
+  return ending_of(outcome.code) == launch::Ending::unusable ? outcome.code : exit_gave_up;
+}
+
+class TerminalVoice final : public launch::Voice {
+ public:
+  explicit TerminalVoice(Terminal& terminal) : terminal_(terminal) {}
+  void line(std::string_view text) override { terminal_.line(text); }
+  void update(std::string_view text) override { terminal_.update(text); }
+  void error(std::string_view text) override { terminal_.error(text); }
+
+ private:
+  Terminal& terminal_;
+};
+
 std::string this_program() {
   std::error_code error;
   const fs::path path = fs::read_symlink("/proc/self/exe", error);
@@ -102,7 +134,7 @@ std::string this_program() {
 }  // namespace
 
 int launch(Session& session, std::span<const std::string> args) {
-  SupervisorOptions supervisor;
+  launch::SupervisorOptions supervisor;
   std::string hostfile;
   Options options(
       "bitloom launch [options] -- train binary|gpt --out FOLDER [options]",
@@ -158,13 +190,19 @@ int launch(Session& session, std::span<const std::string> args) {
   } else {
     supervisor.notice = value_of(program, "--notice-command");
   }
-  if (!hostfile.empty()) supervisor.hosts = read_hostfile(hostfile);
+  if (!hostfile.empty()) supervisor.hosts = launch::read_hostfile(hostfile);
   supervisor.has_begun = [&] { return kind.has_begun(supervisor.folder); };
   supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };
   supervisor.stop = [] { return stop_requested(); };
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes does not end the run
-  return supervise(supervisor, session.terminal);
+  supervisor.ending_of = &ending_of;
+  std::error_code ignored;
+  fs::create_directories(supervisor.folder.parent_path(), ignored);
+  const FileLock lock(supervisor.folder.string() + ".launch.lock");
+  session.terminal.open_log(supervisor.folder.string() + ".launch.log");
+  TerminalVoice voice(session.terminal);
+  return exit_code_of(launch::supervise(supervisor, voice));
 }
 
 }  // namespace bitloom::cli

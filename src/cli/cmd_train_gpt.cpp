@@ -21,6 +21,7 @@
 #include "core/metrics.h"
 #include "core/version.h"
 #include "data/text/chunk_order.h"
+#include "launch/supervisor.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
@@ -285,7 +286,7 @@ train::RunOptions Training::run_options() {
   run.identity = identity_of(settings_, config_, train_options_, text_);
   run.field_name = &option_of;
   run.files = {{options_file, ini_}};
-  if (const char* name = std::getenv(supervised_variable); name != nullptr) run.process_name = name;
+  if (const char* name = std::getenv(launch::supervised_variable); name != nullptr) run.process_name = name;
   run.unit = "tokens";
   run.hold = settings_.hold;
   run.stop = [] { return stop_requested(); };

@@ -4,8 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "cli/process.h"
 #include "cli/signals.h"
+#include "launch/process.h"
 
 namespace bitloom::cli {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr auto interval = std::chrono::seconds(2);            // notices come half a minute to two minutes ahead
 constexpr auto patience = std::chrono::duration<double>(10);  // with the command
 
-bool noticed(const std::string& command) { return run_all({{"sh", "-c", command}}, patience).front().code == 0; }
+bool noticed(const std::string& command) { return launch::run_all({{"sh", "-c", command}}, patience).front().code == 0; }
 
 void watch(const std::stop_token& stop, const std::string& command) {
   std::mutex mutex;

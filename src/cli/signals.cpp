@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "cli/command.h"
+#include "launch/supervisor.h"
 
 namespace bitloom::cli {
 namespace {
@@ -46,7 +47,7 @@ void catch_stop_signals() {
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-  if (std::getenv(supervised_variable) == nullptr) return;
+  if (std::getenv(launch::supervised_variable) == nullptr) return;
   action.sa_handler = end_at_once;
   sigaction(SIGCONT, &action, nullptr);
 }

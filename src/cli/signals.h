@@ -3,11 +3,9 @@
 
 namespace bitloom::cli {
 
-// In the environment of the processes of a run that `bitloom launch` starts again when it breaks.
-inline constexpr const char* supervised_variable = "BITLOOM_SUPERVISED";
-
 // From now on the first of these signals only sets the flag; the next one that comes a moment later ends the process at once,
-// as it would have without this. In a supervised run SIGCONT, by which mpirun tells that a process has died, ends it at once.
+// as it would have without this. In a supervised run (launch/supervisor.h) SIGCONT, by which mpirun tells that a process has
+// died, ends it at once.
 void catch_stop_signals();
 
 // As if one had arrived.

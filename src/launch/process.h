@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 class Process {
  public:
@@ -46,4 +46,4 @@ struct Ended {
 // Runs commands side by side, each at most `limit` long; in the order of the commands.
 std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

@@ -1,4 +1,4 @@
-#include "cli/hosts.h"
+#include "launch/hosts.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/text.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 constexpr std::size_t most_hosts = 100000;  // "n[0-999999999]" is a slip of the pen
@@ -140,4 +140,4 @@ std::vector<Host> read_hostfile(const std::filesystem::path& path) {
   return hosts;
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

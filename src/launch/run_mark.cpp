@@ -1,4 +1,4 @@
-#include "cli/run_mark.h"
+#include "launch/run_mark.h"
 
 #include <fstream>
 #include <iterator>
@@ -7,7 +7,7 @@
 
 #include "core/progress_file.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 bool Mark::is_beyond(const Mark& other) const {
   return std::tie(stage, step, evaluated) > std::tie(other.stage, other.step, other.evaluated);
@@ -31,4 +31,4 @@ Mark read_mark(const std::filesystem::path& folder) {
   return mark;
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

@@ -9,21 +9,20 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts.h"
-#include "cli/probe.h"
-#include "cli/process.h"
-#include "cli/supervisor.h"
-#include "cli/terminal.h"
 #include "core/clock.h"
+#include "launch/hosts.h"
+#include "launch/probe.h"
+#include "launch/process.h"
+#include "launch/supervisor.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 class Roster {
  public:
   using Event = std::function<void(const nlohmann::json& line)>;
 
-  Roster(const SupervisorOptions& options, Terminal& terminal, Event event)
-      : options_(options), terminal_(terminal), event_(std::move(event)) {}
+  Roster(const SupervisorOptions& options, Voice& voice, Event event)
+      : options_(options), voice_(voice), event_(std::move(event)) {}
 
   // Of the next start, or the one under way; this machine, for rank 0, is the first.
   const std::vector<Host>& members() const { return members_; }
@@ -66,7 +65,7 @@ class Roster {
   void name_absent(const std::map<std::string, std::string>& absent);
 
   const SupervisorOptions& options_;
-  Terminal& terminal_;
+  Voice& voice_;
   Event event_;
   std::vector<Host> members_;
   std::set<std::string> proven_;               // names, of the last members that came to a step
@@ -78,4 +77,4 @@ class Roster {
   bool asked_ = false;
 };
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

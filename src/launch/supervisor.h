@@ -5,12 +5,24 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cli/hosts.h"
-#include "cli/terminal.h"
+#include "core/progress.h"
+#include "launch/hosts.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
+
+// In the environment of the processes of a supervised run: the name of their start.
+inline constexpr const char* supervised_variable = "BITLOOM_SUPERVISED";
+
+// How a process of the run ends, by its exit code.
+enum class Ending {
+  interrupted,  // asked to, with a checkpoint
+  unusable,     // options or data are wrong, and stay so
+  disk,         // files cannot be read or written
+  other,
+};
 
 struct SupervisorOptions {
   std::vector<std::string> program;  // what each process runs: the program and its arguments, --out among them
@@ -30,10 +42,23 @@ struct SupervisorOptions {
   std::function<bool()> has_begun;  // is there a run in the folder that --resume continues?
   std::function<bool()> is_done;    // has it come to its end?
   std::function<bool()> stop;       // asked to end: the run is left resumable
+  std::function<Ending(int)> ending_of;
 };
 
-// An exit code (command.h). Progress goes to the terminal and to FOLDER.launch.log, events as JSON lines to
-// FOLDER.launch.jsonl, beside the run. Throws Error(busy) if the run has a supervisor already.
-int supervise(const SupervisorOptions& options, Terminal& terminal);
+struct Outcome {
+  enum class Kind { done, interrupted, gave_up };
+  Kind kind = Kind::done;
+  int code = 0;  // that the last start ended with
+};
 
-}  // namespace bitloom::cli
+// What a supervisor tells its user: lines, and what went wrong.
+class Voice : public ProgressSink {
+ public:
+  virtual void error(std::string_view text) = 0;
+};
+
+// Until the run is done, cannot go on or is asked to end. Events go as JSON lines to FOLDER.launch.jsonl, beside the run, of
+// which the caller has the lock, FOLDER.launch.lock. Becomes the reaper of what its processes leave (PR_SET_CHILD_SUBREAPER).
+Outcome supervise(const SupervisorOptions& options, Voice& voice);
+
+}  // namespace bitloom::launch

@@ -1,4 +1,4 @@
-#include "cli/leftovers.h"
+#include "launch/leftovers.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 
 #include "core/clock.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,4 +77,4 @@ std::vector<pid_t> end_children(double seconds) {
   }
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

@@ -1,4 +1,4 @@
-#include "cli/supervisor.h"
+#include "launch/supervisor.h"
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -14,19 +14,17 @@
 #include <string>
 #include <thread>
 
-#include "cli/command.h"
-#include "cli/leftovers.h"
-#include "cli/mpirun_output.h"
-#include "cli/process.h"
-#include "cli/roster.h"
-#include "cli/run_mark.h"
-#include "cli/signals.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/metrics.h"
+#include "launch/leftovers.h"
+#include "launch/mpirun_output.h"
+#include "launch/process.h"
+#include "launch/roster.h"
+#include "launch/run_mark.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,12 +54,12 @@ struct End {
 
 class Supervisor {
  public:
-  Supervisor(const SupervisorOptions& options, Terminal& terminal)
+  Supervisor(const SupervisorOptions& options, Voice& voice)
       : options_(options),
-        terminal_(terminal),
+        voice_(voice),
         segments_(shared_segments()),
-        roster_(options, terminal, [this](const Json& line) { event(line); }) {}
-  int run();
+        roster_(options, voice, [this](const Json& line) { event(line); }) {}
+  Outcome run();
 
  private:
   bool wait_for_hosts(const End& last);
@@ -71,15 +69,15 @@ class Supervisor {
   void note_progress(const Mark& mark, bool first, End& end);
   void event(Json line);
   bool pause(double seconds) const;
-  int give_up(const End& last);
+  Outcome give_up(const End& last);
 
   const SupervisorOptions& options_;
-  Terminal& terminal_;
+  Voice& voice_;
   const std::set<fs::path> segments_;  // that were there before
   bool told_log_ = false;              // that it cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
-  std::size_t starts_ = 0, barren_ = 0, recomputed_ = 0;
+  std::size_t starts_ = 0, fruitless_starts_ = 0, recomputed_ = 0;
   std::optional<Clock::time_point> broken_;  // when the run stopped making steps
   std::string first_failure_;
   Mark furthest_;
@@ -90,7 +88,7 @@ void Supervisor::event(Json line) {
   try {
     MetricsWriter(options_.folder.string() + ".launch.jsonl").write(line);
   } catch (const Error& error) {  // a run is worth more than its log
-    if (!told_log_) terminal_.error(std::string("launch: ") + error.what());
+    if (!told_log_) voice_.error(std::string("launch: ") + error.what());
     told_log_ = true;
   }
 }
@@ -118,11 +116,11 @@ bool Supervisor::wait_for_hosts(const End& last) {
       first_failure_ = fmt::format("{} after {:.0f} s{}", roster_.shortage(), options_.patience_seconds, earlier);
       return false;
     }
-    if (!told) terminal_.print("launch: {}; waiting", roster_.shortage());
+    if (!told) voice_.line(fmt::format("launch: {}; waiting", roster_.shortage()));
     if (!pause(std::min(options_.probe_seconds, 1.0))) return false;
   }
   if (roster_.is_alone())
-    terminal_.print("launch: this machine works alone until one of the {} hosts is there", options_.hosts.size());
+    voice_.line(fmt::format("launch: this machine works alone until one of the {} hosts is there", options_.hosts.size()));
   return true;
 }
 
@@ -177,7 +175,7 @@ void Supervisor::note_progress(const Mark& mark, bool first, End& end) {
   if (first) return;
   if (broken_) {
     event({{"event", "recovered"}, {"seconds", seconds_since(*broken_)}});
-    terminal_.print("launch: back at work after {:.1f} s, {} processes", seconds_since(*broken_), roster_.processes());
+    voice_.line(fmt::format("launch: back at work after {:.1f} s, {} processes", seconds_since(*broken_), roster_.processes()));
     broken_.reset();
   }
   if (!mark.is_beyond(furthest_)) return;
@@ -217,7 +215,7 @@ End Supervisor::watch() {
     for (const std::string& line : tail.add(text)) {
       // Processes that were asked to end are no failure, though mpirun says so at length.
       if (talk.holds(line) && asked) continue;
-      terminal_.line(line);
+      voice_.line(line);
       any = true;
     }
     return any;
@@ -252,7 +250,7 @@ End Supervisor::watch() {
       // Not before this start has come to something; and an evaluation would begin again.
       if (asked || !end.progressed || mark.evaluated != 0) continue;
       event({{"event", "join"}, {"host", host.name}});
-      terminal_.print("launch: {} is there: the run goes on with it", host.name);
+      voice_.line(fmt::format("launch: {} is there: the run goes on with it", host.name));
       ask_to_end(End::Kind::grow);
     }
     std::this_thread::sleep_for(look_interval);
@@ -260,8 +258,8 @@ End Supervisor::watch() {
   roster_.stop_looking();
   if (const std::vector<pid_t> left = end_children(kill_limit); !left.empty()) {
     event({{"event", "stuck"}, {"processes", left}});
-    terminal_.print("launch: processes {} do not end, though they were killed; the run goes on without them",
-                    fmt::join(left, ", "));
+    voice_.line(fmt::format("launch: processes {} do not end, though they were killed; the run goes on without them",
+                            fmt::join(left, ", ")));
   }
   remove_segments(segments_);
   end.killed = !killed && !asked && end.code == 128 + SIGKILL;
@@ -273,11 +271,12 @@ End Supervisor::watch() {
 End Supervisor::look_into(End end, const OutputTail& tail) {
   if (options_.is_done()) {
     end.kind = End::Kind::done;
-  } else if (end.kind != End::Kind::failed && end.code != exit_interrupted) {
+  } else if (end.kind != End::Kind::failed && options_.ending_of(end.code) != Ending::interrupted) {
     end.kind = End::Kind::failed;
   }
   if (end.kind != End::Kind::failed) return end;
-  if (end.cause.empty() && end.code == exit_interrupted) end.cause = "a process was told to end; all left a checkpoint";
+  if (end.cause.empty() && options_.ending_of(end.code) == Ending::interrupted)
+    end.cause = "a process was told to end; all left a checkpoint";
   if (end.cause.empty()) end.cause = cause_of_end(tail.text());
   if (end.cause.empty()) end.cause = fmt::format("mpirun ended with {}", end.code);
   std::string report = end.cause;
@@ -288,54 +287,50 @@ End Supervisor::look_into(End end, const OutputTail& tail) {
   return end;
 }
 
-int Supervisor::give_up(const End& last) {
-  terminal_.error(fmt::format("launch: gave up after {} starts; the first failure was: {}", starts_, first_failure_));
+Outcome Supervisor::give_up(const End& last) {
+  voice_.error(fmt::format("launch: gave up after {} starts; the first failure was: {}", starts_, first_failure_));
   event({{"event", "gave_up"}, {"starts", starts_}});
-  if (last.code == exit_usage || last.code == exit_data) return last.code;
-  return exit_gave_up;
+  return {Outcome::Kind::gave_up, last.code};
 }
 
-int Supervisor::run() {
+Outcome Supervisor::run() {
   if (options_.is_done()) {
-    terminal_.print("launch: the run in {} is done already", options_.folder.string());
-    return exit_done;
+    voice_.line(fmt::format("launch: the run in {} is done already", options_.folder.string()));
+    return {Outcome::Kind::done, 0};
   }
   End end;
   while (wait_for_hosts(end)) {
     end = watch();
     if (end.kind == End::Kind::done) {
-      terminal_.print("launch: done after {} start{}, {} steps computed twice", starts_, starts_ == 1 ? "" : "s", recomputed_);
+      voice_.line(
+          fmt::format("launch: done after {} start{}, {} steps computed twice", starts_, starts_ == 1 ? "" : "s", recomputed_));
       event({{"event", "done"}, {"starts", starts_}, {"steps_recomputed", recomputed_}});
-      return exit_done;
+      return {Outcome::Kind::done, 0};
     }
     if (end.kind == End::Kind::stopped || options_.stop()) break;
     if (end.kind == End::Kind::grow) continue;
-    terminal_.print("launch: {}", end.cause);
-    if (end.progressed || end.code == exit_interrupted) {
-      barren_ = 0;
+    voice_.line(fmt::format("launch: {}", end.cause));
+    if (end.progressed || options_.ending_of(end.code) == Ending::interrupted) {
+      fruitless_starts_ = 0;
       continue;
     }
     // What is wrong with options or data stays wrong.
-    const bool hopeless = !roster_.is_proven() && (end.code == exit_usage || end.code == exit_data);
-    if (hopeless || ++barren_ >= options_.attempts) return give_up(end);
+    const bool hopeless = !roster_.is_proven() && options_.ending_of(end.code) == Ending::unusable;
+    if (hopeless || ++fruitless_starts_ >= options_.attempts) return give_up(end);
     // What rank 0 meets on its own disk is not the fault of other hosts.
-    if (!end.cause.starts_with("rank 0: ") || end.code != exit_io) roster_.suspect_newcomers();
-    if (!pause(std::min(longest_pause, 0.1 * static_cast<double>(1U << std::min<std::size_t>(barren_, 12))))) break;
+    if (!end.cause.starts_with("rank 0: ") || options_.ending_of(end.code) != Ending::disk) roster_.suspect_newcomers();
+    if (!pause(std::min(longest_pause, 0.1 * static_cast<double>(1U << std::min<std::size_t>(fruitless_starts_, 12))))) break;
   }
   if (end.kind != End::Kind::stopped && !options_.stop()) return give_up(end);
-  terminal_.error(fmt::format("launch: interrupted; the run in {} can be continued", options_.folder.string()));
-  return exit_interrupted;
+  voice_.error(fmt::format("launch: interrupted; the run in {} can be continued", options_.folder.string()));
+  return {Outcome::Kind::interrupted, end.code};
 }
 
 }  // namespace
 
-int supervise(const SupervisorOptions& options, Terminal& terminal) {
-  std::error_code ignored;
-  fs::create_directories(options.folder.parent_path(), ignored);
-  const FileLock lock(options.folder.string() + ".launch.lock");
-  terminal.open_log(options.folder.string() + ".launch.log");
+Outcome supervise(const SupervisorOptions& options, Voice& voice) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  return Supervisor(options, terminal).run();
+  return Supervisor(options, voice).run();
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

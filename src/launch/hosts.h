@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 struct Host {
   std::string name;
@@ -22,4 +22,4 @@ std::vector<std::string> expand_hosts(const std::string& where, const std::strin
 // slots of all its lines. Throws a data error if the file cannot be read, and usage errors that name file and line.
 std::vector<Host> read_hostfile(const std::filesystem::path& path);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

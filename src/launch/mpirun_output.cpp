@@ -1,11 +1,11 @@
-#include "cli/mpirun_output.h"
+#include "launch/mpirun_output.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <regex>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 constexpr std::size_t most_lines = 20;
@@ -77,4 +77,4 @@ std::string cause_of_end(const std::string& output) {
   return "";
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

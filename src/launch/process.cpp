@@ -1,4 +1,4 @@
-#include "cli/process.h"
+#include "launch/process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -17,7 +17,7 @@
 
 extern char** environ;
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 constexpr auto poll_interval = std::chrono::milliseconds(10);
@@ -178,4 +178,4 @@ std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands
   return results;
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

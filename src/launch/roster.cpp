@@ -1,4 +1,4 @@
-#include "cli/roster.h"
+#include "launch/roster.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 constexpr double probe_limit = 6;            // seconds that a host has to answer at first,
@@ -67,7 +67,7 @@ bool Roster::stays(const Host& host, Presence presence) {
   }
   if (!leaving_.insert(host.name).second) return false;
   event_({{"event", "leaving"}, {"host", host.name}});
-  terminal_.print("launch: {} is about to be taken away: it is left out until that is over", host.name);
+  voice_.line(fmt::format("launch: {} is about to be taken away: it is left out until that is over", host.name));
   return false;
 }
 
@@ -108,7 +108,7 @@ void Roster::name_absent(const std::map<std::string, std::string>& absent) {
     list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", name, reason);
   }
   if (named > most_named) list += fmt::format(" and {} more", absent.size() - most_named);
-  terminal_.print("launch: cannot be reached: {}", list);
+  voice_.line(fmt::format("launch: cannot be reached: {}", list));
 }
 
 std::vector<Host> Roster::look() {
@@ -153,9 +153,9 @@ void Roster::suspect_newcomers() {
     exclusion.seconds = std::min(exclusion.seconds, longest_exclusion);
     exclusion.start = Clock::now();
     event_({{"event", "excluded"}, {"host", host.name}, {"seconds", exclusion.seconds}});
-    terminal_.print("launch: goes on without {}, with which it came to nothing, for {}", host.name,
-                    format_duration(exclusion.seconds));
+    voice_.line(fmt::format("launch: goes on without {}, with which it came to nothing, for {}", host.name,
+                            format_duration(exclusion.seconds)));
   }
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

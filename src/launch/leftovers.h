@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 // Shared-memory files of this user's Open MPI processes: mpirun leaves those of ranks that were killed.
 std::set<std::filesystem::path> shared_segments();
@@ -19,4 +19,4 @@ void remove_segments(const std::set<std::filesystem::path>& others);
 // device, or a network file system that hangs, ends when that answers.
 std::vector<pid_t> end_children(double seconds);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

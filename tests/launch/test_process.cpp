@@ -1,5 +1,5 @@
 // Programs that the supervisor starts, on a system that refuses, or does not let go.
-#include "cli/process.h"
+#include "launch/process.h"
 
 #include <dlfcn.h>
 #include <sys/types.h>
@@ -11,13 +11,13 @@
 #include <cerrno>
 #include <csignal>
 
-#include "cli/leftovers.h"
+#include "launch/leftovers.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::test;
-using namespace bitloom::cli;
+using namespace bitloom::launch;
 
 namespace {
 

@@ -1,10 +1,10 @@
-#include "cli/probe.h"
+#include "launch/probe.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 namespace {
 
 constexpr int leaving_code = 75;  // EX_TEMPFAIL of sysexits.h: nothing that ssh or a shell ends with by itself
@@ -42,4 +42,4 @@ Presence presence_of(int code) {
   return code == 0 ? Presence::there : code == leaving_code ? Presence::leaving : Presence::absent;
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

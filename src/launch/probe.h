@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts.h"
+#include "launch/hosts.h"
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 // Each question has this long for the notice, on top of what it takes to reach a host.
 inline constexpr double notice_seconds = 1;
@@ -20,4 +20,4 @@ std::vector<std::string> probe_command(const std::string& agent, const Host& hos
 // What its exit code says.
 Presence presence_of(int code);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

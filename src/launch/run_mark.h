@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 struct Mark {
   std::string text;           // the whole file: whatever changes in it is a sign of life
@@ -20,4 +20,4 @@ struct Mark {
 // Of the run in the folder. A file that is missing, or is not as ProgressFile writes it, says nothing of how far the run is.
 Mark read_mark(const std::filesystem::path& folder);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch

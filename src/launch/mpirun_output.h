@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace bitloom::cli {
+namespace bitloom::launch {
 
 // The end of what a program wrote.
 class OutputTail {
@@ -35,4 +35,4 @@ class LauncherTalk {
 // gone"; "" if it says nothing.
 std::string cause_of_end(const std::string& output);
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::launch
