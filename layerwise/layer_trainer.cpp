@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 #include "core/softmax.h"
 #include "optim/schedule.h"
@@ -31,8 +32,8 @@ void LayerSums::clear() {
 void check_rule(const RuleOptions& options, const LayerSpec& layer) {
   const UpdateRule& rule = find_rule(options.name);
   if (layer.ternary && !rule.ternary) {
-    fail(ErrorKind::usage, "--rule: '{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'", rule.name,
-         layer.name);
+    fail_field(ErrorKind::usage, "rule", "'{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'",
+               rule.name, layer.name);
   }
 }
 

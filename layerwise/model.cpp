@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/softmax.h"
 #include "data/augment.h"
 
@@ -174,7 +175,7 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, cons
   for (const std::string& name : voters) {
     model.net.layer(name);
     const auto found = model.heads.find(name);
-    if (found == model.heads.end()) fail(ErrorKind::usage, "--layers: layer '{}' has no head in this model", name);
+    if (found == model.heads.end()) fail_field(ErrorKind::usage, "layers", "layer '{}' has no head in this model", name);
     heads.push_back(&found->second);
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       if (model.net.layers[i].name == name) head_layers.push_back(i);

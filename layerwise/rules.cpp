@@ -6,6 +6,7 @@
 
 #include "core/bits.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 #include "core/suggest.h"
 #include "simd/kernels.h"
@@ -188,8 +189,8 @@ constexpr std::array<UpdateRule, 6> rules = {{
      nullptr, nullptr},
     {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, initialise_signs, forget,
      stochastic, nullptr, nullptr},
-    {"greedy", "flip the one weight that most lowers this batch's loss; none if no flip does (with --signal exact)", 16, false,
-     initialise_signs, forget, remember, flip_score, one},
+    {"greedy", "flip the one weight that most lowers this batch's loss; none if no flip does (with the exact signal)", 16,
+     false, initialise_signs, forget, remember, flip_score, one},
 }};
 
 }  // namespace
@@ -200,7 +201,7 @@ const UpdateRule& find_rule(const std::string& name) {
     if (name == rule.name) return rule;
     known.emplace_back(rule.name);
   }
-  fail(ErrorKind::usage, "--rule: '{}' is not an update rule{}", name, did_you_mean(name, known));
+  fail_field(ErrorKind::usage, "rule", "'{}' is not an update rule{}", name, did_you_mean(name, known));
 }
 
 std::span<const UpdateRule> update_rules() { return rules; }

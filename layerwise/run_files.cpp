@@ -7,6 +7,7 @@
 
 #include "core/differences.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file_state.h"
 #include "core/text.h"
 #include "layerwise/run.h"
@@ -124,7 +125,7 @@ void Run::identify(const Hash128& encoder) {
   const std::string roots = comm_.broadcast_text(mine);
   comm_.together([&] {
     if (!roots.starts_with(data_hash_)) {
-      fail(ErrorKind::data, "--data: the training images in {} differ from those that rank 0 has", options_.data_name);
+      fail_field(ErrorKind::data, "data", "the training images in {} differ from those that rank 0 has", options_.data_name);
     }
     if (roots.starts_with(data_hash_ + run_key_)) return;
     const Json stored = Json::parse(roots.substr(data_hash_.size() + run_key_.size()));
@@ -168,12 +169,12 @@ void Run::lock_folder() {
   const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
                        std::filesystem::exists(folder / "metrics.jsonl");
   if (has_run && !options_.resume) {
-    fail(ErrorKind::usage, "--out: {} already holds a run; continue it with --resume or choose another folder",
-         folder.string());
+    fail_field(ErrorKind::usage, "out", "{} already holds a run; continue it with `resume` or choose another folder",
+               folder.string());
   }
   if (options_.resume && std::filesystem::exists(folder / model_name)) {
-    fail(ErrorKind::usage, "--resume: the run in {} is finished: {} is there; other options need another folder",
-         folder.string(), model_name);
+    fail_field(ErrorKind::usage, "resume", "the run in {} is finished: {} is there; other options need another folder",
+               folder.string(), model_name);
   }
   // What killed processes left: nobody else writes here while the lock is held.
   remove_abandoned_temporaries(folder);
@@ -195,7 +196,7 @@ void Run::claim_folder() {
   on_root([&] {
     const bool is_there = std::filesystem::exists(options_.folder);
     if (is_there) lock_folder();
-    if (!is_there && options_.resume) fail(ErrorKind::usage, "--resume: there is no run in {}", options_.folder.string());
+    if (!is_there && options_.resume) fail_field(ErrorKind::usage, "resume", "there is no run in {}", options_.folder.string());
   });
 }
 
@@ -205,7 +206,7 @@ void Run::open_folder() {
     if (lock_ == nullptr) {
       std::error_code error;
       std::filesystem::create_directories(folder, error);
-      if (error) fail(ErrorKind::io, "--out: {} cannot be created: {}", folder.string(), error.message());
+      if (error) fail_field(ErrorKind::io, "out", "{} cannot be created: {}", folder.string(), error.message());
       lock_folder();
     }
     try {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/memory.h"
 #include "layerwise/record_share.h"
 #include "layerwise/run.h"
@@ -33,20 +34,20 @@ std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
 void Run::check_frozen_option() const {
   const std::string& frozen = options_.frozen;
   if (frozen != "auto" && frozen != "cache" && frozen != "recompute") {
-    fail(ErrorKind::usage, "--frozen: '{}' is unknown; expected auto, cache or recompute", frozen);
+    fail_field(ErrorKind::usage, "frozen", "'{}' is unknown; expected auto, cache or recompute", frozen);
   }
   if (frozen != "cache") return;
   for (const StageSpec& stage : options_.net.stages) {
     const TrainOptions train = for_stage(options_.train, stage);
     if (train.augment.none() || train.augment_copies != 0) continue;
-    fail(
-        ErrorKind::usage,
-        "--frozen: 'cache' needs images that come again; expected --augment-copies of 1 or more, or no augmentation, but stage "
-        "'{}' has {}",
-        stage.name, data::to_string(train.augment));
+    fail_field(ErrorKind::usage, "frozen",
+               "'cache' needs images that come again; expected `augment_copies` of 1 or more, or no augmentation, but stage "
+               "'{}' has {}",
+               stage.name, data::to_string(train.augment));
   }
   if (options_.cache.empty() || options_.cache_limit == 0) {
-    fail(ErrorKind::usage, "--frozen: 'cache' needs a cache; expected another --cache than none and a --cache-limit above 0");
+    fail_field(ErrorKind::usage, "frozen",
+               "'cache' needs a cache; expected another `cache` than none and a `cache_limit` above 0");
   }
 }
 
@@ -59,14 +60,14 @@ bool Run::plan_inputs(const Stage& stage) {
     say("recomputed", reason);
     return false;
   };
-  if (options_.frozen == "recompute") return recompute("as asked (--frozen recompute)");
-  if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (--augment-copies 0)");
-  if (cache_ == nullptr) return recompute("there is no cache (--cache none)");
+  if (options_.frozen == "recompute") return recompute("as asked (`frozen` recompute)");
+  if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (`augment_copies` 0)");
+  if (cache_ == nullptr) return recompute("there is no cache (`cache` none)");
 
   const std::uint64_t records = stage.inputs().records();
   const std::uint64_t bytes = RecordFile::file_bytes(records, stage.inputs().record_words());
   if (bytes > cache_->limit()) {
-    return recompute(fmt::format("{} are more than the cache may hold, {} (--cache-limit)", format_bytes(bytes),
+    return recompute(fmt::format("{} are more than the cache may hold, {} (`cache_limit`)", format_bytes(bytes),
                                  format_bytes(cache_->limit())));
   }
   const auto found = cache_->find_records(inputs_key(stage), records, stage.inputs().record_words());
@@ -87,7 +88,7 @@ bool Run::plan_inputs(const Stage& stage) {
   costs.filled = filled;
   const bool cache = options_.frozen == "cache" || costs.cache_total() < costs.recompute_total();
   say(cache ? "cached" : "recomputed",
-      (options_.frozen == "cache" ? "as asked (--frozen cache); " : "") + figures_of(costs, bytes));
+      (options_.frozen == "cache" ? "as asked (`frozen` cache); " : "") + figures_of(costs, bytes));
   return cache;
 }
 

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/memory.h"
 #include "layerwise/run.h"
@@ -42,15 +43,15 @@ void Run::place_residuals() {
       const std::uint64_t rest = (here - residual_place_.memory / each) * each;
       const std::uint64_t room = residual_place_.folder.empty() ? 0 : free_space(residual_place_.folder) / sharers;
       if (rest <= room) continue;
-      fail(
-          residual_place_.folder.empty() ? ErrorKind::usage : ErrorKind::io,
-          "--workers: {} of them on rank {} keep {} in stage '{}' ({} each), more than the {} of --residual-memory{}; expected "
-          "{}, more processes, fewer workers, or --residuals none",
+      fail_field(
+          residual_place_.folder.empty() ? ErrorKind::usage : ErrorKind::io, "workers",
+          "{} of them on rank {} keep {} in stage '{}' ({} each), more than the {} of `residual_memory`{}; expected "
+          "{}, more processes, fewer workers, or `residuals` none",
           here, comm_.rank(), format_bytes(here * each), spec.name, format_bytes(each), format_bytes(residual_place_.memory),
           residual_place_.folder.empty()
               ? ""
               : fmt::format(", and for the rest {} has room for {}", residual_place_.folder.string(), format_bytes(room)),
-          residual_place_.folder.empty() ? "--cache FOLDER, where the rest can lie" : "more room");
+          residual_place_.folder.empty() ? "`cache` FOLDER, where the rest can lie" : "more room");
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/field.h"
 #include "core/text.h"
 #include "core/utc.h"
 #include "core/version.h"
@@ -222,7 +223,7 @@ void Run::check_budget(const Stage& stage, const Json& exchange) {
   if (wanted == 0 || std::max(up, down) < 1.1 * wanted) return;
   progress_.line(
       fmt::format("{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
-                  "fewer with a larger --statistics-every (now {})",
+                  "fewer with a larger `statistics_every` (now {})",
                   stage.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0),
                   options_.train.exchange.statistics_every));
 }
@@ -235,8 +236,8 @@ void Run::check_plan(const Stage& stage, const Json& exchange) {
   const PlannedBytes& planned = found->second;
   const auto compare = [&](const char* what, double sent, double wanted, double off) {
     if (std::abs(sent - wanted) <= off) return;
-    fail(ErrorKind::data, "--plan: stage '{}': {} {:.0f} bytes; the plan said {:.0f}{}", stage.spec().name, what, sent, wanted,
-         off > 0 ? fmt::format(", {:.0f} more or less", off) : "");
+    fail_field(ErrorKind::data, "plan", "stage '{}': {} {:.0f} bytes; the plan said {:.0f}{}", stage.spec().name, what, sent,
+               wanted, off > 0 ? fmt::format(", {:.0f} more or less", off) : "");
   };
   comm_.together([&] {
     if (options_.train.sparse) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 #include "core/text.h"
 #include "layerwise/stage_thread.h"
@@ -36,18 +37,20 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
                  const TrainOptions& options, std::size_t ranks) {
   const std::size_t batch = std::min(options.batch, train.size());
   if (batch < ranks) {
-    fail(ErrorKind::usage, "--batch: {} images cannot be shared among {} ranks; expected at least one each", batch, ranks);
+    fail_field(ErrorKind::usage, "batch", "{} images cannot be shared among {} ranks; expected at least one each", batch,
+               ranks);
   }
   check_workers(options.workers, batch);
   if (options.sparse) {
     mpi::check(options.exchange);
     if (options.workers < ranks) {
-      fail(ErrorKind::usage, "--workers: {} logical workers on {} ranks; expected at least one each", options.workers, ranks);
+      fail_field(ErrorKind::usage, "workers", "{} logical workers on {} ranks; expected at least one each", options.workers,
+                 ranks);
     }
     if (options.signal == "exact")
-      fail(ErrorKind::usage, "--signal: 'exact' needs dense sums; expected window with --exchange sparse");
+      fail_field(ErrorKind::usage, "signal", "'exact' needs dense sums; expected window with `exchange` sparse");
     if (options.repeat != 1)
-      fail(ErrorKind::usage, "--repeat: {} needs dense sums; expected 1 with --exchange sparse", options.repeat);
+      fail_field(ErrorKind::usage, "repeat", "{} needs dense sums; expected 1 with `exchange` sparse", options.repeat);
   }
   if (spec.heads.empty()) {
     fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
@@ -59,17 +62,17 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     fail(ErrorKind::usage, "stage '{}': {}", spec.name, error.what());
   }
   if (options.signal != "window" && options.signal != "exact") {
-    fail(ErrorKind::usage, "--signal: '{}' is not a learning signal; expected window or exact", options.signal);
+    fail_field(ErrorKind::usage, "signal", "'{}' is not a learning signal; expected window or exact", options.signal);
   }
   if (options.signal == "exact") {
     if (spec.train.size() != 1 || spec.heads.size() != 1) {
-      fail(ErrorKind::usage, "--signal: stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
-           spec.train.size(), spec.heads.size());
+      fail_field(ErrorKind::usage, "signal", "stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
+                 spec.train.size(), spec.heads.size());
     }
     // It is the loss of what the net says.
     if (options.label_smoothing > 0 || options.head_dropout > 0) {
-      fail(ErrorKind::usage, "--signal: 'exact' takes no label smoothing ({:g}) and no head dropout ({:g}) in stage '{}'",
-           options.label_smoothing, options.head_dropout, spec.name);
+      fail_field(ErrorKind::usage, "signal", "'exact' takes no label smoothing ({:g}) and no head dropout ({:g}) in stage '{}'",
+                 options.label_smoothing, options.head_dropout, spec.name);
     }
   }
   // That are in one sum, and in memory, at once.
@@ -78,8 +81,8 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   for (const std::string& name : spec.train) {
     const BinaryLayer& layer = layer_named(layers, name);
     if (held * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
-      fail(ErrorKind::usage, "--batch: {} images of layer '{}' per rank are more than this build can index; use more ranks",
-           held, name);
+      fail_field(ErrorKind::usage, "batch",
+                 "{} images of layer '{}' per rank are more than this build can index; use more ranks", held, name);
     }
     if (layer.channels() * layer.patch_words() >= (std::size_t{1} << entry_offset_bits)) {
       fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
@@ -88,15 +91,15 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     const MapShape& map = layer.geometry().output;
     const std::size_t most = largest_sum / (map.height * map.width * largest_code);
     if (together > most) {
-      fail(ErrorKind::usage, "--batch: {} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}", together,
-           name, most, options.sparse ? " per worker" : "");
+      fail_field(ErrorKind::usage, "batch", "{} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}",
+                 together, name, most, options.sparse ? " per worker" : "");
     }
     check_rule(options.layer.rule, layer.spec());
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
-      fail(ErrorKind::usage,
-           "--flips-per-update: {} for layer '{}' of {} weights under --rule {}; expected 0, or binary weights "
-           "under accumulate",
-           options.layer.flip_limit, name, layer.spec().ternary ? "ternary" : "binary", options.layer.rule.name);
+      fail_field(ErrorKind::usage, "flip_limit",
+                 "{} for layer '{}' of {} weights under `rule` {}; expected 0, or binary weights "
+                 "under accumulate",
+                 options.layer.flip_limit, name, layer.spec().ternary ? "ternary" : "binary", options.layer.rule.name);
     }
   }
   for (const std::string& name : spec.heads) {

@@ -1,10 +1,10 @@
 #include "layerwise/train_options.h"
 
-#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/suggest.h"
 
 namespace bitloom::layerwise {
@@ -18,59 +18,53 @@ constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
 const std::array<RealOption, 21> options_table = {{
-    {training, "head-learning-rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
-     "Adam's learning rate for the heads"},
-    {training, "head-decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
-     "decoupled weight decay of the heads, per step and learning rate"},
-    {training, "head-dropout", [](TrainOptions& o) -> double& { return o.head_dropout; }, 0, 0.99, false,
-     "probability that a feature of a head is left out of a training image"},
-    {training, "label-smoothing", [](TrainOptions& o) -> double& { return o.label_smoothing; }, 0, 0.99, false,
-     "probability spread over all classes"},
-    {training, "final-rate", [](TrainOptions& o) -> double& { return o.final_rate; }, 0, 1, false,
-     "share of the learning rates left at the end of a stage (cosine)"},
-    {weights, "learning-rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
-     "accumulate: accumulator step per root-mean-square of the gradient"},
+    {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
+     "Learning rate of heads (Adam)"},
+    {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
+     "Decoupled weight decay of heads, per step and learning rate; 0 disables it"},
+    {training, "head_dropout", [](TrainOptions& o) -> double& { return o.head_dropout; }, 0, 0.99, false,
+     "Probability that a feature of a head is left out of a training image; 0 disables dropout"},
+    {training, "label_smoothing", [](TrainOptions& o) -> double& { return o.label_smoothing; }, 0, 0.99, false,
+     "Probability of the label that is spread over all classes; 0 disables smoothing"},
+    {training, "final_rate", [](TrainOptions& o) -> double& { return o.final_rate; }, 0, 1, false,
+     "Share of the learning rates at the end of a stage (cosine schedule)"},
+    {weights, "learning_rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
+     "Learning rate of weights: step of the accumulator, whose range is -1 to 1, per root mean square of gradient"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
-     "topk, bop: decay of the averaged gradient per step"},
-    {weights, "flip-share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
-     "topk: share of a layer's weights flipped per step, at first"},
-    {weights, "flip-threshold", [](TrainOptions& o) -> double& { return o.layer.rule.flip_threshold; }, 0, 1000, false,
-     "bop: averaged gradient that flips, in root-mean-squares"},
-    {weights, "flip-rate", [](TrainOptions& o) -> double& { return o.layer.rule.flip_rate; }, 0, 1, false,
-     "stochastic: probability of a flip per root-mean-square of gradient"},
-    {weights, "dead-zone", [](TrainOptions& o) -> double& { return o.layer.rule.dead_zone; }, 0, 1, false,
-     "ternary layers: accumulators this close to 0 are the weight 0"},
-    {thresholds, "threshold-learning-rate", [](TrainOptions& o) -> double& { return o.layer.offset_rate; }, 0, 10, false,
-     "Adam's learning rate for thresholds"},
-    {thresholds, "initial-offset", [](TrainOptions& o) -> double& { return o.layer.initial_offset; }, -10, 10, false,
-     "threshold at the start, in standard deviations from the mean"},
-    {thresholds, "smallest-offset", [](TrainOptions& o) -> double& { return o.layer.smallest_offset; }, -10, 10, false,
-     "thresholds stay above this, in the same unit"},
-    {thresholds, "largest-offset", [](TrainOptions& o) -> double& { return o.layer.largest_offset; }, -10, 10, false,
-     "thresholds stay below this"},
-    {thresholds, "active-share", [](TrainOptions& o) -> double& { return o.layer.active_share; }, 0, 1, true,
-     "share of pixels near enough to the threshold to get gradient"},
-    {thresholds, "initial-window", [](TrainOptions& o) -> double& { return o.layer.initial_window; }, 0, 10, true,
-     "width of that neighbourhood at the start, in standard deviations"},
-    {thresholds, "largest-window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
-     "and at most"},
-    {thresholds, "code-target", [](TrainOptions& o) -> double& { return o.layer.code_target; }, 0, 64, true,
-     "mean magnitude of gradient codes: how finely gradients are rounded"},
-    {between_workers, "head-urgency", [](TrainOptions& o) -> double& { return o.head_urgency; }, 0.01, 100, false,
-     "sparse: a worker sends gradients of heads from so many times smaller ones on than those of weights"},
-    {between_workers, "threshold-urgency", [](TrainOptions& o) -> double& { return o.threshold_urgency; }, 0.01, 100, false,
-     "sparse: likewise gradients of channels' thresholds and heads' biases, which are few"},
+     "Decay of the averaged gradient per step (for topk and bop)"},
+    {weights, "flip_share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
+     "Share of a layer's weights that flip in a step, at the start (for topk)"},
+    {weights, "flip_threshold", [](TrainOptions& o) -> double& { return o.layer.rule.flip_threshold; }, 0, 1000, false,
+     "Smallest averaged gradient that flips a weight, in root mean squares (for bop)"},
+    {weights, "flip_rate", [](TrainOptions& o) -> double& { return o.layer.rule.flip_rate; }, 0, 1, false,
+     "Probability of a flip per root mean square of gradient (for stochastic)"},
+    {weights, "dead_zone", [](TrainOptions& o) -> double& { return o.layer.rule.dead_zone; }, 0, 1, false,
+     "Largest accumulator that is the weight 0 (for ternary layers)"},
+    {thresholds, "threshold_learning_rate", [](TrainOptions& o) -> double& { return o.layer.offset_rate; }, 0, 10, false,
+     "Learning rate of thresholds (Adam); 0 disables learning"},
+    {thresholds, "initial_offset", [](TrainOptions& o) -> double& { return o.layer.initial_offset; }, -10, 10, false,
+     "Threshold at the start, in standard deviations from the mean of the counts"},
+    {thresholds, "smallest_offset", [](TrainOptions& o) -> double& { return o.layer.smallest_offset; }, -10, 10, false,
+     "Smallest threshold, in standard deviations"},
+    {thresholds, "largest_offset", [](TrainOptions& o) -> double& { return o.layer.largest_offset; }, -10, 10, false,
+     "Largest threshold, in standard deviations"},
+    {thresholds, "active_share", [](TrainOptions& o) -> double& { return o.layer.active_share; }, 0, 1, true,
+     "Share of pixels within the surrogate-gradient window, which get gradient"},
+    {thresholds, "initial_window", [](TrainOptions& o) -> double& { return o.layer.initial_window; }, 0, 10, true,
+     "Half width of the surrogate-gradient window at the start, in standard deviations"},
+    {thresholds, "largest_window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
+     "Largest half width of the surrogate-gradient window, in standard deviations"},
+    {thresholds, "code_target", [](TrainOptions& o) -> double& { return o.layer.code_target; }, 0, 64, true,
+     "Mean magnitude of gradient codes, to which gradients are rounded: larger is finer"},
+    {between_workers, "head_urgency", [](TrainOptions& o) -> double& { return o.head_urgency; }, 0.01, 100, false,
+     "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
+    {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.threshold_urgency; }, 0.01, 100, false,
+     "Threshold scale of channels' thresholds and heads' biases, which are few: the same ratio"},
 }};
-
-std::string in_net_file(const RealOption& option) {
-  std::string name = option.name;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
 
 const RealOption* find(const std::string& name) {
   for (const RealOption& option : options_table) {
-    if (in_net_file(option) == name) return &option;
+    if (option.name == name) return &option;
   }
   return nullptr;
 }
@@ -79,7 +73,7 @@ const RealOption& checked(const std::string& where, const std::string& name, dou
   const RealOption* option = find(name);
   if (option == nullptr) {
     std::vector<std::string> known;
-    for (const RealOption& each : options_table) known.push_back(in_net_file(each));
+    for (const RealOption& each : options_table) known.emplace_back(each.name);
     fail(ErrorKind::usage, "{}: unknown name '{}'{}", where, name, did_you_mean(name, known));
   }
   if (!(option->open ? value > option->low : value >= option->low) || !(value <= option->high)) {
@@ -89,15 +83,19 @@ const RealOption& checked(const std::string& where, const std::string& name, dou
   return *option;
 }
 
-// Options that must suit one another.
-void check_offsets(const std::string& where, const LayerOptions& layer) {
+// Options that must suit one another, some of which the stage may set itself.
+void check_offsets(const StageSpec& stage, const LayerOptions& layer) {
+  const auto refuse = [&](const char* field, const std::string& problem) {
+    if (stage.options.empty()) fail_field(ErrorKind::usage, field, "{}", problem);
+    fail(ErrorKind::usage, "stage '{}': {}: {}", stage.name, field, problem);
+  };
   if (layer.smallest_offset > layer.largest_offset) {
-    fail(ErrorKind::usage, "{}smallest-offset: {:g} is above largest-offset, {:g}", where, layer.smallest_offset,
-         layer.largest_offset);
+    refuse("smallest_offset",
+           fmt::format("{:g} is above the largest offset, {:g}", layer.smallest_offset, layer.largest_offset));
   }
   if (layer.initial_offset < layer.smallest_offset || layer.initial_offset > layer.largest_offset) {
-    fail(ErrorKind::usage, "{}initial-offset: {:g} is not between smallest-offset, {:g}, and largest-offset, {:g}", where,
-         layer.initial_offset, layer.smallest_offset, layer.largest_offset);
+    refuse("initial_offset", fmt::format("{:g} is not between the smallest offset, {:g}, and the largest, {:g}",
+                                         layer.initial_offset, layer.smallest_offset, layer.largest_offset));
   }
 }
 
@@ -114,7 +112,7 @@ TrainOptions for_stage(TrainOptions options, const StageSpec& stage) {
   for (const auto& [name, value] : stage.options) {
     checked(fmt::format("stage '{}': options", stage.name), name, value).of(options) = value;
   }
-  check_offsets(stage.options.empty() ? "--" : fmt::format("stage '{}': ", stage.name), options.layer);
+  check_offsets(stage, options.layer);
   return options;
 }
 

@@ -42,11 +42,10 @@ struct TrainOptions {
   InputOptions input() const { return {seed, augment, augment_copies}; }
 };
 
-// An option that is a real number: what the command line calls it, where it is kept, low <= value <= high (`open`: low <
-// value).
+// An option that is a real number: its name, where it is kept, low <= value <= high (`open`: low < value).
 struct RealOption {
   const char* group;  // of the command's help
-  const char* name;   // "smallest-offset"; in net files "smallest_offset"
+  const char* name;   // "smallest_offset", as net files write it
   double& (*of)(TrainOptions& options);
   double low, high;
   bool open;

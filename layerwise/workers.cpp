@@ -4,14 +4,15 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 
 namespace bitloom::layerwise {
 
 void check_workers(std::size_t count, std::size_t batch) {
   if (count != 0 && count <= batch) return;
-  fail(ErrorKind::usage, "--workers: {} logical workers cannot share minibatches of {} images; expected 1 to {}", count, batch,
-       batch);
+  fail_field(ErrorKind::usage, "workers", "{} logical workers cannot share minibatches of {} images; expected 1 to {}", count,
+             batch, batch);
 }
 
 Workers::Workers(std::size_t count, std::size_t images, std::size_t batch, std::uint64_t seed)

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 
 namespace bitloom::mpi {
 namespace {
@@ -31,12 +32,12 @@ class Stopwatch {
 }  // namespace
 
 void check(const TreeOptions& options) {
-  if (options.fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", options.fan_in);
+  if (options.fan_in < 1) fail_field(ErrorKind::usage, "fan_in", "{}; expected at least 1", options.fan_in);
   if (!(options.quorum > 0) || options.quorum > 1) {
-    fail(ErrorKind::usage, "--quorum: {}; expected a share of the workers, above 0 to 1", options.quorum);
+    fail_field(ErrorKind::usage, "quorum", "{}; expected a share of the workers, above 0 to 1", options.quorum);
   }
   if (!(options.deadline_seconds >= 0)) {
-    fail(ErrorKind::usage, "--deadline: {} seconds; expected 0 or more", options.deadline_seconds);
+    fail_field(ErrorKind::usage, "deadline", "{} seconds; expected 0 or more", options.deadline_seconds);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/progress.h"
 #include "mpi/bit_stream.h"
 
@@ -51,10 +52,10 @@ KeptState::KeptState(const std::vector<FeedbackVector>& feedback, const std::vec
   const std::size_t in_memory =
       place.memory == 0 || block_bytes_ == 0 ? workers : std::min<std::size_t>(place.memory / block_bytes_, workers);
   if (in_memory < workers && place.folder.empty()) {
-    fail(ErrorKind::usage,
-         "--residual-memory: {} workers of rank {} keep {}, more than {}; expected --cache FOLDER, where the "
-         "rest can lie, fewer workers, or --residuals none",
-         workers, rank, format_bytes(workers * block_bytes_), format_bytes(place.memory));
+    fail_field(ErrorKind::usage, "residual_memory",
+               "{} workers of rank {} keep {}, more than {}; expected `cache` FOLDER, where the "
+               "rest can lie, fewer workers, or `residuals` none",
+               workers, rank, format_bytes(workers * block_bytes_), format_bytes(place.memory));
   }
   memory_ = Buffer<std::byte>(in_memory * block_bytes_);
   file_ = FileMemory(place.folder, (workers - in_memory) * block_bytes_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/progress.h"
 #include "mpi/meter.h"
 
@@ -38,25 +39,25 @@ void add_sizes(std::vector<std::uint64_t>& sums, const std::vector<T>& sizes) {
 
 void check(const ExchangeOptions& options) {
   if (!(options.threshold >= 0) || options.threshold > largest_threshold) {
-    fail(ErrorKind::usage, "--threshold: {}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
+    fail_field(ErrorKind::usage, "threshold", "{}; expected 0 to {:g} root mean squares", options.threshold, largest_threshold);
   }
   if (options.bytes_per_update != 0 && options.bytes_per_update < least_budget) {
-    fail(ErrorKind::usage, "--bytes-per-update: {} bytes; expected 0 (no limit) or at least {}", options.bytes_per_update,
-         least_budget);
+    fail_field(ErrorKind::usage, "bytes_per_update", "{} bytes; expected 0 (no limit) or at least {}", options.bytes_per_update,
+               least_budget);
   }
   if (options.compression != 0 && !(options.compression >= 1 && options.compression <= largest_compression)) {
-    fail(ErrorKind::usage, "--compression: {}; expected 0 (no limit) or 1 to {:g} times fewer bytes than f32 gradients",
-         options.compression, largest_compression);
+    fail_field(ErrorKind::usage, "compression", "{}; expected 0 (no limit) or 1 to {:g} times fewer bytes than f32 gradients",
+               options.compression, largest_compression);
   }
   if (options.compression != 0 && options.bytes_per_update != 0) {
-    fail(ErrorKind::usage, "--compression and --bytes-per-update exclude each other");
+    fail(ErrorKind::usage, "`compression` and `bytes_per_update` exclude each other");
   }
   if (!(options.last_messages >= 0 && options.last_messages <= 1)) {
-    fail(ErrorKind::usage, "--last-messages: {} mean lengths; expected 0 to 1", options.last_messages);
+    fail_field(ErrorKind::usage, "last_messages", "{} mean lengths; expected 0 to 1", options.last_messages);
   }
-  if (options.statistics_every == 0) fail(ErrorKind::usage, "--statistics-every: 0; expected at least 1");
+  if (options.statistics_every == 0) fail_field(ErrorKind::usage, "statistics_every", "0; expected at least 1");
   if (options.staleness > largest_staleness) {
-    fail(ErrorKind::usage, "--staleness: {} updates; expected 0 to {}", options.staleness, largest_staleness);
+    fail_field(ErrorKind::usage, "staleness", "{} updates; expected 0 to {}", options.staleness, largest_staleness);
   }
   check(options.tree);
   levels_of(options.value_bits);
@@ -95,8 +96,8 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
     fail(ErrorKind::internal, "exchange: ranks carry {} workers; expected {}", tree_.all_workers(), workers);
   }
   if (count == 0) {
-    fail(ErrorKind::usage, "--workers: rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
-         comm.size(), workers);
+    fail_field(ErrorKind::usage, "workers", "rank {} of {} has none of {} workers; expected at least one per rank", comm.rank(),
+               comm.size(), workers);
   }
   if (!options.exact()) {
     const bool keeps = options.keeps();

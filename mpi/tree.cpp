@@ -4,11 +4,12 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/field.h"
 
 namespace bitloom::mpi {
 
 Tree::Tree(int rank, int size, int fan_in) : rank_(rank), size_(size), fan_in_(fan_in) {
-  if (fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", fan_in);
+  if (fan_in < 1) fail_field(ErrorKind::usage, "fan_in", "{}; expected at least 1", fan_in);
   if (rank < 0 || rank >= size) fail(ErrorKind::usage, "tree: rank {} of {}; expected one in [0, {})", rank, size, size);
   const std::int64_t first = std::int64_t{rank} * fan_in + 1;
   for (std::int64_t child = first; child < std::min<std::int64_t>(first + fan_in, size); ++child) {

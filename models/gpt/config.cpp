@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/suggest.h"
 #include "nn/activation.h"
 
@@ -45,36 +46,36 @@ std::uint64_t GptConfig::parameters() const {
 
 void check(const GptConfig& config) {
   static constexpr std::size_t most = 1 << 20;
-  const auto at_least_one = [](const char* option, std::size_t value) {
-    if (value == 0 || value > most) fail(ErrorKind::usage, "{}: {}; expected 1 to {}", option, value, most);
+  const auto at_least_one = [](const char* field, std::size_t value) {
+    if (value == 0 || value > most) fail_field(ErrorKind::usage, field, "{}; expected 1 to {}", value, most);
   };
-  at_least_one("--layers", config.layers);
-  at_least_one("--heads", config.heads);
-  at_least_one("--width", config.width);
-  at_least_one("--context", config.context);
-  at_least_one("--vocabulary-multiple", config.vocabulary_multiple);
+  at_least_one("layers", config.layers);
+  at_least_one("heads", config.heads);
+  at_least_one("width", config.width);
+  at_least_one("context", config.context);
+  at_least_one("vocabulary_multiple", config.vocabulary_multiple);
   if (config.width % config.heads != 0) {
-    fail(ErrorKind::usage, "--heads: {}; expected a divisor of the width, {}", config.heads, config.width);
+    fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
   }
   if (config.vocabulary < 2) fail(ErrorKind::usage, "vocabulary: {} tokens; expected at least 2", config.vocabulary);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
-    fail(ErrorKind::usage, "--dropout: {}; expected 0 <= rate < 1", config.dropout);
+    fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
   }
-  nn::find_activation(config.activation, "--activation");
+  nn::find_activation(config.activation, marked_field("activation"));
   if (config.activation_bits > 4) {
-    fail(ErrorKind::usage, "--activation-bits: {}; expected 1 to 4, or 0 for all", config.activation_bits);
+    fail_field(ErrorKind::usage, "activation_bits", "{}; expected 1 to 4, or 0 for all", config.activation_bits);
   }
 }
 
 std::span<const NamedGpt> named_gpts() { return table; }
 
-const NamedGpt& find_gpt(std::string_view name, std::string_view option) {
+const NamedGpt& find_gpt(std::string_view name, std::string_view argument) {
   std::vector<std::string> names;
   for (const NamedGpt& named : table) {
     if (name == named.name) return named;
     names.emplace_back(named.name);
   }
-  fail(ErrorKind::usage, "{}: unknown net '{}'{}; there are {}", option, name, did_you_mean(std::string(name), names),
+  fail(ErrorKind::usage, "{}: unknown net '{}'{}; there are {}", argument, name, did_you_mean(std::string(name), names),
        fmt::join(names, ", "));
 }
 

@@ -32,7 +32,7 @@ struct GptConfig {
   std::uint64_t parameters() const;
 };
 
-// Throws Error(usage) that names the option (--layers, ...), its value and what was expected.
+// Throws Error(usage) that names the field, its value and what was expected.
 void check(const GptConfig& config);
 
 struct NamedGpt {
@@ -44,8 +44,8 @@ struct NamedGpt {
 
 // tiny, small, gpt2-124m ... gpt2-1.5b, and 1.2b ... 8.3b of Shoeybi et al. 2019.
 std::span<const NamedGpt> named_gpts();
-// Throws Error(usage) that names `option` and the closest name.
-const NamedGpt& find_gpt(std::string_view name, std::string_view option = "--net");
+// Throws Error(usage) that names `argument` and the closest name.
+const NamedGpt& find_gpt(std::string_view name, std::string_view argument = "`net`");
 GptConfig config_of(const NamedGpt& named);
 
 // The architecture: what a trained model's weights depend on, dropout and activation too; not what is kept for backward passes.

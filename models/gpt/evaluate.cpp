@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "data/text/words.h"
 #include "models/gpt/language_task.h"
 
@@ -188,9 +189,9 @@ double Perplexity::bits_per_byte(std::uint64_t bytes) const { return loss / std:
 Perplexity evaluate_perplexity(nn::Engine& engine, Gpt& net, std::uint64_t size, const TokenReader& read,
                                const PerplexityOptions& options, const EvaluationProgress& on_progress) {
   if (options.advance == 0 || options.advance > net.tokens()) {
-    fail(ErrorKind::usage, "--advance: {}; expected 1 to the context, {}", options.advance, net.tokens());
+    fail_field(ErrorKind::usage, "advance", "{}; expected 1 to the context, {}", options.advance, net.tokens());
   }
-  if (options.windows == 0) fail(ErrorKind::usage, "--batch: 0; expected at least 1");
+  if (options.windows == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
   if (size < 2) fail(ErrorKind::data, "a text of {} tokens; expected at least 2", size);
   const Windows windows{size - 1, net.tokens(), options.advance};
   Perplexity result;
@@ -211,7 +212,7 @@ Perplexity evaluate_perplexity(nn::Engine& engine, Gpt& net, std::uint64_t size,
 
 ClozeAccuracy evaluate_cloze(nn::Engine& engine, Gpt& net, std::span<const ClozePassage> passages, std::size_t at_once,
                              const EvaluationProgress& on_progress) {
-  if (at_once == 0) fail(ErrorKind::usage, "--batch: 0; expected at least 1");
+  if (at_once == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
   check_passages(net, passages);
   std::map<std::size_t, std::unique_ptr<Gpt>> nets;  // by length
   ClozeAccuracy result;
@@ -257,10 +258,10 @@ ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view te
 std::vector<float> token_logits(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> tokens) {
   const GptConfig& config = net.config();
   if (tokens.empty() || tokens.size() > config.context) {
-    fail(ErrorKind::usage, "--tokens: {} of them; expected 1 to the context, {}", tokens.size(), config.context);
+    fail_field(ErrorKind::usage, "tokens", "{} of them; expected 1 to the context, {}", tokens.size(), config.context);
   }
   if (const std::size_t bad = find_unknown(net, tokens); bad < tokens.size()) {
-    fail(ErrorKind::usage, "--tokens: {}; expected 0 to {}", tokens[bad], config.vocabulary - 1);
+    fail_field(ErrorKind::usage, "tokens", "{}; expected 0 to {}", tokens[bad], config.vocabulary - 1);
   }
   const std::unique_ptr<Gpt> fitting = with_length(net, tokens.size());
   nn::Pass pass = forward_pass(engine);

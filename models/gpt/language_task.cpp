@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/field.h"
 
 namespace bitloom::models {
 
@@ -53,7 +54,7 @@ Tensor language_losses(nn::Engine& engine, Gpt& net, const Tensor& hidden, const
 
 LanguageTask::LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes)
     : net_(net), sequences_(sequences), source_(std::move(source)), logits_bytes_(logits_bytes) {
-  if (sequences == 0) fail(ErrorKind::usage, "--micro-batch: 0; expected at least 1");
+  if (sequences == 0) fail_field(ErrorKind::usage, "micro_batch", "0; expected at least 1");
 }
 
 std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_batches) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/progress.h"
 #include "models/gpt/language_task.h"
 #include "train/memory.h"
@@ -37,10 +38,10 @@ std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const
     if (batch % sequences != 0) continue;
     const std::uint64_t need = predict_memory(config, sequences, options).total();
     if (need > limit && chosen == 0) {
-      fail(ErrorKind::usage,
-           "--micro-batch: one sequence takes {}, more than the {} there are; --recompute block, --activation-bits 3, "
-           "--dtype bf16, a smaller net or a shorter --context take less",
-           format_bytes(need), format_bytes(limit));
+      fail_field(ErrorKind::usage, "micro_batch",
+                 "one sequence takes {}, more than the {} there are; `recompute` block, `activation_bits` 3, "
+                 "`dtype` bf16, a smaller net or a shorter `context` take less",
+                 format_bytes(need), format_bytes(limit));
     }
     if (need > limit) break;
     chosen = sequences;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 
 namespace bitloom::models {
@@ -87,12 +88,12 @@ class Steps {
 
 void check(const SampleOptions& options) {
   if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
-    fail(ErrorKind::usage, "--temperature: {}; expected at least 0", options.temperature);
+    fail_field(ErrorKind::usage, "temperature", "{}; expected at least 0", options.temperature);
   }
   if (!(options.top_p > 0 && options.top_p <= 1)) {
-    fail(ErrorKind::usage, "--top-p: {}; expected more than 0 and at most 1", options.top_p);
+    fail_field(ErrorKind::usage, "top_p", "{}; expected more than 0 and at most 1", options.top_p);
   }
-  if (options.count == 0) fail(ErrorKind::usage, "--count: 0; expected at least 1");
+  if (options.count == 0) fail_field(ErrorKind::usage, "count", "0; expected at least 1");
 }
 
 std::int32_t draw(std::span<const float> logits, const SampleOptions& options, double uniform) {
@@ -130,13 +131,13 @@ std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std:
                                               const std::function<bool(std::size_t, std::int32_t)>& on_token) {
   check(options);
   const GptConfig& config = net.config();
-  if (prompt.empty()) fail(ErrorKind::usage, "--prompt: no tokens; expected at least one");
+  if (prompt.empty()) fail_field(ErrorKind::usage, "prompt", "no tokens; expected at least one");
   if (prompt.size() >= net.tokens()) {
-    fail(ErrorKind::usage, "--prompt: {} tokens; expected fewer than the context, {}", prompt.size(), net.tokens());
+    fail_field(ErrorKind::usage, "prompt", "{} tokens; expected fewer than the context, {}", prompt.size(), net.tokens());
   }
   for (const std::int32_t token : prompt) {
     if (token < 0 || static_cast<std::size_t>(token) >= config.vocabulary) {
-      fail(ErrorKind::usage, "--prompt: token {}; expected 0 to {}", token, config.vocabulary - 1);
+      fail_field(ErrorKind::usage, "prompt", "token {}; expected 0 to {}", token, config.vocabulary - 1);
     }
   }
   std::vector<std::vector<std::int32_t>> sequences(options.count, {prompt.begin(), prompt.end()});

@@ -61,11 +61,11 @@ int data_synth(Session& session, std::span<const std::string> args) {
   bool force = false;
   Options options("bitloom data synth --out FOLDER [options]",
                   "Writes the built-in data set as CIFAR-10 binary files: procedural 32 x 32 colour pictures of ten classes.");
-  options.text("out", out, "FOLDER", "where the files go; must be new or empty");
-  options.count("train", train, 5, 100000000, "training images");
-  options.count("test", test, 1, 100000000, "test images");
-  options.count("seed", seed, 0, any_count, "of the series of images");
-  options.flag("force", force, "replace files that are there");
+  options.text("out", out, "FOLDER", "Folder for the files, new or empty");
+  options.count("train", train, 5, 100000000, "Number of training images");
+  options.count("test", test, 1, 100000000, "Number of test images");
+  options.count("seed", seed, 0, any_count, "Seed of the series of images");
+  options.flag("force", force, "Replacement of files that are there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
@@ -116,9 +116,9 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   Options options("bitloom data sheet SPEC --out FILE.png [options]",
                   "Draws the first images of each class, a row per class, as a PNG.");
   options.arguments(spec, "SPEC", 1, 1);
-  options.text("out", out, "FILE", "the picture");
-  options.choice("split", split, {"train", "test"}, "which images");
-  options.count("columns", columns, 1, 1000, "images per class");
+  options.text("out", out, "FILE", "Picture to write");
+  options.choice("split", split, {"train", "test"}, "Part of the data set");
+  options.count("columns", columns, 1, 1000, "Images per class");
   data.declare_folders(options);
   if (!options.parse(args)) {
     session.terminal.line(options.help());

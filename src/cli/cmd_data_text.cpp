@@ -93,11 +93,11 @@ int data_text(Session& session, std::span<const std::string> args) {
   Options options("bitloom data text --input FILE... --tokenizer SPEC --out FOLDER [options]",
                   "Turns text into tokens for training: train.tokens, validation.tokens and the tokenizer itself.");
   text.declare(options);
-  options.text("tokenizer", tokenizer_spec, "SPEC", tokenizer_spec_help);
-  options.text("out", out, "FOLDER", "where the files go; must be new or empty");
+  options.text("tokenizer", tokenizer_spec, "SPEC", fmt::format("Tokenizer: {}", tokenizer_spec_help));
+  options.text("out", out, "FOLDER", "Folder for the files, new or empty");
   options.text("validation", validation, "SHARE", validation_help);
-  options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "of the choice of documents for validation");
-  options.flag("force", force, "replace files that are there");
+  options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "Seed of the choice of documents for validation");
+  options.flag("force", force, "Replacement of files that are there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
@@ -136,15 +136,18 @@ int data_clean(Session& session, std::span<const std::string> args) {
                   "Drops short documents and near copies of others, and says how much of test sets stands in what is kept.\n"
                   "FILE.report.jsonl lists what was dropped and why.");
   text.declare(options);
-  options.text("out", out, "FILE.jsonl", "what is kept, a JSON object with id and text per line");
+  options.text("out", out, "FILE.jsonl", "Documents that are kept, a JSON object with id and text per line");
   options.text("tokenizer", tokenizer_spec, "SPEC",
-               fmt::format("what counts tokens, words between white space without it: {}", tokenizer_spec_help));
-  options.count("min-tokens", settings.min_tokens, 0, 1000000000, "tokens that a document has at least");
+               fmt::format("Tokenizer that counts tokens, without it words between white space: {}", tokenizer_spec_help));
+  options.count("min-tokens", settings.min_tokens, 0, 1000000000,
+                "Smallest number of tokens of a document; 0 disables the limit");
   options.number("jaccard", settings.jaccard, 0, 1,
-                 "drop documents whose sets of five characters in a row are more similar than this; 1: none", true);
+                 "Largest similarity (Jaccard, of sets of five characters in a row) of two documents, both of which are kept; "
+                 "1 disables the limit",
+                 true);
   options.series("test", settings.tests, "FILE",
-                 "a test set, read as the input is: report the percentage of its 8-grams of words");
-  options.flag("force", force, "replace files that are there");
+                 "Test set, read as the input is, whose percentage of 8-grams of words in the input is reported");
+  options.flag("force", force, "Replacement of files that are there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

@@ -28,15 +28,17 @@ struct EvalSettings {
   void declare(Options& options) {
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.group("Evaluation");
-    options.flag("json", json, "print one JSON object instead of tables");
+    options.flag("json", json, "One JSON object instead of tables");
     options.choice("split", split, {"test", "validation", "train"},
-                   "which images; for a GPT and a folder of token files: which of them, validation without it");
+                   "Part of the data set; of a folder of token files for a GPT: which of them, validation without it");
     options.group("Binary models");
-    options.text("layers", layers, "L1,L2,...", "layers whose heads vote, instead of those that the model names");
-    options.choice("mirror", mirror, {"on", "off", "model"}, "whether mirror images vote too; model: as the model says");
-    options.count(
-        "shift", shift, 0, 1000,
-        "images moved by so many pixels up, down, left and right vote too, or 0: none; without it: as the model says");
+    options.text("layers", layers, "L1,L2,...",
+                 "Layers whose heads make up the ensemble, instead of those that the model names");
+    options.choice("mirror", mirror, {"on", "off", "model"},
+                   "Test-time augmentation with mirror images; model: as the model says");
+    options.count("shift", shift, 0, 1000,
+                  "Test-time augmentation with images moved by this number of pixels up, down, left and right; 0: none; "
+                  "without it: as the model says");
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");

@@ -195,20 +195,20 @@ const std::vector<std::string>& GptEvalSettings::names() {
 
 void GptEvalSettings::declare(Options& options) {
   options.text("cloze", cloze, "FILE",
-               "passages whose last word the model has to tell, all sub-tokens of it: one per line, or JSONL with the field "
+               "Passages whose last word the model has to tell, all sub-tokens of it: one per line, or JSONL with the field "
                "\"text\"");
   options.count("advance", advance, 1, any_count,
-                "tokens by which overlapping windows of the context's length move on: fewer are exacter and take longer");
-  options.count("words", words, 0, any_count,
-                "what perplexity by word is normalised by, if not by what white space separates: the tokens of the original "
-                "tokenization");
-  options.count("batch", batch, 1, 1000000, "windows or passages at once");
+                "Tokens by which overlapping windows of the context's length move on: fewer are exacter and take longer");
+  options.count(
+      "words", words, 0, any_count,
+      "Number of words by which perplexity by word is normalised, those of the original tokenization; 0: what white space "
+      "separates");
+  options.count("batch", batch, 1, 1000000, "Windows or passages at once");
   declare_dtype(options, values);
   declare_device(options, device);
-  options.text("backend", backend, "NAME", "which implementation computes; without it: the device's own");
-  options.text("tokens", tokens, "N,N,...", "with --logits: tokens, by number");
-  options.text("logits", logits, "FILE",
-               "write the logits behind each of --tokens (tokens x vocabulary) to a safetensors file");
+  options.text("backend", backend, "NAME", "Implementation that computes; without it: the device's own");
+  options.text("tokens", tokens, "N,N,...", "Tokens, by number (with --logits)");
+  options.text("logits", logits, "FILE", "Safetensors file for the logits that follow each of --tokens (tokens x vocabulary)");
 }
 
 void eval_gpt(Session& session, const GptEvalSettings& settings, const std::string& model, const std::string& data,

@@ -41,7 +41,7 @@ int export_model(Session& session, std::span<const std::string> args) {
                   "Writes a GPT as Hugging Face's transformers read it (GPT2LMHeadModel.from_pretrained(FOLDER)): "
                   "model.safetensors\nin f32, config.json and, for a tokenizer of kind gpt2, vocab.json and merges.txt.");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
-  options.text("out", out, "FOLDER", "made if it is not there; files of these names in it are replaced");
+  options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

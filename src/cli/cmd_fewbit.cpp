@@ -37,13 +37,13 @@ struct FewBitSettings {
   void declare(Options& options) {
     std::vector<std::string> names;
     for (const Weight& each : weights) names.emplace_back(each.name);
-    options.text("function", function, "NAME", fmt::format("{}", fmt::join(nn::activation_names(), ", ")));
-    options.count("bits", bits, 1, 8, "bits kept of each input: 2^bits levels");
-    options.text("interval", interval, "LOW,HIGH", "inputs that count");
-    options.choice("weight", weight, names, "how much each of them counts; normal: mean 0, deviation 1");
-    options.count("points", points, 2, 20000, "intervals of the grid on which boundaries are searched before they leave it");
-    options.text("out", out, "FILE", "draw the derivative and its steps: FILE.svg or FILE.png");
-    options.flag("json", json, "print one JSON object");
+    options.text("function", function, "NAME", fmt::format("Activation: {}", fmt::join(nn::activation_names(), ", ")));
+    options.count("bits", bits, 1, 8, "Bits kept of each input: 2^bits levels");
+    options.text("interval", interval, "LOW,HIGH", "Interval of the inputs that count");
+    options.choice("weight", weight, names, "Weight of the inputs; normal: mean 0, standard deviation 1");
+    options.count("points", points, 2, 20000, "Intervals of the grid on which boundaries are searched before they leave it");
+    options.text("out", out, "FILE", "Drawing of the derivative and its steps: FILE.svg or FILE.png");
+    options.flag("json", json, "One JSON object instead of tables");
   }
 
   void check() {

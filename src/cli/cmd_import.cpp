@@ -45,9 +45,10 @@ int import_gpt(Session& session, std::span<const std::string> args) {
                   "Makes a model of GPT-2's weights as Hugging Face's transformers keep them: FOLDER/config.json and\n"
                   "FOLDER/model.safetensors, in f32, f16 or bf16.");
   options.arguments(arguments, "FOLDER", 1, 1);
-  options.text("out", out, "FILE", "the model file");
+  options.text("out", out, "FILE", "Model file to write");
   options.text("tokenizer", tokenizer, "SPEC",
-               "bytes, a file of `bitloom tokenizer train`, a sentencepiece model, or a folder with vocab.json and merges.txt; "
+               "Tokenizer: bytes, a file of `bitloom tokenizer train`, a sentencepiece model, or a folder with vocab.json and "
+               "merges.txt; "
                "without it: those in FOLDER");
   if (!options.parse(args)) {
     session.terminal.line(options.help());

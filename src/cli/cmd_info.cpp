@@ -89,7 +89,8 @@ int info(Session& session, std::span<const std::string> args) {
   bool measures = false;
   Options options("bitloom info [--measure]", "Shows what this machine offers and what Bitloom makes of it.");
   options.flag("measure", measures,
-               "measure the peak rates: binary multiply-adds of each kernel table, products of matrices, copies (seconds)");
+               "Measurement of peak rates, which takes seconds: binary multiply-adds of each kernel table, products of "
+               "matrices, copies");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

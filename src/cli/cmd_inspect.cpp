@@ -167,8 +167,8 @@ int inspect(Session& session, std::span<const std::string> args) {
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
       "(one weight bit meets one input bit) per view of an image. Of a GPT: architecture, parameters, tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
-  options.text("image-size", size, "HxWxC", "for nets: height and width in pixels, and colours, of the images");
-  options.flag("json", json, "print one JSON object");
+  options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");
+  options.flag("json", json, "One JSON object instead of tables");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

@@ -76,7 +76,7 @@ const Kind& kind_of(Arguments program) {
       if (kind.name == program[1]) return kind;
     }
   }
-  fail(ErrorKind::usage, "launch: expected `-- train binary ...` or `-- train gpt ...` behind its options, got '{}'",
+  fail(ErrorKind::usage, "launch: expected `-- train binary ...` or `-- train gpt ...` after its options, got '{}'",
        fmt::join(program, " "));
 }
 
@@ -143,27 +143,27 @@ int launch(Session& session, std::span<const std::string> args) {
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
       "`train gpt` runs in one process on this machine and is started again when it breaks.");
   options.group("Hosts");
-  options.text(
-      "hostfile", hostfile, "FILE",
-      "hosts, one per line with slots=N behind it, or Slurm's lists of them, node[01-16]; without it all processes run "
-      "on this machine");
-  options.count("local", supervisor.local, 1, 10000, "processes, without --hostfile; of train gpt: 1");
+  options.text("hostfile", hostfile, "FILE",
+               "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
+               "on this machine");
+  options.count("local", supervisor.local, 1, 10000, "Number of processes, without --hostfile; of train gpt: 1");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
-                "processes below which it waits for hosts; with --hostfile at least one host must be there at first, unless "
+                "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
+                "at first, unless "
                 "this is given");
-  options.text("agent", supervisor.agent, "COMMAND", "how hosts are reached: COMMAND HOST PROGRAM...");
-  options.text("mpirun", supervisor.mpirun, "COMMAND", "the launcher of Open MPI");
-  options.text("interface", supervisor.interface, "NAME", "the network interface that messages take; without it any");
+  options.text("agent", supervisor.agent, "COMMAND", "Command that reaches hosts: COMMAND HOST PROGRAM...");
+  options.text("mpirun", supervisor.mpirun, "COMMAND", "Launcher of Open MPI");
+  options.text("interface", supervisor.interface, "NAME", "Network interface that messages take; without it any");
   options.text("notice-command", supervisor.notice, "COMMAND",
-               "a shell command that ends with 0 on a host that is about to be taken away: the run stops at a checkpoint and "
+               "Shell command that ends with 0 on a host that is about to be taken away: the run stops at a checkpoint and "
                "goes on without the host for as long as the command says so");
   options.group("Patience");
   options.number("deadline", supervisor.deadline_seconds, 0.1, 1e6,
-                 "seconds without a sign of life (at first a minute more) after which the processes count as hanging, and are "
+                 "Seconds without a sign of life (at first a minute more) after which the processes count as hanging, and are "
                  "started again");
-  options.number("probe-seconds", supervisor.probe_seconds, 0.1, 1e6, "seconds between looks for hosts that are missing");
-  options.number("patience", supervisor.patience_seconds, 0, 1e7, "seconds to wait for enough hosts");
-  options.count("attempts", supervisor.attempts, 1, 1000000, "starts in a row without a step before it gives up");
+  options.number("probe-seconds", supervisor.probe_seconds, 0.1, 1e6, "Seconds between searches for hosts that are missing");
+  options.number("patience", supervisor.patience_seconds, 0, 1e7, "Seconds to wait for enough hosts");
+  options.count("attempts", supervisor.attempts, 1, 1000000, "Number of starts in a row without a step before it gives up");
   const auto separator = std::find(args.begin(), args.end(), "--");
   if (!options.parse(args.first(static_cast<std::size_t>(separator - args.begin())))) {
     session.terminal.line(options.help());
@@ -176,7 +176,7 @@ int launch(Session& session, std::span<const std::string> args) {
   const Kind& kind = kind_of(program);
   if (!kind.runs_in_many) require_one_process(kind, options, supervisor.local);
   const std::string out = value_of(program, "--out");
-  if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER behind `-- train {}`, to find the run again", kind.name);
+  if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER after `-- train {}`, to find the run again", kind.name);
   const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
   if (std::any_of(program.begin(), program.end(), searches)) {
     fail(ErrorKind::usage, "launch: --search trains several nets; launch them one by one");

@@ -35,29 +35,56 @@ struct PlanSettings {
     static const std::vector<Options::Need> needs{{"straggler-factor", "stragglers", {}},
                                                   {"recovery-seconds", "deaths-per-hour", {}}};
     options.needs(needs);
+    options.everyday({"hosts",
+                      "link",
+                      "compute-scale",
+                      "stragglers",
+                      "deaths-per-hour",
+                      "price-per-hour",
+                      "stage",
+                      "lower",
+                      "updates",
+                      "json",
+                      "net",
+                      "set",
+                      "data",
+                      "max-train",
+                      "batch",
+                      "seed",
+                      "workers",
+                      "bytes-per-update",
+                      "compression",
+                      "statistics-every",
+                      "residuals",
+                      "staleness",
+                      "tree"});
     options.group("Cluster");
-    options.count("hosts", hosts, 0, 10000000, "hosts that share the workers, one process each; 0: as many as workers");
+    options.count("hosts", hosts, 0, 10000000,
+                  "Number of hosts that share the workers, one process each; 0: as many as workers");
     options.text("link", link, "RATE/LATENCY",
-                 "of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
-    options.number("compute-scale", cluster.compute_scale, 0, 1e6, "seconds that a host takes for what takes this machine one",
-                   true);
-    options.number("jitter", cluster.jitter, 0, 10, "standard deviation of the logarithm of a host's time for an update");
-    options.number("stragglers", cluster.straggler_share, 0, 1, "share of the hosts that are slow in an update");
-    options.number("straggler-factor", cluster.straggler_factor, 1, 1e6, "by which these take longer");
-    options.number("deaths-per-hour", cluster.deaths_per_hour, 0, 1e6, "of one host");
-    options.number("recovery-seconds", cluster.recovery_seconds, 0, 1e6, "from a death until training goes on");
-    options.number("checkpoint-seconds", cluster.checkpoint_seconds, 0, 1e9, "between checkpoints", true);
-    options.number("price-per-hour", cluster.price_per_hour, 0, 1e6, "of one host, in any currency");
+                 "Link of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
+    options.number("compute-scale", cluster.compute_scale, 0, 1e6,
+                   "Seconds that a host takes to compute what takes this machine one", true);
+    options.number("jitter", cluster.jitter, 0, 10,
+                   "Standard deviation of the logarithm of a host's time for an update; 0: none");
+    options.number("stragglers", cluster.straggler_share, 0, 1, "Share of the hosts that are slow in an update; 0: none");
+    options.number("straggler-factor", cluster.straggler_factor, 1, 1e6, "Factor by which slow hosts take longer");
+    options.number("deaths-per-hour", cluster.deaths_per_hour, 0, 1e6, "Deaths of one host per hour; 0: none");
+    options.number("recovery-seconds", cluster.recovery_seconds, 0, 1e6, "Seconds from a death until training goes on");
+    options.number("checkpoint-seconds", cluster.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints", true);
+    options.number("price-per-hour", cluster.price_per_hour, 0, 1e6,
+                   "Price of a host for an hour, in any currency; 0: none is printed");
     options.group("Measurement");
-    options.text("stage", stage, "NAME", "one stage of the net; without it plan looks at all, simulate at the first");
-    options.text("lower", lower, "MODEL|RUN",
-                 "a model that has the layers below the stage; without it their weights are random");
-    options.count("updates", updates, 2, 1000000, "updates of a stage that are made here, to measure");
-    options.bytes("memory-limit", memory_limit, "of what workers keep; 0: three quarters of the memory that is free");
-    options.text("json", json, "FILE", "all figures, as JSON");
+    options.text("stage", stage, "NAME", "Stage of the net; without it plan looks at all, simulate at the first");
+    options.text("lower", lower, "MODEL|RUN", "Model that has the layers below the stage; without it their weights are random");
+    options.count("updates", updates, 2, 1000000, "Number of updates of a stage that are made here, to measure");
+    options.bytes("memory-limit", memory_limit,
+                  "Largest memory for the error feedback of workers; 0: three quarters of the memory that is free");
+    options.text("json", json, "FILE", "JSON file for all figures");
     train.declare_for_plan(options);
-    options.hidden();
-    options.number("pace", cluster.pace_seconds, 0, 1e6, "as that of `train binary`");
+    options.group("For tests");
+    options.number("pace", cluster.pace_seconds, 0, 1e6,
+                   "Smallest time in seconds that a host takes to compute an update; 0 disables it");
   }
 };
 

@@ -64,8 +64,8 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
       "took beside it.");
   settings.declare(options, false);
   options.group("Plan");
-  options.count("vocabulary", vocabulary, 2, 10000000, "tokens: 257 of bytes, 50257 of GPT-2");
-  options.text("json", json, "FILE", "all figures, as JSON");
+  options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens: 257 of bytes, 50257 of GPT-2");
+  options.text("json", json, "FILE", "JSON file for all figures");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

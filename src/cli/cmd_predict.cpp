@@ -76,8 +76,8 @@ int predict(Session& session, std::span<const std::string> args) {
       "Classifies PNG and JPEG images, resized to the model's size. Prints, for each, the likeliest classes with their\n"
       "scores (the probabilities that the model gives them) and the time it took.");
   options.arguments(arguments, "MODEL|RUN or IMAGE", 2, 1000000);
-  options.count("top", top, 1, 100000, "classes to print");
-  options.flag("json", json, "print one JSON object per image and line");
+  options.count("top", top, 1, 100000, "Number of classes to print");
+  options.flag("json", json, "One JSON object per image, a line each");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

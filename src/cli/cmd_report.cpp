@@ -101,10 +101,10 @@ int report(Session& session, std::span<const std::string> args) {
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
       "also its confusion matrix, filters, flips per step and where the time went.");
   options.arguments(arguments, "RUN", 1, 1);
-  options.text("out", out, "FILE", "the page; without it: RUN/report.html, or none with --picture");
+  options.text("out", out, "FILE", "Page to write; without it: RUN/report.html, or none with --picture");
   options.text("picture", picture, "FILE",
-               "of a binary net: a drawing, .png or .svg, of an image on its way through the net, and of its training");
-  options.text("image", image, "FILE", "for --picture: the image, PNG or JPEG; without it: one of the run's test images");
+               "Drawing (.png or .svg) of an image on its way through a binary net, and of its training");
+  options.text("image", image, "FILE", "Image for --picture, PNG or JPEG; without it: one of the run's test images");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

@@ -34,20 +34,19 @@ struct SampleSettings {
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.needs(needs);
     options.group("Sampling");
-    options.text("prompt", prompt, "TEXT", "what the samples go on from; \"\": the end of a document");
-    options.text("prompt-file", prompt_file, "FILE", "a file with the prompt, instead of --prompt");
-    options.count("tokens", sampling.tokens, 1, any_count, "tokens of a sample, at most");
-    options.count("count", sampling.count, 1, 100000, "samples");
+    options.text("prompt", prompt, "TEXT", "Text that the samples go on from; \"\": the end of a document");
+    options.text("prompt-file", prompt_file, "FILE", "File with the prompt, instead of --prompt");
+    options.count("tokens", sampling.tokens, 1, any_count, "Largest number of tokens of a sample");
+    options.count("count", sampling.count, 1, 100000, "Number of samples");
     options.number("temperature", sampling.temperature, 0, 1e6,
-                   "logits are divided by it: less is likelier; 0: always the likeliest token");
-    options.count("top-k", sampling.top_k, 0, any_count, "draw from the K likeliest tokens alone; 0: from all");
-    options.number("top-p", sampling.top_p, 0, 1, "draw from the fewest likeliest tokens that have this probability together",
-                   true);
-    options.count("seed", sampling.seed, 0, any_count, "of the draws");
-    options.flag("no-cache", no_cache, "compute all tokens anew for every token: slow, and the same text");
+                   "Divisor of the logits: less is likelier; 0: always the likeliest token");
+    options.count("top-k", sampling.top_k, 0, any_count, "Number of likeliest tokens to draw from; 0: all");
+    options.number("top-p", sampling.top_p, 0, 1, "Probability of the likeliest tokens to draw from; 1: all", true);
+    options.count("seed", sampling.seed, 0, any_count, "Seed of the draws");
+    options.flag("no-cache", no_cache, "Computation of all tokens anew for every token: slow, and the same text");
     declare_dtype(options, values);
     declare_device(options, device);
-    options.text("backend", backend, "NAME", "which implementation computes; \"\": the device's own");
+    options.text("backend", backend, "NAME", "Implementation that computes; \"\": the device's own");
   }
 };
 
@@ -133,7 +132,7 @@ int run_samples(Session& session, SampleSettings& settings) {
 int sample(Session& session, std::span<const std::string> args) {
   SampleSettings settings;
   Options options("bitloom sample MODEL|RUN [--prompt TEXT] [options]",
-                  "Writes text that a GPT draws token by token behind a prompt, to the standard output; the speed goes to the\n"
+                  "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
                   "standard error.");
   settings.declare(options);
   if (!options.parse(args)) {

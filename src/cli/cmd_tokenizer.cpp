@@ -47,9 +47,9 @@ int tokenizer_train(Session& session, std::span<const std::string> args) {
                   "Makes a byte-pair encoding from text, by sentencepiece. It keeps text as it is, white space included; what\n"
                   "it has no tokens for it spells in bytes.");
   text.declare(options);
-  options.count("vocabulary", vocabulary, 1, 1000000000, "tokens, of which 258 are bytes and special");
-  options.text("out", out, "FILE", "the tokenizer");
-  options.flag("force", force, "replace a file that is there");
+  options.count("vocabulary", vocabulary, 1, 1000000000, "Number of tokens, of which 258 are bytes and special");
+  options.text("out", out, "FILE", "Tokenizer to write");
+  options.flag("force", force, "Replacement of a file that is there");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;
@@ -81,10 +81,10 @@ int tokenizer_info(Session& session, std::span<const std::string> args) {
   Options options("bitloom tokenizer info SPEC [options]",
                   fmt::format("Shows what a tokenizer is, and how it divides a text. SPEC: {}.", tokenizer_spec_help));
   options.arguments(spec, "SPEC", 1, 1);
-  options.text("text", text, "TEXT", "a text to encode and decode");
-  options.number("merge-dropout", dropout, 0, 1, "leave out each merge with this probability");
-  options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "of the merges that are left out");
-  options.flag("json", json, "print one line of JSON");
+  options.text("text", text, "TEXT", "Text to encode and decode");
+  options.number("merge-dropout", dropout, 0, 1, "Probability with which each merge is left out; 0 disables it");
+  options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "Seed of the choice of merges that are left out");
+  options.flag("json", json, "One JSON object instead of tables");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/field_names.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/search.h"

@@ -84,7 +84,7 @@ int verify(Session& session, std::span<const std::string> args) {
       "Checks that files are what was written, by the checksums in them: models, a run's model and checkpoints, token\n"
       "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged or missing.");
   options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
-  options.flag("json", json, "print one JSON object per file and line");
+  options.flag("json", json, "One JSON object per file, a line each");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

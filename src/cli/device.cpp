@@ -20,15 +20,16 @@ constexpr std::array dtype_table = {Named{"f32", DType::f32}, Named{"bf16", DTyp
 }  // namespace
 
 void declare_device(Options& options, std::string& device) {
-  options.text("device", device, "NAME",
-               "where it computes: cpu, cuda or cuda:N, N counted from 0; cuda: the first GPU, or with several processes on a "
-               "host the one of the process's number there");
+  options.text(
+      "device", device, "NAME",
+      "Device that computes: cpu, cuda or cuda:N, N counted from 0; cuda: the first GPU, or with several processes on a "
+      "host the one of the process's number there");
 }
 
 void declare_dtype(Options& options, std::string& dtype) {
   std::vector<std::string> names;
   for (const Named& each : dtype_table) names.emplace_back(each.name);
-  options.choice("dtype", dtype, names, "of activations and of the matrices that products read; f16 on GPUs alone");
+  options.choice("dtype", dtype, names, "Type of activations and of the matrices that products read; f16 on GPUs alone");
 }
 
 nn::Device choose_device(const std::string& device) {

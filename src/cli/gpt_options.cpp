@@ -24,83 +24,87 @@ std::vector<std::string> gpt_names() {
 
 void declare_net(Options& options, GptSettings& settings) {
   options.group("Net");
-  options.text("net", settings.net, "NAME", fmt::format("its sizes: {}", fmt::join(gpt_names(), ", ")));
-  options.count("layers", settings.layers, 0, 100000, "blocks; 0: as the net has them");
-  options.count("heads", settings.heads, 0, 100000, "of attention, in each block; 0: as the net has them");
-  options.count("width", settings.width, 0, 1000000, "of the residual stream; 0: as the net has it");
-  options.count("context", settings.context, 0, 1000000, "tokens that it sees at once; 0: as the net has it");
+  options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(gpt_names(), ", ")));
+  options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
+  options.count("heads", settings.heads, 0, 100000, "Attention heads of a block; 0: as the net has them");
+  options.count("width", settings.width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
+  options.count("context", settings.context, 0, 1000000, "Number of tokens that the net sees at once; 0: as the net has it");
   options.count("vocabulary-multiple", settings.vocabulary_multiple, 0, 1000000,
-                "tables of tokens are padded to a multiple of so many rows; 0: as the net has it");
-  options.number("dropout", settings.dropout, -1, 1, "rate of dropout; less than 0: 0.1");
+                "Number of which the rows of token tables are padded to a multiple; 0: as the net has it");
+  options.number("dropout", settings.dropout, -1, 1, "Dropout rate; 0 disables dropout; less than 0: 0.1");
   options.text("activation", settings.activation, "NAME",
-               fmt::format("of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
+               fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
   options.count("activation-bits", settings.activation_bits, 0, 4,
-                "bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
-  options.choice("recompute", settings.recompute, {"none", "block"},
-                 "block: keep of every block its input alone and compute the rest again: less memory, a third more work");
+                "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+  options.choice(
+      "recompute", settings.recompute, {"none", "block"},
+      "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more work");
 }
 
 void declare_text(Options& options, GptSettings& settings) {
   options.group("Text");
-  options.text("data", settings.data, "PATH", "a file of text or JSONL, or a folder that `bitloom data text` made");
-  options.text("tokenizer", settings.tokenizer, "SPEC", fmt::format("for files of text: {}", tokenizer_spec_help));
+  options.text("data", settings.data, "PATH", "File of text or JSONL, or a folder that `bitloom data text` made");
+  options.text("tokenizer", settings.tokenizer, "SPEC", fmt::format("Tokenizer of text files: {}", tokenizer_spec_help));
   options.text("validation", settings.validation, "SHARE", validation_help);
-  options.count("split-seed", settings.split_seed, 0, any_count, "which documents are held back");
+  options.count("split-seed", settings.split_seed, 0, any_count, "Seed of the choice of documents that are held back");
   options.text("documents", settings.documents, "HOW",
-               "what divides a text file into documents: file (nothing), blank-lines, or the line that stands between them");
-  options.text("field", settings.field, "NAME", "of JSONL: the field with the document");
-  options.number("merge-dropout", settings.merge_dropout, 0, 1,
-                 "leave out each merge of byte pairs in the training text with this probability, others in every epoch");
+               "Separator of documents in a text file: file (none), blank-lines, or the line that stands between them");
+  options.text("field", settings.field, "NAME", "Field of a JSON object that holds the document");
+  options.number(
+      "merge-dropout", settings.merge_dropout, 0, 1,
+      "Probability with which each merge of byte pairs in the training text is left out, others in every epoch; 0 disables it");
 }
 
 void declare_training(Options& options, GptSettings& settings) {
   options.group("Training");
-  options.count("steps", settings.steps, 1, any_count,
-                "of the optimiser; with --resume another number than before gives the rest of the run its learning rates");
-  options.count("batch", settings.batch, 1, 1000000, "sequences per step");
+  options.count(
+      "steps", settings.steps, 1, any_count,
+      "Number of optimiser steps; with --resume another number than before gives the rest of the run its learning rates");
+  options.count("batch", settings.batch, 1, 1000000, "Sequences per step");
   options.text("micro-batch", settings.micro_batch, "N",
-               "sequences at once, a divisor of the batch; auto: what suits the memory. It changes results by rounding alone");
-  options.bytes("memory", settings.memory, "for --micro-batch auto; 0: most of what is available");
-  options.number("learning-rate", settings.rate, 0, 1e3, "at its peak; 0: what suits the net's size");
-  options.number("learning-rate-floor", settings.rate_floor, 0, 1, "where it ends, as a share of the peak");
-  options.text("warmup", settings.warmup, "N", "steps in which it rises; auto: a twentieth of the steps, at most 3000");
-  options.number("beta1", settings.optimizer.beta1, 0, 1, "AdamW's decay of the mean of gradients");
-  options.number("beta2", settings.optimizer.beta2, 0, 1, "AdamW's decay of the mean of squares");
-  options.number("weight-decay", settings.optimizer.decay, 0, 1e3, "of matrices, per step and learning rate");
-  options.number("clip", settings.optimizer.clip, 0, 1e9, "largest norm of all gradients together; 0: any");
+               "Sequences at once, a divisor of the batch; auto: what suits the memory. It changes results by rounding alone");
+  options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
+  options.number("learning-rate", settings.rate, 0, 1e3, "Peak learning rate; 0: what suits the net's size");
+  options.number("learning-rate-floor", settings.rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
+  options.text("warmup", settings.warmup, "N",
+               "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
+  options.number("beta1", settings.optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
+  options.number("beta2", settings.optimizer.beta2, 0, 1, "Decay of AdamW's mean of squared gradients");
+  options.number("weight-decay", settings.optimizer.decay, 0, 1e3,
+                 "Weight decay of matrices, per step and learning rate; 0 disables it");
+  options.number("clip", settings.optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.number("average", settings.optimizer.average, 0, 1,
-                 "decay of a moving average of the parameters, which becomes the model; 0: none");
+                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
   declare_dtype(options, settings.values);
-  options.choice(
-      "master-weights", settings.master_weights, {"f32", "none"},
-      "none, of --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, 4 bytes less for each weight");
-  options.count("seed", settings.seed, 0, any_count, "of everything random");
+  options.choice("master-weights", settings.master_weights, {"f32", "none"},
+                 "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "
+                 "4 bytes less for each weight");
+  options.count("seed", settings.seed, 0, any_count, "Seed of all random numbers of the training");
 }
 
 void declare_run(Options& options, GptSettings& settings) {
   options.group("Run");
   options.transient(true);
   options.text("out", settings.out, "FOLDER",
-               "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
-  options.flag("resume", settings.resume, "continue the run in --out; its options need not be repeated");
+               "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
+  options.flag("resume", settings.resume, "Continuation of the run in --out, whose options need not be repeated");
   options.text("config", settings.config_file, "FILE",
-               "options from an INI file, a line `name = value` each; the command line overrides it");
+               "INI file with options, a line `name = value` each; the command line overrides it");
   options.transient(false);
-  options.text("init", settings.init, "MODEL", "begin with the parameters of a model of the same sizes");
+  options.text("init", settings.init, "MODEL", "Model of the same sizes whose parameters the training begins with");
   declare_device(options, settings.device);
   options.text("backend", settings.backend, "NAME",
-               fmt::format("which implementation computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
+               fmt::format("Implementation that computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
   options.count("evaluate-every", settings.evaluate_every, 0, any_count,
-                "steps between evaluations on the validation text; 0: a twentieth of all");
+                "Steps between evaluations on the validation text; 0: a twentieth of all");
   options.count("evaluate-sequences", settings.evaluate_sequences, 0, any_count,
-                "sequences of the validation text that an evaluation takes; 0: all");
-  options.choice("keep", settings.keep, {"best", "last"}, "the model: of the best evaluation or of the last step");
-  options.count("log-every", settings.log_every, 1, any_count, "steps that a line of metrics.jsonl sums up");
-  options.number("checkpoint-seconds", settings.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
-  options.hidden();
+                "Number of sequences of the validation text in an evaluation; 0: all");
+  options.choice("keep", settings.keep, {"best", "last"}, "Model that is kept: of the best evaluation or of the last step");
+  options.count("log-every", settings.log_every, 1, any_count, "Steps that a line of metrics.jsonl sums up");
+  options.number("checkpoint-seconds", settings.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
+  options.group("For tests");
   options.transient(true);
-  options.text("hold", settings.hold, "FILE",
-               "for tests: wait before a step that is not below the number in FILE, while it is there");
+  options.text("hold", settings.hold, "FILE", "File that holds a run back before a step that is not below the number in it");
 }
 
 }  // namespace

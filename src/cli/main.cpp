@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/field_names.h"
 #include "cli/start_up.h"
 #include "cli/system.h"
 #include "cli/wrapped.h"
@@ -177,7 +178,7 @@ int lonely_error(Session& session, const std::string& message, int code) {
     session.terminal.error(message);
     return code;
   }
-  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), printable(message));
+  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), printable(with_options(message)));
   mpi::abort_all(code);
 }
 

@@ -99,22 +99,26 @@ fs::path find_run(const std::string& argument) {
 }
 
 void DataOptions::declare(Options& options) {
-  options.text("data", spec, "SPEC",
-               "synth, synth:SEED, or a folder with CIFAR-10, CIFAR-100, MNIST or one sub-folder of images per class; "
-               "KIND:FOLDER (cifar10, cifar100, idx, folder) says which");
-  options.text("validation", validation, "N",
-               "images of the training set to hold back for validation; auto: 5000, or a tenth of a set below 20000");
-  options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(), "which images are held back");
+  options.text(
+      "data", spec, "SPEC",
+      "Data set: synth, synth:SEED, or a folder with CIFAR-10, CIFAR-100, MNIST or one sub-folder of images per class; "
+      "KIND:FOLDER (cifar10, cifar100, idx, folder) says which");
+  options.text(
+      "validation", validation, "N",
+      "Number of training images that are held back for validation; auto: 5000, or a tenth of a set below 20000; 0: none");
+  options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(),
+                "Seed of the choice of images that are held back");
   options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(),
-                "use at most N training images, the first or, of a folder, some; 0: all");
-  options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "use at most N test images; 0: all");
+                "Largest number of training images: the first ones or, of a folder, some; 0: all");
+  options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "Largest number of test images; 0: all");
   declare_folders(options);
 }
 
 void DataOptions::declare_folders(Options& options) {
-  options.count("image-size", image_size, 8, 512, "images in folders are resized to N x N pixels, at most 512");
-  options.bytes("image-memory", image_memory,
-                "images in folders that take more are decoded once into a file of the cache, and read from there");
+  options.count("image-size", image_size, 8, 512, "Height and width in pixels to which images in folders are resized");
+  options.bytes(
+      "image-memory", image_memory,
+      "Memory for decoded images of a folder; larger sets are decoded once into a file of the cache, and read from there");
 }
 
 std::size_t DataOptions::validation_images(std::size_t images) const {

@@ -276,6 +276,11 @@ const Options::Entry* Options::find(const std::string& name) const {
   return found == entries_.end() ? nullptr : &*found;
 }
 
+const Options::Former* Options::find_former(const std::string& name) const {
+  const auto found = std::find_if(former_.begin(), former_.end(), [&](const Former& former) { return former.name == name; });
+  return found == former_.end() ? nullptr : &*found;
+}
+
 void Options::remember(const std::string& name, const std::string& label, const std::vector<std::string>& values, Source source,
                        std::map<std::string, Given>& into) const {
   const auto [place, fresh] = into.try_emplace(name, Given{source, label, values});
@@ -328,16 +333,23 @@ void Options::collect(Parser&& parser, Label&& label, Source source) {
       all.add_options()(entry.name.c_str(), po::value<std::string>(), "");
     }
   }
+  for (const Former& former : former_) all.add_options()(former.name, po::value<std::string>(), "");
   std::map<std::string, Given> found;
   try {
     const po::parsed_options parsed = parser(all);
     for (const po::option& option : parsed.options) {
       const bool argument = option.position_key >= 0;
-      if (!argument && find(option.string_key) == nullptr && !option.string_key.starts_with("help")) {
+      const Former* former = argument ? nullptr : find_former(option.string_key);
+      if (!argument && former == nullptr && find(option.string_key) == nullptr && !option.string_key.starts_with("help")) {
         throw po::unknown_option(option.string_key);
       }
+      if (former != nullptr && *former->now == '\0') {
+        if (source != Source::command_line && option.value.front() == former->only) continue;
+        fail(ErrorKind::usage, "{}: this option is gone since version {}; its value is always {}", label(former->name),
+             former->since, former->only);
+      }
       const std::string key = argument ? argument_key : option.string_key;
-      remember(key, label(key), option.value, source, found);
+      remember(former == nullptr ? key : former->now, label(key), option.value, source, found);
     }
   } catch (const po::unknown_option& error) {
     const std::string name = without_dashes(error.get_option_name());
@@ -439,14 +451,13 @@ std::string Options::raw(const std::string& name) const {
 std::string Options::help() const {
   const auto columns = static_cast<unsigned>(columns_of_help());
   const bool all = everyday_.empty() || given_.contains("help-all");
-  const auto is_shown = [&](const Entry& entry) { return !entry.group.empty() && (all || contains(everyday_, entry.name)); };
+  const auto is_shown = [&](const Entry& entry) { return all || contains(everyday_, entry.name); };
   std::ostringstream out;
   out << wrapped("Usage: " + usage_, columns, 4) << "\n\n" << wrapped(summary_, columns, 0) << "\n";
   std::vector<std::string> groups;
   for (const Entry& entry : entries_) {
     if (is_shown(entry) && !contains(groups, entry.group)) groups.push_back(entry.group);
   }
-  if (groups.empty()) groups.emplace_back("Options");
   for (const std::string& group : groups) {
     po::options_description section(group, columns, columns * 2 / 3);
     for (const Entry& entry : entries_) {
@@ -458,12 +469,14 @@ std::string Options::help() const {
                               entry.description.c_str());
       }
     }
-    if (group == groups.back()) {
-      section.add_options()("help,h", "this text");
-      if (!everyday_.empty()) section.add_options()("help-all", "all options, in groups");
-    }
     out << "\n" << section;
   }
+  po::options_description section("Help", columns, columns * 2 / 3);
+  section.add_options()("help,h", everyday_.empty() ? "This text" : "The options that are used most");
+  if (!everyday_.empty()) section.add_options()("help-all", "All options");
+  out << "\n" << section;
+  const auto left_out = std::count_if(entries_.begin(), entries_.end(), std::not_fn(is_shown));
+  if (left_out != 0) out << fmt::format("\n`{} --help-all` shows {} more options.", command(), left_out);
   return out.str();
 }
 

@@ -25,13 +25,21 @@ class Options {
 
   // The heading of the options declared after it.
   void group(const std::string& title) { group_ = title; }
-  // The options declared after it are not shown by --help.
-  void hidden() { group_.clear(); }
   // The options declared after it are not written by to_ini(): they say where and how, not what.
   void transient(bool value) { transient_ = value; }
 
   // If called: --help shows these options alone, and --help-all the others too.
   void everyday(std::initializer_list<const char*> names) { everyday_.assign(names.begin(), names.end()); }
+
+  // An option of earlier versions, which no help and no suggestion names. `now`: the option that it has become, which is set
+  // instead; "": none, and giving it is an error, but in a file for the value that is now the only one.
+  struct Former {
+    const char* name;
+    const char* now;
+    const char* since;  // the version without it
+    const char* only;
+  };
+  void former(std::span<const Former> table) { former_.insert(former_.end(), table.begin(), table.end()); }
 
   // An option that has no effect unless another has one of these values; none: another than its default; "!x": any but x.
   struct Need {
@@ -76,7 +84,8 @@ class Options {
   // The value as written, "" if it was not given: for the few that are needed before finish().
   std::string raw(const std::string& name) const;
 
-  // As wide as the screen, if there is one; with --help-all all options.
+  // As wide as the screen, if there is one; with --help-all all options, otherwise those of everyday() and how many more there
+  // are.
   std::string help() const;
   // All options that are not transient, with the values that the variables have now.
   std::string to_ini() const;
@@ -96,6 +105,7 @@ class Options {
   };
   Entry& add(const std::string& name, const std::string& placeholder, const std::string& description);
   const Entry* find(const std::string& name) const;
+  const Former* find_former(const std::string& name) const;
   std::string command() const;
   std::string suggestion(const std::string& unknown) const;
   void check_needs() const;
@@ -109,6 +119,7 @@ class Options {
   std::vector<Entry> entries_;
   std::vector<std::string> everyday_;
   std::vector<Need> needs_;
+  std::vector<Former> former_;
   std::map<std::string, Given> given_;
   std::vector<std::string>* arguments_ = nullptr;
   std::string argument_name_;

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "cli/field_names.h"
 #include "cli/model_source.h"
 #include "core/text.h"
 
@@ -50,12 +51,12 @@ bool asks_otherwise(const Options& options, const std::string& ini) {
 
 void LoggedProgress::line(std::string_view text) {
   terminal_.open_log(log_);
-  terminal_.line(text);
+  terminal_.line(with_options(text));
 }
 
 void LoggedProgress::update(std::string_view text) {
   terminal_.open_log(log_);
-  terminal_.update(text);
+  terminal_.update(with_options(text));
 }
 
 }  // namespace bitloom::cli

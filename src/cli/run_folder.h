@@ -21,7 +21,8 @@ Continuation continuation_of(const std::string& kind, const std::string& folder)
 // Whether the command line or --config asks for something else than the options.ini of a run says.
 bool asks_otherwise(const Options& options, const std::string& ini);
 
-// Opens the log at a trainer's first message: from then on this process holds the run folder.
+// Opens the log at a trainer's first message: from then on this process holds the run folder. Names options where the trainer
+// names fields.
 class LoggedProgress final : public ProgressSink {
  public:
   LoggedProgress(Terminal& terminal, std::filesystem::path log) : terminal_(terminal), log_(std::move(log)) {}

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "cli/field_names.h"
 #include "core/text.h"
 #include "mpi/comm.h"
 
@@ -131,7 +132,7 @@ void Terminal::update(std::string_view text) {
 
 void Terminal::error(std::string_view text) {
   if (quiet_) return;
-  const std::string shown = printable(text);
+  const std::string shown = printable(with_options(text));
   clear_live_line();
   fmt::print(stderr, "bitloom: {}\n", shown);
   log(shown);

@@ -36,7 +36,7 @@ class Terminal final : public ProgressSink {
   void write(std::string_view text);
   // Rewrites the live line; where the output is no terminal, a line at most every ten seconds.
   void update(std::string_view text) override;
-  // On the standard error, behind "bitloom: ".
+  // On the standard error, after "bitloom: ", with options where libraries name fields.
   void error(std::string_view text);
   // Beside results, as error(); nothing for "".
   void note(std::string_view text) {

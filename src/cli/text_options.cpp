@@ -10,11 +10,11 @@ namespace bitloom::cli {
 namespace fs = std::filesystem;
 
 void TextOptions::declare(Options& options) {
-  options.series("input", text_.files, "FILE", "UTF-8 text, or JSON Lines if its name ends in .jsonl");
+  options.series("input", text_.files, "FILE", "File of UTF-8 text, or of JSON Lines if its name ends in .jsonl");
   options.text("documents", text_.documents, "HOW",
-               "what divides plain text into documents: file (nothing: each file is one), blank-lines, or a line such as "
+               "Separator of documents in plain text: file (each file is one), blank-lines, or a line such as "
                "'<|endoftext|>'");
-  options.text("field", text_.field, "NAME", "which string of a JSON object is the document");
+  options.text("field", text_.field, "NAME", "Field of a JSON object that holds the document");
 }
 
 const data::TextInput& TextOptions::input() const {

@@ -30,7 +30,7 @@ double parse_share(const std::string& text);
 // Seed 002, section 4.2.
 inline constexpr const char* default_validation = "29:1";
 inline constexpr const char* validation_help =
-    "what is held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";
+    "Share held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";
 
 // What `bitloom data text` leaves in a folder.
 inline constexpr const char* train_tokens_file = "train.tokens";

@@ -67,11 +67,10 @@ std::pair<std::string, std::string> split_setting(const std::string& option, con
 
 void declare_net(Options& options, TrainSettings& settings) {
   options.text("net", settings.net, "NAME|FILE",
-               fmt::format("the net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
-  options.list(
-      "set", settings.changes, "KEY=VALUE",
-      "change a value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, of the options below "
-      "those that are real numbers), encoder.filters, head.grid, net.shift, ...");
+               fmt::format("Net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
+  options.list("set", settings.changes, "KEY=VALUE",
+               "Change of one value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, any of the "
+               "real-valued options below), encoder.filters, head.grid, net.shift, ...");
 }
 
 void declare_run(Options& options, TrainSettings& settings) {
@@ -80,45 +79,46 @@ void declare_run(Options& options, TrainSettings& settings) {
   declare_net(options, settings);
   options.transient(true);
   options.text("out", settings.out, "FOLDER",
-               "the run folder: model, checkpoints, metrics, log. Without it: runs/NET-DATE-TIME");
-  options.flag("resume", settings.resume, "continue the run in --out; its net, data and options need not be repeated");
+               "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
+  options.flag("resume", settings.resume, "Continuation of the run in --out, whose net, data and options need not be repeated");
   options.text("config", settings.config, "FILE",
-               "options from an INI file, a line `name = value` each; the command line overrides it");
+               "INI file with options, a line `name = value` each; the command line overrides it");
   options.transient(false);
   options.list("search", settings.searches, "KEY=V1,V2,...",
-               "train one net for every combination of values, in sub-folders of --out, and rank them by validation accuracy; "
-               "trained layers that they share are taken from the cache");
+               "Values of the net to search over: one net is trained for every combination, in sub-folders of --out, and they "
+               "are ranked by validation accuracy; layers that they share are trained once");
   options.flag("spread", settings.spread,
-               "with --search and several processes: these train what all nets share together, and then each its own nets");
+               "Distribution of the nets of --search over the processes, which train together only what all nets share");
   options.transient(true);
-  options.text("plan", settings.plan, "FILE",
-               "what `bitloom plan --json FILE` wrote for these options: the run ends when its messages have other lengths");
-  options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "seconds between checkpoints");
-  options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
-                 "how long a process waits for the others before it takes them for lost and ends the run (exit code 7); 0: for "
-                 "ever");
   options.text(
-      "notice-command", settings.notice_command, "COMMAND",
-      "a shell command that every process runs again and again: when it ends with 0, this machine is about to be taken "
-      "away, and the run stops at a checkpoint");
+      "plan", settings.plan, "FILE",
+      "Plan that `bitloom plan --json FILE` wrote for these options: the run ends when its messages have other lengths");
+  options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
+  options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
+                 "Seconds that a process waits for the others before it takes them for lost and ends the run (exit code 7); 0 "
+                 "disables the limit");
+  options.text("notice-command", settings.notice_command, "COMMAND",
+               "Shell command that every process runs again and again; when it ends with 0, this machine is about to be taken "
+               "away, and the run stops at a checkpoint");
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
-               "where trained stages and the outputs of frozen layers are kept between runs; none: nowhere; auto: the "
-               "user's cache folder (see `bitloom info`)");
-  options.bytes("cache-limit", run.cache_limit, "how large the cache may become");
-  options.bytes(
-      "residual-memory", run.residual_memory,
-      "sparse: for what workers of a process have not sent yet; what exceeds it lies in a file in the cache's folder, to "
-      "the same bits; 0: half of the memory that is free on the host");
-  options.choice(
-      "frozen", run.frozen, {"auto", "cache", "recompute"},
-      "the outputs of encoder and frozen layers: cache (in bits, shared by runs over the same layers), recompute, or "
-      "auto, what takes less time as measured at the start of a stage; all give the same net");
+               "Folder that keeps trained stages and outputs of frozen layers for later runs; none: no cache; auto: the user's "
+               "cache folder (see `bitloom info`)");
+  options.bytes("cache-limit", run.cache_limit, "Largest size of the cache");
+  options.bytes("residual-memory", run.residual_memory,
+                "Memory of a process for the error feedback of its workers, with sparse messages; the rest lies in a file in "
+                "the cache's folder and gives the same bits; 0: half of the host's free memory");
+  options.choice("frozen", run.frozen, {"auto", "cache", "recompute"},
+                 "Source of the outputs of encoder and frozen layers: cache (in bits, shared by runs over the same layers), "
+                 "recompute, or auto, the faster one as measured at the start of a stage; all give the same net");
 }
 
 void declare_reals(Options& options, layerwise::TrainOptions& train, std::string_view group) {
   for (const layerwise::RealOption& real : layerwise::real_options()) {
-    if (real.group == group) options.number(real.name, real.of(train), real.low, real.high, real.description, real.open);
+    if (real.group != group) continue;
+    std::string name = real.name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    options.number(name, real.of(train), real.low, real.high, real.description, real.open);
   }
 }
 
@@ -126,29 +126,32 @@ void declare_training(Options& options, TrainSettings& settings) {
   layerwise::RunOptions& run = settings.run;
   layerwise::TrainOptions& train = run.train;
   options.group("Training");
-  options.count("epochs", settings.epochs, 0, 100000, "passes over the training set in every stage; 0: as the net says");
-  options.count("batch", train.batch, 1, 1000000, "images per update, over all processes");
+  options.count("epochs", settings.epochs, 0, 100000, "Passes over the training set in every stage; 0: as the net says");
+  options.count("batch", train.batch, 1, 1000000, "Images per update, over all processes");
   options.transient(true);
   options.count("batch-per-rank", settings.batch_per_rank, 0, 1000000,
-                "images per update and process, instead of --batch; 0: not");
+                "Images per update and process, instead of --batch; 0 disables it");
   options.transient(false);
-  options.count("seed", train.seed, 0, any_count, "of everything random in training");
-  options.text("augment", settings.augment, "LIST",
-               "changes to training images: none or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] "
-               "(N in pixels, per cent or grey levels); none suits digits, whose mirror images mean something else");
+  options.count("seed", train.seed, 0, any_count, "Seed of all random numbers of the training");
+  options.text(
+      "augment", settings.augment, "LIST",
+      "Augmentation of training images: none, or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] (N "
+      "in pixels, per cent or grey levels); none suits digits, whose mirror images mean something else");
   options.count("augment-copies", train.augment_copies, 0, 1000000,
-                "fixed augmented copies of each training image, used in turn, one per epoch, so that --frozen can cache; 0: a "
-                "fresh one at every epoch, which generalises best");
+                "Number of fixed augmented copies of each training image, used in turn, one per epoch, so that --frozen can "
+                "cache; 0: a fresh one in every epoch, which generalises best");
   options.count("repeat", train.repeat, 1, 1000,
-                "updates in a row on the same minibatch; where few channels change between them (--rule greedy or topk), only "
+                "Updates in a row on the same minibatch; where few channels change between them (--rule greedy or topk), only "
                 "those are computed again");
   options.choice("signal", train.signal, {"window", "exact"},
-                 "how weights learn: window (first order, in bits; fast) or exact (the loss change of every single flip)");
+                 "Learning signal of weights: window (first-order gradient through a surrogate-gradient window, in bits; fast) "
+                 "or exact (loss change of every single flip)");
   declare_reals(options, train, "Training");
   options.count("warmup-steps", train.warmup_steps, 0, any_count,
-                "steps at the start of a stage in which only its head learns; at most a tenth of the stage");
+                "Steps at the start of a stage in which only its head learns, at most a tenth of the stage; 0 disables them");
   options.count("head-warmup-steps", train.head_warmup_steps, 0, any_count,
-                "steps at the start of a stage in which the heads' learning rate rises; at most a fifth of the stage");
+                "Steps at the start of a stage in which the learning rate of heads rises, at most a fifth of the stage; 0 "
+                "disables the warm-up");
 }
 
 void declare_layers(Options& options, TrainSettings& settings) {
@@ -158,10 +161,10 @@ void declare_layers(Options& options, TrainSettings& settings) {
   for (const layerwise::UpdateRule& each : layerwise::update_rules()) {
     rules.push_back(fmt::format("{} ({})", each.name, each.description));
   }
-  options.choice("rule", rule.name, rule_names(), fmt::format("how gradients flip weights: {}", fmt::join(rules, "; ")));
+  options.choice("rule", rule.name, rule_names(), fmt::format("Update rule of weights: {}", fmt::join(rules, "; ")));
   declare_reals(options, settings.run.train, "Binary weights");
   options.flag("freeze-weights", settings.freeze_weights,
-               "leave the binary weights random; thresholds and heads learn (the control experiment)");
+               "Control experiment: binary weights stay random, thresholds and heads learn");
   options.group("Thresholds");
   declare_reals(options, settings.run.train, "Thresholds");
 }
@@ -170,53 +173,55 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   mpi::ExchangeOptions& exchange = settings.run.train.exchange;
   options.group("Exchange between workers");
   options.choice("exchange", settings.exchange, {"dense", "sparse"},
-                 "what crosses the network: dense (whole sums, the same net on any number of processes) or sparse (only large "
-                 "gradients, in small messages)");
+                 "Messages between workers: dense (whole sums, the same net on any number of processes) or sparse (large "
+                 "gradients alone, in small messages). Options below are for sparse messages, except "
+                 "--workers");
   options.count("workers", settings.workers, 0, 1000000,
-                "logical workers that share the images, however many processes carry them; 0: 64 with sparse messages (but no "
-                "more than --batch), otherwise 1");
+                "Number of logical workers that share the images, on any number of processes; 0: 64 with sparse messages (at "
+                "most --batch), otherwise 1");
   options.number("threshold", exchange.threshold, 0, 10000,
-                 "sparse: a worker sends gradients above so many root mean squares of its own; 0: all, which gives the dense "
-                 "result");
+                 "Smallest gradient that a worker sends, in root mean squares of its gradients; 0: all are sent, which gives "
+                 "the dense result");
   options.bytes("bytes-per-update", exchange.bytes_per_update,
-                "sparse: instead of --threshold: what a worker sends and what it gets in an update, on average; 0: not");
+                "Mean bytes that a worker sends, and receives, in an update, from which the threshold follows; 0 disables it");
   options.number("compression", exchange.compression, 0, 1e6,
-                 "sparse: likewise, as so many times fewer bytes than f32 gradients of what a stage trains, 300 say; 0: not");
-  options.number(
-      "last-messages", exchange.last_messages, 0, 1,
-      "sparse, with --compression: how long a stage's last messages are, in mean lengths; the first have 2 minus that, "
-      "for most weights flip at the start; 1: all alike");
+                 "Ratio of f32 gradients of what a stage trains to the bytes of a message, 300 for example, from which the "
+                 "threshold follows; 0 disables it");
+  options.number("last-messages", exchange.last_messages, 0, 1,
+                 "Length of a stage's last messages with --compression, in mean lengths; the first have 2 minus that, for most "
+                 "weights flip at the start; 1: all have the same");
   declare_reals(options, settings.run.train, "Exchange between workers");
   options.choice(
       "value-bits", settings.value_bits, {"1", "4", "8", "16", "all"},
-      "sparse: how finely gradients are sent: 1 (their sign), as so many bits are for values up to four thresholds, or all "
-      "bits; larger values have longer codes");
+      "Bits of a gradient in a message: 1 (its sign), the bits of values up to four thresholds, or all; larger values "
+      "have longer codes");
   options.choice(
       "residuals", settings.residuals, {"exact", "sum", "none"},
-      "sparse: what is not sent, of statistics too, is sent later; in checkpoints it is exact, so that a restart changes "
-      "nothing, or a sum over workers, which is small; none: it is forgotten");
-  options.count(
-      "statistics-every", exchange.statistics_every, 1, 1000000,
-      "sparse: updates between those that carry what thresholds and windows follow from, summed up (with --residuals none: of "
-      "that update alone)");
+      "Error feedback, which sends later what was not sent, of statistics too: exact (a restart changes nothing), sum "
+      "(checkpoints hold its sum over workers, which is small) or none");
+  options.count("statistics-every", exchange.statistics_every, 1, 1000000,
+                "Updates between messages with the statistics from which thresholds and surrogate-gradient windows follow, "
+                "summed up (with --residuals none: of one update alone)");
   options.count(
       "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
-      "binary layers, rule accumulate: at most so many flips of a layer in an update, the surest first; 0: any number");
-  options.count(
-      "staleness", exchange.staleness, 0, 64,
-      "sparse: updates that workers compute before they need the answer to one: messages travel meanwhile, and weights "
-      "are so many updates old");
+      "Largest number of flips of a layer in an update, the surest first (for --rule accumulate and binary layers); 0 "
+      "disables the limit");
+  options.count("staleness", exchange.staleness, 0, 64,
+                "Updates that workers compute before they need the server reply to one: messages travel meanwhile, and weights "
+                "are that many updates old; 0: none");
   options.number(
       "quorum", exchange.tree.quorum, 0, 1,
-      "sparse: the share of the workers that is enough for an update after --deadline; below 1 results depend on the "
-      "time that things take");
+      "Smallest share of the workers that makes an update after --deadline; below 1, results depend on the time that "
+      "things take");
   options.number("deadline", exchange.tree.deadline_seconds, 0, 1e6,
-                 "with --quorum: seconds that rank 0 waits for all workers when its own are done");
-  options.choice("late", settings.late, {"fold", "drop"},
-                 "with --quorum: what comes too late counts in the next update, statistics in the next that has some (fold), "
-                 "or never (drop)");
+                 "Seconds that rank 0, when its own workers are done, waits for all others (with --quorum)");
+  options.choice(
+      "late", settings.late, {"fold", "drop"},
+      "Use of messages that come too late (with --quorum): fold (in the next update; statistics in the next that has "
+      "some) or drop");
   options.transient(true);
-  options.count("tree", settings.fan_in, 1, 1000000, "sparse: processes below one in the tree that merges messages");
+  options.count("tree", settings.fan_in, 1, 1000000,
+                "Largest number of processes below each one in the tree that merges messages");
   options.transient(false);
 }
 
@@ -235,16 +240,17 @@ void TrainSettings::declare(Options& options) {
                     "config",
                     "search",
                     "cache",
+                    "checkpoint-seconds",
                     "data",
                     "validation",
                     "max-train",
-                    "max-test",
+                    "image-size",
                     "epochs",
                     "batch",
                     "seed",
                     "augment",
+                    "augment-copies",
                     "signal",
-                    "head-dropout",
                     "rule",
                     "learning-rate",
                     "head-learning-rate",
@@ -253,7 +259,7 @@ void TrainSettings::declare(Options& options) {
                     "workers",
                     "bytes-per-update",
                     "compression",
-                    "checkpoint-seconds"});
+                    "statistics-every"});
   options.needs(needs_table());
   declare_run(options, *this);
   options.group("Data");
@@ -261,13 +267,14 @@ void TrainSettings::declare(Options& options) {
   declare_training(options, *this);
   declare_layers(options, *this);
   declare_exchange(options, *this);
-  options.hidden();
+  options.group("For tests");
   options.transient(true);
-  options.number("pace", run.pace_seconds, 0, 1e6,
-                 "for tests: computing for an update takes this process at least so many seconds, as on a slower machine");
-  options.count("stop-after-steps", run.stop_after_steps, 0, any_count, "for tests: stop, resumable, after so many steps");
-  options.text("hold", run.hold, "FILE",
-               "for tests: wait before a step that is not below the number in FILE, while it is there");
+  options.number(
+      "pace", run.pace_seconds, 0, 1e6,
+      "Smallest time in seconds that this process takes to compute an update, as on a slower machine; 0 disables it");
+  options.count("stop-after-steps", run.stop_after_steps, 0, any_count,
+                "Steps after which the run stops, resumable; 0 disables it");
+  options.text("hold", run.hold, "FILE", "File that holds a run back before a step that is not below the number in it");
 }
 
 std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std::string& text) const {
@@ -290,7 +297,7 @@ std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std:
 void TrainSettings::declare_for_plan(Options& options) {
   exchange = "sparse";
   options.needs(needs_table());
-  options.group("Training");
+  options.group("Net and data");
   declare_net(options, *this);
   data.declare(options);
   declare_training(options, *this);
@@ -376,44 +383,6 @@ std::vector<SearchAxis> TrainSettings::search() const {
     }
   }
   return axes;
-}
-
-std::string option_of_field(const std::string& field) {
-  // Fields that are not called as their options are.
-  static const std::map<std::string, std::string> named{
-      {"data.images", "training images (--data, --max-train, --validation, --split-seed)"},
-      {"data.content", "the training images' content (--data, --max-train, --validation, --split-seed)"},
-      {"encoder", "the encoder's fitted filters (--data, --seed, --set encoder.KEY)"},
-      {"net.name", "--net"},
-      {"net.mirror", "--set net.mirror"},
-      {"net.shift", "--set net.shift"},
-      {"net.classifier", "the layers whose heads vote (--net)"},
-      {"options.head_rate", "--head-learning-rate"},
-      {"options.offset_rate", "--threshold-learning-rate"},
-      {"options.learn_weights", "whether weights learn (--freeze-weights)"},
-      {"options.flip_limit", "--flips-per-update"},
-      {"options.partial.quorum", "--quorum"},
-      {"options.partial.deadline", "--deadline"},
-      {"options.partial.late", "--late"},
-      {"options.exchange.budget", "--bytes-per-update"},
-      {"options.exchange.compression.0", "--compression"},
-      {"options.exchange.compression.1", "--last-messages"},
-      {"options.exchange.threshold", "--threshold"},
-      {"options.exchange.residuals", "--residuals (by number)"},
-      {"options.exchange.statistics_every", "--statistics-every"},
-      {"options.exchange.value_bits", "--value-bits"},
-      {"options.exchange.urgency.0", "--threshold-urgency"},
-      {"options.exchange.urgency.1", "--head-urgency"},
-      {"options.exchange.version", "the version of sparse messages (--exchange)"}};
-  if (const auto found = named.find(field); found != named.end()) return found->second;
-  const auto rest = [&](std::string_view prefix) { return field.substr(prefix.size()); };
-  if (field.starts_with("net.stages.") && field.ends_with(".epochs")) return fmt::format("--epochs of {}", rest("net.stages."));
-  if (field.starts_with("net.stages.")) return "--set " + rest("net.stages.");
-  if (field.starts_with("net.layers.")) return "--set " + rest("net.layers.");
-  if (field.starts_with("net.")) return "--set " + rest("net.");
-  std::string option = field.starts_with("options.") ? rest("options.") : field;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
 }
 
 }  // namespace bitloom::cli

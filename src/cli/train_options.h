@@ -59,7 +59,4 @@ struct TrainSettings {
   std::vector<SearchAxis> search() const;
 };
 
-// The option that sets a field of a run's identity: "options.head_rate" is --head-learning-rate.
-std::string option_of_field(const std::string& field);
-
 }  // namespace bitloom::cli

@@ -35,7 +35,7 @@ std::string wrapped(const std::string& text, std::size_t columns, std::size_t in
 }
 
 std::size_t columns_of_help() {
-  constexpr std::size_t most = 110;
+  constexpr std::size_t most = 100;
   return std::clamp<std::size_t>(columns_of_screen(most), 40, most);
 }
 

@@ -10,7 +10,7 @@ namespace bitloom::cli {
 // first begins in column `indent`. A word that is longer has a line of its own.
 std::string wrapped(const std::string& text, std::size_t columns, std::size_t indent);
 
-// Columns of the screen that shows the results, at most those of help that goes elsewhere, 110.
+// Columns of the screen that shows the results, at most those of help that goes elsewhere, 100.
 std::size_t columns_of_help();
 
 }  // namespace bitloom::cli

@@ -31,10 +31,10 @@ std::vector<Gpu> gpus();
 std::string gpu_problem(int index);
 // GPU `index`. Throws Error(io) where gpu_problem() has something to say.
 Gpu describe_gpu(int index);
-// Throws Error(usage), which names the option --device, if this program cannot use the device.
+// Throws Error(usage), which names the field `device`, if this program cannot use the device.
 void check_device(Device device);
 
-// Of "cpu", "cuda" (the first) or "cuda:N". `option` is named in the Error(usage) about anything else.
-Device parse_device(std::string_view option, std::string_view text);
+// Of "cpu", "cuda" (the first) or "cuda:N". The Error(usage) about anything else names `argument`.
+Device parse_device(std::string_view argument, std::string_view text);
 
 }  // namespace bitloom::nn

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "nn/backend.h"
 
 namespace bitloom::nn {
@@ -54,8 +55,8 @@ Engine::Engine(Device device, std::string_view backend) {
     backend_->use_pool(pool_);
     return;
   }
-  fail(ErrorKind::usage, "--backend: '{}' does not run on {}; expected {}", backend, name_of(device),
-       fmt::join(backends_of(device.kind), " or "));
+  fail_field(ErrorKind::usage, "backend", "'{}' does not run on {}; expected {}", backend, name_of(device),
+             fmt::join(backends_of(device.kind), " or "));
 }
 
 Engine::~Engine() = default;

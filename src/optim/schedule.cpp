@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/field.h"
 
 namespace bitloom {
 
@@ -53,7 +54,7 @@ double RateSchedule::at(std::uint64_t step) const {
 
 void check(const RateSchedule& schedule) {
   if (!(schedule.peak >= 0) || !std::isfinite(schedule.peak)) {
-    fail(ErrorKind::usage, "--learning-rate: {}; expected 0 or more", schedule.peak);
+    fail_field(ErrorKind::usage, "learning_rate", "{}; expected 0 or more", schedule.peak);
   }
   if (!(schedule.floor >= 0 && schedule.floor <= schedule.peak)) {
     fail(ErrorKind::usage, "floor of the learning rate: {}; expected 0 to the learning rate, {}", schedule.floor,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 #include "core/text.h"
 
@@ -63,24 +64,24 @@ std::string to_string(const Link& link) {
 }
 
 void check(const Cluster& cluster) {
-  const auto positive = [](const char* option, double value) {
-    if (!(value > 0)) fail(ErrorKind::usage, "--{}: {}; expected a number above 0", option, value);
+  const auto positive = [](const char* field, double value) {
+    if (!(value > 0)) fail_field(ErrorKind::usage, field, "{}; expected a number above 0", value);
   };
-  const auto not_negative = [](const char* option, double value) {
-    if (!(value >= 0)) fail(ErrorKind::usage, "--{}: {}; expected 0 or more", option, value);
+  const auto not_negative = [](const char* field, double value) {
+    if (!(value >= 0)) fail_field(ErrorKind::usage, field, "{}; expected 0 or more", value);
   };
-  if (cluster.hosts == 0) fail(ErrorKind::usage, "--hosts: 0; expected at least 1");
-  positive("compute-scale", cluster.compute_scale);
-  positive("checkpoint-seconds", cluster.checkpoint_seconds);
+  if (cluster.hosts == 0) fail_field(ErrorKind::usage, "hosts", "0; expected at least 1");
+  positive("compute_scale", cluster.compute_scale);
+  positive("checkpoint_seconds", cluster.checkpoint_seconds);
   not_negative("jitter", cluster.jitter);
-  not_negative("deaths-per-hour", cluster.deaths_per_hour);
-  not_negative("recovery-seconds", cluster.recovery_seconds);
-  not_negative("price-per-hour", cluster.price_per_hour);
+  not_negative("deaths_per_hour", cluster.deaths_per_hour);
+  not_negative("recovery_seconds", cluster.recovery_seconds);
+  not_negative("price_per_hour", cluster.price_per_hour);
   if (!(cluster.straggler_share >= 0) || cluster.straggler_share > 1) {
-    fail(ErrorKind::usage, "--stragglers: {}; expected a share of the hosts, 0 to 1", cluster.straggler_share);
+    fail_field(ErrorKind::usage, "stragglers", "{}; expected a share of the hosts, 0 to 1", cluster.straggler_share);
   }
   if (!(cluster.straggler_factor >= 1)) {
-    fail(ErrorKind::usage, "--straggler-factor: {}; expected at least 1", cluster.straggler_factor);
+    fail_field(ErrorKind::usage, "straggler_factor", "{}; expected at least 1", cluster.straggler_factor);
   }
 }
 

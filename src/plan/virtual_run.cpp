@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/text.h"
 #include "layerwise/encoder.h"
 #include "layerwise/stage.h"
@@ -31,7 +32,7 @@ std::size_t find_stage(const layerwise::NetSpec& net, const std::string& name) {
     if (name.empty() || net.stages[s].name == name) return s;
     names.push_back(net.stages[s].name);
   }
-  fail(ErrorKind::usage, "--stage: '{}' is not a stage of net '{}'; expected {}", name, net.name, fmt::join(names, ", "));
+  fail_field(ErrorKind::usage, "stage", "'{}' is not a stage of net '{}'; expected {}", name, net.name, fmt::join(names, ", "));
 }
 
 // A net before one of its stages.
@@ -67,7 +68,7 @@ class Below {
     for (layerwise::BinaryLayer& layer : layers_) {
       const std::string& name = layer.spec().name;
       if (!contains(spec.train, name) || contains(spec.discard, name)) continue;
-      if (model.net.find(name) == nullptr) fail(ErrorKind::usage, "--lower: the model has no layer '{}'", name);
+      if (model.net.find(name) == nullptr) fail_field(ErrorKind::usage, "lower", "the model has no layer '{}'", name);
       layer.load(given);
     }
   }
@@ -154,7 +155,7 @@ void add_levels(std::vector<LevelTraffic>& sums, const std::vector<LevelTraffic>
 
 VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& options, const data::Dataset& given,
                           const layerwise::Model* lower, ProgressSink& progress) {
-  if (given.size() == 0) fail(ErrorKind::data, "--data: no training images");
+  if (given.size() == 0) fail_field(ErrorKind::data, "data", "no training images");
   const std::size_t s = find_stage(options.net, options.stage);
   layerwise::StageSpec spec = options.net.stages[s];
   layerwise::TrainOptions training = layerwise::for_stage(options.train, spec);
@@ -176,11 +177,10 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
 
   result.residual_bytes = layerwise::bytes_kept_by_worker(kernels, spec, below.encoder(), below.layers(), train, training);
   if (const std::uint64_t kept = result.residual_bytes * workers; options.memory_limit != 0 && kept > options.memory_limit) {
-    fail(
-        ErrorKind::usage,
-        "--workers: what {} workers keep takes {} ({} each), more than --memory-limit allows, {}; use fewer, a smaller net, or "
-        "--residuals none",
-        workers, format_bytes(kept), format_bytes(result.residual_bytes), format_bytes(options.memory_limit));
+    fail_field(ErrorKind::usage, "workers",
+               "what {} workers keep takes {} ({} each), more than `memory_limit` allows, {}; use fewer, a smaller net, or "
+               "`residuals` none",
+               workers, format_bytes(kept), format_bytes(result.residual_bytes), format_bytes(options.memory_limit));
   }
   mpi::Comm comm;
   layerwise::Stage stage(kernels, comm, spec, below.encoder(), below.layers(), train, training, below.id(), below.earlier());

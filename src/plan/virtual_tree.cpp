@@ -4,15 +4,16 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "layerwise/trainer.h"
 #include "mpi/tree.h"
 
 namespace bitloom::plan {
 VirtualTree::VirtualTree(std::size_t workers, std::size_t ranks, int fan_in)
     : workers_(workers), ranks_(ranks), fan_in_(fan_in), level_(ranks), messages_(ranks), sent_up_(ranks) {
-  if (fan_in < 1) fail(ErrorKind::usage, "--tree: a fan-in of {}; expected at least 1", fan_in);
+  if (fan_in < 1) fail_field(ErrorKind::usage, "fan_in", "{}; expected at least 1", fan_in);
   if (ranks == 0 || ranks > workers) {
-    fail(ErrorKind::usage, "--hosts: {} hosts for {} workers; expected 1 to {}", ranks, workers, workers);
+    fail_field(ErrorKind::usage, "hosts", "{} hosts for {} workers; expected 1 to {}", ranks, workers, workers);
   }
   for (std::size_t rank = 1; rank < ranks; ++rank) {
     level_[rank] = level_[(rank - 1) / static_cast<std::size_t>(fan_in)] + 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "nn/ops.h"
@@ -11,18 +12,18 @@
 namespace bitloom::train {
 
 void check(const OptimizerOptions& options) {
-  const auto in_unit = [](const char* option, double value) {
-    if (!(value >= 0 && value < 1)) fail(ErrorKind::usage, "{}: {}; expected 0 up to 1, without 1", option, value);
+  const auto in_unit = [](const char* field, double value) {
+    if (!(value >= 0 && value < 1)) fail_field(ErrorKind::usage, field, "{}; expected 0 up to 1, without 1", value);
   };
-  const auto not_negative = [](const char* option, double value) {
-    if (!(value >= 0) || !std::isfinite(value)) fail(ErrorKind::usage, "{}: {}; expected 0 or more", option, value);
+  const auto not_negative = [](const char* field, double value) {
+    if (!(value >= 0) || !std::isfinite(value)) fail_field(ErrorKind::usage, field, "{}; expected 0 or more", value);
   };
-  in_unit("--beta1", options.beta1);
-  in_unit("--beta2", options.beta2);
-  in_unit("--average", options.average);
+  in_unit("beta1", options.beta1);
+  in_unit("beta2", options.beta2);
+  in_unit("average", options.average);
   if (!(options.epsilon > 0)) fail(ErrorKind::usage, "epsilon: {}; expected more than 0", options.epsilon);
-  not_negative("--weight-decay", options.decay);
-  not_negative("--clip", options.clip);
+  not_negative("weight_decay", options.decay);
+  not_negative("clip", options.clip);
   if (options.average_every == 0) fail(ErrorKind::usage, "average_every: 0; expected at least 1");
 }
 
@@ -33,8 +34,8 @@ Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> paramet
   for (const nn::Parameter* parameter : parameters_) {
     const DType type = parameter->gradient.dtype();
     if (options.average > 0 && parameter->value.dtype() != type) {
-      fail(ErrorKind::usage, "--average: {}; expected 0 for '{}', whose values are {} alone", options.average, parameter->name,
-           nn::to_text(parameter->value.dtype()));
+      fail_field(ErrorKind::usage, "average", "{}; expected 0 for '{}', whose values are {} alone", options.average,
+                 parameter->name, nn::to_text(parameter->value.dtype()));
     }
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
     rounding_keys_.push_back(Random(seed, Stream::weight_rounding, name).next());

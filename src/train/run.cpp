@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/file_state.h"
 #include "core/hold.h"
@@ -130,7 +131,7 @@ class Run {
   void open_folder() {
     std::error_code error;
     fs::create_directories(options_.folder, error);
-    if (error) fail(ErrorKind::io, "--out: {}: {}", options_.folder.string(), error.message());
+    if (error) fail_field(ErrorKind::io, "out", "{}: {}", options_.folder.string(), error.message());
     lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
     remove_abandoned_temporaries(options_.folder);
     check_run_folder(options_.folder, options_.resume);
@@ -176,8 +177,8 @@ class Run {
     check_steps(state, found.path);
     trainer_.load(found.file);
     if (trainer_.steps() >= options_.steps) {
-      fail(ErrorKind::usage, "--resume: the run in {} has its {} steps; more of them need a larger --steps",
-           options_.folder.string(), trainer_.steps());
+      fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
+                 options_.folder.string(), trainer_.steps());
     }
     result_.targets = state.value("targets", std::uint64_t{0});
     result_.seconds = state.value("seconds", 0.0);
@@ -344,15 +345,15 @@ void check_run_folder(const fs::path& folder, bool resume) {
   const bool has_run = fs::is_directory(folder) && (fs::exists(folder / run_model_name) ||
                                                     fs::exists(folder / run_metrics_name) || !list_checkpoints(folder).empty());
   if (has_run && !resume) {
-    fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
-         folder.string());
+    fail_field(ErrorKind::usage, "out", "{} holds a run already; continue it with `resume`, or choose another folder",
+               folder.string());
   }
-  if (resume && !has_run) fail(ErrorKind::usage, "--resume: there is no run in {}", folder.string());
+  if (resume && !has_run) fail_field(ErrorKind::usage, "resume", "there is no run in {}", folder.string());
 }
 
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress) {
-  if (options.steps == 0) fail(ErrorKind::usage, "--steps: 0; expected at least 1");
-  if (options.log_every == 0) fail(ErrorKind::usage, "--log-every: 0; expected at least 1");
+  if (options.steps == 0) fail_field(ErrorKind::usage, "steps", "0; expected at least 1");
+  if (options.log_every == 0) fail_field(ErrorKind::usage, "log_every", "0; expected at least 1");
   return Run(trainer, options, hooks, progress).execute();
 }
 

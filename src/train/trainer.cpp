@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "train/gradient_sum.h"
 
 namespace bitloom::train {
@@ -14,10 +15,11 @@ void check(const TrainOptions& options) {
   check(options.optimizer);
   if (options.master_weights == nn::MasterWeights::none) {
     if (options.values != DType::bf16) {
-      fail(ErrorKind::usage, "--master-weights: none with --dtype {}; expected --dtype bf16", nn::to_text(options.values));
+      fail_field(ErrorKind::usage, "master_weights", "none with `dtype` {}; expected `dtype` bf16",
+                 nn::to_text(options.values));
     }
     if (options.optimizer.average > 0) {
-      fail(ErrorKind::usage, "--master-weights: none with --average {}; expected --average 0", options.optimizer.average);
+      fail_field(ErrorKind::usage, "master_weights", "none with `average` {}; expected `average` 0", options.optimizer.average);
     }
   }
   if (options.micro_batches == 0) fail(ErrorKind::usage, "micro_batches: 0; expected at least 1");

@@ -1,72 +1,16 @@
 // What the command line accepts, and what it says about the rest.
-#include <algorithm>
-#include <filesystem>
-#include <regex>
-#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/cli/commands.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom::test;
-
-namespace {
-
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> list;
-  for (std::string word; stream >> word;) list.push_back(word);
-  return list;
-}
-
-// The names under "Commands:" in the general help.
-std::vector<std::string> listed_commands(const std::string& help) {
-  std::istringstream lines(help.substr(help.find("Commands:\n") + 10));
-  std::vector<std::string> names;
-  for (std::string line; std::getline(lines, line) && line.starts_with("  ");) {
-    const std::string name = line.substr(2, 16);
-    names.push_back(name.substr(0, name.find_last_not_of(' ') + 1));
-  }
-  return names;
-}
-
-}  // namespace
-
-TEST_CASE("every command has help with defaults", "[usage]") {
-  const TempDir folder;
-  const Outcome general = run_program(folder.path(), {"--help"});
-  REQUIRE(general.code == 0);
-  CHECK(has(general.out, "Exit codes:"));
-  const std::vector<std::string> names = listed_commands(general.out);
-  CHECK(names.size() == 23);
-  for (const std::string& name : names) {
-    INFO(name);
-    std::vector<std::string> args = words(name);
-    args.emplace_back("--help");
-    const Outcome help = run_program(folder.path(), args);
-    CHECK(help.code == 0);
-    CHECK(help.out.starts_with("Usage: bitloom " + name));
-    CHECK(has(help.out, "--help"));
-    args = words("help " + name);
-    CHECK(run_program(folder.path(), args).out == help.out);
-  }
-  const Outcome train = run_program(folder.path(), {"help", "train", "binary"});
-  const Outcome all = run_program(folder.path(), {"train", "binary", "--help-all"});
-  CHECK(all.code == 0);
-  CHECK(has(all.out, "(default 8GiB)"));
-  CHECK(has(all.out, "--statistics-every"));
-  CHECK_FALSE(has(train.out, "--statistics-every"));
-  CHECK(has(train.out, "--help-all"));
-  CHECK(std::count(train.out.begin(), train.out.end(), '\n') < 80);
-  CHECK(has(train.out, "(default 128)"));
-  CHECK_FALSE(has(train.out, "stop-after-steps"));
-  CHECK(has(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
-}
 
 TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]") {
   const TempDir folder;
@@ -178,48 +122,6 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
     CHECK(has(outcome.err, message));
   }
   CHECK(run_program(folder.path(), {}).code == 2);
-}
-
-// Some messages named options that no command had.
-TEST_CASE("every option that a message names is one of some command", "[usage]") {
-  const TempDir folder;
-  std::set<std::string> options{"version"};
-  const std::regex declared("(?:^  |\\[ )--([a-z][a-z0-9-]*)");
-  for (const std::string& name : listed_commands(run_program(folder.path(), {"--help"}).out)) {
-    std::vector<std::string> args = words(name);
-    args.emplace_back("--help-all");
-    std::istringstream help(run_program(folder.path(), args).out);
-    for (std::string line; std::getline(help, line);) {
-      if (std::smatch found; std::regex_search(line, found, declared)) options.insert(found[1]);
-    }
-  }
-  REQUIRE(options.size() > 140);
-  CHECK(options.contains("help-all"));
-  const std::set<std::string> of_mpirun{"allow-run-as-root", "host", "hostfile", "mca", "oversubscribe"};
-  const std::regex literal(R"re("(?:[^"\\]|\\.)*")re");
-  const std::regex option("(^|[^-a-z])--([a-z][a-z0-9-]*)");
-  std::size_t named = 0;
-  for (const char* part : {"src", "layerwise", "mpi", "models"}) {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(source_folder() / part)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".cpp" && extension != ".h") continue;
-      if (entry.path().parent_path().filename() == "report") continue;  // whose pages have variables of CSS, "--muted"
-      std::istringstream source(read_file(entry.path()));
-      for (std::string line; std::getline(source, line);) {
-        if (line.find("--") == std::string::npos || line.find_first_not_of(' ') == line.find("//")) continue;
-        for (std::sregex_iterator text(line.begin(), line.end(), literal), none; text != none; ++text) {
-          const std::string words = text->str();
-          for (std::sregex_iterator found(words.begin(), words.end(), option); found != none; ++found) {
-            const std::string name = (*found)[2];
-            ++named;
-            INFO(entry.path() << ": " << line);
-            CHECK((options.contains(name) || of_mpirun.contains(name)));
-          }
-        }
-      }
-    }
-  }
-  CHECK(named > 300);
 }
 
 TEST_CASE("missing and damaged files end with 3", "[usage]") {

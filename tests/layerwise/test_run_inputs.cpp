@@ -193,26 +193,26 @@ TEST_CASE("a cache that is too small, missing or full leaves outputs to be recom
   };
   const std::string small = tried("small", [](RunOptions& options) { options.cache_limit = 20000; });
   CHECK(has(small, "b: outputs of frozen layers are recomputed: "));
-  CHECK(has(small, "are more than the cache may hold, 19.5 KiB (--cache-limit)"));
+  CHECK(has(small, "are more than the cache may hold, 19.5 KiB (`cache_limit`)"));
   const std::string none = tried("none", [](RunOptions& options) {
     options.frozen = "auto";
     options.cache.clear();
   });
-  CHECK(has(none, "b: outputs of frozen layers are recomputed: there is no cache (--cache none)"));
+  CHECK(has(none, "b: outputs of frozen layers are recomputed: there is no cache (`cache` none)"));
   {
     const FileSizeLimit full(45000);  // enough for checkpoints and the model
     CHECK(has(tried("full", [](RunOptions&) {}), "outputs of frozen layers are recomputed"));
   }
-  CHECK(has(log_of(options_for(folder / "fresh")), "images are augmented afresh at every epoch (--augment-copies 0)"));
+  CHECK(has(log_of(options_for(folder / "fresh")), "images are augmented afresh at every epoch (`augment_copies` 0)"));
 
   RunOptions wrong = with_copies(folder / "wrong", "cache");
   wrong.train.augment_copies = 0;
-  CHECK(has(complaint(ErrorKind::usage, wrong), "--frozen: 'cache' needs images that come again"));
+  CHECK(has(complaint(ErrorKind::usage, wrong), "`frozen`: 'cache' needs images that come again"));
   wrong = with_copies(folder / "wrong", "cache");
   wrong.cache.clear();
-  CHECK(has(complaint(ErrorKind::usage, wrong), "--frozen: 'cache' needs a cache"));
+  CHECK(has(complaint(ErrorKind::usage, wrong), "`frozen`: 'cache' needs a cache"));
   wrong.frozen = "perhaps";
-  CHECK(has(complaint(ErrorKind::usage, wrong), "--frozen: 'perhaps' is unknown"));
+  CHECK(has(complaint(ErrorKind::usage, wrong), "`frozen`: 'perhaps' is unknown"));
 }
 
 TEST_CASE("fixed copies are as many as asked for, and in turn", "[trainer][frozen]") {

@@ -14,12 +14,12 @@ TEST_CASE("thresholds whose bounds and start do not suit one another are refused
   CHECK(for_stage(options, stage).layer.initial_offset == -1);
   const auto message = [&] { return message_of(ErrorKind::usage, [&] { for_stage(options, stage); }); };
   stage.options = {{"largest_offset", -3}};
-  CHECK(message() == "stage 's': smallest-offset: -2 is above largest-offset, -3");
+  CHECK(message() == "stage 's': smallest_offset: -2 is above the largest offset, -3");
   stage.options = {{"largest_offset", -1.5}};
-  CHECK(message() == "stage 's': initial-offset: -1 is not between smallest-offset, -2, and largest-offset, -1.5");
+  CHECK(message() == "stage 's': initial_offset: -1 is not between the smallest offset, -2, and the largest, -1.5");
   stage.options.clear();
   options.layer.initial_offset = 1;
-  CHECK(message() == "--initial-offset: 1 is not between smallest-offset, -2, and largest-offset, 0");
+  CHECK(message() == "`initial_offset`: 1 is not between the smallest offset, -2, and the largest, 0");
 }
 
 TEST_CASE("whatever the result depends on is in the description of the options", "[train_options]") {

@@ -266,11 +266,11 @@ TEST_CASE("a full disk leaves the last good checkpoint", "[trainer]") {
 TEST_CASE("a run does not overwrite another, and resumes only its own", "[trainer]") {
   const TempDir folder;
   RunOptions options = options_for(folder / "run");
-  CHECK(has(complaint(ErrorKind::usage, resumed(options)), "--resume: there is no run in"));
+  CHECK(has(complaint(ErrorKind::usage, resumed(options)), "`resume`: there is no run in"));
   CHECK_FALSE(fs::exists(folder / "run"));
   options.stop_after_steps = 2;
   CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
-  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run; continue it with --resume"));
+  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run; continue it with `resume`"));
   const std::string config = read_file(folder / "run" / "config.json");
 
   RunOptions other = resumed(options);
@@ -352,12 +352,12 @@ TEST_CASE("what is wrong with any stage is found before the first, and leaves no
   CHECK(has(message([](RunOptions& o) {
               o.net.stages[1].train = {"a", "b"}, o.train.signal = "exact";
             }),
-            "--signal: stage 'b' trains 2 layers under 1 heads; 'exact' needs one of each"));
+            "`signal`: stage 'b' trains 2 layers under 1 heads; 'exact' needs one of each"));
   CHECK(has(message([](RunOptions& o) { o.train.signal = "exact", o.train.label_smoothing = 0.1; }),
             "takes no label smoothing (0.1)"));
-  CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "--signal: 'magic' is not a learning signal"));
+  CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "`signal`: 'magic' is not a learning signal"));
   CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "bop"; }),
-            "--rule: 'bop' cannot train the ternary weights of layer 'b'"));
+            "`rule`: 'bop' cannot train the ternary weights of layer 'b'"));
   CHECK(has(message([](RunOptions& o) { o.frozen = "cache", o.cache = "/tmp", o.cache_limit = 1; }),
             "but stage 'a' has crop1,flip"));
 }

@@ -78,6 +78,6 @@ TEST_CASE("one worker brings what a run without workers would", "[workers]") {
 
 TEST_CASE("a worker without a place is refused", "[workers]") {
   CHECK(message_of(ErrorKind::usage, [] { Workers(31, 100, 30, 1); }) ==
-        "--workers: 31 logical workers cannot share minibatches of 30 images; expected 1 to 30");
-  CHECK(message_of(ErrorKind::usage, [] { Workers(0, 100, 30, 1); }).starts_with("--workers: 0 "));
+        "`workers`: 31 logical workers cannot share minibatches of 30 images; expected 1 to 30");
+  CHECK(message_of(ErrorKind::usage, [] { Workers(0, 100, 30, 1); }).starts_with("`workers`: 0 "));
 }

@@ -304,7 +304,7 @@ TEST_CASE("logits of tokens are those of any pass over them", "[evaluate]") {
       error = std::max(error, std::abs(static_cast<double>(found[t * 83 + v]) - expected[v]));
     CHECK(error < 1e-5);
   }
-  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids{}); }), "--tokens"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids{}); }), "`tokens`"));
   CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids(38, 1)); }), "context, 37"));
   CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids{1, 83}); }), "83; expected 0 to 82"));
 }
@@ -315,9 +315,9 @@ TEST_CASE("what cannot be evaluated is said", "[evaluate]") {
     CHECK(has(message_of(kind, [&] { measure(gpt, tokens, advance, windows); }), text));
   };
   const Ids tokens = random_tokens(50, 83, 7);
-  refuses(ErrorKind::usage, tokens, 0, 1, "--advance: 0; expected 1 to the context, 37");
-  refuses(ErrorKind::usage, tokens, 38, 1, "--advance: 38");
-  refuses(ErrorKind::usage, tokens, 1, 0, "--batch");
+  refuses(ErrorKind::usage, tokens, 0, 1, "`advance`: 0; expected 1 to the context, 37");
+  refuses(ErrorKind::usage, tokens, 38, 1, "`advance`: 38");
+  refuses(ErrorKind::usage, tokens, 1, 0, "`batch`");
   refuses(ErrorKind::data, {5}, 1, 1, "1 tokens");
   refuses(ErrorKind::data, {5, 83}, 1, 1, "token 83, number 1 of the text: the net knows 0 to 82");
   refuses(ErrorKind::data, {5, -1, 3}, 1, 1, "token -1");

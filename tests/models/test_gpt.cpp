@@ -246,13 +246,13 @@ TEST_CASE("a GPT learns chains", "[gpt]") {
 TEST_CASE("what a GPT cannot take is said", "[gpt]") {
   GptConfig config = small_gpt();
   config.heads = 5;
-  CHECK(message_of(ErrorKind::usage, [&] { Gpt net(config); }) == "--heads: 5; expected a divisor of the width, 24");
+  CHECK(message_of(ErrorKind::usage, [&] { Gpt net(config); }) == "`heads`: 5; expected a divisor of the width, 24");
   config = small_gpt();
   config.activation_bits = 5;
-  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "--activation-bits: 5"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "`activation_bits`: 5"));
   config = small_gpt();
   config.activation = "gelo";
-  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "--activation"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(config); }), "`activation`"));
   CHECK(has(message_of(ErrorKind::usage, [&] { Gpt net(small_gpt(), 38); }), "38 tokens"));
   CHECK(has(message_of(ErrorKind::usage, [&] { find_gpt("gpt2-125m"); }), "gpt2-124m"));
   nn::Engine engine;
@@ -261,19 +261,19 @@ TEST_CASE("what a GPT cannot take is said", "[gpt]") {
   const auto refuses = [&](const std::vector<std::int32_t>& prompt, const SampleOptions& options, const char* text) {
     CHECK(has(message_of(ErrorKind::usage, [&] { sample(engine, net, prompt, options); }), text));
   };
-  refuses({}, {}, "--prompt: no tokens");
-  refuses(std::vector<std::int32_t>(37, 1), {}, "--prompt: 37 tokens; expected fewer than the context, 37");
+  refuses({}, {}, "`prompt`: no tokens");
+  refuses(std::vector<std::int32_t>(37, 1), {}, "`prompt`: 37 tokens; expected fewer than the context, 37");
   refuses({83}, {}, "token 83");
   refuses({-1}, {}, "token -1");
   SampleOptions options;
   options.temperature = -1;
-  refuses({1}, options, "--temperature: -1");
+  refuses({1}, options, "`temperature`: -1");
   options = {};
   options.top_p = 0;
-  refuses({1}, options, "--top-p: 0");
+  refuses({1}, options, "`top_p`: 0");
   options = {};
   options.count = 0;
-  refuses({1}, options, "--count: 0");
+  refuses({1}, options, "`count`: 0");
 }
 
 TEST_CASE("a GPT's description survives, and damage to it is found", "[gpt]") {
@@ -285,7 +285,7 @@ TEST_CASE("a GPT's description survives, and damage to it is found", "[gpt]") {
   CHECK(has(message_of(ErrorKind::data, [&] { parse_gpt_config("[1]", "file.x"); }), "file.x"));
   nlohmann::json json = to_json(config);
   json["heads"] = 7;
-  CHECK(has(message_of(ErrorKind::data, [&] { parse_gpt_config(json.dump(), "file.x"); }), "file.x: --heads: 7"));
+  CHECK(has(message_of(ErrorKind::data, [&] { parse_gpt_config(json.dump(), "file.x"); }), "file.x: `heads`: 7"));
   json = to_json(config);
   json.erase("width");
   CHECK(has(message_of(ErrorKind::data, [&] { parse_gpt_config(json.dump(), "file.x"); }), "'width' is missing"));

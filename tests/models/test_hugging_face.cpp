@@ -220,7 +220,7 @@ TEST_CASE("a config.json that no net here can be is refused with key, value and 
   refuses("scale_attn_by_inverse_layer_idx", true, "'scale_attn_by_inverse_layer_idx' is true");
   refuses("tie_word_embeddings", false, "'tie_word_embeddings' is false");
   refuses("n_layer", -1, "'n_layer' is -1; expected a whole number");
-  refuses("n_head", 5, "--heads: 5; expected a divisor of the width, 24");
+  refuses("n_head", 5, "`heads`: 5; expected a divisor of the width, 24");
   TempDir folder;
   const auto message = [&] { return message_of(ErrorKind::data, [&] { read_hugging_face_config(folder.path()); }); };
   CHECK(has(message(), "config.json"));

@@ -75,7 +75,7 @@ TEST_CASE("a micro-batch is chosen that fits", "[gpt]") {
   const std::uint64_t one = predict_memory(config, 1, options).total();
   CHECK(choose_micro_batch(config, 24, options, one) == 1);
   CHECK(has(message_of(ErrorKind::usage, [&] { choose_micro_batch(config, 24, options, one - 1); }),
-            "--micro-batch: one sequence"));
+            "`micro_batch`: one sequence"));
   CHECK(choose_micro_batch(config, 24, options, predict_memory(config, 7, options).total()) == 6);
   // 16 sequences have 4096 tokens; 24 are the next divisor.
   CHECK(choose_micro_batch(config, 48, options, 1ULL << 40) == 16);

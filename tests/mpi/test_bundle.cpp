@@ -126,6 +126,6 @@ TEST_CASE("every rank of a tree but the root is below one other", "[tree]") {
       CHECK(found.size() == static_cast<std::size_t>(size));
     }
   }
-  CHECK(message_of(ErrorKind::usage, [] { Tree(0, 1, 0); }) == "--tree: a fan-in of 0; expected at least 1");
+  CHECK(message_of(ErrorKind::usage, [] { Tree(0, 1, 0); }) == "`fan_in`: 0; expected at least 1");
   CHECK(message_of(ErrorKind::usage, [] { Tree(3, 3, 2); }) == "tree: rank 3 of 3; expected one in [0, 3)");
 }

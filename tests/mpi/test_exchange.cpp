@@ -648,7 +648,7 @@ TEST_CASE("what workers keep lies in a file where memory does not suffice, which
     test::world().barrier();
     CHECK(std::filesystem::is_empty(folder.path()));
     if (memory != 1) continue;  // which is too little on every rank
-    CHECK(has(message_of(ErrorKind::usage, [&] { Trial(test::world(), options, {memory, {}}); }), "--residual-memory: "));
+    CHECK(has(message_of(ErrorKind::usage, [&] { Trial(test::world(), options, {memory, {}}); }), "`residual_memory`: "));
   }
 }
 
@@ -780,20 +780,20 @@ TEST_CASE("a bundle that cannot be is an error of whoever gets it", "[exchange]"
 TEST_CASE("options that cannot be are refused", "[exchange]") {
   ExchangeOptions options;
   options.threshold = -1;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--threshold: -1; expected 0 to 10000 root mean squares");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`threshold`: -1; expected 0 to 10000 root mean squares");
   options.threshold = std::nan("");
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("--threshold: nan"));
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("`threshold`: nan"));
   options = {};
   options.bytes_per_update = 10;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) ==
-        "--bytes-per-update: 10 bytes; expected 0 (no limit) or at least 64");
+        "`bytes_per_update`: 10 bytes; expected 0 (no limit) or at least 64");
   options.compression = 10;
   options.bytes_per_update = 100;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--compression and --bytes-per-update exclude each other");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`compression` and `bytes_per_update` exclude each other");
   options = {};
   for (const double last : {-0.1, 1.1, std::nan("")}) {
     options.last_messages = last;
-    CHECK(has(message_of(ErrorKind::usage, [&] { check(options); }), "--last-messages"));
+    CHECK(has(message_of(ErrorKind::usage, [&] { check(options); }), "`last_messages`"));
   }
   options = {};
   for (const double compression : {-1.0, 0.5, 1e7, std::nan("")}) {
@@ -802,19 +802,19 @@ TEST_CASE("options that cannot be are refused", "[exchange]") {
   }
   options = {};
   options.statistics_every = 0;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--statistics-every: 0; expected at least 1");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`statistics_every`: 0; expected at least 1");
   options = {};
   options.staleness = 100;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--staleness: 100 updates; expected 0 to 64");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`staleness`: 100 updates; expected 0 to 64");
   options = {};
   options.tree.quorum = 0;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--quorum: 0; expected a share of the workers, above 0 to 1");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`quorum`: 0; expected a share of the workers, above 0 to 1");
   options = {};
   options.tree.deadline_seconds = -1;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--deadline: -1 seconds; expected 0 or more");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`deadline`: -1 seconds; expected 0 or more");
   options = {};
   options.tree.fan_in = 0;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "--tree: a fan-in of 0; expected at least 1");
+  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`fan_in`: 0; expected at least 1");
   options = {};
   options.value_bits = 3;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }).starts_with("value bits: 3"));

@@ -283,14 +283,14 @@ TEST_CASE("sparse messages need at least a worker per rank, the windowed signal 
   StageCase c = stage_cases()[0];
   c.options.sparse = true;
   c.options.workers = static_cast<std::size_t>(world().size()) - 1;
-  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "--workers: "));
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "`workers`: "));
   c.options.workers = 8;
   c.options.repeat = 2;
-  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "--repeat: 2"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "`repeat`: 2"));
   StageCase exact = stage_cases()[4];
   exact.options.sparse = true;
   exact.options.workers = 8;
-  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(exact, simd::kernels(), world()); }), "--signal: "));
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(exact, simd::kernels(), world()); }), "`signal`: "));
 }
 
 TEST_CASE("a batch smaller than the ranks is refused", "[stage]") {
@@ -300,7 +300,7 @@ TEST_CASE("a batch smaller than the ranks is refused", "[stage]") {
   }
   StageCase c = stage_cases()[0];
   c.options.batch = static_cast<std::size_t>(world().size()) - 1;
-  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "--batch: "));
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "`batch`: "));
 }
 
 }  // namespace bitloom::test

@@ -131,7 +131,7 @@ TEST_CASE("an engine is one of the backends, by name", "[nn][tensor]") {
   CHECK(Engine().backend_name() == names.front());
   CHECK(Engine({}, "ref").backend_name() == "ref");
   const std::string message = message_of(ErrorKind::usage, [] { Engine({}, "rev"); });
-  CHECK(has(message, "--backend: 'rev'"));
+  CHECK(has(message, "`backend`: 'rev'"));
   CHECK(has(message, "ref"));
 }
 

@@ -154,11 +154,11 @@ TEST_CASE("links are read and written", "[cluster]") {
 TEST_CASE("clusters that cannot be are refused", "[cluster]") {
   Cluster cluster;
   cluster.hosts = 0;
-  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "--hosts: 0; expected at least 1");
+  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "`hosts`: 0; expected at least 1");
   cluster = {};
   cluster.straggler_factor = 0.5;
-  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "--straggler-factor: 0.5; expected at least 1");
+  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "`straggler_factor`: 0.5; expected at least 1");
   cluster = {};
   cluster.jitter = std::nan("");
-  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "--jitter: nan; expected 0 or more");
+  CHECK(message_of(ErrorKind::usage, [&] { check(cluster); }) == "`jitter`: nan; expected 0 or more");
 }

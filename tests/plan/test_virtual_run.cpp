@@ -116,13 +116,13 @@ TEST_CASE("a later stage stands on layers that give something", "[plan]") {
 TEST_CASE("what cannot be simulated is refused", "[plan]") {
   plan::VirtualOptions options = small_options();
   options.memory_limit = 1000;
-  CHECK(message_of(ErrorKind::usage, [&] { run(options); }).find("more than --memory-limit allows") != std::string::npos);
+  CHECK(message_of(ErrorKind::usage, [&] { run(options); }).find("more than `memory_limit` allows") != std::string::npos);
   options = small_options();
   options.stage = "c";
-  CHECK(message_of(ErrorKind::usage, [&] { run(options); }) == "--stage: 'c' is not a stage of net 'two'; expected a, b");
+  CHECK(message_of(ErrorKind::usage, [&] { run(options); }) == "`stage`: 'c' is not a stage of net 'two'; expected a, b");
   options = small_options();
   options.ranks = 21;
-  CHECK(message_of(ErrorKind::usage, [&] { run(options); }) == "--hosts: 21 hosts for 20 workers; expected 1 to 20");
+  CHECK(message_of(ErrorKind::usage, [&] { run(options); }) == "`hosts`: 21 hosts for 20 workers; expected 1 to 20");
 }
 
 TEST_CASE("a plan finds the link from which on dense sums are faster", "[plan]") {

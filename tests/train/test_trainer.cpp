@@ -341,19 +341,19 @@ TEST_CASE("options that make no sense are named", "[train]") {
     return message_of(ErrorKind::usage, [&] { check(options); });
   };
   CHECK(has(message([](TrainOptions& o) { o.micro_batches = 0; }), "micro_batches: 0"));
-  CHECK(has(message([](TrainOptions& o) { o.rate.peak = -1; }), "--learning-rate: -1"));
+  CHECK(has(message([](TrainOptions& o) { o.rate.peak = -1; }), "`learning_rate`: -1"));
   CHECK(has(message([](TrainOptions& o) { o.rate.floor = 1; }), "floor of the learning rate: 1"));
   CHECK(has(message([](TrainOptions& o) { o.rate.halvings = {5, 3}; }), "halvings of the learning rate"));
-  CHECK(has(message([](TrainOptions& o) { o.optimizer.beta2 = 1; }), "--beta2: 1"));
+  CHECK(has(message([](TrainOptions& o) { o.optimizer.beta2 = 1; }), "`beta2`: 1"));
   CHECK(has(message([](TrainOptions& o) { o.optimizer.epsilon = 0; }), "epsilon: 0"));
-  CHECK(has(message([](TrainOptions& o) { o.optimizer.clip = std::nan(""); }), "--clip: nan"));
+  CHECK(has(message([](TrainOptions& o) { o.optimizer.clip = std::nan(""); }), "`clip`: nan"));
   CHECK(has(message([](TrainOptions& o) { o.master_weights = nn::MasterWeights::none; }),
-            "--master-weights: none with --dtype f32; expected --dtype bf16"));
+            "`master_weights`: none with `dtype` f32; expected `dtype` bf16"));
   CHECK(has(message([](TrainOptions& o) {
               o.master_weights = nn::MasterWeights::none;
               o.values = DType::bf16;
               o.optimizer.average = 0.9;
             }),
-            "--master-weights: none with --average 0.9"));
+            "`master_weights`: none with `average` 0.9"));
   CHECK(has(message([](TrainOptions& o) { o.loss_scale = LossScaleOptions{0.5, 1, 1}; }), "loss_scale: 0.5"));
 }

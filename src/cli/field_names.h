@@ -1,0 +1,16 @@
+// From the fields that libraries name to the options that set them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace bitloom::cli {
+
+// A message of a library in which options stand for its fields: "`batch`: 0; expected ..." is "--batch: 0; expected ...". What
+// else stands between backquotes, a command with spaces say, stays as it is.
+std::string with_options(std::string_view message);
+
+// The option that sets a field of a run's identity: "options.head_rate" is --head-learning-rate.
+std::string option_of_field(const std::string& field);
+
+}  // namespace bitloom::cli
