@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,12 +16,14 @@
 #include "core/file.h"
 #include "core/file_state.h"
 #include "tests/support/catch.h"
+#include "tests/support/environment.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 #include "tests/support/killed.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom;
+using test::Environment;
 using test::has;
 using test::message_of;
 namespace fs = std::filesystem;
@@ -33,20 +33,6 @@ namespace {
 std::size_t files_in(const fs::path& folder) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
-
-// Sets an environment variable, or removes it, until the end of the scope.
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
-  }
-  ~Environment() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 // A process that takes a lock and keeps it until it is told to stop or is killed.
 class LockingProcess {

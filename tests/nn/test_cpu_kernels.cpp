@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <numbers>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "core/error.h"
+#include "core/isa.h"
 #include "core/random.h"
 #include "nn/activation.h"
 #include "nn/bit_pack.h"
@@ -17,6 +19,7 @@
 #include "nn/dropout.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/compile_flags.h"
 #include "tests/support/guarded.h"
 
 using namespace bitloom;
@@ -96,6 +99,18 @@ TEST_CASE("the table of vector kernels in use is the forced one, or else the bes
       CHECK(error.kind() == ErrorKind::usage);
       CHECK(std::string(error.what()).find("unknown instruction set") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("each table of vector kernels asks for the features that its file is compiled with", "[nn][kernels]") {
+  for (const IsaTable<VectorKernels>& one : all_vector_kernels()) {
+    INFO(one.name);
+    const std::string file = "src/nn/cpu/isa/" + std::string(one.table->name) + ".cpp";
+    const std::set<std::string> asked = test::as_machine_flags(one.features), compiled = test::machine_flags(file);
+    CHECK(std::includes(asked.begin(), asked.end(), compiled.begin(), compiled.end()));
+    // A name without a file of its own has the table of another, and asks for more.
+    if (std::string(one.name) == one.table->name) CHECK(asked == compiled);
+    REQUIRE_NOTHROW(missing_features(one.features));  // all are known
   }
 }
 

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "simd/kernels.h"
+#include "core/isa.h"
+#include "simd/tables.h"
 #include "tests/support/catch.h"
+#include "tests/support/compile_flags.h"
 
 using namespace bitloom;
 
@@ -44,6 +46,17 @@ TEST_CASE("an unknown or unsupported instruction set is a usage error that names
     const std::vector<std::string> supported = simd::supported_kernels();
     if (std::find(supported.begin(), supported.end(), name) != supported.end()) continue;
     REQUIRE(message(name).find("not supported") != std::string::npos);
+  }
+}
+
+// It did not ask for popcnt, bmi, bmi2 and lzcnt: an illegal instruction on a virtual machine that masks one of them.
+TEST_CASE("each table of bit-packed kernels asks for the features that its file is compiled with", "[simd][dispatch]") {
+  for (const IsaTable<simd::Kernels>& one : simd::all_kernels()) {
+    INFO(one.name);
+    const std::string name = one.name;
+    const std::string file = name == "ref" ? "simd/ref/ref.cpp" : "simd/isa/" + name + ".cpp";
+    CHECK(test::machine_flags(file) == test::as_machine_flags(one.features));
+    REQUIRE_NOTHROW(missing_features(one.features));  // all are known
   }
 }
 

@@ -1,9 +1,8 @@
-#include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "tests/support/catch.h"
+#include "tests/support/environment.h"
 #include "tests/support/files.h"
 
 using namespace bitloom::test;
@@ -28,10 +27,7 @@ TEST_CASE("the source folder is the repository's root", "[files]") {
 }
 
 TEST_CASE("the data folder is the one that BITLOOM_DATA names", "[files]") {
-  const char* before = std::getenv("BITLOOM_DATA");
-  const std::optional<std::string> saved = before == nullptr ? std::nullopt : std::optional<std::string>(before);
   TempDir dir;
-  REQUIRE(setenv("BITLOOM_DATA", dir.path().c_str(), 1) == 0);
+  const Environment data("BITLOOM_DATA", dir.path().c_str());
   CHECK(data_folder() == dir.path());
-  REQUIRE((saved ? setenv("BITLOOM_DATA", saved->c_str(), 1) : unsetenv("BITLOOM_DATA")) == 0);
 }
