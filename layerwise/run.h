@@ -27,6 +27,7 @@ inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
 inline constexpr const char* previous_name = "checkpoint.previous.safetensors";
 inline constexpr const char* model_name = "model.safetensors";
 inline constexpr const char* next_model_name = "model.next.safetensors";  // until it is whole
+inline constexpr const char* lock_name = ".lock";
 inline constexpr const char* encoder_name = "encoder.safetensors";
 
 // The steps of the epoch under way. Phase times and messages are of this rank: dense runs keep rank 0's times over a restart,

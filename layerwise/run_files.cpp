@@ -165,7 +165,7 @@ TensorFile Run::fit_encoder() const {
 // Locks the folder, which is there, and sees that it may be used.
 void Run::lock_folder() {
   const auto& folder = options_.folder;
-  lock_ = std::make_unique<FileLock>(folder / ".lock");
+  lock_ = std::make_unique<FileLock>(folder / lock_name);
   const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
                        std::filesystem::exists(folder / "metrics.jsonl");
   if (has_run && !options_.resume) {

@@ -11,8 +11,6 @@
 #include "cli/field_names.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
-#include "cli/search.h"
-#include "cli/search_run.h"
 #include "cli/shared_data.h"
 #include "cli/signals.h"
 #include "cli/system.h"
@@ -21,6 +19,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "launch/supervisor.h"
+#include "layerwise/search.h"
 #include "layerwise/trainer.h"
 #include "simd/kernels.h"
 
@@ -77,7 +76,7 @@ void check_folder(const fs::path& folder) {
   const auto has = [&](const char* name) { return fs::exists(folder / name); };
   // The variants of a search lie in sub-folders; what it began with names their values.
   const bool searched = has(options_file) && read_text(folder / options_file).find("\nsearch") != std::string::npos;
-  if (searched || has(search_file) || has(metrics_file) || has(model_file) || has(checkpoint_file)) {
+  if (searched || has(layerwise::search_file) || has(metrics_file) || has(model_file) || has(checkpoint_file)) {
     fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
          folder.string());
   }
@@ -232,16 +231,15 @@ int train_binary(Session& session, std::span<const std::string> args) {
     }
   }
   settings.out = settings.run.folder.string();
-  const std::vector<Variant> variants = make_variants(settings.run.net, settings.search());
+  const std::vector<layerwise::Variant> variants = layerwise::make_variants(settings.run.net, settings.search());
   if (variants.empty() && is_finished(session, options, settings.run)) return exit_done;
 
   const Threads threads = choose_threads(session.comm);
   const data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(session, options, settings, data.train);
-  const auto train = [&](Session& of, TrainSettings& single) { return train_one(of, options, single, data, threads); };
   if (variants.empty()) {
-    train(session, settings);
+    train_one(session, options, settings, data, threads);
     return exit_done;
   }
   if (data.validation.size() == 0) fail(ErrorKind::usage, "--search: ranks by validation accuracy, but --validation is 0");
@@ -249,7 +247,20 @@ int train_binary(Session& session, std::span<const std::string> args) {
     if (!settings.resume) check_folder(settings.run.folder);
   });
   session.continuation = continuation_of("binary", settings.out);
-  train_variants(session, settings, variants, files_of_run(options, settings), train);
+  const layerwise::SearchOptions search{settings.run,
+                                        settings.spread,
+                                        files_of_run(options, settings),
+                                        options_file,
+                                        {model_file, config_file, metrics_file, options_file, net_file, log_file}};
+  const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {
+    settings.run = run;
+    settings.resume = run.resume;
+    settings.searches.clear();  // of its options.ini, too
+    if (&comm == &session.comm) return train_one(session, options, settings, data, threads);
+    Session alone{comm, session.terminal, session.command_line, {}};
+    return train_one(alone, options, settings, data, threads);
+  };
+  layerwise::search(session.comm, search, variants, train, session.terminal);
   return exit_done;
 }
 

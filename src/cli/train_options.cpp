@@ -365,8 +365,8 @@ layerwise::NetSpec TrainSettings::make_net() const {
   return spec;
 }
 
-std::vector<SearchAxis> TrainSettings::search() const {
-  std::vector<SearchAxis> axes;
+std::vector<layerwise::SearchAxis> TrainSettings::search() const {
+  std::vector<layerwise::SearchAxis> axes;
   for (const std::string& text : searches) {
     const auto [key, list] = split_setting("--search", text);
     axes.push_back({key, split(list, ',')});
@@ -377,7 +377,7 @@ std::vector<SearchAxis> TrainSettings::search() const {
         fail(ErrorKind::usage, "--search: '{}' has the value '{}' twice; expected each once", text, *value);
       }
     }
-    const auto same = [&](const SearchAxis& axis) { return axis.key == axes.back().key; };
+    const auto same = [&](const layerwise::SearchAxis& axis) { return axis.key == axes.back().key; };
     if (std::count_if(axes.begin(), axes.end(), same) != 1) {
       fail(ErrorKind::usage, "--search: '{}' is searched twice; expected all its values in one --search", axes.back().key);
     }

@@ -9,16 +9,11 @@
 
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "layerwise/search.h"
 #include "layerwise/trainer.h"
 #include "mpi/comm.h"
 
 namespace bitloom::cli {
-
-// A key of the net, "layer3.width", and the values to try.
-struct SearchAxis {
-  std::string key;
-  std::vector<std::string> values;
-};
 
 struct TrainSettings {
   std::string net = "tiny";
@@ -56,7 +51,7 @@ struct TrainSettings {
   // The net with --set and --epochs applied. Throws usage errors.
   layerwise::NetSpec make_net() const;
   // --search, one axis per occurrence. Throws usage errors.
-  std::vector<SearchAxis> search() const;
+  std::vector<layerwise::SearchAxis> search() const;
 };
 
 }  // namespace bitloom::cli

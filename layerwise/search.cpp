@@ -1,4 +1,4 @@
-#include "cli/search.h"
+#include "layerwise/search.h"
 
 #include <algorithm>
 #include <map>
@@ -6,11 +6,10 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "layerwise/model.h"
 
-namespace bitloom::cli {
+namespace bitloom::layerwise {
 
-std::vector<Variant> make_variants(const layerwise::NetSpec& net, const std::vector<SearchAxis>& axes) {
+std::vector<Variant> make_variants(const NetSpec& net, const std::vector<SearchAxis>& axes) {
   std::vector<Variant> variants;
   if (!axes.empty()) variants.push_back({"", net});
   for (const SearchAxis& axis : axes) {
@@ -18,11 +17,11 @@ std::vector<Variant> make_variants(const layerwise::NetSpec& net, const std::vec
     for (const Variant& variant : variants) {
       for (const std::string& value : axis.values) {
         const std::string name = fmt::format("{}{}{}={}", variant.name, variant.name.empty() ? "" : ",", axis.key, value);
-        if (name.find('/') != std::string::npos) fail(ErrorKind::usage, "--search: '{}' cannot be the name of a folder", name);
+        if (name.find('/') != std::string::npos) fail(ErrorKind::usage, "`search`: '{}' cannot be the name of a folder", name);
         try {
-          longer.push_back({name, layerwise::with_setting(variant.net, axis.key, value)});
+          longer.push_back({name, with_setting(variant.net, axis.key, value)});
         } catch (const Error& error) {
-          fail(ErrorKind::usage, "--search: {}", error.what());
+          fail(ErrorKind::usage, "`search`: {}", error.what());
         }
       }
     }
@@ -31,17 +30,10 @@ std::vector<Variant> make_variants(const layerwise::NetSpec& net, const std::vec
   // "64" and "064" are one width.
   std::map<std::string, std::string> known;
   for (const Variant& variant : variants) {
-    const auto [same, is_new] = known.try_emplace(layerwise::to_json(variant.net).dump(), variant.name);
-    if (!is_new) fail(ErrorKind::usage, "--search: '{}' and '{}' are the same net", same->second, variant.name);
+    const auto [same, is_new] = known.try_emplace(to_json(variant.net).dump(), variant.name);
+    if (!is_new) fail(ErrorKind::usage, "`search`: '{}' and '{}' are the same net", same->second, variant.name);
   }
   return variants;
-}
-
-std::string accuracy_of_finished(const std::filesystem::path& folder, bool wanted) {
-  if (!wanted || !std::filesystem::exists(folder / model_file)) return "";
-  const layerwise::Model model = layerwise::Model::load(folder / model_file);
-  const auto found = model.notes.find("validation_accuracy");
-  return found == model.notes.end() ? "" : found->second;
 }
 
 nlohmann::json rank_variants(const std::vector<Variant>& variants, const std::vector<double>& accuracies) {
@@ -53,4 +45,4 @@ nlohmann::json rank_variants(const std::vector<Variant>& variants, const std::ve
   return ranking;
 }
 
-}  // namespace bitloom::cli
+}  // namespace bitloom::layerwise

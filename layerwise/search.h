@@ -1,0 +1,55 @@
+// Architecture search: a net for every combination of settings, each trained in a run of its own, ranked by validation
+// accuracy.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "layerwise/net.h"
+#include "layerwise/trainer.h"
+#include "mpi/comm.h"
+
+namespace bitloom::layerwise {
+
+// In the folder of a search, when it is done: rank_variants().
+inline constexpr const char* search_file = "search.json";
+
+// The values that a setting of the net takes.
+struct SearchAxis {
+  std::string key;  // "layer2.width"
+  std::vector<std::string> values;
+};
+
+struct Variant {
+  std::string name;  // "layer3.width=256,layer2.kernel=5": also its folder
+  NetSpec net;
+};
+
+struct SearchOptions {
+  RunOptions run;       // of every variant, but for net, folder and resume; run.folder has one folder for each variant
+  bool spread = false;  // with several ranks: each variant is trained by one of them
+  std::map<std::string, std::string> files;  // left in the folder of a new search, by name
+  std::string begun_file;                    // in the folder of a run that has begun
+  std::vector<std::string> result_files;     // of finished runs, which ranks on other hosts bring to rank 0's
+};
+
+// Trains a net with the ranks of `comm`.
+using TrainOne = std::function<RunResult(mpi::Comm& comm, const RunOptions& run)>;
+
+// Every combination of the axes' values, the last axis changing fastest; none without axes. Throws usage errors.
+std::vector<Variant> make_variants(const NetSpec& net, const std::vector<SearchAxis>& axes);
+
+// [{name, validation_accuracy}], best first; equals keep their order.
+nlohmann::json rank_variants(const std::vector<Variant>& variants, const std::vector<double>& accuracies);
+
+// Collective: a run for every variant, and the ranking, which is left in the folder as search_file and told. Where variants are
+// spread over ranks, the first stages that all have in common are trained by all ranks together. Throws what TrainOne throws;
+// Error(interrupted) when a run was, and goes on with run.resume.
+void search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
+            ProgressSink& progress);
+
+}  // namespace bitloom::layerwise

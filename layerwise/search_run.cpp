@@ -1,0 +1,237 @@
+// Trains the variants of a search, one after the other or each on a rank of its own.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/safetensors.h"
+#include "layerwise/run.h"
+#include "layerwise/search.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* shared_folder = "shared";  // of stages that the variants have in common
+
+// The validation accuracy that the model in a run folder remembers, as text; "" if there is none.
+std::string accuracy_of_finished(const fs::path& folder) {
+  if (!fs::exists(folder / model_name)) return "";
+  const Model model = Model::load(folder / model_name);
+  const auto found = model.notes.find("validation_accuracy");
+  return found == model.notes.end() ? "" : found->second;
+}
+
+// Results of the variants that a rank trained: their accuracies, and the files of their runs.
+struct Outcomes {
+  TensorFile file;  // metadata: accuracy by variant; tensors: VARIANT/FILE
+  std::string error;
+  ErrorKind kind = ErrorKind::internal;
+  bool interrupted = false;
+
+  // The first one counts.
+  void fail(const std::string& variant, const char* what, ErrorKind of) {
+    if (!error.empty()) return;
+    error = fmt::format("{}: {}", variant, what);
+    kind = of;
+  }
+  void add(const std::string& variant, double accuracy, const fs::path& folder, const std::vector<std::string>& files) {
+    file.metadata[variant] = fmt::format("{}", accuracy);
+    for (const std::string& name : files) {
+      if (!fs::exists(folder / name)) continue;
+      const std::vector<std::byte> bytes = read_bytes(folder / name);
+      const std::span<const std::uint8_t> numbers(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+      file.put(variant + "/" + name, {bytes.size()}, numbers);
+    }
+  }
+};
+
+class Search {
+ public:
+  Search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
+         ProgressSink& progress)
+      : comm_(comm), options_(options), variants_(variants), train_(train), progress_(progress), folder_(options.run.folder) {}
+
+  void execute();
+
+ private:
+  RunOptions run_of(const Variant& variant, const fs::path& folder, bool begun) const;
+  std::vector<double> train_in_turn();
+  void train_shared_stages();
+  Outcomes train_own() const;
+  std::vector<double> train_spread();
+  // Rank 0 alone has the folder; what it throws all throw.
+  template <typename F>
+  void on_root(F&& f) {
+    comm_.together([&] {
+      if (comm_.is_root()) f();
+    });
+  }
+
+  mpi::Comm& comm_;
+  const SearchOptions& options_;
+  const std::vector<Variant>& variants_;
+  const TrainOne& train_;
+  ProgressSink& progress_;
+  const fs::path folder_;
+  // With variants spread over ranks: stages that all share, and the encoder, which another machine might fit otherwise.
+  std::map<std::string, std::vector<std::byte>> trained_;
+  std::vector<std::byte> encoder_;
+};
+
+// begun: the folder holds a part of it.
+RunOptions Search::run_of(const Variant& variant, const fs::path& folder, bool begun) const {
+  RunOptions run = options_.run;
+  run.net = variant.net;
+  run.folder = folder;
+  run.resume = options_.run.resume && begun;
+  run.trained = trained_;
+  run.encoder = encoder_;
+  return run;
+}
+
+// One variant after the other, each by all ranks.
+std::vector<double> Search::train_in_turn() {
+  std::vector<double> accuracies;
+  for (const Variant& variant : variants_) {
+    const fs::path own = folder_ / variant.name;
+    progress_.line("\n" + variant.name);
+    // Run folders need not be visible elsewhere.
+    std::string state;
+    on_root([&] {
+      if (options_.run.resume) state = accuracy_of_finished(own);
+      if (state.empty() && fs::exists(own / options_.begun_file)) state = "begun";
+    });
+    state = comm_.broadcast_text(state);
+    if (!state.empty() && state != "begun") {
+      accuracies.push_back(std::stod(state));
+      continue;
+    }
+    accuracies.push_back(train_(comm_, run_of(variant, own, state == "begun")).validation.accuracy());
+  }
+  return accuracies;
+}
+
+// This rank's part of the variants.
+Outcomes Search::train_own() const {
+  Outcomes outcomes;
+  mpi::Comm alone;
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  for (auto v = static_cast<std::size_t>(comm_.rank()); v < variants_.size(); v += ranks) {
+    const Variant& variant = variants_[v];
+    try {
+      const fs::path run = folder_ / variant.name;
+      const std::string finished = options_.run.resume ? accuracy_of_finished(run) : "";
+      double accuracy = 0;
+      if (!finished.empty()) {
+        accuracy = std::stod(finished);
+      } else {
+        progress_.line("\n" + variant.name);
+        accuracy = train_(alone, run_of(variant, run, fs::exists(run / options_.begun_file))).validation.accuracy();
+      }
+      outcomes.add(variant.name, accuracy, run, options_.result_files);
+    } catch (const Error& error) {
+      outcomes.interrupted |= error.kind() == ErrorKind::interrupted;
+      if (outcomes.interrupted) return outcomes;
+      outcomes.fail(variant.name, error.what(), error.kind());
+    } catch (const std::exception& error) {
+      outcomes.fail(variant.name, error.what(), ErrorKind::io);
+    }
+  }
+  return outcomes;
+}
+
+void Search::train_shared_stages() {
+  const std::size_t stages = variants_.front().net.stages.size();
+  std::size_t shared = stages;
+  for (const Variant& variant : variants_) shared = std::min(shared, shared_stages(variants_.front().net, variant.net));
+  bool finished = options_.run.resume;  // nothing is to be done but ranking
+  on_root([&] {
+    for (const Variant& variant : variants_) finished = finished && fs::exists(folder_ / variant.name / model_name);
+  });
+  comm_.broadcast(std::span<bool>(&finished, 1));
+  if (finished || shared == 0 || shared == stages) return;
+  progress_.line(fmt::format("\n{} stage{} that all variants share", shared, shared == 1 ? "" : "s"));
+  bool begun = fs::exists(folder_ / shared_folder / options_.begun_file);  // as rank 0 sees it
+  comm_.broadcast(std::span<bool>(&begun, 1));
+  RunOptions run = run_of(variants_.front(), folder_ / shared_folder, begun);
+  run.stages = shared;
+  const RunResult result = train_(comm_, run);
+  trained_ = result.trained;
+  TensorFile encoder;
+  result.model.encoder.save(encoder);
+  encoder_ = encoder.serialize();
+}
+
+// Each by a rank of its own, over what they have in common.
+std::vector<double> Search::train_spread() {
+  train_shared_stages();
+  // Ranks end at different times, and those that wait are not lost.
+  const mpi::Settings before = comm_.settings();
+  mpi::Settings patient = before;
+  patient.watchdog_seconds = 0;
+  comm_.configure(patient);
+  const Outcomes own = train_own();
+  const bool interrupted = comm_.flag_any(own.interrupted);
+  comm_.check(interrupted ? "" : own.error, own.kind);
+  const std::vector<std::byte> bytes = own.file.serialize();
+  const auto all = comm_.gather_bytes(bytes);
+  comm_.configure(before);
+  std::vector<double> accuracies(variants_.size(), std::numeric_limits<double>::quiet_NaN());
+  on_root([&] {
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      const TensorFile file = TensorFile::parse(all[rank], fmt::format("variants of rank {}", rank), Checksum::required);
+      for (std::size_t v = 0; v < variants_.size(); ++v) {
+        const auto found = file.metadata.find(variants_[v].name);
+        if (found != file.metadata.end()) accuracies[v] = std::stod(found->second);
+      }
+      for (const auto& [name, tensor] : file.tensors) {
+        const fs::path path = folder_ / name;
+        if (fs::exists(path)) continue;  // the rank is on this host
+        fs::create_directories(path.parent_path());
+        write_atomically(path, std::as_bytes(tensor.as<std::uint8_t>()));
+      }
+    }
+    if (!interrupted) fs::remove_all(folder_ / shared_folder);
+  });
+  if (interrupted) fail(ErrorKind::interrupted, "interrupted; everything is in {}", folder_.string());
+  return accuracies;
+}
+
+void Search::execute() {
+  std::unique_ptr<FileLock> lock;
+  on_root([&] {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) fail(ErrorKind::io, "`out`: {} cannot be created: {}", folder_.string(), error.message());
+    lock = std::make_unique<FileLock>(folder_ / lock_name);
+    if (options_.run.resume) return;
+    for (const auto& [name, text] : options_.files) write_atomically(folder_ / name, text);
+  });
+  const bool spread = options_.spread && comm_.size() > 1;
+  const std::vector<double> accuracies = spread ? train_spread() : train_in_turn();
+  on_root([&] {
+    const nlohmann::json ranking = rank_variants(variants_, accuracies);
+    write_atomically(folder_ / search_file, ranking.dump(2) + "\n");
+    progress_.line("\nvalidation accuracy");
+    for (const auto& row : ranking) {
+      progress_.line(
+          fmt::format("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>()));
+    }
+  });
+}
+
+}  // namespace
+
+void search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
+            ProgressSink& progress) {
+  Search(comm, options, variants, train, progress).execute();
+}
+
+}  // namespace bitloom::layerwise
