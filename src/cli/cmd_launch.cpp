@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/field_names.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/signals.h"
@@ -116,7 +117,10 @@ int exit_code_of(const launch::Outcome& outcome) {
 class TerminalVoice final : public launch::Voice {
  public:
   explicit TerminalVoice(Terminal& terminal) : terminal_(terminal) {}
-  void line(std::string_view text) override { terminal_.line(text); }
+  // The supervisor's own lines name fields of its options; those of the run are the run's.
+  void line(std::string_view text) override {
+    text.starts_with("launch: ") ? terminal_.line(with_options(text)) : terminal_.line(text);
+  }
   void update(std::string_view text) override { terminal_.update(text); }
   void error(std::string_view text) override { terminal_.error(text); }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/progress.h"
 #include "core/text.h"
 
@@ -51,7 +52,8 @@ std::string Roster::shortage() const {
   if (processes() < options_.min_workers) {
     return fmt::format("{} processes have a host, {} are needed", processes(), options_.min_workers);
   }
-  return fmt::format("none of the {} hosts can be used; --min-workers 1 begins on this machine alone", options_.hosts.size());
+  return fmt::format("none of the {} hosts can be used; {} 1 begins on this machine alone", options_.hosts.size(),
+                     marked_field("min_workers"));
 }
 
 bool Roster::is_excluded(const Host& host) const {
