@@ -43,7 +43,7 @@ void place(const std::uint64_t* source, const MapShape& source_shape, Downsample
 
 // The backward of `place` for gradients of bits, per pixel and channel (channels padded to words x 64, row-major):
 // adds to `source_gradient` (H x W x words * 64) what the target's gradient sends there. For `any` and `all` a bit gets
-// the gradient if flipping it alone would flip the result; for majority likewise; for space_to_depth, and where factor is 1,
+// the gradient if flipping it alone would flip the result; for majority as well; for space_to_depth, and where factor is 1,
 // all pass.
 void place_backward(const std::uint64_t* source, const MapShape& source_shape, Downsample kind, std::size_t factor,
                     const float* target_gradient, const MapShape& target_shape, std::size_t word, float* source_gradient);

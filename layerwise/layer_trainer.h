@@ -31,7 +31,7 @@ struct LayerOptions {
   double code_target = 2.0;      // mean magnitude of the gradient codes in the window: how finely gradients are rounded
   bool exact = false;            // the exact loss change of every flip instead of the windowed first-order signal
   bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
-  std::size_t flip_limit = 0;    // of the flips that a rule wants, only so many of the surest, the others later; 0: all
+  std::size_t flip_limit = 0;    // most flips in an update, the surest of those that a rule wants, the others later; 0: all
 };
 
 // Integer sums over examples that one step needs, reduced over ranks by the caller.

@@ -69,7 +69,7 @@ struct StageSpec {
 // The forms of an image whose votes are summed.
 struct Views {
   bool mirror = true;     // its mirror image
-  std::size_t shift = 0;  // it (and its mirror image) moved up, down, left and right by so many pixels; 0: not
+  std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0: it is not
 
   std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
 };

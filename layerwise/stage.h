@@ -29,7 +29,7 @@ namespace bitloom::layerwise {
 struct StepRequest {
   bool stop = false;        // the run is to end after this step
   bool checkpoint = false;  // it is time for one
-  // This rank's computing takes at least so many seconds, as on a slower machine.
+  // Shortest time that this rank's computing takes, in seconds, as on a slower machine.
   double pace_seconds = 0;
 };
 

@@ -59,11 +59,11 @@ struct RunOptions {
   // Of what workers of one process keep (sparse): beyond it, it lies in a file in the cache's folder; 0: half of the memory
   // that is free, shared by the processes of a host.
   std::uint64_t residual_memory = 0;
-  std::size_t stop_after_steps = 0;  // stop, resumable, after so many steps of this process (tests); 0: never
+  std::size_t stop_after_steps = 0;  // steps of this process after which it stops, resumable (tests); 0: never
   // Stages that were trained elsewhere, by their keys, as RunResult::trained of a run that trained them.
   std::map<std::string, std::vector<std::byte>> trained;
   std::vector<std::byte> encoder;  // that was fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
-  std::size_t stages = 0;          // train only so many of the net's first ones, and make no model; 0: all
+  std::size_t stages = 0;          // number of the net's first ones to train, without a model; 0: all
   double pace_seconds = 0;         // of StepRequest
   std::string hold;                // of wait_while_held(), by the steps of a stage (tests)
   double mark_seconds = 0.2;       // between marks in the ProgressFile, but for those that are waited for

@@ -149,12 +149,12 @@ class Comm {
     broadcast(std::as_writable_bytes(values), root);
   }
   // Collective: returns the root's bytes on every rank; what the others pass is ignored. Throws Error(data) on ranks that
-  // cannot have so many.
+  // that have no room for them.
   [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0);
   [[nodiscard]] std::string broadcast_text(const std::string& text, int root = 0);
 
   // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ. Throws
-  // SharedError if the root cannot have so many.
+  // SharedError if the root has no room for them.
   [[nodiscard]] std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root = 0);
 
   // Collective.

@@ -21,7 +21,7 @@ namespace bitloom::mpi {
 struct FeedbackVector {
   std::uint64_t size = 0;
   bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
-  double urgency = 1;   // its thresholds, in root mean squares, are so many times lower than others': it waits less
+  double urgency = 1;   // threshold scale: its thresholds, in root mean squares, are lower than others' by this factor
 };
 
 // Where a rank's workers keep what they do not send. It changes no result.

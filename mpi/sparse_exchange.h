@@ -38,7 +38,7 @@ namespace bitloom::mpi {
 enum class Residuals { none, exact, sum };
 
 struct ExchangeOptions {
-  // A worker sends elements above so many root mean squares of what it computes in an update. 0: all of them.
+  // Threshold of what a worker sends, in root mean squares of what it computes in an update; 0 sends all.
   double threshold = 0;
   // If one of these is not 0, thresholds follow from it: from the bytes that a worker's messages have on average, and the
   // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
@@ -53,7 +53,7 @@ struct ExchangeOptions {
   Residuals residuals = Residuals::exact;
   // Updates between those that carry statistics: their sums since then, if what is not sent is kept.
   std::size_t statistics_every = 8;
-  // Workers compute so many updates more before they need the answer to one: their weights are so many updates old.
+  // Number of updates that workers compute before they need the answer to one: the age of their weights, in updates.
   std::size_t staleness = 0;
   TreeOptions tree;
 
@@ -140,7 +140,7 @@ class SparseExchange {
   void close() { tree_.close(); }
 
   std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
-  // The first `count` totals, if so many are what workers added.
+  // The first `count` totals. Throws Error(data) where workers added fewer.
   std::span<const std::int64_t> totals(const Bundle& bundle, std::size_t count) const;
 
   // At the root: what the root mean square of a dense sum over `workers` would be, were they independent of one another.

@@ -16,7 +16,7 @@ struct SparseFilter {
   std::uint64_t threshold = 0;  // what is not larger than this stays
   // Values are rounded to multiples of it, not to 0; at most 2^30 for elements of 32 bits, 2^62 for 64.
   std::uint64_t step = 1;
-  std::uint64_t levels = 0;  // at most so many steps are sent at once: 1 for the sign alone; 0: any number
+  std::uint64_t levels = 0;  // most steps that are sent at once: 1 for the sign alone; 0 for any number
 };
 
 // Levels of values of 1, 4, 8 or 16 bits, sign included; of 0 bits, which stands for exact values, 0. Throws Error(usage) for

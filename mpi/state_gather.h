@@ -22,7 +22,7 @@ class StateGather {
   void add(std::span<const std::byte> bytes, bool last);
   // Whether this rank has given its last.
   bool given() const { return given_; }
-  // Moves what can be moved now. Throws PeerLost, and Error(data) at a root that cannot have so many bytes.
+  // Moves what can be moved now. Throws PeerLost, and Error(data) at a root that has no room for them.
   void poll();
   // Whether this rank is done: all it had is at the root; at the root, what all ranks had.
   bool is_done() const;

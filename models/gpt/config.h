@@ -17,8 +17,8 @@ struct GptConfig {
   std::size_t width = 128;         // a multiple of the heads
   std::size_t context = 256;       // tokens that it sees at once
   std::size_t vocabulary = 50257;  // tokens
-  // The tables of tokens have a multiple of so many rows (Shoeybi et al. 2019, section 3.2: 128 times the ranks that divide
-  // them).
+  // The number of rows of the tables of tokens is a multiple of this (Shoeybi et al. 2019, section 3.2: 128 times the ranks
+  // that divide them).
   std::size_t vocabulary_multiple = 128;
   double dropout = 0.1;  // of embeddings, of attention's softmax, and before every residual sum
   std::string activation = "gelu_tanh";

@@ -17,7 +17,7 @@ struct GptMemory {
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations; }
 };
 
-// Under micro-batches of so many sequences of the context's length.
+// For a number of sequences of the context's length in a micro-batch.
 GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const train::TrainOptions& options);
 
 // The share of what a forward pass keeps that `bits` bits for every activation's input save, as Novikov et al. 2022 count it
@@ -30,9 +30,9 @@ double paper_saving(const GptConfig& config, unsigned bits);
 // and the time between kernels suggest, which nobody has measured yet.
 inline constexpr std::size_t enough_tokens = 4096, enough_tokens_on_gpu = 32768;
 
-// The micro-batch for batches of so many sequences: the smallest divisor of the batch that has `enough` tokens; or, where that
-// takes more than `limit` bytes, the largest that does not. Throws Error(usage) that says what one sequence takes if that is
-// too much.
+// The micro-batch for batches of a number of sequences: the smallest divisor of the batch that has `enough` tokens; or, where
+// that takes more than `limit` bytes, the largest that does not. Throws Error(usage) that says what one sequence takes if that
+// is too much.
 std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
                                std::uint64_t limit, std::size_t enough = enough_tokens);
 

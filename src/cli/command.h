@@ -1,4 +1,4 @@
-// The subcommands of the program. Each lives in cmd_<name>.cpp and gets the arguments behind its name.
+// The subcommands of the program. Each lives in cmd_<name>.cpp and gets the arguments after its name.
 #pragma once
 
 #include <filesystem>

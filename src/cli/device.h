@@ -19,7 +19,7 @@ DType dtype_named(const std::string& dtype);
 // The same, if the engine has values of that type. Throws Error(usage).
 DType choose_dtype(const nn::Engine& engine, const std::string& dtype);
 
-// Bytes that a run may plan with: most of what is free; of this machine's, the share of one of so many processes on it.
+// Bytes that a run may plan with: most of what is free; of this machine's, the share of one of its processes.
 std::uint64_t usable_memory(nn::Device device, int processes);
 
 }  // namespace bitloom::cli

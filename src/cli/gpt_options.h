@@ -56,7 +56,7 @@ struct GptSettings {
   // runs: those that say where and how a run goes, besides what it computes.
   void declare(Options& options, bool runs);
 
-  // What the net is, for a vocabulary of so many tokens. Throws Error(usage).
+  // The net for a vocabulary of this size. Throws Error(usage).
   models::GptConfig make_config(std::size_t vocabulary) const;
   DType dtype() const;
   // All but the number of micro-batches.

@@ -49,8 +49,8 @@ void write_cifar10(const Dataset& train, const Dataset& test, const std::filesys
 struct LoadOptions {
   std::size_t validation = 0;  // images taken out of the training set for validation
   std::uint64_t seed = 1;      // of the choice of validation images
-  // Use at most so many training images, before the split; 0: all. The first ones; of a folder, which is in order of classes,
-  // some that the seed chooses. The same for test images.
+  // Largest number of training images, before the split; 0 takes all. The first ones; of a folder, which is in order of
+  // classes, some that the seed chooses. The same for test images.
   std::size_t max_train = 0;
   std::size_t max_test = 0;
   std::size_t synthetic_train = 10000;  // images that `synth` makes

@@ -15,7 +15,7 @@ std::set<std::filesystem::path> shared_segments();
 void remove_segments(const std::set<std::filesystem::path>& others);
 
 // Kills all children of this process and awaits them. If it is the reaper of what it starts (PR_SET_CHILD_SUBREAPER), these are
-// also the ranks whose mpirun is gone. Returns those that are still there after so many seconds: a process that waits for a
+// also the ranks whose mpirun is gone. Returns those that are still there after that time: a process that waits for a
 // device, or a network file system that hangs, ends when that answers.
 std::vector<pid_t> end_children(double seconds);
 

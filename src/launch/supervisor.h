@@ -28,7 +28,7 @@ struct SupervisorOptions {
   std::vector<std::string> program;  // what each process runs: the program and its arguments, --out among them
   std::filesystem::path folder;      // of the run
   std::vector<Host> hosts;           // without any: all processes on this machine
-  std::size_t local = 2;             // then so many
+  std::size_t local = 2;             // number of processes then
   std::size_t min_workers = 1;       // processes without which it is not started
   bool may_begin_alone = false;      // on this machine, though there are hosts, of which none can be used
   std::string mpirun = "mpirun";

@@ -18,7 +18,7 @@ class AttentionMask {
   struct Entry {
     std::uint32_t keys = 0;  // block of keys
     std::uint32_t rows = 0;  // partial blocks: bits_of(rows) are those of its queries
-    bool is_full = false;    // every query that is there sees every key that is there
+    bool is_full = false;    // every query in it sees every key in it
   };
 
   AttentionMask() = default;

@@ -27,7 +27,7 @@ struct Gpu {
 };
 // Those of this machine that this program can use, in the order of their indices.
 std::vector<Gpu> gpus();
-// "", or why this program cannot use GPU `index`: it was built without CUDA, there is no driver, there are not so many.
+// "", or why this program cannot use GPU `index`: it was built without CUDA, there is no driver, or fewer GPUs.
 std::string gpu_problem(int index);
 // GPU `index`. Throws Error(io) where gpu_problem() has something to say.
 Gpu describe_gpu(int index);

@@ -9,7 +9,7 @@ namespace bitloom::nn {
 // V, with all threads: the fastest of those that `seconds` allow, at least two.
 double measure_matmul(Engine& engine, DType values, double seconds);
 
-// Bytes per second that copying a block larger than caches reads and writes, likewise.
+// Bytes per second, read and written, of copying a block larger than the caches; measured in the same way.
 double measure_copy(Engine& engine, double seconds);
 
 }  // namespace bitloom::nn

@@ -178,10 +178,10 @@ struct AdamWStep {
   double gradient_scale = 1;  // gradients are multiplied by it first
   std::uint64_t step = 1;     // counted from 1
 };
-// mean = beta1 mean + (1 - beta1) g; variance likewise of g^2; value -= rate (m / (sqrt(v) + epsilon) + decay value), with m
-// and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32 and rounded
-// stochastically (nn/stochastic_rounding.h): element i of a tensor draws 16 bits from Philox 4x32-10 under its key at the
-// counter (i / 8, step), the same on every backend.
+// mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2; value -= rate (m / (sqrt(v) + epsilon) +
+// decay value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
+// and rounded stochastically (nn/stochastic_rounding.h): element i of a tensor draws 16 bits from Philox 4x32-10 under its key
+// at the counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
 // The sum of squares of all elements, in double precision and in an order that depends on shapes alone. Infinite or NaN if an

@@ -41,7 +41,7 @@ struct UpdateCosts {
   double choose = 0;                                         // seconds of the root between the last message and its answer
   double apply = 0;                                          // seconds of every host for the answer
   double merge_per_byte = 0;                                 // seconds of a rank above others
-  std::function<double(std::size_t workers)> message_bytes;  // of so many workers' merged message
+  std::function<double(std::size_t workers)> message_bytes;  // of the merged message of that number of workers
   double answer_bytes = 0;
 };
 
@@ -72,7 +72,7 @@ struct Bill {
   double deaths = 0;
 };
 
-// A run of so many updates, of which every death costs a recovery and, on average, half of what is computed between
+// A run of a number of updates, of which every death costs a recovery and, on average, half of what is computed between
 // checkpoints.
 Bill estimate_bill(const Cluster& cluster, double updates, double update_seconds);
 

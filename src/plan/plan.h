@@ -29,7 +29,7 @@ struct Plan {
   std::vector<std::pair<double, double>> sparse_ranges;
   std::uint64_t host_memory = 0;      // bytes, of the host with the most workers
   std::uint64_t survivor_memory = 0;  // the same with half of the hosts, who carry all workers
-  Bill bill;                          // of so many updates
+  Bill bill;                          // of that number of updates
 };
 
 struct PlanOptions {
@@ -45,7 +45,7 @@ struct PlanOptions {
 // The costs of an update on hosts like this machine.
 UpdateCosts costs_of(const VirtualResult& run, std::size_t workers, std::size_t hosts);
 
-// The length of the merged message of so many workers, between and beyond measured ones (in logarithms).
+// The length of the merged message of a number of workers, between and beyond measured ones (in logarithms).
 double merged_bytes(const std::vector<MergedMessage>& measured, std::size_t workers);
 
 // Throws what check(Cluster) does.

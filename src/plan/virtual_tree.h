@@ -18,7 +18,7 @@ struct LevelTraffic {
   std::uint64_t largest = 0;  // message of one rank
 };
 
-// A message of so many workers, merged.
+// The merged message of a number of workers.
 struct MergedMessage {
   std::size_t workers = 0;
   double bytes = 0;

@@ -85,7 +85,7 @@ struct RunLog {
   std::optional<ResultEvent> result;  // the last one
 
   std::vector<std::string> stage_names() const;  // of epochs and stage events, in the order of appearance
-  std::vector<std::string> layer_names() const;  // of epochs, likewise
+  std::vector<std::string> layer_names() const;  // of epochs, in the same order
   bool any_reused() const;
   // The mean over the updates of a stage, or of all for "", of a row of update_rows.
   std::optional<UpdateTimes> update_times(const std::string& stage, std::size_t row) const;

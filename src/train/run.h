@@ -48,7 +48,7 @@ struct RunHooks {
 struct RunResult {
   std::uint64_t steps = 0;
   std::uint64_t targets = 0;        // trained on, in all processes of the run
-  double seconds = 0;               // likewise
+  double seconds = 0;               // of training, over all resumptions
   double training_loss = 0;         // of the last line of metrics
   std::optional<double> last_loss;  // of the last evaluation
   std::optional<double> best_loss;

@@ -21,7 +21,7 @@ namespace bitloom::train {
 class GradientSum;
 
 // A factor on the loss that keeps gradients of 16 bits above the smallest number: halved where one overflows, which skips the
-// step, and doubled after so many clean steps (Micikevicius et al. 2018).
+// step, and doubled after a number of clean steps (Micikevicius et al. 2018).
 struct LossScaleOptions {
   double first = 65536;
   std::uint64_t double_every = 2000;

@@ -56,7 +56,7 @@ std::size_t images_per_group(const Problem& problem) {
   return std::clamp((images + most_groups - 1) / most_groups, std::min(for_pixels, images), images);
 }
 
-// Of so many of the images.
+// For this number of the images.
 compat::Convolution convolution(const Problem& problem, std::size_t count) {
   const auto stride = static_cast<Dim>(problem.conv.stride);
   const auto padding = static_cast<Dim>(problem.conv.padding);

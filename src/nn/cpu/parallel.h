@@ -7,7 +7,7 @@
 
 namespace bitloom::nn {
 
-// Below so many bytes that are read and written, starting threads takes longer than the work.
+// Number of bytes read and written below which starting threads takes longer than the work.
 inline constexpr std::size_t parallel_bytes = 256 * 1024;
 
 // Calls work(0) ... work(pieces - 1), neighbours by the same thread.
