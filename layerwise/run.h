@@ -5,11 +5,11 @@
 
 #include <chrono>
 #include <exception>
-#include <future>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -20,14 +20,12 @@
 #include "layerwise/cache.h"
 #include "layerwise/phase_times.h"
 #include "layerwise/trainer.h"
+#include "run/checkpoints.h"
+#include "run/folder.h"
 
 namespace bitloom::layerwise {
 
-inline constexpr const char* checkpoint_name = "checkpoint.safetensors";
-inline constexpr const char* previous_name = "checkpoint.previous.safetensors";
-inline constexpr const char* model_name = "model.safetensors";
 inline constexpr const char* next_model_name = "model.next.safetensors";  // until it is whole
-inline constexpr const char* lock_name = ".lock";
 inline constexpr const char* encoder_name = "encoder.safetensors";
 
 // The steps of the epoch under way. Phase times and messages are of this rank: dense runs keep rank 0's times over a restart,
@@ -53,7 +51,6 @@ class Run {
   TensorFile fit_encoder() const;
   void identify(const Hash128& encoder);
   nlohmann::json identity(const Hash128& encoder) const;
-  [[noreturn]] void refuse(const TensorFile& checkpoint, const std::string& path) const;
   void lock_folder();
   void claim_folder();
   void open_folder();
@@ -63,14 +60,10 @@ class Run {
   std::vector<std::byte> stage_bytes(std::size_t s, const std::string& history) const;
   void keep_trained(std::size_t s);
   void read_checkpoint();
-  static void set_aside(const std::filesystem::path& path);
   TensorFile checkpoint_file(const Stage* stage, TensorFile of_stage);
-  void start_writing(TensorFile file);
   void write_checkpoint(Stage* stage);
   void begin_checkpoint(Stage& stage);
   void end_checkpoint(Stage& stage);
-  void finish_writing();
-  bool is_writing() const;
   void mark_progress(std::size_t step, bool now);
   bool reuse(std::size_t s);
   void train_stage(std::size_t s);
@@ -105,9 +98,7 @@ class Run {
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
   template <typename F>
   void on_root(F&& f) {
-    comm_.together([&] {
-      if (comm_.is_root()) f();
-    });
+    run::on_root(comm_, std::forward<F>(f));
   }
 
   const simd::Kernels& kernels_;
@@ -121,8 +112,7 @@ class Run {
   std::string data_hash_;
   std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
   std::vector<Hash128> keys_;            // of the stages
-  std::string run_key_;                  // of all that a checkpoint must agree with,
-  std::string identity_;                 // and a description of it, to say where it does not
+  std::string identity_;                 // what a checkpoint must agree with
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
@@ -131,8 +121,8 @@ class Run {
   double earlier_seconds_ = 0;
   ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
   mpi::ResidualPlace residual_place_;
-  std::size_t told_of_checkpoint_ = 0;  // 1 + the last stage of which the first was told
-  std::future<void> writing_;           // of a checkpoint
+  std::size_t told_of_checkpoint_ = 0;                // 1 + the last stage of which the first was told
+  std::optional<run::CheckpointWriter> checkpoints_;  // at rank 0
   // At rank 0: one that other ranks still send parts of; when it began, and how long training waited for it.
   std::optional<TensorFile> unfinished_;
   Clock::time_point unfinished_since_;

@@ -26,12 +26,6 @@ constexpr std::string_view checkpoint_version = "checkpoint 4";
 // In the metadata of the encoder's file: what it was fitted to.
 constexpr const char* encoder_key = "bitloom.encoder_of";
 
-// The checkpoint on its way to its name.
-constexpr const char* next_checkpoint_name = "checkpoint.next.safetensors";
-
-// In the metadata of checkpoints: Run::identity().
-constexpr const char* identity_key = "bitloom.run.identity";
-
 // What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
 // to.
@@ -67,16 +61,6 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
   return keys;
 }
 
-// The whole checkpoint under next_checkpoint_name gets its name, the one before another. Killed in between, a run has either.
-void put_checkpoint_in_place(const std::filesystem::path& folder) {
-  const auto path = folder / checkpoint_name;
-  std::error_code ignored;
-  if (std::filesystem::exists(path)) std::filesystem::rename(path, folder / previous_name, ignored);
-  std::error_code error;
-  std::filesystem::rename(folder / next_checkpoint_name, path, error);
-  if (error) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), error.message());
-}
-
 }  // namespace
 
 Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
@@ -87,7 +71,7 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
   check_frozen_option();
 }
 
-// All that run_key_ is made of, field by field.
+// Checkpoints are read by runs of the same alone.
 Json Run::identity(const Hash128& encoder) const {
   return {{"version", fmt::format("{}, {}", trainer_version, checkpoint_version)},
           {"data", {{"images", data_.train.size()}, {"content", data_hash_}}},
@@ -96,41 +80,19 @@ Json Run::identity(const Hash128& encoder) const {
           {"net", to_json(options_.net)}};
 }
 
-// Of a checkpoint that was written by a run with another key.
-void Run::refuse(const TensorFile& checkpoint, const std::string& path) const {
-  const auto found = checkpoint.metadata.find(identity_key);
-  const Json stored = found == checkpoint.metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
-  if (!stored.is_object()) {
-    fail(ErrorKind::usage, "{} belongs to a run with other data, net or options, and does not say which", path);
-  }
-  const Json given = Json::parse(identity_);
-  if (stored.value("version", "") != given["version"]) {
-    fail(ErrorKind::usage, "{} was written by another version of the program ({}; this one: {}), which alone can continue it",
-         path, stored.value("version", "unknown"), given["version"].get<std::string>());
-  }
-  fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", path,
-       describe_differences(find_differences(stored, given), options_.field_name));
-}
-
 // Collective: what stages and checkpoints are known by. Throws a data error if the ranks do not hold the same images.
 void Run::identify(const Hash128& encoder) {
   keys_ = stage_keys(options_.net, options_.train, data_hash_, encoder);
-  Hasher hasher;
-  for (const Hash128& key : keys_) hasher.update(std::string_view(key.hex()));
-  for (const std::string& voter : options_.net.classifier) hasher.update(std::string_view(voter));
-  hasher.update(options_.net.views.mirror ? 1 : 0).update(options_.net.views.shift);
-  run_key_ = hasher.update(checkpoint_version).finish().hex();
   identity_ = identity(encoder).dump();
-  const std::string mine = data_hash_ + run_key_ + identity_;
-  const std::string roots = comm_.broadcast_text(mine);
+  const std::string roots = comm_.broadcast_text(identity_);
   comm_.together([&] {
-    if (!roots.starts_with(data_hash_)) {
+    if (roots == identity_) return;
+    const Json root = Json::parse(roots);
+    if (root["data"]["content"] != data_hash_) {
       fail_field(ErrorKind::data, "data", "the training images in {} differ from those that rank 0 has", options_.data_name);
     }
-    if (roots.starts_with(data_hash_ + run_key_)) return;
-    const Json stored = Json::parse(roots.substr(data_hash_.size() + run_key_.size()));
     fail(ErrorKind::usage, "this process has other options or another net (given) than rank 0 (stored):{}",
-         describe_differences(find_differences(stored, Json::parse(identity_)), options_.field_name));
+         describe_differences(find_differences(root, Json::parse(identity_)), options_.field_name));
   });
 }
 
@@ -162,53 +124,36 @@ TensorFile Run::fit_encoder() const {
   return file;
 }
 
-// Locks the folder, which is there, and sees that it may be used.
+// Makes the folder if it is missing, locks it, and sees that it may be used.
 void Run::lock_folder() {
   const auto& folder = options_.folder;
-  lock_ = std::make_unique<FileLock>(folder / lock_name);
-  const bool has_run = std::filesystem::exists(folder / checkpoint_name) || std::filesystem::exists(folder / model_name) ||
-                       std::filesystem::exists(folder / "metrics.jsonl");
-  if (has_run && !options_.resume) {
-    fail_field(ErrorKind::usage, "out", "{} already holds a run; continue it with `resume` or choose another folder",
-               folder.string());
-  }
-  if (options_.resume && std::filesystem::exists(folder / model_name)) {
+  lock_ = std::make_unique<FileLock>(run::claim_folder(folder, options_.resume));
+  if (options_.resume && std::filesystem::exists(folder / run::model_name)) {
     fail_field(ErrorKind::usage, "resume", "the run in {} is finished: {} is there; other options need another folder",
-               folder.string(), model_name);
+               folder.string(), run::model_name);
   }
-  // What killed processes left: nobody else writes here while the lock is held.
-  remove_abandoned_temporaries(folder);
   std::error_code ignored;
-  const auto is_file = [&](const char* name) {
-    return std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / name, ignored));
-  };
-  if (is_file(next_model_name)) std::filesystem::remove(folder / next_model_name, ignored);
-  if (!is_file(next_checkpoint_name)) return;
-  if (options_.resume) {
-    put_checkpoint_in_place(folder);
-  } else {
-    std::filesystem::remove(folder / next_checkpoint_name, ignored);
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / next_model_name, ignored))) {
+    std::filesystem::remove(folder / next_model_name, ignored);
   }
+  checkpoints_.emplace(folder, options_.resume);
 }
 
 // Before any work is done, where there is a folder already.
 void Run::claim_folder() {
   on_root([&] {
-    const bool is_there = std::filesystem::exists(options_.folder);
-    if (is_there) lock_folder();
-    if (!is_there && options_.resume) fail_field(ErrorKind::usage, "resume", "there is no run in {}", options_.folder.string());
+    if (std::filesystem::exists(options_.folder)) {
+      lock_folder();
+    } else {
+      run::check_folder(options_.folder, options_.resume);
+    }
   });
 }
 
 void Run::open_folder() {
   on_root([&] {
     const auto& folder = options_.folder;
-    if (lock_ == nullptr) {
-      std::error_code error;
-      std::filesystem::create_directories(folder, error);
-      if (error) fail_field(ErrorKind::io, "out", "{} cannot be created: {}", folder.string(), error.message());
-      lock_folder();
-    }
+    if (lock_ == nullptr) lock_folder();
     try {
       open_cache();
     } catch (const std::exception& refused) {
@@ -224,7 +169,7 @@ void Run::open_folder() {
       write_atomically(folder / "config.json", config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
       for (const auto& [name, text] : options_.files) write_atomically(folder / name, text);
     }
-    metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
+    metrics_ = std::make_unique<MetricsWriter>(folder / run::metrics_name);
     write_atomically(folder / encoder_name, encoder_file_);
     encoder_file_ = {};
   });
@@ -275,18 +220,8 @@ void Run::drop_outdated_heads(std::size_t s) {
   }
 }
 
-// Throws what writing the last checkpoint threw.
-void Run::finish_writing() {
-  if (writing_.valid()) writing_.get();
-}
-
-bool Run::is_writing() const {
-  return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-}
-
 // Rank 0's, of the state of now; of_stage: what the stage under way saved.
 TensorFile Run::checkpoint_file(const Stage* stage, TensorFile of_stage) {
-  finish_writing();
   metrics_->sync();  // which is an error where the folder was deleted or replaced
   TensorFile file;
   Json notes = {{"stage", stage_},
@@ -305,21 +240,11 @@ TensorFile Run::checkpoint_file(const Stage* stage, TensorFile of_stage) {
   }
   if (stage != nullptr) notes["epoch"] = epoch_json();
   file.metadata["bitloom.checkpoint"] = notes.dump();
-  file.metadata["bitloom.run"] = run_key_;
-  file.metadata[identity_key] = identity_;
   result_.model.encoder.save(file);
   save_trained(file);
   // Layers and heads that learn again are there as they are now.
   for (auto& [name, tensor] : of_stage.tensors) file.tensors.insert_or_assign(name, std::move(tensor));
   return file;
-}
-
-// The last good checkpoint stays until the new one is complete, and one more is kept.
-void Run::start_writing(TensorFile file) {
-  writing_ = std::async(std::launch::async, [folder = options_.folder, file = std::move(file)] {
-    write_atomically(folder / next_checkpoint_name, file.serialize());
-    put_checkpoint_in_place(folder);
-  });
 }
 
 // Collective: it is on the disk when this returns.
@@ -329,8 +254,7 @@ void Run::write_checkpoint(Stage* stage) {
   unfinished_.reset();
   on_root([&] {
     if (checkpoint_error_ != nullptr) std::rethrow_exception(checkpoint_error_);
-    start_writing(checkpoint_file(stage, std::move(of_stage)));
-    finish_writing();
+    checkpoints_->write(checkpoint_file(stage, std::move(of_stage)), identity_);
   });
 }
 
@@ -341,6 +265,7 @@ void Run::begin_checkpoint(Stage& stage) {
   stage.begin_save(of_stage);
   if (!comm_.is_root()) return;
   try {
+    checkpoints_->finish();
     unfinished_ = checkpoint_file(&stage, std::move(of_stage));
   } catch (...) {
     checkpoint_error_ = std::current_exception();
@@ -366,7 +291,7 @@ void Run::end_checkpoint(Stage& stage) {
                     stage.spec().name, std::max(options_.checkpoint_seconds, checkpoint_spacing_), format_bytes(bytes),
                     together, 1e3 * checkpoint_wait_));
   }
-  start_writing(*std::exchange(unfinished_, std::nullopt));
+  checkpoints_->begin(*std::exchange(unfinished_, std::nullopt), identity_);
 }
 
 Json Run::epoch_json() const {
@@ -402,17 +327,6 @@ void Run::read_epoch(const Json& json) {
   if (json.contains("times") && comm_.is_root()) sums.times = times_of(json["times"]);
 }
 
-// A folder, say, where a file should be, and whatever damage: set aside, so that the next checkpoint finds its place free.
-void Run::set_aside(const std::filesystem::path& path) {
-  const std::filesystem::path damaged = path.string() + ".damaged";
-  std::error_code error;
-  std::filesystem::rename(path, damaged, error);
-  if (error) {
-    fail(ErrorKind::io, "cannot rename '{}' to '{}': {}; expected it to be moved or removed", path.string(), damaged.string(),
-         error.message());
-  }
-}
-
 void Run::mark_progress(std::size_t step, bool now) {
   if (comm_.is_root()) progress_file_.mark(stage_, step, now);
 }
@@ -420,24 +334,12 @@ void Run::mark_progress(std::size_t step, bool now) {
 void Run::read_checkpoint() {
   std::vector<std::byte> bytes;
   on_root([&] {
-    for (const char* name : {checkpoint_name, previous_name}) {
-      const auto path = options_.folder / name;
-      if (!std::filesystem::exists(path)) continue;
-      // A device that fails now may not fail later: that is no reason to start anew.
-      if (!std::filesystem::is_directory(path)) bytes = read_bytes(path);
-      TensorFile file;
-      try {
-        if (std::filesystem::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
-        file = TensorFile::parse(bytes, path.string(), Checksum::required);
-        if (file.get_metadata("bitloom.run") == run_key_) return;
-      } catch (const Error& error) {
-        progress_.line(fmt::format("{}; trying the one before", error.what()));
-        bytes.clear();
-        set_aside(path);
-        continue;
-      }
-      refuse(file, path.string());
-    }
+    const run::FoundCheckpoint found = run::find_checkpoint(options_.folder);
+    for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
+    run::set_aside(found.damaged);
+    if (!found.file) return;
+    run::require_identity(*found.file, found.path, identity_, options_.field_name);
+    bytes = found.file->serialize();
   });
   bytes = comm_.broadcast_bytes(std::move(bytes));
   if (bytes.empty()) {
@@ -445,7 +347,7 @@ void Run::read_checkpoint() {
     if (comm_.is_root()) metrics_->truncate_to(0);
     return;
   }
-  TensorFile file = TensorFile::parse(bytes, checkpoint_name, Checksum::required);
+  TensorFile file = TensorFile::parse(bytes, run::checkpoint_name, Checksum::required);
   const Json notes = Json::parse(file.get_metadata("bitloom.checkpoint"));
   stage_ = notes["stage"];
   earlier_seconds_ = notes["seconds"];

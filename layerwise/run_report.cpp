@@ -447,9 +447,9 @@ void Run::finish_run() {
   }
   std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
   on_root([&] {
-    finish_writing();
+    checkpoints_->finish();
     metrics_->sync();
-    const auto path = options_.folder / model_name;
+    const auto path = options_.folder / run::model_name;
     const auto next = options_.folder / next_model_name;
     model.save(next);
     const std::size_t classes = model.class_names.size();
@@ -475,9 +475,8 @@ void Run::finish_run() {
                      {"bit_macs", model.bit_macs()}});
     // With the model in its place the run is finished, and the model says it all.
     std::filesystem::rename(next, path);
+    run::remove_checkpoints(options_.folder);
     std::error_code ignored;
-    std::filesystem::remove(options_.folder / checkpoint_name, ignored);
-    std::filesystem::remove(options_.folder / previous_name, ignored);
     std::filesystem::remove(options_.folder / encoder_name, ignored);
   });
 }

@@ -22,8 +22,8 @@ constexpr const char* shared_folder = "shared";  // of stages that the variants 
 
 // The validation accuracy that the model in a run folder remembers, as text; "" if there is none.
 std::string accuracy_of_finished(const fs::path& folder) {
-  if (!fs::exists(folder / model_name)) return "";
-  const Model model = Model::load(folder / model_name);
+  if (!fs::exists(folder / run::model_name)) return "";
+  const Model model = Model::load(folder / run::model_name);
   const auto found = model.notes.find("validation_accuracy");
   return found == model.notes.end() ? "" : found->second;
 }
@@ -66,14 +66,6 @@ class Search {
   void train_shared_stages();
   Outcomes train_own() const;
   std::vector<double> train_spread();
-  // Rank 0 alone has the folder; what it throws all throw.
-  template <typename F>
-  void on_root(F&& f) {
-    comm_.together([&] {
-      if (comm_.is_root()) f();
-    });
-  }
-
   mpi::Comm& comm_;
   const SearchOptions& options_;
   const std::vector<Variant>& variants_;
@@ -104,7 +96,7 @@ std::vector<double> Search::train_in_turn() {
     progress_.line("\n" + variant.name);
     // Run folders need not be visible elsewhere.
     std::string state;
-    on_root([&] {
+    run::on_root(comm_, [&] {
       if (options_.run.resume) state = accuracy_of_finished(own);
       if (state.empty() && fs::exists(own / options_.begun_file)) state = "begun";
     });
@@ -152,8 +144,8 @@ void Search::train_shared_stages() {
   std::size_t shared = stages;
   for (const Variant& variant : variants_) shared = std::min(shared, shared_stages(variants_.front().net, variant.net));
   bool finished = options_.run.resume;  // nothing is to be done but ranking
-  on_root([&] {
-    for (const Variant& variant : variants_) finished = finished && fs::exists(folder_ / variant.name / model_name);
+  run::on_root(comm_, [&] {
+    for (const Variant& variant : variants_) finished = finished && fs::exists(folder_ / variant.name / run::model_name);
   });
   comm_.broadcast(std::span<bool>(&finished, 1));
   if (finished || shared == 0 || shared == stages) return;
@@ -184,7 +176,7 @@ std::vector<double> Search::train_spread() {
   const auto all = comm_.gather_bytes(bytes);
   comm_.configure(before);
   std::vector<double> accuracies(variants_.size(), std::numeric_limits<double>::quiet_NaN());
-  on_root([&] {
+  run::on_root(comm_, [&] {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       const TensorFile file = TensorFile::parse(all[rank], fmt::format("variants of rank {}", rank), Checksum::required);
       for (std::size_t v = 0; v < variants_.size(); ++v) {
@@ -206,17 +198,17 @@ std::vector<double> Search::train_spread() {
 
 void Search::execute() {
   std::unique_ptr<FileLock> lock;
-  on_root([&] {
+  run::on_root(comm_, [&] {
     std::error_code error;
     fs::create_directories(folder_, error);
     if (error) fail(ErrorKind::io, "`out`: {} cannot be created: {}", folder_.string(), error.message());
-    lock = std::make_unique<FileLock>(folder_ / lock_name);
+    lock = std::make_unique<FileLock>(folder_ / run::lock_name);
     if (options_.run.resume) return;
     for (const auto& [name, text] : options_.files) write_atomically(folder_ / name, text);
   });
   const bool spread = options_.spread && comm_.size() > 1;
   const std::vector<double> accuracies = spread ? train_spread() : train_in_turn();
-  on_root([&] {
+  run::on_root(comm_, [&] {
     const nlohmann::json ranking = rank_variants(variants_, accuracies);
     write_atomically(folder_ / search_file, ranking.dump(2) + "\n");
     progress_.line("\nvalidation accuracy");

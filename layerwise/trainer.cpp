@@ -94,12 +94,11 @@ void Run::train_stage(std::size_t s) {
       });
     }
     const Clock::time_point before = Clock::now();
-    const bool is_due =
-        seconds_since(last_checkpoint) >= std::max(options_.checkpoint_seconds, checkpoint_spacing_) && !is_writing();
+    const bool is_due = checkpoints_ && !checkpoints_->is_writing() && !unfinished_ && checkpoint_error_ == nullptr &&
+                        seconds_since(last_checkpoint) >= std::max(options_.checkpoint_seconds, checkpoint_spacing_);
     const StepRequest request = {(options_.stop && options_.stop()) || checkpoint_error_ != nullptr ||
                                      (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
-                                 comm_.is_root() && !asked && is_due && !unfinished_ && checkpoint_error_ == nullptr,
-                                 options_.pace_seconds};
+                                 !asked && is_due, options_.pace_seconds};
     asked |= request.checkpoint;  // with staleness it is some steps until all know
     const std::uint64_t sent_before = comm_.traffic(mpi::Collective::sum).bytes_sent;
     const StepResult& step = stage->step(request);

@@ -26,7 +26,7 @@
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
 #include "nn/measure.h"
-#include "train/checkpoint.h"
+#include "run/checkpoints.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -196,7 +196,7 @@ class Training {
 
   // On rank 0, whose values the others take over. A checkpoint has them already.
   void initialise() {
-    if (!session_.comm.is_root() || (settings_.resume && !train::list_checkpoints(settings_.out).empty())) return;
+    if (!session_.comm.is_root() || (settings_.resume && !run::list_checkpoints(settings_.out).empty())) return;
     const fs::path path = find_model(settings_.init);
     const TensorFile file = TensorFile::load(path, Checksum::required);
     const models::GptConfig config = models::config_of_file(file, path.string());

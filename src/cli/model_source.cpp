@@ -11,7 +11,8 @@
 #include "core/safetensors.h"
 #include "core/text.h"
 #include "models/gpt/model_file.h"
-#include "train/checkpoint.h"
+#include "run/checkpoints.h"
+#include "train/run.h"
 
 namespace bitloom::cli {
 namespace {
@@ -26,10 +27,9 @@ const std::vector<std::string> data_option_names{"data",     "validation", "spli
 // The newest that can be opened, "" if a folder has none. A model says of itself what it is; checkpoints do since there is
 // something to read them.
 fs::path newest_checkpoint(const fs::path& folder) {
-  const std::vector<fs::path> all = train::list_checkpoints(folder);
-  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+  for (const fs::path& path : run::list_checkpoints(folder)) {
     try {
-      if (TensorMapping::open(*path).metadata.contains(models::kind_key)) return *path;
+      if (TensorMapping::open(path).metadata.contains(models::kind_key)) return path;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;  // a damaged one: the one before may serve
     }
@@ -69,7 +69,7 @@ fs::path find_model(const std::string& argument) {
 }
 
 std::string checkpoint_note(const fs::path& model) {
-  const auto step = train::step_of_checkpoint(model);
+  const auto step = train::step_of_checkpoint(TensorMapping::open(model).metadata);
   if (!step) return "";
   return fmt::format("{}: not finished; this is its checkpoint after step {}", model.parent_path().string(), *step);
 }

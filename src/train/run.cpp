@@ -14,7 +14,8 @@
 #include "core/metrics.h"
 #include "core/progress_file.h"
 #include "core/utc.h"
-#include "train/checkpoint.h"
+#include "run/checkpoints.h"
+#include "run/folder.h"
 
 namespace bitloom::train {
 namespace {
@@ -24,9 +25,16 @@ using Json = nlohmann::json;
 
 // Metadata of checkpoints.
 constexpr const char* state_key = "bitloom.run";
-constexpr const char* identity_key = "bitloom.run.identity";
-// Of what checkpoints mean: to be raised when a run that goes on from an older one would be another run.
-constexpr int checkpoint_version = 1;
+// Part of a run's identity; to be raised when a run that goes on from an older checkpoint would be another run.
+constexpr const char* checkpoint_version = "checkpoints of floats 2";
+
+// `described`: a JSON object, what the caller's run depends on.
+std::string with_version(const std::string& described) {
+  Json identity = Json::parse(described, nullptr, false);
+  if (!identity.is_object()) identity = Json{{"identity", described}};
+  identity["version"] = checkpoint_version;
+  return identity.dump();
+}
 
 // The steps since the last line of metrics.
 struct Interval {
@@ -115,12 +123,9 @@ class Run {
     return {wishes[0] != 0, wishes[1] != 0};
   }
 
-  // Rank 0 alone writes files; what it throws all throw.
   template <typename F>
   void on_root(F&& f) {
-    trainer_.comm().together([&] {
-      if (trainer_.comm().is_root()) f();
-    });
+    run::on_root(trainer_.comm(), std::forward<F>(f));
   }
 
   void mark(bool now) {
@@ -129,17 +134,14 @@ class Run {
 
   // A checkpoint comes first and the model last: where both are there, the run has all its steps.
   void open_folder() {
-    std::error_code error;
-    fs::create_directories(options_.folder, error);
-    if (error) fail_field(ErrorKind::io, "out", "{}: {}", options_.folder.string(), error.message());
-    lock_ = std::make_unique<FileLock>(options_.folder / run_lock_name);
-    remove_abandoned_temporaries(options_.folder);
+    lock_ = std::make_unique<FileLock>(run::claim_folder(options_.folder, options_.resume));
     check_run_folder(options_.folder, options_.resume);
+    checkpoints_.emplace(options_.folder, options_.resume);
     std::uint64_t metrics_size = 0;
-    const bool has_checkpoint = !list_checkpoints(options_.folder).empty();
+    const bool has_checkpoint = !run::list_checkpoints(options_.folder).empty();
     if (has_checkpoint) metrics_size = load_checkpoint();
     for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
-    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run_metrics_name);
+    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run::metrics_name);
     metrics_->truncate_to(metrics_size);
     // From here on the folder says what run it is, however soon it is killed; and a disk that is too small is told at once.
     if (!has_checkpoint || steps_changed_) write_checkpoint();
@@ -153,29 +155,17 @@ class Run {
 
   // Gives the size of the metrics at that time.
   std::uint64_t load_checkpoint() {
-    FoundCheckpoint found = read_newest_checkpoint(options_.folder);
-    for (const std::string& damaged : found.damaged) {
-      progress_.line(fmt::format("warning: {} is damaged; going on from {}", damaged, found.path.string()));
+    run::FoundCheckpoint found = run::find_checkpoint(options_.folder);
+    for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
+    if (!found.file) {
+      fail(ErrorKind::data, "no checkpoint in '{}' can be used: {}", options_.folder.string(), fmt::join(found.reasons, "; "));
     }
-    const Json state = Json::parse(found.file.get_metadata(state_key), nullptr, false);
+    run::set_aside(found.damaged);
+    run::require_identity(*found.file, found.path, identity_, options_.field_name);
+    const Json state = Json::parse(found.file->get_metadata(state_key), nullptr, false);
     if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
-    if (const Json written = state.value("version", Json(checkpoint_version)); written != checkpoint_version) {
-      fail(ErrorKind::usage,
-           "{} was written by another version of the program (checkpoints of version {}; this one: {}), which "
-           "alone can continue it",
-           found.path.string(), written.dump(), checkpoint_version);
-    }
-    if (const std::string& identity = found.file.get_metadata(identity_key); identity != options_.identity) {
-      const auto described = [](const std::string& text) {
-        const Json json = Json::parse(text, nullptr, false);
-        return json.is_object() ? json : Json{{"identity", text}};
-      };
-      const auto differences = find_differences(described(identity), described(options_.identity));
-      fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", found.path.string(),
-           describe_differences(differences, options_.field_name));
-    }
     check_steps(state, found.path);
-    trainer_.load(found.file);
+    trainer_.load(*found.file);
     if (trainer_.steps() >= options_.steps) {
       fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
                  options_.folder.string(), trainer_.steps());
@@ -282,7 +272,7 @@ class Run {
   }
 
   void write_model() {
-    trainer_.averaged([&] { hooks_.make_model().save(options_.folder / run_model_name); });
+    trainer_.averaged([&] { hooks_.make_model().save(options_.folder / run::model_name); });
   }
 
   void write_checkpoint() {
@@ -290,15 +280,14 @@ class Run {
     TensorFile file;
     trainer_.save(file);
     if (hooks_.describe_model) hooks_.describe_model(file);
-    Json state = {{"version", checkpoint_version},    {"targets", result_.targets},  {"seconds", elapsed()},
+    Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
                   {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
     if (result_.best_loss) {
       state["best_loss"] = *result_.best_loss;
       state["best_step"] = result_.best_step;
     }
     file.metadata[state_key] = state.dump();
-    file.metadata[identity_key] = options_.identity;
-    train::write_checkpoint(options_.folder, trainer_.steps(), file);
+    checkpoints_->write(std::move(file), identity_);
     checkpoint_time_ = Clock::now();
   }
 
@@ -313,7 +302,7 @@ class Run {
                  {"seconds", result_.seconds},
                  {"training_loss", result_.training_loss},
                  {"memory_bytes", result_.memory_bytes},
-                 {"model_bytes", fs::file_size(options_.folder / run_model_name)}};
+                 {"model_bytes", fs::file_size(options_.folder / run::model_name)}};
     if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
     if (result_.best_loss) {
       line["best_validation_loss"] = *result_.best_loss;
@@ -330,6 +319,8 @@ class Run {
   ProgressFile progress_file_{options_.folder, options_.process_name};
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::optional<run::CheckpointWriter> checkpoints_;
+  const std::string identity_ = with_version(options_.identity);
   RunResult result_;
   Interval interval_;
   Clock::time_point started_, checkpoint_time_;
@@ -341,14 +332,18 @@ class Run {
 
 }  // namespace
 
+std::optional<std::uint64_t> step_of_checkpoint(const std::map<std::string, std::string>& metadata) {
+  const auto found = metadata.find(state_key);
+  if (found == metadata.end()) return std::nullopt;
+  const Json state = Json::parse(found->second, nullptr, false);
+  const auto step = state.find("step");
+  if (step == state.end() || !step->is_number_unsigned()) return std::nullopt;
+  return step->get<std::uint64_t>();
+}
+
 void check_run_folder(const fs::path& folder, bool resume) {
-  const bool has_run = fs::is_directory(folder) && (fs::exists(folder / run_model_name) ||
-                                                    fs::exists(folder / run_metrics_name) || !list_checkpoints(folder).empty());
-  if (has_run && !resume) {
-    fail_field(ErrorKind::usage, "out", "{} holds a run already; continue it with `resume`, or choose another folder",
-               folder.string());
-  }
-  if (resume && !has_run) fail_field(ErrorKind::usage, "resume", "there is no run in {}", folder.string());
+  run::check_folder(folder, resume);
+  if (resume && !run::has_run(folder)) fail_field(ErrorKind::usage, "resume", "there is no run in {}", folder.string());
 }
 
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress) {

@@ -56,9 +56,8 @@ struct RunResult {
   std::uint64_t memory_bytes = 0;  // of tensors, at most
 };
 
-inline constexpr const char* run_model_name = "model.safetensors";
-inline constexpr const char* run_metrics_name = "metrics.jsonl";
-inline constexpr const char* run_lock_name = ".lock";
+// Steps done when a checkpoint was written, by its metadata; none for the metadata of other files.
+std::optional<std::uint64_t> step_of_checkpoint(const std::map<std::string, std::string>& metadata);
 
 // What run() says of a folder, before there is anything to run: Error(usage) for one that holds a run already, or none to
 // resume. run() looks again when it has locked the folder.

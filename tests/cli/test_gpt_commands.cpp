@@ -193,20 +193,20 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   Models models;
   const std::filesystem::path run = models.folder / "run";
   std::filesystem::create_directory(run);
-  for (const char* name : {"model.safetensors", "checkpoint-5.safetensors", "checkpoint-10.safetensors"}) {
+  for (const char* name : {"model.safetensors", "checkpoint.safetensors", "checkpoint.previous.safetensors"}) {
     std::filesystem::copy_file(models.folder / "model.safetensors", run / name);
   }
   write_file(run / "options.ini", "");
   const Outcome good = models.run({"verify", "run"});
   CHECK(good.code == 0);
-  CHECK(has(good.out, "run/checkpoint-10.safetensors: good"));
-  std::string bytes = read_file(run / "checkpoint-5.safetensors");
+  CHECK(has(good.out, "run/checkpoint.previous.safetensors: good"));
+  std::string bytes = read_file(run / "checkpoint.safetensors");
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
-  write_file(run / "checkpoint-5.safetensors", bytes);
+  write_file(run / "checkpoint.safetensors", bytes);
   const Outcome damaged = models.run({"verify", "run", "model.safetensors"});
   CHECK(damaged.code == 3);
-  CHECK(has(damaged.out, "run/checkpoint-5.safetensors: DAMAGED"));
-  CHECK(has(damaged.out, "run/checkpoint-10.safetensors: good"));
+  CHECK(has(damaged.out, "run/checkpoint.safetensors: DAMAGED"));
+  CHECK(has(damaged.out, "run/checkpoint.previous.safetensors: good"));
   CHECK(has(damaged.out, "model.safetensors: good"));
   CHECK(has(damaged.err, "1 of 4 files damaged"));
   bytes.resize(bytes.size() / 2);

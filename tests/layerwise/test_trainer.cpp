@@ -270,7 +270,7 @@ TEST_CASE("a run does not overwrite another, and resumes only its own", "[traine
   CHECK_FALSE(fs::exists(folder / "run"));
   options.stop_after_steps = 2;
   CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
-  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run; continue it with `resume`"));
+  CHECK(has(complaint(ErrorKind::usage, options), "holds a run already; continue it with `resume`"));
   const std::string config = read_file(folder / "run" / "config.json");
 
   RunOptions other = resumed(options);
@@ -309,7 +309,7 @@ TEST_CASE("a run does not overwrite another, and resumes only its own", "[traine
   }
   run(resumed(options));
   CHECK(has(complaint(ErrorKind::usage, resumed(options)), "is finished"));
-  CHECK(has(complaint(ErrorKind::usage, options), "already holds a run"));
+  CHECK(has(complaint(ErrorKind::usage, options), "holds a run already"));
 }
 
 // A run was known by its last stage alone, on which other branches of the net have no part: parts of two runs became one net.

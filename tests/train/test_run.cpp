@@ -9,12 +9,13 @@
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/progress_file.h"
+#include "run/checkpoints.h"
+#include "run/folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 #include "tests/train/spirals.h"
-#include "train/checkpoint.h"
 
 using namespace bitloom;
 using namespace bitloom::train;
@@ -72,7 +73,7 @@ struct Setting {
 
 std::vector<nlohmann::json> events(const fs::path& folder, const std::string& name) {
   std::vector<nlohmann::json> found;
-  for (const nlohmann::json& line : read_metrics(folder / run_metrics_name)) {
+  for (const nlohmann::json& line : read_metrics(folder / run::metrics_name)) {
     if (line["event"] == name) found.push_back(line);
   }
   return found;
@@ -89,8 +90,8 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   CHECK(result.targets == 20 * 16);
   CHECK(result.best_loss <= result.last_loss);
   CHECK(read_text(out / "note.txt") == "kept");
-  CHECK(TensorFile::load(out / run_model_name, Checksum::required).contains("first.weight"));
-  CHECK(list_checkpoints(out).size() == 2);  // one from before the first step
+  CHECK(TensorFile::load(out / run::model_name, Checksum::required).contains("first.weight"));
+  CHECK(run::list_checkpoints(out).size() == 2);  // one from before the first step
   CHECK(events(out, "start").size() == 1);
   CHECK(events(out, "start")[0]["kind"] == "spirals");
   REQUIRE(events(out, "step").size() == 8);  // every 4 steps, and before evaluations
@@ -136,7 +137,7 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
         CHECK(has(message_of(ErrorKind::interrupted, [&] { setting.run(); }), fmt::format("after step {} of 20", last)));
       }
     }
-    CHECK(read_bytes(whole / run_model_name) == read_bytes(parts / run_model_name));
+    CHECK(read_bytes(whole / run::model_name) == read_bytes(parts / run::model_name));
     // A line that a stop fell into had the sums of the steps since alone.
     const auto lines = events(whole, "step");
     const auto parted = events(parts, "step");
@@ -151,7 +152,7 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
     const auto b = events(parts, "evaluation");
     REQUIRE(a.size() == b.size());
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i]["loss"] == b[i]["loss"]);
-    const std::string last = fmt::format("checkpoint-{}.safetensors", 20);
+    const std::string last = run::checkpoint_name;
     const TensorFile x = TensorFile::load(whole / last);
     const TensorFile y = TensorFile::load(parts / last);
     for (const auto& [name, tensor] : x.tensors) {
@@ -211,7 +212,7 @@ TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one 
   CHECK_NOTHROW(resume([](RunOptions& options) { options.steps = 25, options.may_change_steps = true; }));
   CHECK(events(out, "evaluation").size() == 5);
   {
-    const FileLock lock(out / run_lock_name);
+    const FileLock lock(out / run::lock_name);
     CHECK(has(message_of(ErrorKind::busy, [&] { resume([](RunOptions& options) { options.steps = 30; }); }), ".lock"));
   }
 }
@@ -224,17 +225,20 @@ TEST_CASE("a checkpoint of another version is not gone on with, and says so", "[
     setting.options.stop = [&] { return setting.trainer.steps() == 3; };
     CHECK(message_of(ErrorKind::interrupted, [&] { setting.run(); }) != "");
   }
-  const FoundCheckpoint found = read_newest_checkpoint(out);
-  TensorFile file = found.file;
-  std::string& state = file.metadata["bitloom.run"];
-  const std::size_t at = state.find("\"version\":1");
+  const run::FoundCheckpoint found = run::find_checkpoint(out);
+  REQUIRE(found.file);
+  CHECK(step_of_checkpoint(found.file->metadata) == 3);
+  CHECK_FALSE(step_of_checkpoint({{"bitloom.run", "[1]"}}));
+  TensorFile file = *found.file;
+  std::string& identity = file.metadata["bitloom.run.identity"];
+  const std::size_t at = identity.find("of floats 2");
   REQUIRE(at != std::string::npos);
-  state.replace(at, 11, "\"version\":2");
+  identity.replace(at, 11, "of floats 9");
   write_atomically(found.path, file.serialize());
   Setting setting(out);
   setting.options.resume = true;
   CHECK(has(message_of(ErrorKind::usage, [&] { setting.run(); }),
-            "was written by another version of the program (checkpoints of version 2; this one: 1)"));
+            "was written by another version of the program (checkpoints of floats 9; this one: checkpoints of floats 2)"));
 }
 
 TEST_CASE("a run that is killed in its first step is resumed as the same run", "[run]") {
@@ -260,7 +264,7 @@ TEST_CASE("a run that is killed in its first step is resumed as the same run", "
   elsewhere.trainer.save(trained);
   setting.trainer.load(trained);
   CHECK(setting.run().steps == 20);
-  CHECK(read_bytes(whole / run_model_name) == read_bytes(out / run_model_name));
+  CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
 TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") {
@@ -274,13 +278,13 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") 
     setting.options.stop = [&] { return setting.trainer.steps() == 11; };
     CHECK_THROWS(setting.run());
   }
-  REQUIRE(list_checkpoints(out).size() == 2);
-  fs::resize_file(list_checkpoints(out)[1], 100);
+  REQUIRE(run::list_checkpoints(out).size() == 2);
+  fs::resize_file(run::list_checkpoints(out)[0], 100);
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
-  CHECK(has(setting.progress.all, "is damaged; going on from"));
-  CHECK(read_bytes(whole / run_model_name) == read_bytes(out / run_model_name));
+  CHECK(has(setting.progress.all, "; trying the one before"));
+  CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
 TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", "[run]") {
@@ -300,13 +304,13 @@ TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", 
     setting.options.stop = [&] { return setting.trainer.steps() == 20; };
     const test::FileSizeLimit limit(2000);  // less than a checkpoint, more than metrics have
     const std::string message = message_of(ErrorKind::io, [&] { setting.run(); });
-    CHECK(has(message, "checkpoint-7"));
+    CHECK(has(message, "checkpoint.next"));
   }
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
   CHECK(has(setting.progress.all, "going on from step 6"));
-  CHECK(read_bytes(whole / run_model_name) == read_bytes(out / run_model_name));
+  CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
 TEST_CASE("a run that is given other steps is a run of those from then on", "[run]") {
@@ -347,7 +351,7 @@ TEST_CASE("a folder that is deleted or emptied under a run is an error", "[run]"
       return false;
     };
     CHECK(has(message_of(ErrorKind::io, [&] { setting.run(); }), "was deleted or replaced"));
-    CHECK_FALSE(fs::exists(out / run_model_name));
+    CHECK_FALSE(fs::exists(out / run::model_name));
   }
 }
 
@@ -359,7 +363,7 @@ TEST_CASE("a run removes what killed ones left in its folder", "[run]") {
     setting.options.stop = [&] { return setting.trainer.steps() == 6; };
     CHECK_THROWS(setting.run());
   }
-  const fs::path left = out / "checkpoint-7.safetensors.1-00000000000000aa.tmp";
+  const fs::path left = out / "checkpoint.next.safetensors.1-00000000000000aa.tmp";
   test::write_file(left, "part of a checkpoint");
   Setting setting(out);
   setting.options.resume = true;

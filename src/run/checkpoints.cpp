@@ -1,0 +1,126 @@
+#include "run/checkpoints.h"
+
+#include <array>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace bitloom::run {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// In the metadata of checkpoints.
+constexpr const char* identity_key = "bitloom.run.identity";
+
+// The whole one gets its name, the one before it another. Killed in between, a run has either.
+void put_in_place(const fs::path& folder) {
+  const fs::path path = folder / checkpoint_name;
+  std::error_code error;
+  if (fs::exists(path)) fs::rename(path, folder / previous_checkpoint_name, error);
+  fs::rename(folder / next_checkpoint_name, path, error);
+  if (error) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), error.message());
+}
+
+Json object_of(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json{{"identity", text}};
+}
+
+}  // namespace
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const char* name : {checkpoint_name, previous_checkpoint_name}) {
+    if (fs::exists(folder / name)) found.push_back(folder / name);
+  }
+  return found;
+}
+
+FoundCheckpoint find_checkpoint(const fs::path& folder) {
+  FoundCheckpoint found;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    try {
+      if (fs::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
+      found.file = TensorFile::load(path, Checksum::required);
+      found.path = path;
+      return found;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;
+      found.damaged.push_back(path);
+      found.reasons.emplace_back(error.what());
+    }
+  }
+  return found;
+}
+
+void set_aside(const std::vector<fs::path>& damaged) {
+  for (const fs::path& path : damaged) {
+    const fs::path to = path.string() + ".damaged";
+    std::error_code error;
+    fs::rename(path, to, error);
+    if (error) {
+      fail(ErrorKind::io, "cannot rename '{}' to '{}': {}; expected it to be moved or removed", path.string(), to.string(),
+           error.message());
+    }
+  }
+}
+
+void require_identity(const TensorFile& file, const fs::path& path, const std::string& identity, const FieldName& field_name) {
+  const auto written = file.metadata.find(identity_key);
+  if (written == file.metadata.end()) {
+    fail(ErrorKind::usage, "{} belongs to a run with other data, net or options, and does not say which", path.string());
+  }
+  if (written->second == identity) return;
+  const Json stored = object_of(written->second);
+  const Json given = object_of(identity);
+  const auto version = [](const Json& json) {
+    const auto found = json.find("version");
+    return found == json.end() ? "unknown" : found->is_string() ? found->get<std::string>() : found->dump();
+  };
+  if (version(stored) != version(given)) {
+    fail(ErrorKind::usage, "{} was written by another version of the program ({}; this one: {}), which alone can continue it",
+         path.string(), version(stored), version(given));
+  }
+  fail(ErrorKind::usage, "{} belongs to a run with other data, net or options:{}", path.string(),
+       describe_differences(find_differences(stored, given), field_name));
+}
+
+CheckpointWriter::CheckpointWriter(fs::path folder, bool resume) : folder_(std::move(folder)) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(fs::symlink_status(folder_ / next_checkpoint_name, ignored))) return;
+  if (resume) {
+    put_in_place(folder_);
+  } else {
+    fs::remove(folder_ / next_checkpoint_name, ignored);
+  }
+}
+
+void CheckpointWriter::begin(TensorFile file, const std::string& identity) {
+  finish();
+  file.metadata[identity_key] = identity;
+  writing_ = std::async(std::launch::async, [folder = folder_, file = std::move(file)] {
+    write_atomically(folder / next_checkpoint_name, file.serialize());
+    put_in_place(folder);
+  });
+}
+
+bool CheckpointWriter::is_writing() const {
+  return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+void CheckpointWriter::finish() {
+  if (writing_.valid()) writing_.get();
+}
+
+void remove_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* name : {checkpoint_name, previous_checkpoint_name}) fs::remove(folder / name, ignored);
+}
+
+}  // namespace bitloom::run

@@ -1,0 +1,35 @@
+// The folder of a training run. Rank 0 alone reads and writes it; what it throws all ranks throw.
+#pragma once
+
+#include <filesystem>
+#include <utility>
+
+#include "core/file.h"
+#include "mpi/comm.h"
+
+namespace bitloom::run {
+
+inline constexpr const char* model_name = "model.safetensors";
+inline constexpr const char* metrics_name = "metrics.jsonl";
+inline constexpr const char* lock_name = ".lock";
+
+// Collective: f on rank 0 alone.
+template <typename F>
+void on_root(mpi::Comm& comm, F&& f) {
+  comm.together([&] {
+    if (comm.is_root()) std::forward<F>(f)();
+  });
+}
+
+// Whether there is anything of a run: its model, metrics or a checkpoint.
+bool has_run(const std::filesystem::path& folder);
+
+// Throws Error(usage) for a new run in a folder that has one, and for one to resume in a folder that does not exist. A folder
+// to resume in may have nothing yet: its run was killed before its first checkpoint.
+void check_folder(const std::filesystem::path& folder, bool resume);
+
+// Makes the folder if it is missing, locks it, checks it, and removes temporary files that killed processes left. Throws what
+// check_folder() does, Error(io) if it cannot be made, Error(busy) if another process works on it.
+FileLock claim_folder(const std::filesystem::path& folder, bool resume);
+
+}  // namespace bitloom::run
