@@ -64,7 +64,7 @@ class GradientWorkload : public TypedWorkload<std::int32_t> {
   static constexpr std::size_t images = 128, channels = 256, size = 32, grid = 4;
   static constexpr std::size_t channels_per_call = 4;
   static constexpr double active_share = 0.07;
-  static constexpr float code_target = 2.0F;  // as LayerOptions has it
+  static constexpr float code_target = 2.0F;  // as layerwise/layer_trainer.h has it
 
   struct Lists {
     std::vector<std::uint32_t> offsets, begin;

@@ -215,7 +215,7 @@ void LayerTrainer::fit_unit(const LayerSums& sums, float used) {
   std::int64_t active = 0;
   for (std::size_t o = 0; o < layer_.channels(); ++o) active += sums.active()[o];
   if (active > 0 && sums.magnitude()[0] > 0) {
-    const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active) / options_.code_target;
+    const double ratio = static_cast<double>(sums.magnitude()[0]) / static_cast<double>(active) / code_target;
     unit_ = static_cast<float>(static_cast<double>(used) * std::clamp(ratio, 0.5, 2.0));
   } else {
     unit_ = std::max(0.5F * used, smallest_unit);

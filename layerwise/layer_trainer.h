@@ -17,6 +17,10 @@
 
 namespace bitloom::layerwise {
 
+// Mean magnitude of the gradient codes in the window, to which gradients are rounded. Means of 1 to 16 are ties
+// (EXPERIMENTS.md).
+constexpr double code_target = 2;
+
 struct LayerOptions {
   RuleOptions rule;
   double offset_rate = 0.1;      // Adam's learning rate for the threshold offset b
@@ -26,9 +30,8 @@ struct LayerOptions {
   double smallest_offset = -2.0;
   double largest_offset = 0.0;
   double active_share = 0.07;    // the share of pixels that the window is steered to hold
-  double initial_window = 0.25;  // omega at the start
-  double largest_window = 2.0;   // omega never exceeds this, however few pixels are active
-  double code_target = 2.0;      // mean magnitude of the gradient codes in the window: how finely gradients are rounded
+  double initial_window = 0.25;  // half width of the surrogate-gradient window at the start, in standard deviations
+  double largest_window = 2.0;   // and at most, however few pixels are active
   bool exact = false;            // the exact loss change of every flip instead of the windowed first-order signal
   bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
   std::size_t flip_limit = 0;    // most flips in an update, the surest of those that a rule wants, the others later; 0: all

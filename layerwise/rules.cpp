@@ -128,61 +128,9 @@ void remember(const RuleOptions&, double, std::uint64_t, const RuleRow& row) {
 
 std::size_t one(const RuleOptions&, double, double) { return 1; }
 
-// Accumulator and averaged gradient share the 16 bits: the high byte is the accumulator, 127 steps to 1.0, the low byte the
-// average, 32 steps to one root mean square. Both are rounded at random, so that steps below one count on average.
-constexpr float byte_one = 127.0F;
-constexpr float byte_average_one = 32.0F;
-
-std::int16_t join_bytes(std::int32_t accumulator, std::int32_t gradient) {
-  return static_cast<std::int16_t>(accumulator * 256 + gradient);
-}
-
-// The low byte, signed; what is left is the high one.
-std::int32_t low_byte(std::int16_t state) { return static_cast<std::int8_t>(static_cast<std::uint16_t>(state) & 0xFFU); }
-
-std::int32_t high_byte(std::int16_t state) { return (std::int32_t{state} - low_byte(state)) / 256; }
-
-std::int32_t round_at_random(float x, float u) {
-  const float shifted = x + u + 1024.0F;  // positive, so that truncation rounds down
-  return static_cast<std::int32_t>(shifted) - 1024;
-}
-
-void pack_high_bytes(const RuleRow& row) {
-  pack(row, row.sign, [&](std::size_t k) { return high_byte(row.state[k]) < 0; });
-}
-
-void initialise_bytes(const RuleOptions&, std::uint64_t key, const RuleRow& row) {
-  for (std::size_t k = 0; k < row.n; ++k) {
-    row.state[k] = join_bytes(round_at_random((2 * draw(key, k) - 1) * initial_range * byte_one, 0.5F), 0);
-  }
-  pack_high_bytes(row);
-}
-
-void adopt_into_bytes(const RuleOptions&, std::uint64_t key, const RuleRow& row) {
-  for (std::size_t k = 0; k < row.n; ++k) {
-    const std::int32_t steps = 1 + static_cast<std::int32_t>(draw(key, k) * initial_range * byte_one);
-    row.state[k] = join_bytes(get_bit(row.sign, k) ? -steps : steps, 0);
-  }
-}
-
-void accumulate_with_momentum(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
-  constexpr float keep = 0.9F;
-  constexpr float limit = 120.0F;  // leaves room for the rounding
-  const auto step = static_cast<float>(options.learning_rate * rate) * byte_one / byte_average_one;
-  for (std::size_t k = 0; k < row.n; ++k) {
-    const float moved = keep * static_cast<float>(low_byte(row.state[k])) + (1.0F - keep) * byte_average_one * row.gradient[k];
-    const std::int32_t average = round_at_random(std::clamp(moved, -limit, limit), draw(key, 2 * k));
-    const float accumulator = static_cast<float>(high_byte(row.state[k])) - step * static_cast<float>(average);
-    row.state[k] = join_bytes(round_at_random(std::clamp(accumulator, -limit, limit), draw(key, 2 * k + 1)), average);
-  }
-  pack_high_bytes(row);
-}
-
-constexpr std::array<UpdateRule, 6> rules = {{
+constexpr std::array<UpdateRule, 5> rules = {{
     {"accumulate", "integer accumulators; the weight is the sign", 16, true, initialise_accumulators, adopt_into_accumulators,
      accumulate, nullptr, nullptr},
-    {"momentum", "accumulators of 8 bits moved by an averaged gradient of 8 bits", 16, false, initialise_bytes,
-     adopt_into_bytes, accumulate_with_momentum, nullptr, nullptr},
     {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, initialise_signs, forget, average,
      flip_score, share_of_weights},
     {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, initialise_signs, forget, bop,

@@ -17,7 +17,7 @@ constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 21> options_table = {{
+const std::array<RealOption, 20> options_table = {{
     {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Learning rate of heads (Adam)"},
     {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -54,8 +54,6 @@ const std::array<RealOption, 21> options_table = {{
      "Half width of the surrogate-gradient window at the start, in standard deviations"},
     {thresholds, "largest_window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
      "Largest half width of the surrogate-gradient window, in standard deviations"},
-    {thresholds, "code_target", [](TrainOptions& o) -> double& { return o.layer.code_target; }, 0, 64, true,
-     "Mean magnitude of gradient codes, to which gradients are rounded: larger is finer"},
     {between_workers, "head_urgency", [](TrainOptions& o) -> double& { return o.head_urgency; }, 0.01, 100, false,
      "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
     {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.threshold_urgency; }, 0.01, 100, false,
@@ -137,7 +135,7 @@ std::string describe(const TrainOptions& options) {
                {"active_share", layer.active_share},
                {"initial_window", layer.initial_window},
                {"largest_window", layer.largest_window},
-               {"code_target", layer.code_target},
+               {"code_target", code_target},
                {"learn_weights", layer.learn_weights},
                {"rule", rule.name},
                {"learning_rate", rule.learning_rate},

@@ -1,6 +1,7 @@
 #include "cli/train_options.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -22,7 +23,7 @@ const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
                                                 {"augment-copies", "augment", {"!none"}},
-                                                {"learning-rate", "rule", {"accumulate", "momentum"}},
+                                                {"learning-rate", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
                                                 {"momentum", "rule", {"topk", "bop"}},
                                                 {"flip-share", "rule", {"topk"}},
@@ -46,6 +47,9 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"tree", "exchange", {"sparse"}}};
   return table;
 }
+
+// Of earlier versions.
+constexpr std::array<Options::Former, 1> former_options{{{"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
 
 constexpr std::size_t default_workers = 64;  // with sparse messages
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
@@ -261,6 +265,7 @@ void TrainSettings::declare(Options& options) {
                     "compression",
                     "statistics-every"});
   options.needs(needs_table());
+  options.former(former_options);
   declare_run(options, *this);
   options.group("Data");
   data.declare(options);
@@ -297,6 +302,7 @@ std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std:
 void TrainSettings::declare_for_plan(Options& options) {
   exchange = "sparse";
   options.needs(needs_table());
+  options.former(former_options);
   options.group("Net and data");
   declare_net(options, *this);
   data.declare(options);

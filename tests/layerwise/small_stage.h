@@ -57,11 +57,10 @@ inline std::vector<StageCase> stage_cases() {
 inline std::vector<StageCase> all_stage_cases() {
   std::vector<StageCase> cases = stage_cases();
   StageCase dropping = cases[2];
-  dropping.name = "dropped features, space to depth, momentum";
+  dropping.name = "dropped features, space to depth";
   dropping.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40},
       {"name": "b", "inputs": ["a"], "pool": "space_to_depth", "width": 24}]})";
   dropping.options.head_dropout = 0.3;
-  dropping.options.layer.rule.name = "momentum";
   cases.push_back(dropping);
   for (const char* rule : {"stochastic", "bop", "topk"}) {
     StageCase other = cases[1];

@@ -207,27 +207,6 @@ TEST_CASE("stochastic flips happen at the rate of the gradient", "[rules]") {
   CHECK(std::fabs(flips - 0.02 * positive) < 5 * std::sqrt(0.02 * positive));
 }
 
-TEST_CASE("momentum keeps accumulator and average in one 16-bit integer, without bias", "[rules]") {
-  const UpdateRule& rule = find_rule("momentum");
-  RuleOptions options;
-  options.learning_rate = 0.01;
-  Row row(6400);
-  rule.initialise(options, 3, row.view());
-  std::fill(row.state.begin(), row.state.end(), std::int16_t{64 * 256});
-  std::fill(row.gradient.begin(), row.gradient.end(), 0.25F);
-  constexpr int steps = 100;
-  for (int step = 0; step < steps; ++step) rule.update(options, 1.0, Random(9, Stream::test, step).next(), row.view());
-  // The average settles at 0.25; the accumulator has moved by 0.01 x (sum of averages) = 0.01 x 0.25 x (100 - 9).
-  double accumulator = 0;
-  for (const std::int16_t state : row.state)
-    accumulator += std::floor((state + 128) / 256.0) / static_cast<double>(row.state.size());
-  CHECK(std::fabs(64 - accumulator - 127 * 0.01 * 0.25 * 91) < 0.5);
-  // A strong gradient the other way flips every weight that exists, and no other.
-  std::fill(row.gradient.begin(), row.gradient.end(), 4.0F);
-  for (int step = 0; step < steps; ++step) rule.update(options, 1.0, Random(10, Stream::test, step).next(), row.view());
-  for (std::size_t k = 0; k < row.state.size(); ++k) REQUIRE(row.negative(k) == row.is_valid(k));
-}
-
 TEST_CASE("greedy wants the single flip that this batch likes best", "[rules]") {
   const UpdateRule& rule = find_rule("greedy");
   RuleOptions options;
