@@ -1,68 +1,22 @@
 #include "layerwise/exact_head.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <map>
+
+#include "core/exp_log.h"
+#include "layerwise/gemm_pairs.h"
 
 namespace bitloom::layerwise {
 namespace {
 
 constexpr std::size_t lanes = ExactHead::block;
 
-std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-// The transpose of (rows, columns) in the pair layout of gemm_s16: pairs over columns, `padded` >= rows wide.
-void pack_transposed(std::span<const std::int16_t> matrix, std::size_t rows, std::size_t columns, std::size_t padded,
-                     Buffer<std::int16_t>& pairs) {
+// The matrix's transpose as the second factor of gemm_s16.
+void pack(std::span<const std::int16_t> matrix, std::size_t rows, std::size_t columns, std::size_t padded,
+          Buffer<std::int16_t>& pairs) {
   if (pairs.size() != columns * padded) pairs = Buffer<std::int16_t>(columns * padded);
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < columns; ++c) pairs[c / 2 * 2 * padded + 2 * r + c % 2] = matrix[r * columns + c];
-  }
-}
-
-// exp and log of core/softmax.cpp, operation by operation, but for many numbers side by side and without the conversions
-// between 64-bit integers and doubles that the baseline instruction set cannot vectorise. tests/layerwise/test_exact_signal.cpp
-// compares the bits.
-inline double exp_below_one(double x) {
-  constexpr double round_shift = 0x1.8p52;
-  const double shifted = x * 1.4426950408889634 + round_shift;
-  const double n = shifted - round_shift;
-  const double r = x - n * 0.6931471805599453;
-  double p = 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
-  // The low bits of `shifted` are the integer n.
-  const double power = std::bit_cast<double>((std::bit_cast<std::uint64_t>(shifted) + 1023) << 52);
-  // 0 below -87, by the sign of a difference: the baseline compares no 64-bit lanes.
-  const std::uint64_t keep = (std::bit_cast<std::uint64_t>(x + 87.0) >> 63) - 1;
-  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(p * power) & keep);
-}
-
-// x >= 1, as the sum of a softmax with its largest term exp(0) is.
-inline double log_above_one(double x) {
-  constexpr std::uint64_t sqrt_half = 0x3fe6a09e667f3bcdULL;
-  constexpr std::uint64_t two_52 = 0x4330000000000000ULL;  // the bits of 2^52: a small integer added to them is added to it
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
-  const std::uint64_t k = (bits - sqrt_half) >> 52;
-  const double m = std::bit_cast<double>(bits - (k << 52));
-  const double s = (m - 1.0) / (m + 1.0);
-  const double q = s * s;
-  double p = 1.0 / 13;
-  p = p * q + 1.0 / 11;
-  p = p * q + 1.0 / 9;
-  p = p * q + 1.0 / 7;
-  p = p * q + 1.0 / 5;
-  p = p * q + 1.0 / 3;
-  p = p * q + 1.0;
-  return (std::bit_cast<double>(two_52 + k) - 0x1p52) * 0.6931471805599453 + 2.0 * s * p;
+  pack_transposed(matrix.data(), rows, columns, padded, pairs.data());
 }
 
 }  // namespace
@@ -118,9 +72,9 @@ void ExactHead::refresh(const Head& head) {
       }
     }
   }
-  pack_transposed(source.linear, classes_, features, padded_classes_, linear_pairs_);
+  pack(source.linear, classes_, features, padded_classes_, linear_pairs_);
   if (hidden_ == 0) return;
-  pack_transposed(source.input, hidden_, channels_, hidden_, input_pairs_);
+  pack(source.input, hidden_, channels_, hidden_, input_pairs_);
   input_.resize(channels_ * hidden_);
   for (std::size_t j = 0; j < hidden_; ++j) {
     for (std::size_t c = 0; c < channels_; ++c) input_[c * hidden_ + j] = source.input[j * channels_ + c];
@@ -227,10 +181,10 @@ void ExactHead::losses(const std::uint32_t* sums, std::size_t n, std::size_t lab
   std::fill_n(sum, used, 0.0);
   for (std::size_t l = 0; l < classes_; ++l) {
     const float* logit = logits.data() + l * lanes;
-    for (std::size_t j = 0; j < used; ++j) sum[j] += exp_below_one(static_cast<double>(logit[j]) - most[j]);
+    for (std::size_t j = 0; j < used; ++j) sum[j] += exp_double(static_cast<double>(logit[j]) - most[j]);
   }
   const float* wanted = logits.data() + label * lanes;
-  for (std::size_t j = 0; j < used; ++j) sum[j] = log_above_one(sum[j]) - (static_cast<double>(wanted[j]) - most[j]);
+  for (std::size_t j = 0; j < used; ++j) sum[j] = log_double(sum[j]) - (static_cast<double>(wanted[j]) - most[j]);
   std::copy_n(sum, n, losses);
 }
 

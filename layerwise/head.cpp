@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "core/softmax.h"
 #include "layerwise/bit_counts.h"
+#include "layerwise/gemm_pairs.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -22,34 +23,11 @@ std::size_t images_at_once(const MapShape& map) {
   return std::clamp<std::size_t>((std::size_t{1} << 18U) / (map.height * map.width), 1, most_images);
 }
 
-std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 std::int16_t to_fixed(float value, float steps, int limit) {
   // In this order a NaN, which no integer can be made of, becomes the limit.
   const float scaled = std::max(static_cast<float>(-limit), std::min(static_cast<float>(limit), value * steps));
   // Half away from zero, by truncation: unlike nearbyint this vectorises on the baseline.
   return static_cast<std::int16_t>(static_cast<std::int32_t>(scaled + (scaled < 0 ? -0.5F : 0.5F)));
-}
-
-// (rows, columns) row-major into the pair layout of gemm_s16 with `padded` columns; rows are padded to even with zeros.
-void pack_pairs(const std::int16_t* rows, std::size_t count, std::size_t columns, std::size_t padded, std::int16_t* pairs) {
-  for (std::size_t r = 0; r < round_up(count, 2); r += 2) {
-    const std::int16_t* even = rows + r * columns;
-    const std::int16_t* odd = r + 1 < count ? even + columns : nullptr;
-    std::int16_t* out = pairs + r * padded;
-    for (std::size_t c = 0; c < columns; ++c) {
-      out[2 * c] = even[c];
-      out[2 * c + 1] = odd != nullptr ? odd[c] : std::int16_t{0};
-    }
-  }
-}
-
-// The transpose of (rows, columns) in the pair layout: pairs over columns, `padded` >= rows wide.
-void pack_transposed(const std::int16_t* matrix, std::size_t rows, std::size_t columns, std::size_t padded,
-                     std::int16_t* pairs) {
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < columns; ++c) pairs[c / 2 * 2 * padded + 2 * r + c % 2] = matrix[r * columns + c];
-  }
 }
 
 // Sets the features that are left out of image i to their mean, 0.

@@ -128,13 +128,13 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
   const auto rank = static_cast<std::size_t>(comm.rank());
   if (options.sparse) {
     const auto [first, last] = workers_.on_rank(rank, ranks);
-    local_begin_ = workers_.first_place(first);
-    local_images_ = workers_.first_place(last) - local_begin_;
+    const std::size_t begin = workers_.first_place(first);
+    places_ = {begin, workers_.first_place(last) - begin};
   } else {
-    local_begin_ = rank * batch_ / ranks;
-    local_images_ = (rank + 1) * batch_ / ranks - local_begin_;
+    const std::size_t begin = rank * batch_ / ranks;
+    places_ = {begin, (rank + 1) * batch_ / ranks - begin};
   }
-  most_images_ = options.sparse ? workers_.most_places() : local_images_;
+  most_images_ = options.sparse ? workers_.most_places() : places_.count;
 
   std::vector<std::size_t> wanted;
   for (const std::string& name : spec.train) {
@@ -247,20 +247,20 @@ double Stage::progress(std::size_t step) const {
   return static_cast<double>(step) / static_cast<double>(std::max<std::size_t>(total_steps(), 1));
 }
 
-void Stage::choose_images() {
+void Stage::choose_images(const Places& places) {
   const std::size_t epoch = step_ / steps_per_epoch();
   if (epoch != order_epoch_) {
     workers_.order(id_, epoch, order_);
     order_epoch_ = epoch;
   }
-  const std::size_t first = step_ % steps_per_epoch() / options_.repeat * batch_ + local_begin_;
-  for (std::size_t i = 0; i < local_images_; ++i) {
+  const std::size_t first = step_ % steps_per_epoch() / options_.repeat * batch_ + places.first;
+  for (std::size_t i = 0; i < places.count; ++i) {
     images_[i] = order_[first + i];
     labels_[i] = train_.labels[images_[i]];
   }
   // Those of the next minibatch come from the device while this one is computed.
   const std::size_t next = first + batch_;
-  for (std::size_t i = 0; i < local_images_ && next + i < order_.size(); ++i) inputs_->prefetch(order_[next + i]);
+  for (std::size_t i = 0; i < places.count && next + i < order_.size(); ++i) inputs_->prefetch(order_[next + i]);
 }
 
 std::vector<std::uint64_t> Stage::records_to_read() const {
@@ -357,11 +357,11 @@ void Stage::report_sums(std::size_t observed) {
   result_.checkpoint |= totals_[2 * heads + 1] != 0;
 }
 
-// What this rank's images, or those of the worker whose turn it is, give.
-void Stage::compute(bool weights) {
-  choose_images();
+// What the images of this rank or of one of its workers give.
+void Stage::compute(const Places& places, bool weights) {
+  choose_images(places);
   for (LayerState& state : states_) state.sums.clear();
-  run_forward();
+  run_forward(places.count);
   train_.check_reads();
   Clock::time_point clock = Clock::now();
   const auto poll = [&] {
@@ -369,11 +369,11 @@ void Stage::compute(bool weights) {
     lap(clock, result_.times.reduce);
   };
   poll();
-  run_heads();
+  run_heads(places);
   lap(clock, result_.times.head);
   poll();
-  run_backward(weights && !options_.layer.exact);
-  if (weights && options_.layer.exact) run_exact();
+  run_backward(places, weights && !options_.layer.exact);
+  if (weights && options_.layer.exact) run_exact(places.count);
   lap(clock, result_.times.gradient);
 }
 
@@ -390,7 +390,7 @@ void Stage::keep_pace(Clock::time_point start, double share) {
 void Stage::step_dense() {
   const bool weights = learns_weights(step_);
   const Clock::time_point start = Clock::now();
-  compute(weights);
+  compute(places_, weights);
   keep_pace(start, 1);
   Clock::time_point clock = Clock::now();
   reduce(weights && !options_.layer.exact);

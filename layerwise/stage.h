@@ -19,6 +19,7 @@
 #include "layerwise/phase_times.h"
 #include "layerwise/stage_inputs.h"
 #include "layerwise/train_options.h"
+#include "layerwise/update_layout.h"
 #include "layerwise/workers.h"
 #include "mpi/comm.h"
 #include "mpi/sparse_exchange.h"
@@ -160,6 +161,10 @@ class Stage {
     std::unique_ptr<ExactSignal> exact;  // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
   };
+  // A part of a minibatch: those of its images that are there at once.
+  struct Places {
+    std::size_t first = 0, count = 0;
+  };
   struct ThreadState;
   // Trained layers as the next answer will leave them, and what trains them.
   struct Server {
@@ -170,17 +175,17 @@ class Stage {
   std::size_t position(const std::string& layer) const;
   void forward_layer(std::size_t t, std::size_t local, ThreadState& thread, bool windowed, bool same);
   void initialise();
-  void choose_images();
+  void choose_images(const Places& places);
   void gather_statistics();
-  void run_forward();
-  void run_heads();
-  void run_backward(bool weights);
+  void run_forward(std::size_t images);
+  void run_heads(const Places& places);
+  void run_backward(const Places& places, bool weights);
   void find_cells(std::size_t t);
   std::vector<float>& pixel_gradient(std::size_t t, ThreadState& thread) const;
-  void backward_image(std::size_t local, ThreadState& thread);
+  void backward_image(std::size_t place, std::size_t local, ThreadState& thread);
   void send_down(std::size_t t, std::size_t local, const std::uint64_t* window, ThreadState& thread);
-  void run_exact();
-  void compute(bool weights);
+  void run_exact(std::size_t images);
+  void compute(const Places& places, bool weights);
   void keep_pace(Clock::time_point start, double share);
   void step_dense();
   void reduce(bool weights);
@@ -194,7 +199,6 @@ class Stage {
   // With sparse messages: stage_exchange.cpp.
   void make_exchange();
   std::size_t steps_unseen(std::size_t step) const;
-  std::size_t images_statistic() const;
   std::size_t images_observed(const mpi::Bundle& bundle) const;
   void step_sparse();
   void run_workers();
@@ -227,6 +231,7 @@ class Stage {
   std::vector<std::int64_t> totals_;
 
   std::unique_ptr<mpi::SparseExchange> exchange_;  // null: dense sums
+  UpdateLayout layout_{0, 0};                      // of its messages
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
   std::vector<std::int64_t> kept_statistics_;      // scratch
   std::size_t answered_ = 0;                       // steps whose answers have arrived
@@ -238,9 +243,8 @@ class Stage {
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   Workers workers_;
   std::size_t order_epoch_ = ~std::size_t{0};
-  std::vector<std::uint32_t> order_;  // of this epoch
-  std::size_t local_begin_ = 0;       // this rank's part of the batch, or that of the worker whose turn it is
-  std::size_t local_images_ = 0;
+  std::vector<std::uint32_t> order_;   // of this epoch
+  Places places_;                      // of this rank
   std::size_t most_images_ = 0;        // that are there at once
   std::vector<std::uint32_t> images_;  // data set indices of the local images
   std::vector<std::uint16_t> labels_;

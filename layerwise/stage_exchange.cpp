@@ -2,10 +2,6 @@
 // rank 0, and the answer, which is little too, updates all ranks alike. Rank 0 alone moves accumulators and chooses flips.
 // With staleness the answer to a step updates them some steps later; then rank 0 keeps what it chooses by, which is as new as
 // can be, beside what it computes with, which is as old as elsewhere.
-//
-// Feedback vectors: per trained layer its weights' gradients (in the answer: the changes of the weights) and its channels' sums
-// of values; per head its five parts. Statistics: per layer LayerSums::statistics without the values, per head its counts, and
-// how many images all of these are of.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,13 +18,9 @@ namespace {
 
 constexpr unsigned most_fraction_bits = 6;
 constexpr std::size_t first_updates = 4;  // with statistics, when heads and when weights begin to learn
-constexpr std::size_t head_parts = 5;
 
-std::size_t weights_of(std::size_t layer) { return 2 * layer; }
-std::size_t values_of(std::size_t layer) { return 2 * layer + 1; }
-
-// Those that head_parts vectors carry.
-std::array<std::vector<std::int64_t>*, head_parts> parts_of(Head::Sums& sums) {
+// In the order of UpdateLayout::head().
+std::array<std::vector<std::int64_t>*, UpdateLayout::head_parts> parts_of(Head::Sums& sums) {
   return {&sums.linear, &sums.linear_bias, &sums.hidden, &sums.hidden_bias, &sums.output};
 }
 
@@ -58,6 +50,7 @@ std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec
 }
 
 void Stage::make_exchange() {
+  layout_ = UpdateLayout(states_.size(), heads_.size());
   std::vector<mpi::FeedbackVector> feedback;
   std::vector<std::uint64_t> statistics;
   for (const LayerState& state : states_) {
@@ -152,18 +145,14 @@ void Stage::step_sparse() {
 }
 
 void Stage::run_workers() {
-  const std::size_t begin = local_begin_;
-  const std::size_t images = local_images_;
   const bool weights = learns_weights(step_);
   const Clock::time_point start = Clock::now();
   const std::size_t first = exchange_->first_worker();
   const std::size_t count = exchange_->local_workers();
   exchange_->begin(step_, statistics_due(step_), message_length());
   for (std::size_t w = first; w < first + count; ++w) {
-    local_begin_ = workers_.first_place(w);
-    local_images_ = workers_.places(w);
     loaded_ = ~std::size_t{0};
-    compute(weights);
+    compute({workers_.first_place(w), workers_.places(w)}, weights);
     Clock::time_point clock = Clock::now();
     exchange_->begin_worker(w);
     send_worker();
@@ -171,8 +160,6 @@ void Stage::run_workers() {
     lap(clock, result_.times.reduce);
     keep_pace(start, static_cast<double>(w + 1 - first) / static_cast<double>(count));
   }
-  local_begin_ = begin;
-  local_images_ = images;
 }
 
 void Stage::send_worker() {
@@ -190,33 +177,32 @@ void Stage::send_worker() {
           trainers_[t]->centre(row, sums.value()[static_cast<std::size_t>(o)], fraction_bits_[t], row);
         }
       }
-      exchange_->add(weights_of(t), std::span<const std::int32_t>(sums.weight));
+      exchange_->add(layout_.weights(t), std::span<const std::int32_t>(sums.weight));
     }
-    if (learns(step_)) exchange_->add(values_of(t), std::span<const std::int64_t>(sums.value()));
+    if (learns(step_)) exchange_->add(layout_.values(t), std::span<const std::int64_t>(sums.value()));
     kept_statistics_ = sums.statistics;
     std::fill_n(kept_statistics_.begin() + (sums.value().data() - sums.statistics.data()), sums.channels, 0);
-    exchange_->add_statistics(t, kept_statistics_);
+    exchange_->add_statistics(layout_.of_layer(t), kept_statistics_);
   }
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     HeadState& head = heads_[h];
-    const std::size_t first = 2 * states_.size() + h * head_parts;
     if (head.head->observations() + (statistics ? 1 : 0) > Head::unsettled_observations) {
       const auto parts = parts_of(head.sums);
-      for (std::size_t k = 0; k < head_parts; ++k) exchange_->add(first + k, std::span<const std::int64_t>(*parts[k]));
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        exchange_->add(layout_.head(h, k), std::span<const std::int64_t>(*parts[k]));
+      }
     }
-    exchange_->add_statistics(states_.size() + 2 * h, head.sums.count);
-    exchange_->add_statistics(states_.size() + 2 * h + 1, head.sums.count_squared);
+    exchange_->add_statistics(layout_.counts(h), head.sums.count);
+    exchange_->add_statistics(layout_.counts_squared(h), head.sums.count_squared);
   }
-  exchange_->add_statistics(images_statistic(), std::span(&totals_.back(), 1));
+  exchange_->add_statistics(layout_.images(), std::span(&totals_.back(), 1));
   exchange_->add_totals(totals_);
 }
 
-// Of the statistics: how many images they are of.
-std::size_t Stage::images_statistic() const { return states_.size() + 2 * heads_.size(); }
-
+// How many images a bundle's statistics are of.
 std::size_t Stage::images_observed(const mpi::Bundle& bundle) const {
   std::int64_t images = 0;
-  fill(std::span(&images, 1), bundle.vectors[exchange_->statistic(images_statistic())]);
+  fill(std::span(&images, 1), bundle.vectors[layout_.place(layout_.images())]);
   return static_cast<std::size_t>(std::max<std::int64_t>(images, 0));
 }
 
@@ -231,28 +217,36 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = chooser(t);
     LayerSums& sums = states_[t].sums;
-    mpi::SparseVector& statistics = merged.vectors[exchange_->statistic(t)];
+    const std::size_t weights = layout_.weights(t), values = layout_.values(t), place = layout_.place(layout_.of_layer(t));
+    mpi::SparseVector& statistics = merged.vectors[place];
     fill(std::span(sums.statistics), statistics);
     if (statistics_due(step_) && images > 0) trainer.observe(sums, images, steps_observed(step_));
-    if (const mpi::SparseVector& gradient = merged.vectors[weights_of(t)]; gradient.size != 0) {
+    if (const mpi::SparseVector& gradient = merged.vectors[weights]; gradient.size != 0) {
       fill(std::span(sums.weight), gradient);
-      fill(sums.value(), merged.vectors[values_of(t)]);
+      fill(sums.value(), merged.vectors[values]);
       std::optional<double> rms;
-      if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights_of(t), merged.workers);
+      if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights, merged.workers);
       trainer.choose(sums, rate(step_), step_, rms);
-      answer.vectors[weights_of(t)] = trainer.changes();
+      answer.vectors[weights] = trainer.changes();
       if (server_ != nullptr) trainer.apply(steps_unseen(step_));
     }
     if (server_ != nullptr) trainer.place_thresholds();
-    answer.vectors[values_of(t)] = exchange_->limit(values_of(t), merged.vectors[values_of(t)]);
-    answer.vectors[exchange_->statistic(t)] = std::move(statistics);
+    answer.vectors[values] = exchange_->limit(values, merged.vectors[values]);
+    answer.vectors[place] = std::move(statistics);
   }
-  for (std::size_t v = 2 * states_.size(); v < exchange_->statistic(0); ++v) {
-    answer.vectors[v] = exchange_->limit(v, merged.vectors[v]);
+  const auto keep = [&](std::size_t statistic) {
+    const std::size_t place = layout_.place(statistic);
+    answer.vectors[place] = std::move(merged.vectors[place]);
+  };
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    for (std::size_t k = 0; k < UpdateLayout::head_parts; ++k) {
+      const std::size_t part = layout_.head(h, k);
+      answer.vectors[part] = exchange_->limit(part, merged.vectors[part]);
+    }
+    keep(layout_.counts(h));
+    keep(layout_.counts_squared(h));
   }
-  for (std::size_t v = exchange_->statistic(states_.size()); v < merged.vectors.size(); ++v) {
-    answer.vectors[v] = std::move(merged.vectors[v]);
-  }
+  keep(layout_.images());
   return answer;
 }
 
@@ -273,14 +267,14 @@ void Stage::update_from_answer(std::size_t step) {
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = *trainers_[t];
     LayerSums& sums = states_[t].sums;
-    fill(std::span(sums.statistics), answer.vectors[exchange_->statistic(t)]);
+    fill(std::span(sums.statistics), answer.vectors[layout_.place(layout_.of_layer(t))]);
     if (statistics && !chooses) trainer.observe(sums, observed, steps_observed(step));
-    if (answer.vectors[weights_of(t)].size != 0) {
-      if (!chooses) trainer.take_changes(answer.vectors[weights_of(t)]);
+    if (const mpi::SparseVector& changes = answer.vectors[layout_.weights(t)]; changes.size != 0) {
+      if (!chooses) trainer.take_changes(changes);
       result_.flips[t] += trainer.apply(steps_unseen(step));
     }
     if (learns(step)) {
-      fill(sums.value(), answer.vectors[values_of(t)]);
+      fill(sums.value(), answer.vectors[layout_.values(t)]);
       trainer.adapt(sums.value(), rate(step));
     }
     // With staleness the first of the steps that are summed up may have been measured in the unit before.
@@ -290,14 +284,13 @@ void Stage::update_from_answer(std::size_t step) {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     HeadState& head = heads_[h];
     if (statistics) {
-      fill(std::span(head.sums.count), answer.vectors[exchange_->statistic(states_.size() + 2 * h)]);
-      fill(std::span(head.sums.count_squared), answer.vectors[exchange_->statistic(states_.size() + 2 * h + 1)]);
+      fill(std::span(head.sums.count), answer.vectors[layout_.place(layout_.counts(h))]);
+      fill(std::span(head.sums.count_squared), answer.vectors[layout_.place(layout_.counts_squared(h))]);
       head.head->observe(head.sums, observed, steps_observed(step));
     }
-    const std::size_t first = 2 * states_.size() + h * head_parts;
-    if (answer.vectors[first].size == 0) continue;
+    if (answer.vectors[layout_.head(h, 0)].size == 0) continue;
     const auto parts = parts_of(head.sums);
-    for (std::size_t k = 0; k < head_parts; ++k) fill(std::span(*parts[k]), answer.vectors[first + k]);
+    for (std::size_t k = 0; k < parts.size(); ++k) fill(std::span(*parts[k]), answer.vectors[layout_.head(h, k)]);
     head.head->learn(head.sums, images, head_rate(step), options_.head_decay, scales[h]);
   }
   report_sums(statistics ? observed : 0);
@@ -317,12 +310,7 @@ void Stage::leave() {
 std::map<std::string, double> Stage::bytes_by_part(const mpi::ExchangeCounts& counts) const {
   std::map<std::string, double> bytes;
   for (std::size_t v = 0; v < counts.vector_bytes.size(); ++v) {
-    const std::size_t layers = 2 * states_.size();
-    const char* part = v >= exchange_->statistic(0) ? "statistics"
-                       : v >= layers                ? "heads"
-                       : v % 2 == 0                 ? "weights"
-                                                    : "thresholds";
-    bytes[part] +=
+    bytes[layout_.part(v)] +=
         static_cast<double>(counts.vector_bytes[v]) / static_cast<double>(std::max<std::uint64_t>(counts.worker_updates, 1));
   }
   return bytes;

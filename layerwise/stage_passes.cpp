@@ -49,14 +49,11 @@ void Stage::forward_layer(std::size_t t, std::size_t local, ThreadState& thread,
 
 // Thresholds need statistics before they mean anything: layer by layer, each on the thresholds found for those below.
 void Stage::initialise() {
-  const std::size_t first = local_begin_;
-  const std::size_t all = local_images_;
   for (std::size_t t = 0; t < states_.size(); ++t) {
-    for (std::size_t begin = 0; begin < all; begin += most_images_) {
-      local_begin_ = first + begin;
-      local_images_ = std::min(most_images_, all - begin);
-      choose_images();
-      const auto images = static_cast<std::ptrdiff_t>(local_images_);
+    for (std::size_t begin = 0; begin < places_.count; begin += most_images_) {
+      const Places part = {places_.first + begin, std::min(most_images_, places_.count - begin)};
+      choose_images(part);
+      const auto images = static_cast<std::ptrdiff_t>(part.count);
 #pragma omp parallel for schedule(dynamic, 1)
       for (std::ptrdiff_t i = 0; i < images; ++i) {
         ThreadState& thread = *threads_[thread_index()];
@@ -76,8 +73,6 @@ void Stage::initialise() {
     if (server_ != nullptr) chooser(t).set_statistics(sums, batch_);
     sums.clear();
   }
-  local_begin_ = first;
-  local_images_ = all;
   initialised_ = true;
 }
 
@@ -92,7 +87,7 @@ void Stage::gather_statistics() {
   }
 }
 
-void Stage::run_forward() {
+void Stage::run_forward(std::size_t count) {
   const std::size_t minibatch = step_ / options_.repeat;
   const bool same = loaded_ == minibatch;
   const bool again = (step_ + 1) / options_.repeat == minibatch;
@@ -100,7 +95,7 @@ void Stage::run_forward() {
   for (LayerState& state : states_) {
     result_.modes.push_back(state.counts ? state.counts->begin_step(same, again, options_.counts_limit) : CountMode::none);
   }
-  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+  const auto images = static_cast<std::ptrdiff_t>(count);
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::ptrdiff_t i = 0; i < images; ++i) {
     ThreadState& thread = *threads_[thread_index()];
@@ -135,8 +130,8 @@ void Stage::run_forward() {
   times.head += sum.head * share;
 }
 
-void Stage::run_heads() {
-  const std::size_t chunks = (local_images_ + head_chunk - 1) / head_chunk;
+void Stage::run_heads(const Places& places) {
+  const std::size_t chunks = (places.count + head_chunk - 1) / head_chunk;
   const auto tasks = static_cast<std::ptrdiff_t>(chunks * heads_.size());
   for (const auto& thread : threads_) {
     for (Head::Sums& sums : thread->head_sums) sums.clear();
@@ -147,12 +142,12 @@ void Stage::run_heads() {
     ThreadState& thread = *threads_[thread_index()];
     const std::size_t h = static_cast<std::size_t>(task) / chunks;
     const std::size_t begin = static_cast<std::size_t>(task) % chunks * head_chunk;
-    const std::size_t count = std::min(head_chunk, local_images_ - begin);
+    const std::size_t count = std::min(head_chunk, places.count - begin);
     HeadState& head = heads_[h];
     const std::size_t f = head.head->features();
     std::array<std::uint64_t, head_chunk> keys{};
     for (std::size_t i = 0; i < count && options_.head_dropout > 0; ++i) {
-      keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (local_begin_ + begin + i) * 64 + h).next();
+      keys[i] = Random(options_.seed, Stream::dropout, id_ << 40U | step_, (places.first + begin + i) * 64 + h).next();
     }
     const Head::Objective objective = {options_.label_smoothing, options_.head_dropout, keys.data()};
     const Head::Loss loss = head.head->backward(kernels_, head.counts.data() + begin * f, labels_.data() + begin, count,
@@ -166,7 +161,7 @@ void Stage::run_heads() {
   }
   totals_.push_back(request_.stop ? 1 : 0);
   totals_.push_back(request_.checkpoint ? 1 : 0);
-  totals_.push_back(static_cast<std::int64_t>(local_images_));
+  totals_.push_back(static_cast<std::int64_t>(places.count));
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     heads_[h].sums.clear();
     const auto total = heads_[h].sums.all();
@@ -187,7 +182,8 @@ std::vector<float>& Stage::pixel_gradient(std::size_t t, ThreadState& thread) co
   return gradient;
 }
 
-void Stage::backward_image(std::size_t local, ThreadState& thread) {
+// The image `local` of those that are there, which has this place in the minibatch.
+void Stage::backward_image(std::size_t place, std::size_t local, ThreadState& thread) {
   for (std::vector<float>& gradient : thread.pixel_gradient) gradient.clear();
   for (std::size_t t = states_.size(); t-- > 0;) {
     LayerState& state = states_[t];
@@ -228,8 +224,7 @@ void Stage::backward_image(std::size_t local, ThreadState& thread) {
                               thread.rounding.data());
     // Also while no weights learn: thresholds may, and the units that gradients are rounded to settle.
     if (state.feeds_back) thread.codes.resize(map.height * map.width * channels);
-    const std::uint64_t key =
-        Random(options_.seed, Stream::gradient_rounding, id_ << 40U | step_, (local_begin_ + local) * 64 + t).next();
+    const std::uint64_t key = Random(options_.seed, Stream::gradient_rounding, id_ << 40U | step_, place * 64 + t).next();
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
     LayerSums& sums = thread.sums[t];
     sums.magnitude()[0] +=
@@ -268,23 +263,26 @@ void Stage::send_down(std::size_t t, std::size_t local, const std::uint64_t* win
   }
 }
 
-void Stage::run_backward(bool weights) {
-  const auto images = static_cast<std::ptrdiff_t>(local_images_);
+void Stage::run_backward(const Places& places, bool weights) {
+  const auto images = static_cast<std::ptrdiff_t>(places.count);
 #pragma omp parallel for schedule(dynamic, 1)
-  for (std::ptrdiff_t i = 0; i < images; ++i) backward_image(static_cast<std::size_t>(i), *threads_[thread_index()]);
+  for (std::ptrdiff_t i = 0; i < images; ++i) {
+    const auto local = static_cast<std::size_t>(i);
+    backward_image(places.first + local, local, *threads_[thread_index()]);
+  }
   gather_statistics();
   if (!weights) return;
   for (LayerState& state : states_) {
     accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(),
-                               std::span<const ImageEntries>(state.entries).first(local_images_), state.sums.weight.data());
+                               std::span<const ImageEntries>(state.entries).first(places.count), state.sums.weight.data());
   }
 }
 
-void Stage::run_exact() {
+void Stage::run_exact(std::size_t images) {
   LayerState& state = states_[0];
   state.exact_head->refresh(*heads_[0].head);
   const ExactBatch batch = {state.inputs.data(),     state.outputs.data(), state.windows.data(),
-                            heads_[0].counts.data(), labels_.data(),       local_images_};
+                            heads_[0].counts.data(), labels_.data(),       images};
   state.exact->add(kernels_, *state.exact_head, batch, state.sums.exact);
 }
 

@@ -75,28 +75,6 @@ struct Hang {
   std::function<void(const std::string& message)> tell;
 };
 
-class Comm;
-
-// A reduction in flight, from Comm::sum_begin. The buffer must stay alive and untouched until end() returns. Destroying it
-// earlier waits for the reduction (and leaves the communicator broken when that fails).
-class PendingSum {
- public:
-  PendingSum(PendingSum&& other) noexcept;
-  PendingSum& operator=(PendingSum&& other) = delete;
-  ~PendingSum();
-
-  // Gives MPI a chance to move data; without such calls nothing progresses. Returns whether the reduction is finished.
-  bool poll();
-  // Waits. Throws PeerLost.
-  void end();
-
- private:
-  friend class Comm;
-  struct State;
-  explicit PendingSum(std::unique_ptr<State> state) noexcept;
-  std::unique_ptr<State> state_;
-};
-
 class Comm {
  public:
   // A communicator of one rank, which never touches MPI.
@@ -119,9 +97,6 @@ class Comm {
   // does not depend on the order of summation. All ranks pass the same length.
   void sum(std::span<std::int32_t> values);
   void sum(std::span<std::int64_t> values);
-  // The same in two halves, so that the caller can compute in between.
-  [[nodiscard]] PendingSum sum_begin(std::span<std::int32_t> values);
-  [[nodiscard]] PendingSum sum_begin(std::span<std::int64_t> values);
 
   // Messages from rank to rank, not collective; those of one rank to another in one channel arrive in their order. send()
   // returns at once and keeps the bytes until they are gone, of which every call of these functions makes sure. Throws
@@ -208,12 +183,9 @@ class Comm {
 
  private:
   friend class Environment;
-  friend class PendingSum;
   struct State;
   explicit Comm(std::unique_ptr<State> state) noexcept;
   static std::string described(const std::exception& error);
-  template <typename T>
-  PendingSum begin(std::span<T> values);
 
   std::unique_ptr<State> state_;
 };

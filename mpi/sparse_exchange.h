@@ -87,8 +87,8 @@ struct ExchangeCounts {
 
 class SparseExchange {
  public:
-  // Workers first .. first + count of `workers` are this rank's; comm outlives this. Throws Error(usage), and Error(io) if what
-  // is to be kept in a file cannot be.
+  // Workers first .. first + count of `workers` are this rank's; comm outlives this. Bundles have the feedback vectors first,
+  // then the statistics. Throws Error(usage), and Error(io) if what is to be kept in a file cannot be.
   SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
                  std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics, const ResidualPlace& place = {});
   SparseExchange(const SparseExchange&) = delete;
@@ -139,7 +139,6 @@ class SparseExchange {
   // Collective, after the last answer.
   void close() { tree_.close(); }
 
-  std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
   // The first `count` totals. Throws Error(data) where workers added fewer.
   std::span<const std::int64_t> totals(const Bundle& bundle, std::size_t count) const;
 
@@ -181,6 +180,7 @@ class SparseExchange {
   Bundle residual_of(const TensorFile& file, const std::string& name) const;
   std::uint64_t users_of(const Bundle& sum, const std::string& name) const;
   void keep(std::size_t w, const Bundle& sum, std::uint64_t place);
+  std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
   void check_size(const char* what, std::uint64_t size, std::uint64_t expected) const;
 
   Comm& comm_;

@@ -33,14 +33,11 @@ struct Builder {
 
   LayerPointer feed_forward(const std::string& name) {
     const std::size_t inside = 4 * config.width;
-    nn::LinearOptions first;
-    first.split = nn::LinearOptions::Split::outputs;
     nn::LinearOptions second;
-    second.split = nn::LinearOptions::Split::inputs;
     second.deviation = projection_deviation();
     auto branch = std::make_unique<Sequence>();
     branch->emplace<nn::LayerNorm>(name + ".norm", config.width);
-    branch->emplace<nn::Linear>(name + ".first", config.width, inside, first);
+    branch->emplace<nn::Linear>(name + ".first", config.width, inside);
     branch->emplace<nn::Activate>(nn::find_activation(config.activation), config.activation_bits);
     branch->emplace<nn::Linear>(name + ".second", inside, config.width, second);
     branch->emplace<nn::DropoutLayer>(config.dropout, dropouts++);

@@ -32,7 +32,6 @@ enum class Stream : std::uint64_t {
   dropout = 12,
   workers = 13,
   cluster = 14,
-  activation_rounding = 15,
   sampling = 16,
   merge_dropout = 20,
   chunk_order = 21,

@@ -159,16 +159,6 @@ Division divide_at(const Cells& cells, std::vector<double> boundaries) {
   return division;
 }
 
-std::vector<double> error_gradient(const FewBitProblem& problem, const Division& division) {
-  std::vector<double> gradient;
-  for (std::size_t i = 0; i < division.boundaries.size(); ++i) {
-    const double s = division.boundaries[i];
-    const double y_low = division.parts[i].mean, y_high = division.parts[i + 1].mean;
-    gradient.push_back((2 * problem.derivative(s) - y_high - y_low) * (y_high - y_low) * problem.weight(s));
-  }
-  return gradient;
-}
-
 Division polish(const Cells& cells, Division start) {
   Division best = start;
   for (int i = 0; i < most_steps; ++i) {

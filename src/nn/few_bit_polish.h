@@ -16,9 +16,6 @@ struct Division {
 
 Division divide_at(const Cells& cells, std::vector<double> boundaries);
 
-// (5): the derivative of L(s, y(s)) by each boundary. Where f' or w jump, that of the value they have there.
-std::vector<double> error_gradient(const FewBitProblem& problem, const Division& division);
-
 // A local minimum near `start`: in it, f' at each boundary is the mean of the levels beside it, or the boundary stands on a
 // kink. Never returns more error than `start` has.
 Division polish(const Cells& cells, Division start);

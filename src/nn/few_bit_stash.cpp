@@ -7,13 +7,6 @@
 #include "core/error.h"
 
 namespace bitloom::nn {
-namespace {
-
-void check_size(const char* what, std::size_t size, std::size_t expected) {
-  if (size != expected) fail(ErrorKind::usage, "{}: {} elements, expected {}", what, size, expected);
-}
-
-}  // namespace
 
 std::uint32_t FewBitLookup::index(double x) const {
   const double key = even ? std::abs(x) : x;
@@ -32,24 +25,6 @@ FewBitLookup few_bit_lookup(const StepFunction& steps) {
   for (const double s : steps.boundaries) lookup.boundaries.push_back(static_cast<float>(s));
   for (const double y : steps.levels) lookup.levels.push_back(static_cast<float>(y));
   return lookup;
-}
-
-void few_bit_forward(const Activation& activation, const FewBitLookup& lookup, std::span<const float> x_n, std::span<float> y_n,
-                     std::span<std::uint8_t> stash) {
-  check_size("y", y_n.size(), x_n.size());
-  check_size("stash", stash.size(), packed_bytes(x_n.size(), lookup.bits));
-  BitPacker packer(stash.data(), lookup.bits);
-  for (const float x : x_n) packer.put(lookup.index(x));
-  packer.finish();
-  apply(activation, x_n, y_n);
-}
-
-void few_bit_backward(const FewBitLookup& lookup, std::span<const std::uint8_t> stash, std::span<const float> grad_y_n,
-                      std::span<float> grad_x_n) {
-  check_size("grad_x", grad_x_n.size(), grad_y_n.size());
-  check_size("stash", stash.size(), packed_bytes(grad_y_n.size(), lookup.bits));
-  BitUnpacker indices(stash.data(), lookup.bits);
-  for (std::size_t i = 0; i < grad_y_n.size(); ++i) grad_x_n[i] = lookup.levels[indices.get()] * grad_y_n[i];
 }
 
 }  // namespace bitloom::nn

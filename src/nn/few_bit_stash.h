@@ -1,10 +1,8 @@
 // What few-bit training keeps of an activation's input: b bits per element, the number of the interval it lies in (listing 1 of
-// Novikov et al. 2022). Plain loops: the oracle of faster ones.
+// Novikov et al. 2022).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "nn/bit_pack.h"
@@ -25,15 +23,5 @@ struct FewBitLookup {
 
 // Throws a usage error unless there are 2, 4, ... 256 levels and one boundary fewer.
 FewBitLookup few_bit_lookup(const StepFunction& steps);
-
-// Forward: y_n = f(x_n), exactly what apply() gives, and the indices of x_n, packed (nn/bit_pack.h) into `stash` of
-// packed_bytes(n, bits) bytes. x_n and y_n may be the same. Throws a usage error if sizes do not agree.
-void few_bit_forward(const Activation& activation, const FewBitLookup& lookup, std::span<const float> x_n, std::span<float> y_n,
-                     std::span<std::uint8_t> stash);
-
-// Backward: grad_x_n[i] = levels[index i] * grad_y_n[i], (1) with q in place of f'. grad_y_n and grad_x_n may be the same.
-// Throws a usage error if sizes do not agree.
-void few_bit_backward(const FewBitLookup& lookup, std::span<const std::uint8_t> stash, std::span<const float> grad_y_n,
-                      std::span<float> grad_x_n);
 
 }  // namespace bitloom::nn

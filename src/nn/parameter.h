@@ -15,8 +15,6 @@ namespace bitloom::nn {
 struct Parameter {
   std::string name;  // "blocks.0.attention.qkv.weight"
   Shape shape;
-  // The axis along which tensor-parallel ranks may divide it; none: all have all of it.
-  std::optional<std::size_t> split_axis;
   // Of a matrix: stored as (outputs, inputs), not (inputs, outputs).
   bool transposed = false;
   bool decays = true;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/exp_log.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "core/softmax.h"
@@ -157,4 +159,20 @@ TEST_CASE("a loss becomes an integer unless sums of it could overflow", "[softma
   CHECK(micro_nats(2.3025851) == 2302585);
   CHECK(micro_nats(1e6) == 1000000000000);
   for (const double nats : {std::nan(""), HUGE_VAL, -HUGE_VAL, 1e300, -1e300, 1.1e6 * 1.1}) CHECK_FALSE(micro_nats(nats));
+}
+
+TEST_CASE("exp_double and log_double are exact to 1e-9", "[softmax]") {
+  double worst_exp = 0, worst_log = 0;
+  for (int i = -8700; i <= 8700; ++i) {
+    const double x = 0.01 * i;
+    worst_exp = std::max(worst_exp, std::abs(exp_double(x) / std::exp(x) - 1));
+    if (i != 0) worst_log = std::max(worst_log, std::abs(log_double(std::exp(x)) / x - 1));
+  }
+  CHECK(worst_exp < 1e-9);
+  CHECK(worst_log < 1e-9);
+  CHECK(exp_double(-87.0) > 0);
+  CHECK(exp_double(std::nextafter(-87.0, -88.0)) == 0);
+  CHECK(exp_double(-std::numeric_limits<double>::infinity()) == 0);
+  CHECK(exp_double(0) == 1);
+  CHECK(log_double(1) == 0);
 }

@@ -72,33 +72,8 @@ TEMPLATE_TEST_CASE("sum is exact and wraps around", "", std::int32_t, std::int64
       std::vector<TestType> values = contributions<TestType>(comm.rank(), size);
       comm.sum(std::span(values));
       REQUIRE((values == expected));
-
-      values = contributions<TestType>(comm.rank(), size);
-      PendingSum pending = comm.sum_begin(std::span(values));
-      pending.end();
-      REQUIRE(pending.poll());
-      REQUIRE((values == expected));
     }
   }
-}
-
-TEST_CASE("two sums and another collective overlap") {
-  Comm& comm = test::world();
-  const std::size_t size = 100003;
-  auto first = contributions<std::int32_t>(comm.rank(), size);
-  auto second = contributions<std::int64_t>(comm.rank(), size);
-  PendingSum first_pending = comm.sum_begin(std::span(first));
-  PendingSum second_pending = comm.sum_begin(std::span(second));
-  comm.barrier();
-  second_pending.end();
-  while (!first_pending.poll()) continue;
-  REQUIRE((first == serial_sum<std::int32_t>(comm.size(), size)));
-  REQUIRE((second == serial_sum<std::int64_t>(comm.size(), size)));
-
-  // Leaving the scope finishes a sum that nobody ended.
-  first = contributions<std::int32_t>(comm.rank(), size);
-  { const PendingSum dropped = comm.sum_begin(std::span(first)); }
-  REQUIRE((first == serial_sum<std::int32_t>(comm.size(), size)));
 }
 
 TEST_CASE("max is over signed numbers") {
@@ -250,7 +225,7 @@ TEST_CASE("traffic counts calls, payload and time of each kind") {
   const Traffic all = comm.traffic();
   std::vector<std::int32_t> values(1000);
   comm.sum(std::span(values));
-  comm.sum_begin(std::span(values)).end();
+  comm.sum(std::span(values));
   comm.broadcast(std::span(values), 0);
   const std::uint64_t several = comm.size() > 1 ? 1 : 0;
   REQUIRE(comm.traffic(Collective::sum).calls == sums.calls + 2);

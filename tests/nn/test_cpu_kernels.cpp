@@ -17,6 +17,7 @@
 #include "nn/bit_pack.h"
 #include "nn/cpu/kernel_tables.h"
 #include "nn/dropout.h"
+#include "tests/nn/vector_tables.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/compile_flags.h"
@@ -26,6 +27,7 @@ using namespace bitloom;
 using namespace bitloom::nn;
 using bitloom::test::compare;
 using bitloom::test::Guarded;
+using bitloom::test::supported_vector_kernels;
 
 namespace {
 
@@ -86,14 +88,14 @@ void for_all_tables(const Test& test) {
 TEST_CASE("the table of vector kernels in use is the forced one, or else the best", "[nn][kernels]") {
   const std::vector<const VectorKernels*> tables = supported_vector_kernels();
   REQUIRE(!tables.empty());
-  CHECK(tables.back() == &vector_kernels("ref"));
+  CHECK(tables.back() == &isa_table(all_vector_kernels(), "ref"));
   CHECK(tables.back() == &baseline_vector_kernels);
   const char* forced = std::getenv("BITLOOM_ISA");
   const bool is_forced = forced != nullptr && *forced != '\0';
-  CHECK(&vector_kernels() == (is_forced ? &vector_kernels(forced) : tables.front()));
+  CHECK(&vector_kernels() == (is_forced ? &isa_table(all_vector_kernels(), forced) : tables.front()));
   for (const char* unknown : {"sse9", ""}) {
     try {
-      vector_kernels(unknown);
+      isa_table(all_vector_kernels(), unknown);
       FAIL("no error");
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::usage);

@@ -15,6 +15,7 @@
 #include "nn/cpu/kernel_tables.h"
 #include "nn/dropout.h"
 #include "nn/stochastic_rounding.h"
+#include "tests/nn/vector_tables.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
@@ -23,6 +24,7 @@ using namespace bitloom;
 using namespace bitloom::nn;
 using bitloom::test::compare;
 using bitloom::test::Guarded;
+using bitloom::test::supported_vector_kernels;
 
 namespace {
 

@@ -128,24 +128,6 @@ TEST_CASE("pruning and division in halves change nothing: all of (7) in a table 
   }
 }
 
-TEST_CASE("the error's gradient is that of finite differences", "[few_bit]") {
-  for (const bool normal : {false, true}) {
-    const Cells cells(gelu_problem(normal), 500);
-    const Division division = divide_at(cells, {-2.5, -1.1, -0.4, 0.35, 1.2, 1.9, 2.7});
-    const std::vector<double> gradient = error_gradient(cells.problem(), division);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      constexpr double step = 1e-4;
-      std::vector<double> left = division.boundaries, right = left;
-      left[i] -= step;
-      right[i] += step;
-      const double difference = (divide_at(cells, right).error - divide_at(cells, left).error) / (2 * step);
-      CAPTURE(normal, i, gradient[i], difference);
-      CHECK(std::abs(gradient[i]) > 1e-6);
-      CHECK(std::abs(gradient[i] - difference) < 1e-6 * std::abs(gradient[i]) + 1e-10);
-    }
-  }
-}
-
 TEST_CASE("levels are the best constants: moving any of them adds its weight times the square", "[few_bit]") {
   const Cells cells(gelu_problem(), 100);
   const Division division = divide_at(cells, {-1, 0, 1});

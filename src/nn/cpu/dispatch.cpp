@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "core/isa.h"
 #include "nn/cpu/kernel_tables.h"
 
@@ -26,17 +24,6 @@ std::span<const IsaTable<VectorKernels>> all_vector_kernels() {
 const VectorKernels& vector_kernels() {
   static const VectorKernels& chosen = chosen_isa_table(all_vector_kernels());
   return chosen;
-}
-
-const VectorKernels& vector_kernels(const std::string& name) { return isa_table(all_vector_kernels(), name); }
-
-std::vector<const VectorKernels*> supported_vector_kernels() {
-  std::vector<const VectorKernels*> tables;
-  for (const std::string& name : supported_isas(all_vector_kernels())) {
-    const VectorKernels* table = &vector_kernels(name);
-    if (std::find(tables.begin(), tables.end(), table) == tables.end()) tables.push_back(table);
-  }
-  return tables;
 }
 
 }  // namespace bitloom::nn

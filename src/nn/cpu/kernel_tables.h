@@ -2,8 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <vector>
 
 #include "nn/cpu/kernels.h"
 
@@ -27,9 +25,5 @@ std::span<const IsaTable<VectorKernels>> all_vector_kernels();
 // The table in use: the best that this CPU supports, or the one that BITLOOM_ISA names (ref: the baseline). Decided at the
 // first call; throws a usage error if that name is unknown or not supported.
 const VectorKernels& vector_kernels();
-// The table of that name, one of those of BITLOOM_ISA.
-const VectorKernels& vector_kernels(const std::string& name);
-// All tables that this CPU supports, the best first and the baseline last.
-std::vector<const VectorKernels*> supported_vector_kernels();
 
 }  // namespace bitloom::nn

@@ -31,18 +31,12 @@ const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
 
 Linear::Linear(const std::string& name, std::size_t inputs, std::size_t outputs, const LinearOptions& options)
     : name_(name), inputs_(inputs), outputs_(outputs) {
-  using Split = LinearOptions::Split;
   weight_.name = name + ".weight";
   weight_.shape = options.transposed ? Shape{outputs, inputs} : Shape{inputs, outputs};
   weight_.transposed = options.transposed;
   weight_.deviation = options.deviation;
   weight_.overwrites = true;
-  const std::size_t output_axis = options.transposed ? 0 : 1;
-  if (options.split == Split::outputs) weight_.split_axis = output_axis;
-  if (options.split == Split::inputs) weight_.split_axis = 1 - output_axis;
-  if (!options.bias) return;
-  bias_ = vector_parameter(name + ".bias", outputs, 0);
-  if (options.split == Split::outputs) bias_->split_axis = 0;
+  if (options.bias) bias_ = vector_parameter(name + ".bias", outputs, 0);
 }
 
 Tensor Linear::apply(Pass& pass, const Tensor& x) const {

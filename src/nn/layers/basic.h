@@ -13,8 +13,6 @@ struct LinearOptions {
   bool bias = true;
   bool transposed = false;  // the weight is (outputs, inputs), as in PyTorch's Linear; otherwise (inputs, outputs), as in GPT-2
   double deviation = 0.02;
-  // How tensor-parallel ranks divide it: by outputs, by inputs, or not at all.
-  enum class Split { none, outputs, inputs } split = Split::none;
 };
 
 // y (..., O) = x (..., I) w + b.

@@ -10,11 +10,10 @@
 namespace bitloom::nn {
 namespace {
 
-LinearOptions linear(const SelfAttentionOptions& options, double deviation, LinearOptions::Split split) {
+LinearOptions linear(const SelfAttentionOptions& options, double deviation) {
   LinearOptions linear;
   linear.transposed = options.transposed;
   linear.deviation = deviation;
-  linear.split = split;
   return linear;
 }
 
@@ -76,9 +75,8 @@ SelfAttention::SelfAttention(const std::string& name, std::size_t width, std::sh
       width_(width),
       mask_(std::move(mask)),
       options_(options),
-      qkv_(name + ".qkv", width, 3 * width, linear(options, options.deviation, LinearOptions::Split::outputs)),
-      projection_(name + ".projection", width, width,
-                  linear(options, options.projection_deviation, LinearOptions::Split::inputs)) {
+      qkv_(name + ".qkv", width, 3 * width, linear(options, options.deviation)),
+      projection_(name + ".projection", width, width, linear(options, options.projection_deviation)) {
   if (options.heads == 0 || width % options.heads != 0) {
     fail(ErrorKind::usage, "{}: {} heads; expected a divisor of the width, {}", name, options.heads, width);
   }
@@ -151,7 +149,6 @@ Embedding::Embedding(const std::string& name, std::size_t vocabulary, std::size_
     : name_(name), vocabulary_(vocabulary), width_(width) {
   tokens_.name = name + ".tokens";
   tokens_.shape = {vocabulary, width};
-  tokens_.split_axis = 0;
   positions_.name = name + ".positions";
   positions_.shape = {positions, width};
   for (Parameter* table : {&tokens_, &positions_}) table->deviation = deviation;

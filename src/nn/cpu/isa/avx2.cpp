@@ -9,13 +9,14 @@
 
 BITLOOM_NN_LOCAL_ARCH(avx2)
 
+#include "nn/cpu/generic/isa_parts.h"
 #include "nn/cpu/generic/table.h"
 #include "nn/cpu/kernel_tables.h"
 
 namespace bitloom::nn {
 namespace {
 
-struct Isa {
+struct Isa : PowersByAdding<Isa> {
   using Float = xsimd::batch<float, LocalArch>;
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
@@ -92,15 +93,6 @@ struct Isa {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-  }
-
-  // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
-  static BITLOOM_INLINE Float round_to_power(Float x, Float& power) {
-    power = x + splat(12582912);
-    return power - splat(12582912);
-  }
-  static BITLOOM_INLINE Float scale_by(Float p, Float power) {
-    return p * as_float(shift_left<23>(as_word(power)) + word_splat(0x3F800000));
   }
 
   static BITLOOM_INLINE Word as_word(Float x) { return Word(_mm256_castps_si256(x)); }

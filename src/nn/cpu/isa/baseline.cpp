@@ -9,13 +9,14 @@
 
 BITLOOM_NN_LOCAL_ARCH(sse2)
 
+#include "nn/cpu/generic/isa_parts.h"
 #include "nn/cpu/generic/table.h"
 #include "nn/cpu/kernel_tables.h"
 
 namespace bitloom::nn {
 namespace {
 
-struct Isa {
+struct Isa : PartsByCopy<Isa>, PowersByAdding<Isa> {
   using Float = xsimd::batch<float, LocalArch>;
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = xsimd::batch_bool<float, LocalArch>;
@@ -31,18 +32,7 @@ struct Isa {
     const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return Float(_mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), four)));
   }
-  template <typename T>
-  static BITLOOM_INLINE Float load_part(const T* from, std::size_t n) {
-    T part[width];
-    __builtin_memset(static_cast<void*>(part), 0, sizeof part);
-    __builtin_memcpy(static_cast<void*>(part), from, n * sizeof(T));
-    return load(part);
-  }
   static BITLOOM_INLINE Mask first(std::size_t n) { return mask_of((1U << n) - 1U); }
-  template <typename T>
-  static BITLOOM_INLINE Float load_part(const T* from, std::size_t n, float fill) {
-    return select(first(n), load_part(from, n), splat(fill));
-  }
   static BITLOOM_INLINE Float first_lanes(Float x, std::size_t n) { return Float(_mm_and_ps(x, first(n))); }
   static BITLOOM_INLINE void store(float* to, Float x) { _mm_storeu_ps(to, x); }
   // To the nearest, ties to even; NaN stays NaN.
@@ -55,12 +45,6 @@ struct Isa {
     const __m128i result = _mm_or_si128(_mm_and_si128(nan, quiet), _mm_andnot_si128(nan, rounded));
     const __m128i halves = _mm_srai_epi32(result, 16);  // sign-extended, so that signed saturation keeps them
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(halves, halves));
-  }
-  template <typename T>
-  static BITLOOM_INLINE void store_part(T* to, Float x, std::size_t n) {
-    T part[width];
-    store(part, x);
-    __builtin_memcpy(static_cast<void*>(to), part, n * sizeof(T));
   }
 
   static BITLOOM_INLINE Float fma(Float a, Float b, Float c) { return a * b + c; }
@@ -86,15 +70,6 @@ struct Isa {
   static BITLOOM_INLINE float largest(Float x) {
     const __m128 two = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
-  }
-
-  // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
-  static BITLOOM_INLINE Float round_to_power(Float x, Float& power) {
-    power = x + splat(12582912);
-    return power - splat(12582912);
-  }
-  static BITLOOM_INLINE Float scale_by(Float p, Float power) {
-    return p * as_float(shift_left<23>(as_word(power)) + word_splat(0x3F800000));
   }
 
   static BITLOOM_INLINE Word as_word(Float x) { return Word(_mm_castps_si128(x)); }

@@ -9,13 +9,14 @@
 
 BITLOOM_NN_LOCAL_ARCH(neon64)
 
+#include "nn/cpu/generic/isa_parts.h"
 #include "nn/cpu/generic/table.h"
 #include "nn/cpu/kernel_tables.h"
 
 namespace bitloom::nn {
 namespace {
 
-struct Isa {
+struct Isa : PartsByCopy<Isa>, PowersByAdding<Isa> {
   using Float = xsimd::batch<float, LocalArch>;
   using Word = xsimd::batch<std::uint32_t, LocalArch>;
   using Mask = uint32x4_t;
@@ -30,18 +31,7 @@ struct Isa {
   static BITLOOM_INLINE Float load(const bf16* from) {
     return Float(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(from)), 16)));
   }
-  template <typename T>
-  static BITLOOM_INLINE Float load_part(const T* from, std::size_t n) {
-    T part[width];
-    __builtin_memset(static_cast<void*>(part), 0, sizeof part);
-    __builtin_memcpy(static_cast<void*>(part), from, n * sizeof(T));
-    return load(part);
-  }
   static BITLOOM_INLINE Mask first(std::size_t n) { return mask_of((1U << n) - 1U); }
-  template <typename T>
-  static BITLOOM_INLINE Float load_part(const T* from, std::size_t n, float fill) {
-    return select(first(n), load_part(from, n), splat(fill));
-  }
   static BITLOOM_INLINE Float first_lanes(Float x, std::size_t n) { return select(first(n), x, splat(0)); }
   static BITLOOM_INLINE void store(float* to, Float x) { vst1q_f32(to, x); }
   // To the nearest, ties to even; NaN stays NaN.
@@ -52,12 +42,6 @@ struct Isa {
     const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
     const uint32x4_t result = vbslq_u32(vceqq_f32(x, x), rounded, quiet);
     vst1_u16(reinterpret_cast<std::uint16_t*>(to), vshrn_n_u32(result, 16));
-  }
-  template <typename T>
-  static BITLOOM_INLINE void store_part(T* to, Float x, std::size_t n) {
-    T part[width];
-    store(part, x);
-    __builtin_memcpy(static_cast<void*>(to), part, n * sizeof(T));
   }
 
   static BITLOOM_INLINE Float fma(Float a, Float b, Float c) { return Float(vfmaq_f32(c, a, b)); }
@@ -76,15 +60,6 @@ struct Isa {
   }
   static BITLOOM_INLINE float sum(Float x) { return vaddvq_f32(x); }
   static BITLOOM_INLINE float largest(Float x) { return vmaxvq_f32(x); }
-
-  // Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
-  static BITLOOM_INLINE Float round_to_power(Float x, Float& power) {
-    power = x + splat(12582912);
-    return power - splat(12582912);
-  }
-  static BITLOOM_INLINE Float scale_by(Float p, Float power) {
-    return p * as_float(shift_left<23>(as_word(power)) + word_splat(0x3F800000));
-  }
 
   static BITLOOM_INLINE Word as_word(Float x) { return Word(vreinterpretq_u32_f32(x)); }
   static BITLOOM_INLINE Float as_float(Word x) { return Float(vreinterpretq_f32_u32(x)); }
