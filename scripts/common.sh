@@ -29,6 +29,13 @@ use_prebuilt() {
   [[ -x $folder/bin/bitloom ]] || die "--prebuilt: $1; expected the folder of an unpacked archive of scripts/pack-gpu"
   programs=$(cd "$folder/bin" && pwd)
   export BITLOOM_SOURCE=${programs%/bin}
+  # Once, not by every program.
+  if [[ -z ${BITLOOM_CUDA_LIBRARIES+set} ]]; then
+    local needed
+    mapfile -t needed <"$folder/lib/of-cuda"
+    BITLOOM_CUDA_LIBRARIES=$(scripts/find-cuda "${needed[@]}") || exit
+    export BITLOOM_CUDA_LIBRARIES
+  fi
 }
 
 in_ci() { [[ -n ${CI-} ]]; }
