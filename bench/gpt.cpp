@@ -110,6 +110,7 @@ class Session {
     return {{"losses", losses},
             {"seconds", seconds},
             {"processor_seconds", processor_seconds},
+            {"notes", engine_.take_notes()},
             {"pool_peak", engine_.pool().total().peak},
             {"pool_reserved", engine_.pool().reserved()},
             {"resident_peak", resident_peak()}};

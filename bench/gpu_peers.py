@@ -80,6 +80,8 @@ def take_turn(arguments, name, net, sequences):
         if CONTENDERS[name][0] == "bitloom":
             description = {**description, **contender.ask("peak")}
         contender.end()
+        for note in result.get("notes", []):
+            print(f"{name}, {net}, {sequences} sequences: {note}", file=sys.stderr)
     except RuntimeError as error:
         if "out of memory" in str(error).lower():
             return None

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <thread>
 
 #include "core/clock.h"
@@ -16,18 +17,23 @@ struct DeviceComm::State {
   int gpu = 0;
   cudaStream_t stream = nullptr;
   ncclComm_t nccl = nullptr;
-  bool is_lost = false;  // a peer is gone: the communicator cannot be finished in order
+  // All ranks made it and nothing has failed since. Otherwise the communicator cannot be finished in order: ncclCommDestroy()
+  // waits for peers, which may be gone or be told of the failure later.
+  bool is_sound = false;
 
   ~State() {
-    if (nccl != nullptr) (void)(is_lost || comm->broken() ? ncclCommAbort(nccl) : ncclCommDestroy(nccl));
+    if (nccl == nullptr) return;
+    const bool is_orderly = is_sound && !comm->broken() && std::uncaught_exceptions() == 0;
+    (void)(is_orderly ? ncclCommDestroy(nccl) : ncclCommAbort(nccl));
   }
   [[noreturn]] void lose(const std::string& message) {
-    is_lost = true;
+    is_sound = false;
     throw PeerLost(message);
   }
 
-  void check(ncclResult_t result, const char* what) const {
+  void check(ncclResult_t result, const char* what) {
     if (result == ncclSuccess || result == ncclInProgress) return;
+    is_sound = false;
     fail(ErrorKind::io, "NCCL: {}: {}: {}", what, ncclGetErrorString(result), nccl == nullptr ? "" : ncclGetLastError(nccl));
   }
 
@@ -67,6 +73,7 @@ DeviceComm::DeviceComm(Comm& comm, int gpu, void* stream) : state_(std::make_uni
     state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config), "a new communicator");
     state_->wait("a new communicator", [] { return true; });
   });
+  state_->is_sound = true;
 }
 
 DeviceComm::~DeviceComm() = default;
@@ -86,7 +93,10 @@ void DeviceComm::wait() {
   state_->wait("a sum", [&] {
     const cudaError_t status = cudaStreamQuery(state_->stream);
     if (status == cudaErrorNotReady) return false;
-    if (status != cudaSuccess) fail(ErrorKind::io, "CUDA: a sum: {}", cudaGetErrorString(status));
+    if (status != cudaSuccess) {
+      state_->is_sound = false;
+      fail(ErrorKind::io, "CUDA: a sum: {}", cudaGetErrorString(status));
+    }
     return true;
   });
 }

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # What the scripts of this folder share; sourced by them. Ends up in the repository's root.
 set -euo pipefail
+# What relative paths among arguments begin with.
+started_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 die() {
@@ -13,6 +15,28 @@ heading() { printf '\n== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*
 
 # Where ccache is there: builds in other folders find what this one compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+
+# as_given PATH: from where the script was started.
+as_given() {
+  if [[ $1 == /* ]]; then echo "$1"; else echo "$started_in/$1"; fi
+}
+
+# use_prebuilt DIR: programs come from an unpacked archive of scripts/pack-gpu, in $programs. What tests read of the repository
+# is there too.
+use_prebuilt() {
+  local folder
+  folder=$(as_given "$1")
+  [[ -x $folder/bin/bitloom ]] || die "--prebuilt: $1; expected the folder of an unpacked archive of scripts/pack-gpu"
+  programs=$(cd "$folder/bin" && pwd)
+  export BITLOOM_SOURCE=${programs%/bin}
+  # Once, not by every program.
+  if [[ -z ${BITLOOM_CUDA_LIBRARIES+set} ]]; then
+    local needed
+    mapfile -t needed <"$folder/lib/of-cuda"
+    BITLOOM_CUDA_LIBRARIES=$(scripts/find-cuda "${needed[@]}") || exit
+    export BITLOOM_CUDA_LIBRARIES
+  fi
+}
 
 in_ci() { [[ -n ${CI-} ]]; }
 

@@ -364,6 +364,7 @@ void Training::run() {
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = foreseen([&] { return train::run(*trainer_, options, hooks, progress); });
   session_.on_root([&] { summarise(result); });
+  for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
 void Training::summarise(const train::RunResult& result) {

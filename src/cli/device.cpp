@@ -1,6 +1,7 @@
 #include "cli/device.h"
 
 #include <array>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -17,13 +18,22 @@ struct Named {
 };
 constexpr std::array dtype_table = {Named{"f32", DType::f32}, Named{"bf16", DType::bf16}, Named{"f16", DType::f16}};
 
+// The GPU of a process among those of its host. Launchers that give each process a GPU of its own (Slurm with
+// --gpus-per-task, CUDA_VISIBLE_DEVICES in a wrapper) show it that one as number 0.
+int gpu_of_process() {
+  const int rank = local_rank();
+  const bool is_given_one =
+      std::getenv("CUDA_VISIBLE_DEVICES") != nullptr && nn::gpu_problem(0).empty() && !nn::gpu_problem(1).empty();
+  return is_given_one ? 0 : rank;
+}
+
 }  // namespace
 
 void declare_device(Options& options, std::string& device) {
   options.text(
       "device", device, "NAME",
       "Device that computes: cpu, cuda or cuda:N, N counted from 0; cuda: the first GPU, or with several processes on a "
-      "host the one of the process's number there");
+      "host the one of the process's number there, or the one that CUDA_VISIBLE_DEVICES shows it");
 }
 
 void declare_dtype(Options& options, std::string& dtype) {
@@ -34,7 +44,7 @@ void declare_dtype(Options& options, std::string& dtype) {
 
 nn::Device choose_device(const std::string& device) {
   nn::Device chosen = nn::parse_device("--device", device);
-  if (device == "cuda") chosen.index = local_rank();
+  if (device == "cuda") chosen.index = gpu_of_process();
   nn::check_device(chosen);
   return chosen;
 }

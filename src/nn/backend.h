@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "nn/ops.h"
 
@@ -22,6 +24,7 @@ class Backend {
   virtual void read(const void* device, std::span<std::byte> host) = 0;
   virtual void synchronize() = 0;
   virtual void* native_stream() { return nullptr; }
+  virtual std::vector<std::string> take_notes() { return {}; }
 
   virtual void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) = 0;
   virtual void add_row_sums(const Tensor& x, Tensor& sums) = 0;

@@ -91,4 +91,6 @@ void Engine::synchronize() { backend_->synchronize(); }
 
 void* Engine::native_stream() { return backend_->native_stream(); }
 
+std::vector<std::string> Engine::take_notes() { return backend_->take_notes(); }
+
 }  // namespace bitloom::nn

@@ -57,6 +57,8 @@ class Engine {
   void synchronize();
   // CUDA's handle of the stream on which ops are started; none on CPUs, where they are done when they return.
   void* native_stream();
+  // Sentences about ops that were done in a slower way than the device has for others, each once, since the last call.
+  std::vector<std::string> take_notes();
 
  private:
   std::string name_;

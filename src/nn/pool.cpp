@@ -29,7 +29,7 @@ class CpuAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
     void* memory = ::operator new(bytes, alignment_of(bytes), std::nothrow);
-    if (memory == nullptr) fail(ErrorKind::io, "the system has no more memory");
+    if (memory == nullptr) throw OutOfMemory(ErrorKind::io, "the system has no more memory");
 #ifdef MADV_HUGEPAGE
     // Whole huge pages alone, so that nothing is taken beyond the block. A system that refuses has small pages, as before.
     if (bytes >= huge_page) ::madvise(memory, bytes / huge_page * huge_page, MADV_HUGEPAGE);
@@ -91,11 +91,11 @@ std::byte* Pool::take_room(const Held& held) {
   void* memory = nullptr;
   try {
     memory = allocator_->allocate(held.room);
-  } catch (const Error&) {
+  } catch (const OutOfMemory&) {
     release_free();
     try {
       memory = allocator_->allocate(held.room);
-    } catch (const Error& error) {
+    } catch (const OutOfMemory& error) {
       out_of_memory(held.bytes, held.use, error.what());
     }
   }

@@ -28,7 +28,8 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
-// How a device's memory is had. Implementations throw Error(io) when there is no more.
+// How a device's memory is had. Implementations throw OutOfMemory when there is no more and another Error for whatever else is
+// wrong: a GPU on which a kernel has failed refuses every request for memory too.
 class Allocator {
  public:
   virtual ~Allocator() = default;
@@ -55,7 +56,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Device device() const { return device_; }
 
   // At least so many bytes, not initialised, 64 more may be read (not written) behind them. Back in the pool when the last
-  // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it.
+  // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it, and
+  // the allocator's other errors as they are.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
 
   // From now on a block that is in use is for something else.

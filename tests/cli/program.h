@@ -38,7 +38,8 @@ Outcome run_program_into(const std::filesystem::path& folder, const std::filesys
 Outcome run_on_screen(const std::filesystem::path& folder, unsigned short columns, const std::vector<std::string>& args);
 
 // Likewise the program whose GPU the CPU emulates.
-Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args);
+Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args,
+                            const std::vector<std::string>& settings = {});
 
 // The same under mpirun with `ranks` ranks on this machine.
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);

@@ -40,6 +40,19 @@ TEST_CASE("the program shows an emulated GPU and takes no other", "[gpu]") {
   CHECK(has(other.err, "--device: cuda:1: there is one emulated GPU"));
 }
 
+TEST_CASE("a process that sees one GPU takes that, whatever its number on the host", "[gpu]") {
+  const TempDir folder;
+  write_file(folder / "text.txt", std::string(4000, 'a'));
+  const std::string second = "OMPI_COMM_WORLD_LOCAL_RANK=1";
+  const Outcome own = run_on_emulated_gpu(folder.path(), two_steps("cuda", "own"), {second, "CUDA_VISIBLE_DEVICES=5"});
+  INFO(own.err);
+  CHECK(own.code == 0);
+  // Two processes on a host with one GPU: it is not shared without being asked.
+  const Outcome shared = run_on_emulated_gpu(folder.path(), two_steps("cuda", "shared"), {second});
+  CHECK(shared.code == 2);
+  CHECK(has(shared.err, "--device: cuda:1: there is one emulated GPU"));
+}
+
 TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[gpu]") {
   const TempDir folder;
   std::string text;

@@ -173,8 +173,11 @@ Outcome run_on_screen(const std::filesystem::path& folder, unsigned short column
   return outcome;
 }
 
-Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args) {
-  return run(folder, with({BITLOOM_EMULATED_GPU}, args));
+Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args,
+                            const std::vector<std::string>& settings) {
+  Args command = with({"env"}, settings);
+  command.emplace_back(BITLOOM_EMULATED_GPU);
+  return run(folder, with(command, args));
 }
 
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "core/half.h"
 
 namespace bitloom::nn::cuda {
@@ -39,10 +40,14 @@ struct Blas::State {};
 Blas::Blas(Runtime& /*runtime*/) {}
 Blas::~Blas() = default;
 
-// Not for an odd N, so that the caller's own way is tested too.
-bool Blas::supports(const Product& product) const { return product.epilogue == Epilogue::none || product.n % 2 == 0; }
+// No epilogue for an odd N, and no product at all for some lengths, so that the caller's own ways are tested too.
+bool Blas::supports(const Product& product) const {
+  const bool has_algorithm = product.m % 4 != 3 && product.k % 8 != 5 && product.n % 16 != 7;
+  return has_algorithm && (product.epilogue == Epilogue::none || product.n % 2 == 0);
+}
 
 void Blas::multiply(const Product& p) {
+  if (!supports(p)) fail(ErrorKind::internal, "a product that the library does not have");
   for (std::size_t s = 0; s < p.s; ++s) {
     for (std::size_t i = 0; i < p.m; ++i) {
       for (std::size_t j = 0; j < p.n; ++j) {

@@ -1,10 +1,26 @@
 // The runtime of src/nn/cuda on the CPU: one GPU whose memory is this machine's.
+#include "tests/cuda/emulated_runtime.h"
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "nn/backend.h"
 #include "nn/cuda/runtime.h"
+
+namespace bitloom::emulated {
+namespace {
+
+bool is_broken = false;
+
+}  // namespace
+
+BrokenDevice::BrokenDevice() { is_broken = true; }
+BrokenDevice::~BrokenDevice() { is_broken = false; }
+
+}  // namespace bitloom::emulated
 
 namespace bitloom::nn {
 
@@ -21,9 +37,11 @@ namespace {
 class EmulatedAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
+    if (emulated::is_broken)
+      fail(ErrorKind::io, "CUDA: memory: an illegal memory access was encountered (cudaErrorIllegalAddress)");
     const bool fits = bytes <= gpus().front().memory;
     void* memory = fits ? std::aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
-    if (memory == nullptr) fail(ErrorKind::io, "the emulated GPU has no more memory");
+    if (memory == nullptr) throw OutOfMemory(ErrorKind::io, "the emulated GPU has no more memory");
     std::memset(memory, 0xFF, bytes);
     return memory;
   }
@@ -33,7 +51,7 @@ class EmulatedAllocator final : public Allocator {
 }  // namespace
 
 struct Runtime::State {
-  FaultWord fault = no_fault;
+  FaultWord fault = no_fault, waited_for = no_fault;
 };
 
 Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
@@ -47,6 +65,8 @@ Stream Runtime::stream() const { return nullptr; }
 
 FaultWord* Runtime::fault() const { return &state_->fault; }
 
+FaultWord Runtime::take_fault() { return std::exchange(state_->waited_for, no_fault); }
+
 std::unique_ptr<Allocator> Runtime::make_allocator() const { return std::make_unique<EmulatedAllocator>(); }
 
 void Runtime::upload(void* device, std::span<const std::byte> host) {
@@ -55,9 +75,10 @@ void Runtime::upload(void* device, std::span<const std::byte> host) {
 
 void Runtime::download(const void* device, std::span<std::byte> host) {
   if (!host.empty()) std::memcpy(host.data(), device, host.size());
+  synchronize();
 }
 
-void Runtime::synchronize() {}
+void Runtime::synchronize() { state_->waited_for = std::min(state_->waited_for, std::exchange(state_->fault, no_fault)); }
 
 }  // namespace cuda
 }  // namespace bitloom::nn

@@ -69,6 +69,7 @@ TEST_CASE("few bits of NaN are those of the first interval", "[cuda]") {
 }
 
 TEST_CASE("bias and activation after a product", "[cuda]") {
+  nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   constexpr std::size_t rows = 37;
   for (const std::size_t columns : {1U, 5U, 64U, 300U}) {
     std::vector<float> x(rows * columns);
@@ -77,9 +78,10 @@ TEST_CASE("bias and activation after a product", "[cuda]") {
     for (std::size_t i = 0; i < x.size(); ++i)
       x_half[i] = to_bf16(x[i] = to_float(to_bf16(std::sin(0.7F * static_cast<float>(i)))));
     for (std::size_t c = 0; c < columns; ++c) bias[c] = std::cos(static_cast<float>(c));
+    const nn::Tensor device_bias = engine.from<float>(bias, {columns}, nn::Use::data);
     for (const bool has_bias : {false, true}) {
       INFO(columns << " columns, bias: " << has_bias);
-      const float* const b = has_bias ? bias.data() : nullptr;
+      const float* const b = has_bias ? static_cast<const float*>(device_bias.data()) : nullptr;
       std::vector<float> sum(x.size());
       std::vector<float> silu(x.size());
       for (std::size_t i = 0; i < x.size(); ++i) {
@@ -89,20 +91,24 @@ TEST_CASE("bias and activation after a product", "[cuda]") {
       using nn::cuda::bias_activate;
       using nn::cuda::Function;
       using nn::cuda::Number;
-      std::vector<float> y = x;
-      bias_activate(nullptr, Number::f32, y.data(), b, Function::none, Number::f32, y.data(), rows, columns);
-      CHECK(y == sum);
-      y = x;
-      bias_activate(nullptr, Number::f32, y.data(), b, Function::silu, Number::f32, y.data(), rows, columns);
-      CHECK(compare(y, silu, 1e-6) == "");
-      const auto check_half = [&](Number in, const void* from) {
-        std::vector<bf16> half(x.size());
-        bias_activate(nullptr, in, from, b, Function::silu, Number::bf16, half.data(), rows, columns);
-        for (std::size_t i = 0; i < y.size(); ++i) y[i] = to_float(half[i]);
+      auto* const stream = static_cast<nn::cuda::Stream>(engine.native_stream());
+      const nn::Shape shape = {rows, columns};
+      const auto in_place = [&](Function function) {
+        const nn::Tensor y = engine.from<float>(x, shape, nn::Use::data);
+        bias_activate(stream, Number::f32, y.data(), b, function, Number::f32, y.data(), rows, columns);
+        return engine.to_host<float>(y);
+      };
+      CHECK(in_place(Function::none) == sum);
+      CHECK(compare(in_place(Function::silu), silu, 1e-6) == "");
+      const auto check_half = [&](Number in, const nn::Tensor& from) {
+        const nn::Tensor half = engine.empty(shape, DType::bf16, nn::Use::data);
+        bias_activate(stream, in, from.data(), b, Function::silu, Number::bf16, half.data(), rows, columns);
+        std::vector<float> y;
+        for (const bf16 value : engine.to_host<bf16>(half)) y.push_back(to_float(value));
         CHECK(compare(y, silu, 1e-2) == "");
       };
-      check_half(Number::f32, x.data());
-      check_half(Number::bf16, x_half.data());
+      check_half(Number::f32, engine.from<float>(x, shape, nn::Use::data));
+      check_half(Number::bf16, engine.from<bf16>(x_half, shape, nn::Use::data));
     }
   }
 }

@@ -130,6 +130,17 @@ TEST_CASE("attention over several tiles, with heads of every size that has a ker
   CHECK(problem_of(self_attention(1, 32, first_keys, 0), DType::f32) == "");
 }
 
+TEST_CASE("attention of a transformer's packed queries, keys and values, as long as GPT-2's", "[cuda]") {
+  // The emulator needs minutes for 1024 tokens.
+  const std::size_t tokens = nn::describe_gpu(0).name == "emulated" ? 130 : 1024;
+  for (const std::size_t head_size : {64U, 128U}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+      INFO(head_size << " " << dtype_name(dtype));
+      CHECK(problem_of(self_attention(2, head_size, nn::AttentionMask::causal(tokens, tokens), 0), dtype) == "");
+    }
+  }
+}
+
 TEST_CASE("attention with large heads", "[cuda]") {
   const nn::AttentionMask causal = nn::AttentionMask::causal(130, 130);
   CHECK(problem_of(self_attention(1, 128, causal, 0.2), DType::bf16) == "");
@@ -149,13 +160,13 @@ TEST_CASE("attention gives the same bits where there is room for one stage of co
   nn::cuda::Runtime runtime(0);
   const std::unique_ptr<nn::Allocator> allocator = runtime.make_allocator();
   nn::cuda::MaskCache masks(runtime, *allocator);
-  using Tensor = std::vector<std::uint16_t>;  // of bf16, in the memory of the emulated device
-  const auto numbers = [](std::uint64_t seed) {
-    Tensor bits;
-    for (const double x : normal_numbers(tokens * size, seed)) bits.push_back(to_bf16(static_cast<float>(x)).bits);
-    return bits;
+  nn::Engine engine(device_of("cuda"), "cuda");
+  const auto numbers = [&](std::uint64_t seed) {
+    std::vector<bf16> values;
+    for (const double x : normal_numbers(tokens * size, seed)) values.push_back(to_bf16(static_cast<float>(x)));
+    return engine.from<bf16>(values, {tokens, size}, nn::Use::data);
   };
-  const Tensor q = numbers(1), k = numbers(2), v = numbers(3), dout = numbers(4);
+  const nn::Tensor q = numbers(1), k = numbers(2), v = numbers(3), dout = numbers(4);
   const auto results = [&](std::size_t shared_limit) {
     nn::cuda::AttentionTask task;
     task.number = nn::cuda::Number::bf16;
@@ -167,22 +178,31 @@ TEST_CASE("attention gives the same bits where there is room for one stage of co
     task.k = {k.data(), size, false};
     task.v = {v.data(), size, false};
     task.shared_limit = shared_limit;
-    Tensor out(q.size()), dq(q.size()), dk(q.size()), dv(q.size());
-    std::vector<float> lse(tokens), delta(tokens);
-    nn::cuda::attention(runtime.stream(), task, {out.data(), size, false}, lse.data());
+    const auto blank = [&](const nn::Shape& shape, DType dtype) { return engine.zeros(shape, dtype, nn::Use::data); };
+    const nn::Tensor out = blank(q.shape(), DType::bf16), dq = blank(q.shape(), DType::bf16);
+    const nn::Tensor dk = blank(q.shape(), DType::bf16), dv = blank(q.shape(), DType::bf16);
+    const nn::Tensor lse = blank({tokens}, DType::f32), delta = blank({tokens}, DType::f32);
+    engine.synchronize();  // the kernels are on another stream
+    nn::cuda::attention(runtime.stream(), task, {out.data(), size, false}, static_cast<float*>(lse.data()));
     nn::cuda::AttentionGradients gradients;
     gradients.out = {out.data(), size, false};
     gradients.dout = {dout.data(), size, false};
-    gradients.lse = lse.data();
-    gradients.delta = delta.data();
+    gradients.lse = static_cast<const float*>(lse.data());
+    gradients.delta = static_cast<float*>(delta.data());
     gradients.dq = {dq.data(), size, false};
     gradients.dk = {dk.data(), size, false};
     gradients.dv = {dv.data(), size, false};
     nn::cuda::attention_backward(runtime.stream(), task, gradients);
-    return std::vector<Tensor>{out, dq, dk, dv};
+    runtime.synchronize();
+    std::vector<std::vector<std::uint16_t>> bits;
+    for (const nn::Tensor& tensor : {out, dq, dk, dv}) {
+      bits.emplace_back();
+      for (const bf16 x : engine.to_host<bf16>(tensor)) bits.back().push_back(x.bits);
+    }
+    return bits;
   };
-  const std::vector<Tensor> one_stage = results(std::size_t{75} << 10U);
-  CHECK(one_stage[3] != Tensor(q.size()));
+  const auto one_stage = results(std::size_t{75} << 10U);
+  CHECK(one_stage[3] != std::vector<std::uint16_t>(q.size()));
   CHECK(one_stage == results(std::size_t{163} << 10U));
 }
 

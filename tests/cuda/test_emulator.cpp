@@ -1,9 +1,12 @@
 // The emulator of CUDA kernels itself: what it runs, and what it refuses.
+#include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
 
 #include <cuda_platform.h>
+#include <cuda_tensor_cores.h>
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
@@ -73,6 +76,19 @@ __global__ void fail_in(unsigned thread) {
   __syncthreads();
 }
 
+__global__ void load_misaligned(std::uint32_t* out) {
+  std::uint32_t r[4];
+  nn::cuda::load_matrices(r, nn::cuda::dynamic_shared() + 2);
+  out[0] = r[0];
+}
+
+__global__ void copy_without_wait(const float* x, float* y) {
+  auto* shared = reinterpret_cast<float*>(nn::cuda::dynamic_shared());
+  nn::cuda::copy_async<4>(shared, x, true);
+  nn::cuda::commit_copies();
+  *y = *shared;
+}
+
 std::string complaint(const std::function<void()>& f) {
   try {
     f();
@@ -138,4 +154,16 @@ TEST_CASE("shared memory that nobody wrote is NaN in the emulator", "[cuda]") {
   std::vector<float> out(32);
   launch(nullptr, "read", {1, 32, 128}, read_shared, out.data());
   for (const float x : out) CHECK(std::isnan(x));
+}
+
+TEST_CASE("what was copied and is read too early is sometimes NaN in the emulator", "[cuda]") {
+  const float x = 1;
+  std::vector<float> seen(2);
+  for (float& value : seen) launch(nullptr, "copy", {1, 1, 16}, copy_without_wait, &x, &value);
+  CHECK((std::isnan(seen[0]) != std::isnan(seen[1])));
+}
+
+TEST_CASE("fragments that are not aligned are refused", "[cuda][emulator]") {
+  std::vector<std::uint32_t> out(32 * 4);
+  CHECK_THROWS_AS(launch(nullptr, "k", {1, 32, 512}, load_misaligned, out.data()), std::logic_error);
 }

@@ -22,6 +22,7 @@ using test::tested_backends;
 struct Device0 {
   std::uint64_t room = std::uint64_t{1} << 40U;
   std::uint64_t held = 0;
+  bool is_broken = false;
   int allocations = 0;
   int releases = 0;
 };
@@ -31,7 +32,8 @@ class CountingAllocator final : public Allocator {
   explicit CountingAllocator(Device0& device) : device_(device), real_(make_cpu_allocator()) {}
   void* allocate(std::size_t bytes) override {
     CHECK(bytes % 64 == 0);
-    if (device_.held + bytes > device_.room) fail(ErrorKind::io, "the device is full");
+    if (device_.is_broken) fail(ErrorKind::io, "a kernel has failed");
+    if (device_.held + bytes > device_.room) throw OutOfMemory(ErrorKind::io, "the device is full");
     device_.held += bytes;
     ++device_.allocations;
     return real_->allocate(bytes);
@@ -169,6 +171,25 @@ TEST_CASE("a pool gives back what it keeps before it says that the device is ful
   CHECK(has(message, "optimiser"));
   CHECK(pool->count(Use::data).now == 0);
   CHECK(pool->count(Use::optimizer).now == 50000);
+}
+
+// A device that refuses everything was taken for one that is full, and a benchmark for one on which a net does not fit.
+TEST_CASE("a pool does not call a broken device full", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  pool->allocate(1000, Use::data).reset();
+  device.is_broken = true;
+  CHECK(message_of(ErrorKind::io, [&] { pool->allocate(5000, Use::data); }) == "a kernel has failed");
+  CHECK_THROWS_AS(pool->allocate(5000, Use::data), Error);
+  try {
+    pool->allocate(5000, Use::data);
+  } catch (const OutOfMemory&) {
+    FAIL("an OutOfMemory");
+  } catch (const Error&) {
+  }
+  CHECK(device.releases == 0);
+  CHECK(pool->allocate(1000, Use::data) != nullptr);  // a block that it has
+  CHECK(pool->total().now == 0);
 }
 
 TEST_CASE("the last block may outlive its pool's engine", "[nn][pool]") {

@@ -24,7 +24,10 @@ TempDir::~TempDir() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::filesystem::path source_folder() { return BITLOOM_SOURCE_DIR; }
+std::filesystem::path source_folder() {
+  const char* unpacked = std::getenv("BITLOOM_SOURCE");  // where the tests run on another machine than that which built them
+  return unpacked == nullptr || *unpacked == '\0' ? BITLOOM_SOURCE_DIR : unpacked;
+}
 
 std::optional<std::filesystem::path> data_folder() {
   const char* name = std::getenv("BITLOOM_DATA");

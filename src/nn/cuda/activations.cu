@@ -64,8 +64,9 @@ __device__ inline void copy_numbers(const FewBitNumbers& table, float* numbers) 
 constexpr unsigned few_bit_threads = 256;
 
 template <typename F, typename T>
-__global__ void activate_and_stash(const __grid_constant__ FewBitNumbers table, Rows<const T> x, Rows<T> y, std::uint8_t* stash,
-                                   bool is_wide) {
+__global__ void __launch_bounds__(few_bit_threads)
+    activate_and_stash(const __grid_constant__ FewBitNumbers table, Rows<const T> x, Rows<T> y, std::uint8_t* stash,
+                       bool is_wide) {
   __shared__ float boundaries[256];
   copy_numbers(table, boundaries);
   const std::size_t n = x.columns;
@@ -93,8 +94,9 @@ __global__ void activate_and_stash(const __grid_constant__ FewBitNumbers table, 
 }
 
 template <typename T>
-__global__ void multiply_by_levels(const __grid_constant__ FewBitNumbers table, const std::uint8_t* stash, bool is_wide,
-                                   Rows<const T> dy, Rows<T> dx) {
+__global__ void __launch_bounds__(few_bit_threads)
+    multiply_by_levels(const __grid_constant__ FewBitNumbers table, const std::uint8_t* stash, bool is_wide, Rows<const T> dy,
+                       Rows<T> dx) {
   __shared__ float levels[256];
   copy_numbers(table, levels);
   const std::size_t n = dy.columns;
@@ -123,7 +125,8 @@ void activate(Stream stream, Function function, Number number, const void* x, vo
   });
 }
 
-void activate_backward(Stream stream, Function function, Number number, const void* x, const void* dy, void* dx, std::size_t n) {
+void activate_backward(Stream stream, Function function, Number number, const void* x, const void* dy, void* dx,
+                       std::size_t n) {
   if (n == 0) return;
   with_number(number, [&](auto type) {
     with_function(function, [&](auto f) {

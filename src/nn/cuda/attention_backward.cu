@@ -5,9 +5,11 @@
 namespace bitloom::nn::cuda {
 namespace {
 
+constexpr unsigned sum_threads = 256;
+
 // delta (B,H,Q) = sums of rows of out dout, which are the sums over keys of a probability times its gradient. One warp per row.
 template <typename T>
-__global__ void sum_products(const AttentionTask task, const AttentionGradients g) {
+__global__ void __launch_bounds__(sum_threads) sum_products(const AttentionTask task, const AttentionGradients g) {
   const std::size_t rows = task.sequences * task.heads * task.mask.queries;
   for (std::size_t row = first_piece() / 32; row < rows; row += piece_stride() / 32) {
     const std::size_t query = row % task.mask.queries, head = row / task.mask.queries;
@@ -152,11 +154,10 @@ __global__ void __launch_bounds__(E::threads, E::queries_blocks)
 void attention_backward(Stream stream, const AttentionTask& task, const AttentionGradients& gradients) {
   if (task.sequences * task.heads == 0) return;
   const std::size_t rows = task.sequences * task.heads * task.mask.queries;
-  constexpr unsigned threads = 256;
   if (rows > 0) {
     with_number(task.number, [&](auto type) {
       using T = typename decltype(type)::type;
-      launch(stream, "attention_backward", {blocks_for(rows * 32, threads), threads}, sum_products<T>, task, gradients);
+      launch(stream, "attention_backward", {blocks_for(rows * 32, sum_threads), sum_threads}, sum_products<T>, task, gradients);
     });
   }
   with_engine(task, [&](auto type) {

@@ -22,7 +22,7 @@ struct Product {
   Epilogue epilogue = Epilogue::none;
   const void *a = nullptr, *b = nullptr;
   void* result = nullptr;
-  const float* bias = nullptr;
+  const float* bias = nullptr;  // where out has 16 bits, the library may round it to them
 };
 
 class Blas {
@@ -32,7 +32,8 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // Whether the library computes this product as it is; otherwise the caller leaves the epilogue out and does it itself.
+  // Whether the library computes this product as it is; otherwise the caller leaves the epilogue out and does it itself, or
+  // gives it matrices of other lengths.
   bool supports(const Product& product) const;
   void multiply(const Product& product);
 

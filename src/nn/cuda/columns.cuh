@@ -44,8 +44,8 @@ __device__ inline std::size_t first_column(const ColumnTiles& tiles) {
   return (static_cast<std::size_t>(blockIdx.x) * tiles.width + threadIdx.x % tiles.width) * pack_size;
 }
 
-// What the lanes of a block have for each of `columns` columns, sums (lanes,columns), merged into sums (columns). lanes: a power
-// of two.
+// What the lanes of a block have for each of `columns` columns, sums (lanes,columns), merged into sums (columns). lanes: a
+// power of two.
 template <typename Sum>
 __device__ void merge_lanes(Sum* sums, unsigned lanes, unsigned columns) {
   for (unsigned half = lanes / 2; half > 0; half /= 2) {
@@ -63,7 +63,8 @@ __device__ void merge_lanes(Sum* sums, unsigned lanes, unsigned columns) {
 //   Sum sum(Running, j)                         of column first + j
 //   void finish(column, Sum)                    of all rows
 template <typename Reduction>
-__global__ void reduce_chunks(Reduction reduction, ColumnTiles tiles, typename Reduction::Sum* partial) {
+__global__ void __launch_bounds__(column_threads)
+    reduce_chunks(Reduction reduction, ColumnTiles tiles, typename Reduction::Sum* partial) {
   using Sum = typename Reduction::Sum;
   const std::size_t first = first_column(tiles);
   typename Reduction::Running running = reduction.start(first);
@@ -83,8 +84,8 @@ constexpr unsigned finishing_columns = 8, finishing_lanes = column_threads / fin
 
 // partial (chunks,columns)
 template <typename Reduction>
-__global__ void finish_chunks(Reduction reduction, std::size_t chunks, std::size_t columns,
-                              const typename Reduction::Sum* partial) {
+__global__ void __launch_bounds__(column_threads)
+    finish_chunks(Reduction reduction, std::size_t chunks, std::size_t columns, const typename Reduction::Sum* partial) {
   using Sum = typename Reduction::Sum;
   const std::size_t column = static_cast<std::size_t>(blockIdx.x) * finishing_columns + threadIdx.x % finishing_columns;
   const unsigned lane = threadIdx.x / finishing_columns;
@@ -122,7 +123,7 @@ void reduce_columns(Stream stream, const char* name, const Reduction& reduction,
 //   Columns start(first)                        for columns first .. first + 7
 //   void apply(Columns, row, first)             reads and writes these elements
 template <typename Function>
-__global__ void apply_to_columns(Function function, ColumnTiles tiles) {
+__global__ void __launch_bounds__(column_threads) apply_to_columns(Function function, ColumnTiles tiles) {
   const std::size_t first = first_column(tiles);
   if (first >= tiles.columns) return;
   const typename Function::Columns columns = function.start(first);

@@ -1,5 +1,5 @@
-// Convolutions by plain sums in f32, for shapes of which cuDNN has no algorithm that gives the same bits every time. Much slower
-// than its own: a warp per element of an image, a block per weight. C++17.
+// Convolutions by plain sums in f32, for shapes of which cuDNN has no algorithm that gives the same bits every time. Much
+// slower than its own: a warp per element of an image, a block per weight. C++17.
 #include "nn/cuda/numbers.cuh"
 #include "nn/cuda/reduce.cuh"
 
@@ -24,7 +24,7 @@ __device__ std::size_t seen(std::size_t of_y, std::size_t of_kernel, const Convo
 }
 
 template <typename T>
-__global__ void forward(std::size_t n, const Convolution c, const T* x, const T* w, T* y) {
+__global__ void __launch_bounds__(threads) forward(std::size_t n, const Convolution c, const T* x, const T* w, T* y) {
   const std::size_t terms = c.kernel_rows * c.kernel_columns * c.inputs;
   for (std::size_t at = first_piece() / warp_size; at < n; at += piece_stride() / warp_size) {
     const Element to(at, c.out_rows, c.out_columns, c.outputs);
@@ -42,7 +42,7 @@ __global__ void forward(std::size_t n, const Convolution c, const T* x, const T*
 }
 
 template <typename T>
-__global__ void backward_data(std::size_t n, const Convolution c, const T* dy, const T* w, T* dx) {
+__global__ void __launch_bounds__(threads) backward_data(std::size_t n, const Convolution c, const T* dy, const T* w, T* dx) {
   const std::size_t terms = c.kernel_rows * c.kernel_columns * c.outputs;
   for (std::size_t at = first_piece() / warp_size; at < n; at += piece_stride() / warp_size) {
     const Element to(at, c.rows, c.columns, c.inputs);
@@ -63,7 +63,8 @@ __global__ void backward_data(std::size_t n, const Convolution c, const T* dy, c
 }
 
 template <typename T>
-__global__ void backward_weights(std::size_t n, const Convolution c, const T* x, const T* dy, T* dw) {
+__global__ void __launch_bounds__(threads)
+    backward_weights(std::size_t n, const Convolution c, const T* x, const T* dy, T* dw) {
   const std::size_t pixels = c.images * c.out_rows * c.out_columns;
   for (std::size_t at = blockIdx.x; at < n; at += gridDim.x) {
     const Element k(at, c.kernel_rows, c.kernel_columns, c.inputs);  // of output channel k.image

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
-#include <utility>
 
 #include "core/error.h"
 
@@ -52,7 +51,7 @@ void CudaBackend::synchronize() {
 }
 
 void CudaBackend::check_faults() {
-  const FaultWord fault = std::exchange(*runtime_.fault(), no_fault);
+  const FaultWord fault = runtime_.take_fault();
   if (fault == no_fault) return;
   constexpr std::array<std::string_view, 3> texts = {
       "gather: ids[{}] is no row of the table",

@@ -6,11 +6,14 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "nn/backend.h"
 #include "nn/cuda/attention_masks.h"
 #include "nn/cuda/blas.h"
 #include "nn/cuda/dnn.h"
+#include "nn/cuda/notes.h"
 #include "nn/cuda/runtime.h"
 #include "nn/cuda/scratch.h"
 
@@ -33,6 +36,7 @@ class CudaBackend final : public Backend {
   void read(const void* device, std::span<std::byte> host) override;
   void synchronize() override;
   void* native_stream() override { return stream(); }
+  std::vector<std::string> take_notes() override { return notes_.take(); }
 
   // matrices.cpp
   void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) override;
@@ -95,6 +99,10 @@ class CudaBackend final : public Backend {
  private:
   // Memory for what a method needs until its kernels are done; the next method that asks gets the same. Aligned to 256 bytes.
   void* workspace(std::size_t bytes) { return workspace_.get(bytes); }
+  // matrices.cpp: without an epilogue, by what the library has.
+  void multiply(const Product& product);
+  // images.cpp
+  void note_slow(const char* op, const Convolution& c);
   // Throws Error(usage) about what kernels found in ids and targets. After waiting.
   void check_faults();
   Stream stream() const { return runtime_.stream(); }
@@ -105,6 +113,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Allocator> allocator_;
   MaskCache masks_;
   Scratch workspace_;
+  Notes notes_;
 };
 
 }  // namespace bitloom::nn::cuda

@@ -5,6 +5,8 @@
 namespace bitloom::nn::cuda {
 namespace {
 
+constexpr unsigned threads = 256;
+
 struct Copy {
   __device__ float operator()(float x) const { return x; }
 };
@@ -21,18 +23,30 @@ struct ScaleAdd {
 };
 
 template <typename T>
-__global__ void fill_elements(std::size_t n, T value, T* y) {
+__global__ void __launch_bounds__(threads) fill_elements(std::size_t n, T value, T* y) {
   for (std::size_t i = first_piece(); i < n; i += piece_stride()) y[i] = value;
 }
 
 template <typename T>
+__global__ void __launch_bounds__(threads) resize_matrices(Resize r, const T* x, T* y) {
+  const std::size_t n = r.matrices * r.y_rows * r.y_columns;
+  for (std::size_t i = first_piece(); i < n; i += piece_stride()) {
+    const std::size_t column = i % r.y_columns;
+    const std::size_t row = i / r.y_columns % r.y_rows;
+    const std::size_t matrix = i / r.y_columns / r.y_rows;
+    const bool is_there = row < r.x_rows && column < r.x_columns;
+    y[i] = is_there ? x[(matrix * r.x_rows + row) * r.x_columns + column] : T{};
+  }
+}
+
+template <typename T>
 void fill_as(Stream stream, void* y, std::size_t n, std::uint64_t bits) {
-  launch(stream, "fill", {blocks_for(n, 256), 256}, fill_elements<T>, n, static_cast<T>(bits), static_cast<T*>(y));
+  launch(stream, "fill", {blocks_for(n, threads), threads}, fill_elements<T>, n, static_cast<T>(bits), static_cast<T*>(y));
 }
 
 // A thread has the elements of one call of Philox.
 template <typename T>
-__global__ void drop(std::size_t n, Drops drops, const T* x, T* y) {
+__global__ void __launch_bounds__(threads) drop(std::size_t n, Drops drops, const T* x, T* y) {
   const std::size_t groups = (n + dropout_group - 1) / dropout_group;
   for (std::size_t group = first_piece(); group < groups; group += piece_stride()) {
     const Philox4x32 draws = dropout_draws(drops.seed, drops.site, group);
@@ -75,7 +89,8 @@ void add(Stream stream, Number number, const void* a, const void* b, void* y, st
   });
 }
 
-void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y, std::size_t n) {
+void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y,
+               std::size_t n) {
   if (n == 0) return;
   with_number(x_number, [&](auto x_type) {
     with_number(y_number, [&](auto y_type) {
@@ -93,8 +108,18 @@ void dropout(Stream stream, const Drops& drops, Number number, const void* x, vo
   if (n == 0) return;
   with_number(number, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch(stream, "dropout", {blocks_for((n + dropout_group - 1) / dropout_group, 256), 256}, drop<T>, n, drops,
+    launch(stream, "dropout", {blocks_for((n + dropout_group - 1) / dropout_group, threads), threads}, drop<T>, n, drops,
            static_cast<const T*>(x), static_cast<T*>(y));
+  });
+}
+
+void resize(Stream stream, const Resize& sizes, Number number, const void* x, void* y) {
+  const std::size_t n = sizes.matrices * sizes.y_rows * sizes.y_columns;
+  if (n == 0) return;
+  with_number(number, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(stream, "matmul", {blocks_for(n, threads), threads}, resize_matrices<T>, sizes, static_cast<const T*>(x),
+           static_cast<T*>(y));
   });
 }
 

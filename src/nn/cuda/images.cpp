@@ -51,6 +51,13 @@ Windows windows_of(std::size_t k, const Shape& small) { return {k, small[0] * sm
 
 }  // namespace
 
+void CudaBackend::note_slow(const char* op, const Convolution& c) {
+  notes_.add(
+      "{}: the library has no algorithm that gives the same bits every time for {} images {} x {} x {} and {} kernels "
+      "{} x {}, stride {}; by plain sums, which are much slower",
+      op, c.images, c.rows, c.columns, c.inputs, c.outputs, c.kernel_rows, c.kernel_columns, c.stride);
+}
+
 void CudaBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, const Tensor& bias, Tensor& y) {
   if (y.size() == 0) return;
   const Number number = number_of(x);
@@ -65,7 +72,10 @@ void CudaBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, c
     lay_out_weights(stream(), number, w.data(), w_krsc, kernel[0], kernel[1], kernel[2] * kernel[3]);
     copy(stream(), number, x.data(), x_nhwc, x.size());
     const Convolution convolution = describe(conv, x.shape(), kernel, y.shape(), number);
-    if (!dnn_.forward(convolution, x_nhwc, w_krsc, y_nhwc)) convolve(stream(), convolution, x_nhwc, w_krsc, y_nhwc);
+    if (!dnn_.forward(convolution, x_nhwc, w_krsc, y_nhwc)) {
+      note_slow("conv2d", convolution);
+      convolve(stream(), convolution, x_nhwc, w_krsc, y_nhwc);
+    }
     copy(stream(), number, y_nhwc, y.data(), y.size());
   }
   if (!bias) return;
@@ -86,6 +96,7 @@ void CudaBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, con
   copy(stream(), number, dy.data(), dy_nhwc, dy.size());
   const Convolution convolution = describe(conv, dx.shape(), kernel, dy.shape(), number);
   if (!dnn_.backward_data(convolution, dy_nhwc, w_krsc, dx_nhwc)) {
+    note_slow("conv2d_backward_data", convolution);
     convolve_backward_data(stream(), convolution, dy_nhwc, w_krsc, dx_nhwc);
   }
   copy(stream(), number, dx_nhwc, dx.data(), dx.size());
@@ -104,6 +115,7 @@ void CudaBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, c
   copy(stream(), number, dy.data(), dy_nhwc, dy.size());
   const Convolution convolution = describe(conv, x.shape(), kernel, dy.shape(), number);
   if (!dnn_.backward_weights(convolution, x_nhwc, dy_nhwc, dw_krsc)) {
+    note_slow("conv2d_backward_weights", convolution);
     convolve_backward_weights(stream(), convolution, x_nhwc, dy_nhwc, dw_krsc);
   }
   add_laid_out_weights(stream(), number, dw_krsc, static_cast<float*>(dw.data()), kernel[0], kernel[1], kernel[2] * kernel[3]);

@@ -6,7 +6,8 @@ namespace {
 
 constexpr unsigned threads = 256;
 
-// work(Type<Index>{}) for one that counts n elements: 32 bits where they do, since a division of 64 takes several times as long.
+// work(Type<Index>{}) for one that counts n elements: 32 bits where they do, since a division of 64 takes several times as
+// long.
 template <typename Work>
 void with_index(std::size_t n, Work&& work) {
   // With the distance to a thread's next piece, below 2^25, nothing overflows.
@@ -16,7 +17,7 @@ void with_index(std::size_t n, Work&& work) {
 
 // Weights (O,I,P) to (O,P,I), P pixels. A thread writes an element.
 template <typename Index, typename T>
-__global__ void lay_out(Index n, Index inputs, Index pixels, const T* w, T* y) {
+__global__ void __launch_bounds__(threads) lay_out(Index n, Index inputs, Index pixels, const T* w, T* y) {
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Index i = at % inputs;
     const Index p = at / inputs % pixels;
@@ -27,7 +28,7 @@ __global__ void lay_out(Index n, Index inputs, Index pixels, const T* w, T* y) {
 
 // The way back, added. A thread adds to an element.
 template <typename Index, typename T>
-__global__ void add_back(Index n, Index inputs, Index pixels, const T* x, float* dw) {
+__global__ void __launch_bounds__(threads) add_back(Index n, Index inputs, Index pixels, const T* x, float* dw) {
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Index p = at % pixels;
     const Index i = at / pixels % inputs;
@@ -36,21 +37,22 @@ __global__ void add_back(Index n, Index inputs, Index pixels, const T* x, float*
   }
 }
 
-// Where the window of k x k of an element of the small tensor begins in the large one, and what is between its rows and columns.
+// Where the window of k x k of an element of the small tensor begins in the large one, and what is between its rows and
+// columns.
 template <typename Index>
 struct Window {
   Index first, row, column;
 
   // Images follow each other, so their rows can be counted through.
-  __device__ Window(Index element, Index k, Index columns, Index channels)
-      : row(columns * k * channels), column(channels) {
+  __device__ Window(Index element, Index k, Index columns, Index channels) : row(columns * k * channels), column(channels) {
     const Index pixel = element / channels;
     first = pixel / columns * k * row + pixel % columns * k * channels + element % channels;
   }
 };
 
 template <typename Index, typename T>
-__global__ void max_of_windows(Index n, Index k, Index columns, Index channels, const T* x, T* y, std::uint8_t* which) {
+__global__ void __launch_bounds__(threads)
+    max_of_windows(Index n, Index k, Index columns, Index channels, const T* x, T* y, std::uint8_t* which) {
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Window<Index> window(at, k, columns, channels);
     T largest = x[window.first];
@@ -67,7 +69,8 @@ __global__ void max_of_windows(Index n, Index k, Index columns, Index channels, 
 }
 
 template <typename Index, typename T>
-__global__ void spread_to_windows(Index n, Index k, Index columns, Index channels, const T* dy, const std::uint8_t* which, T* dx) {
+__global__ void __launch_bounds__(threads)
+    spread_to_windows(Index n, Index k, Index columns, Index channels, const T* dy, const std::uint8_t* which, T* dx) {
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Window<Index> window(at, k, columns, channels);
     const T value = dy[at];
@@ -80,7 +83,7 @@ __global__ void spread_to_windows(Index n, Index k, Index columns, Index channel
 }
 
 template <typename Index, typename T>
-__global__ void sum_windows(Index n, Index k, Index columns, Index channels, const T* dy, T* dx) {
+__global__ void __launch_bounds__(threads) sum_windows(Index n, Index k, Index columns, Index channels, const T* dy, T* dx) {
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Window<Index> window(at, k, columns, channels);
     float sum = 0;
@@ -101,7 +104,8 @@ void lay_out_weights(Stream stream, Number number, const void* w, void* y, std::
     with_index(n, [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
-      launch(stream, "conv2d", shape_for(n), lay_out<Index, T>, n, inputs, pixels, static_cast<const T*>(w), static_cast<T*>(y));
+      launch(stream, "conv2d", shape_for(n), lay_out<Index, T>, n, inputs, pixels, static_cast<const T*>(w),
+             static_cast<T*>(y));
     });
   });
 }
@@ -140,8 +144,8 @@ void spread(Stream stream, const Windows& windows, Number number, const void* x,
     with_index(n * windows.k * windows.k, [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
-      launch(stream, which == nullptr ? "upsample" : "max_pool_backward", shape_for(n), spread_to_windows<Index, T>, n, windows.k,
-             windows.columns, windows.channels, static_cast<const T*>(x), which, static_cast<T*>(y));
+      launch(stream, which == nullptr ? "upsample" : "max_pool_backward", shape_for(n), spread_to_windows<Index, T>, n,
+             windows.k, windows.columns, windows.channels, static_cast<const T*>(x), which, static_cast<T*>(y));
     });
   });
 }

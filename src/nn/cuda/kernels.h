@@ -15,7 +15,8 @@ using Stream = CUstream_st*;
 // V of nn/ops.h.
 enum class Number : unsigned char { f32, bf16, f16 };
 
-// What kernels may find in their arguments, which the host cannot look at: told to it when it next waits. The word has
+// What kernels may find in their arguments, which the host cannot look at: told to it when it next waits. The word, in the
+// device's memory, has
 // ~0 or the smallest of (number of the element << 8 | Fault).
 enum class Fault : unsigned char { gather_id, scatter_id, target };
 using FaultWord = unsigned long long;
@@ -38,6 +39,11 @@ struct Drops {
   float factor = 1;             // of what is kept
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
+// y (matrices,y_rows,y_columns) = x (matrices,x_rows,x_columns) as far as they reach, and 0 beyond.
+struct Resize {
+  std::size_t matrices = 0, x_rows = 0, x_columns = 0, y_rows = 0, y_columns = 0;
+};
+void resize(Stream stream, const Resize& sizes, Number number, const void* x, void* y);
 
 // --- attention_forward.cu, attention_backward.cu ---
 

@@ -28,7 +28,7 @@ struct RowMoments {
 
 // A row per group of threads, which keep it. Moments are taken twice: around 0, then around the mean that this gave.
 template <typename T, typename Layout>
-__global__ void normalise_rows(LayerNorm<T> a) {
+__global__ void __launch_bounds__(Layout::threads) normalise_rows(LayerNorm<T> a) {
   constexpr unsigned width = Layout::width;
   const std::size_t row = first_piece() / width;
   if (row >= a.rows) return;
@@ -75,7 +75,7 @@ __global__ void normalise_rows(LayerNorm<T> a) {
 
 // A row per block, which reads it three times.
 template <typename T>
-__global__ void normalise_long_rows(LayerNorm<T> a) {
+__global__ void __launch_bounds__(long_row_threads) normalise_long_rows(LayerNorm<T> a) {
   constexpr unsigned width = long_row_threads;
   const std::size_t row = blockIdx.x;
   const std::size_t columns = a.x.columns;
@@ -144,14 +144,15 @@ struct LayerNormGradient {
 template <typename Layout>
 constexpr unsigned sums_stride = Layout::width + 4;
 template <typename Layout>
-constexpr unsigned group_sums = Layout::packs * pack_size * sums_stride<Layout>;
+constexpr unsigned group_sums = Layout::packs* pack_size* sums_stride<Layout>;
 template <typename Layout>
-constexpr unsigned shared_sums = Layout::rows * group_sums<Layout>;
+constexpr unsigned shared_sums = Layout::rows* group_sums<Layout>;
 
 // Rows blockIdx.x rows_per_block and following, a row per group of threads, which sums gradients of gain and bias on the way.
 // partial (blocks,columns)
 template <typename T, typename Layout>
-__global__ void normalise_rows_backward(LayerNormGradient<T> a, std::size_t rows_per_block, GradientSums* partial) {
+__global__ void __launch_bounds__(Layout::threads)
+    normalise_rows_backward(LayerNormGradient<T> a, std::size_t rows_per_block, GradientSums* partial) {
   constexpr unsigned width = Layout::width;
   constexpr int packs = Layout::packs;
   const std::size_t columns = a.x.columns;
@@ -211,7 +212,7 @@ __global__ void normalise_rows_backward(LayerNormGradient<T> a, std::size_t rows
 }
 
 template <typename T>
-__global__ void normalise_long_rows_backward(LayerNormGradient<T> a) {
+__global__ void __launch_bounds__(long_row_threads) normalise_long_rows_backward(LayerNormGradient<T> a) {
   constexpr unsigned width = long_row_threads;
   const std::size_t row = blockIdx.x;
   const std::size_t columns = a.x.columns;
@@ -309,8 +310,8 @@ std::size_t layer_norm_workspace(std::size_t rows, std::size_t columns) {
   return columns * (chunks > blocks ? chunks : blocks) * sizeof(GradientSums);
 }
 
-void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y, float* mean,
-                float* rstd) {
+void layer_norm(Stream stream, const NormShape& shape, const void* x, const float* gain, const float* bias, void* y,
+                float* mean, float* rstd) {
   if (shape.rows == 0) return;
   with_number(shape.number, [&](auto type) {
     using T = typename decltype(type)::type;

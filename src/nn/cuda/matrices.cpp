@@ -35,7 +35,39 @@ Product describe(const Tensor& a, const Tensor& b, const Tensor& out, const Matm
           .result = out.data()};
 }
 
+// The smallest length that libraries have products for, whatever the type: 16 bytes of 16 bits, 32 of f32.
+std::size_t padded(std::size_t length) { return (length + 7) / 8 * 8; }
+
+std::size_t bytes_of(Number number) { return number == Number::f32 ? 4 : 2; }
+
 }  // namespace
+
+void CudaBackend::multiply(const Product& product) {
+  if (blas_.supports(product)) return blas_.multiply(product);
+  notes_.add(
+      "matmul: the library has no algorithm for {} products {} x {} x {}; on copies with lengths that are multiples of 8",
+      product.s, product.m, product.k, product.n);
+  Product p = product;
+  p.m = padded(product.m);
+  p.k = padded(product.k);
+  p.n = padded(product.n);
+  const auto resized = [&](bool transposed, std::size_t rows, std::size_t columns, std::size_t y_rows, std::size_t y_columns) {
+    return transposed ? Resize{p.s, columns, rows, y_columns, y_rows} : Resize{p.s, rows, columns, y_rows, y_columns};
+  };
+  const Resize a = resized(p.transpose_a, product.m, product.k, p.m, p.k);
+  const Resize b = resized(p.transpose_b, product.k, product.n, p.k, p.n);
+  const std::size_t a_bytes = Scratch::rounded(p.s * p.m * p.k * bytes_of(p.in));
+  const std::size_t b_bytes = Scratch::rounded(p.s * p.k * p.n * bytes_of(p.in));
+  auto* memory = static_cast<std::byte*>(workspace(a_bytes + b_bytes + p.s * p.m * p.n * bytes_of(p.out)));
+  resize(stream(), a, p.in, product.a, memory);
+  resize(stream(), b, p.in, product.b, memory + a_bytes);
+  p.a = memory;
+  p.b = memory + a_bytes;
+  p.result = memory + a_bytes + b_bytes;
+  if (p.accumulate) resize(stream(), {p.s, product.m, product.n, p.m, p.n}, p.out, product.result, p.result);
+  blas_.multiply(p);
+  resize(stream(), {p.s, p.m, p.n, product.m, product.n}, p.out, p.result, product.result);
+}
 
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) {
   if (out.size() == 0) return;
@@ -51,7 +83,7 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, Tensor& out, const Ma
       if (each.has_bias == (bias != nullptr) && each.function == function) fused.epilogue = each.epilogue;
     }
     if (fused.epilogue != Epilogue::none && blas_.supports(fused)) return blas_.multiply(fused);
-    blas_.multiply(product);
+    multiply(product);
   }
   if (bias == nullptr && function == Function::none) return;
   bias_activate(stream(), product.out, out.data(), bias, function, product.out, out.data(), out.size() / product.n, product.n);

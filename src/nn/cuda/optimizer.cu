@@ -58,7 +58,7 @@ __device__ void store_values(const AdamWPart& part, std::uint64_t step, std::siz
   Rows<Bf16>{static_cast<Bf16*>(part.value), part.size, part.is_wide}.store(0, first, rounded);
 }
 
-__global__ void adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart* parts) {
+__global__ void __launch_bounds__(optimizer_threads) adamw_chunks(AdamWFactors f, std::size_t count, const AdamWPart* parts) {
   const AdamWPart part = parts[part_of(parts, count)];
   const std::size_t begin = (blockIdx.x - part.first_chunk) * optimizer_chunk;
   const std::size_t end = begin + optimizer_chunk < part.size ? begin + optimizer_chunk : part.size;
@@ -107,7 +107,7 @@ __device__ double chunk_sum(const SquaresPart& part, std::size_t begin, std::siz
 }
 
 // sums (chunks)
-__global__ void square_chunks(std::size_t count, const SquaresPart* parts, double* sums) {
+__global__ void __launch_bounds__(optimizer_threads) square_chunks(std::size_t count, const SquaresPart* parts, double* sums) {
   const SquaresPart part = parts[part_of(parts, count)];
   const std::size_t begin = (blockIdx.x - part.first_chunk) * optimizer_chunk;
   const std::size_t end = begin + optimizer_chunk < part.size ? begin + optimizer_chunk : part.size;
@@ -124,7 +124,7 @@ __global__ void square_chunks(std::size_t count, const SquaresPart* parts, doubl
 constexpr unsigned sum_threads = 512;
 
 // One block.
-__global__ void sum_chunks(std::size_t chunks, const double* sums, double* total) {
+__global__ void __launch_bounds__(sum_threads) sum_chunks(std::size_t chunks, const double* sums, double* total) {
   double sum = 0;
 #pragma unroll 4
   for (std::size_t chunk = threadIdx.x; chunk < chunks; chunk += sum_threads) sum += sums[chunk];

@@ -4,6 +4,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
+constexpr unsigned threads = 256;  // where a warp has a row
 constexpr unsigned warp_columns = 32 * pack_size;
 
 __device__ void report(FaultWord* fault, std::size_t row, Fault kind) {
@@ -12,8 +13,8 @@ __device__ void report(FaultWord* fault, std::size_t row, Fault kind) {
 
 // A warp per row.
 template <typename X, typename Y>
-__global__ void gather_rows(Lookup lookup, Rows<const X> table, const std::int32_t* ids, bool accumulate, Rows<Y> out,
-                            FaultWord* fault) {
+__global__ void __launch_bounds__(threads)
+    gather_rows(Lookup lookup, Rows<const X> table, const std::int32_t* ids, bool accumulate, Rows<Y> out, FaultWord* fault) {
   const std::size_t row = first_piece() / 32;
   if (row >= lookup.rows) return;
   const unsigned lane = threadIdx.x % 32;
@@ -85,7 +86,7 @@ __device__ void for_digit(const SortInput& in, Visit visit) {
 }
 
 // counts (blocks,digits)
-__global__ void count_digits(SortInput in, std::uint32_t* counts, FaultWord* fault) {
+__global__ void __launch_bounds__(digits) count_digits(SortInput in, std::uint32_t* counts, FaultWord* fault) {
   std::uint32_t count = 0;
   for_digit(in, [&](std::size_t i) {
     ++count;
@@ -95,7 +96,8 @@ __global__ void count_digits(SortInput in, std::uint32_t* counts, FaultWord* fau
 }
 
 // starts (blocks,digits): how many elements come before those of that block with that digit. One block.
-__global__ void scan_counts(std::size_t blocks, const std::uint32_t* __restrict__ counts, std::uint32_t* __restrict__ starts) {
+__global__ void __launch_bounds__(digits)
+    scan_counts(std::size_t blocks, const std::uint32_t* __restrict__ counts, std::uint32_t* __restrict__ starts) {
   __shared__ std::uint32_t totals[digits];
   std::uint32_t total = 0;
 #pragma unroll 8
@@ -111,7 +113,7 @@ __global__ void scan_counts(std::size_t blocks, const std::uint32_t* __restrict_
   }
 }
 
-__global__ void place_by_digit(SortInput in, const std::uint32_t* starts, Keyed* out) {
+__global__ void __launch_bounds__(digits) place_by_digit(SortInput in, const std::uint32_t* starts, Keyed* out) {
   std::uint32_t place = starts[blockIdx.x * digits + threadIdx.x];
   for_digit(in, [&](std::size_t i) { out[place++] = in[i]; });
 }
@@ -146,7 +148,7 @@ struct Runs {
 
 // A warp per tile and 256 columns: runs within the tile go to the table, others to `open`.
 template <typename T>
-__global__ void add_runs(Runs<T> a) {
+__global__ void __launch_bounds__(threads) add_runs(Runs<T> a) {
   constexpr int at_once = 4;
   const std::size_t piece = first_piece() / 32;
   const std::size_t tile = piece / a.column_warps;
@@ -185,7 +187,7 @@ __global__ void add_runs(Runs<T> a) {
 
 // A warp per tile and 256 columns: the run that begins in this tile and goes on behind it.
 template <typename T>
-__global__ void add_open_runs(Runs<T> a) {
+__global__ void __launch_bounds__(threads) add_open_runs(Runs<T> a) {
   const std::size_t piece = first_piece() / 32;
   std::size_t tile = piece / a.column_warps;
   if (tile * tile_rows >= a.rows) return;
@@ -276,14 +278,14 @@ struct AddColumnSums {
 void gather(Stream stream, const Lookup& lookup, Number table_number, const void* table, const std::int32_t* ids,
             bool accumulate, Number out_number, void* out, FaultWord* fault) {
   if (lookup.rows == 0 || lookup.columns == 0) return;
-  constexpr unsigned threads = 256;
   const auto blocks = static_cast<unsigned>((lookup.rows + threads / 32 - 1) / (threads / 32));
   with_number(table_number, [&](auto x_type) {
     with_number(out_number, [&](auto y_type) {
       using X = typename decltype(x_type)::type;
       using Y = typename decltype(y_type)::type;
-      launch(stream, "gather", {blocks, threads}, gather_rows<X, Y>, lookup, rows_of(static_cast<const X*>(table), lookup.columns),
-             ids, accumulate, rows_of(static_cast<Y*>(out), lookup.columns), fault);
+      launch(stream, "gather", {blocks, threads}, gather_rows<X, Y>, lookup,
+             rows_of(static_cast<const X*>(table), lookup.columns), ids, accumulate,
+             rows_of(static_cast<Y*>(out), lookup.columns), fault);
     });
   });
 }
@@ -297,7 +299,6 @@ void scatter_add(Stream stream, const Lookup& lookup, Number number, const void*
   auto* bytes = static_cast<std::byte*>(workspace);
   const Keyed* sorted = sort_rows(stream, lookup, room, ids, bytes, fault);
   const std::size_t column_warps = (lookup.columns + warp_columns - 1) / warp_columns;
-  constexpr unsigned threads = 256;
   const auto blocks = static_cast<unsigned>((room.tiles * column_warps + threads / 32 - 1) / (threads / 32));
   with_number(number, [&](auto type) {
     using T = typename decltype(type)::type;

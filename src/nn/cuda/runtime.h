@@ -23,9 +23,12 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   const Gpu& gpu() const { return gpu_; }
+  // Makes this GPU the one that the calling thread starts work on, since a program may use several.
   Stream stream() const;
-  // In memory that the GPU and this machine see: for kernels to set, for the host to look at after it has waited.
+  // In the GPU's memory, for kernels to set.
   FaultWord* fault() const;
+  // What kernels have put there before the host last waited, which is forgotten.
+  FaultWord take_fault();
   // It may outlive this.
   std::unique_ptr<Allocator> make_allocator() const;
   // The pool that ops take memory from: until one is named, one of its own.

@@ -36,7 +36,7 @@ struct OnlineSum {
 };
 
 template <typename T, typename Layout>
-__global__ void softmax_rows(std::size_t rows, Rows<const T> x, Rows<T> y) {
+__global__ void __launch_bounds__(Layout::threads) softmax_rows(std::size_t rows, Rows<const T> x, Rows<T> y) {
   constexpr unsigned width = Layout::width;
   const std::size_t row = first_piece() / width;
   if (row >= rows) return;
@@ -66,7 +66,7 @@ __global__ void softmax_rows(std::size_t rows, Rows<const T> x, Rows<T> y) {
 
 // A block reads its row twice.
 template <typename T>
-__global__ void softmax_long_rows(Rows<const T> x, Rows<T> y) {
+__global__ void __launch_bounds__(long_row_threads) softmax_long_rows(Rows<const T> x, Rows<T> y) {
   constexpr unsigned width = long_row_threads;
   const std::size_t row = blockIdx.x;
   float v[pack_size];
@@ -89,7 +89,8 @@ __global__ void softmax_long_rows(Rows<const T> x, Rows<T> y) {
 
 // dx = y (dy - sum(y dy)).
 template <typename T, typename Layout>
-__global__ void softmax_backward_rows(std::size_t rows, Rows<const T> y, Rows<const T> dy, Rows<T> dx) {
+__global__ void __launch_bounds__(Layout::threads)
+    softmax_backward_rows(std::size_t rows, Rows<const T> y, Rows<const T> dy, Rows<T> dx) {
   constexpr unsigned width = Layout::width;
   const std::size_t row = first_piece() / width;
   if (row >= rows) return;
@@ -113,7 +114,7 @@ __global__ void softmax_backward_rows(std::size_t rows, Rows<const T> y, Rows<co
 }
 
 template <typename T>
-__global__ void softmax_backward_long_rows(Rows<const T> y, Rows<const T> dy, Rows<T> dx) {
+__global__ void __launch_bounds__(long_row_threads) softmax_backward_long_rows(Rows<const T> y, Rows<const T> dy, Rows<T> dx) {
   constexpr unsigned width = long_row_threads;
   const std::size_t row = blockIdx.x;
   float p[pack_size];
@@ -148,11 +149,12 @@ struct CrossEntropyRows {
 };
 
 // A group of threads per row: it reads the logits once for the loss, once more for the gradient.
-template <typename T, unsigned Width>
-__global__ void cross_entropy_rows(CrossEntropyRows<T> a) {
-  const std::size_t row = first_piece() / Width;
+template <typename T, typename Layout>
+__global__ void __launch_bounds__(Layout::threads) cross_entropy_rows(CrossEntropyRows<T> a) {
+  constexpr unsigned width = Layout::width;
+  const std::size_t row = first_piece() / width;
   if (row >= a.rows) return;
-  const std::size_t lane = threadIdx.x % Width;
+  const std::size_t lane = threadIdx.x % width;
   std::int64_t target = a.targets[row];
   if (target < -1 || target >= static_cast<std::int64_t>(a.classes)) {
     if (lane == 0) atomicMin(a.fault, static_cast<FaultWord>(row) << 8U | static_cast<FaultWord>(Fault::target));
@@ -164,15 +166,15 @@ __global__ void cross_entropy_rows(CrossEntropyRows<T> a) {
     if (lane == 0) a.loss[row] = 0;
   } else {
 #pragma unroll 4
-    for (std::size_t first = lane * pack_size; first < a.classes; first += Width * pack_size) {
+    for (std::size_t first = lane * pack_size; first < a.classes; first += width * pack_size) {
       a.logits.load(row, first, v, -infinity);
 #pragma unroll
       for (int j = 0; j < pack_size; ++j) v[j] = first + j < a.classes ? v[j] : -infinity;
       all.add(v);
     }
-    all.merge_group<Width>();
+    all.merge_group<width>();
     // By the one thread that may write a gradient over it.
-    if (lane == static_cast<std::size_t>(target) / pack_size % Width) {
+    if (lane == static_cast<std::size_t>(target) / pack_size % width) {
       const float of_target = to_float(a.logits.data[row * a.logits.columns + target]);
       a.loss[row] = (all.largest - of_target) + logf(all.sum);
     }
@@ -180,7 +182,7 @@ __global__ void cross_entropy_rows(CrossEntropyRows<T> a) {
   if (a.dlogits.data == nullptr) return;
   const float factor = a.scale / all.sum;
 #pragma unroll 2
-  for (std::size_t first = lane * pack_size; first < a.logits.columns; first += Width * pack_size) {
+  for (std::size_t first = lane * pack_size; first < a.logits.columns; first += width * pack_size) {
     a.logits.load(row, first, v);
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) {
@@ -237,21 +239,15 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
   if (shape.rows == 0) return;
   with_number(shape.number, [&](auto type) {
     using T = typename decltype(type)::type;
-    const CrossEntropyRows<T> all{shape.rows,
-                                  shape.classes,
-                                  rows_of(static_cast<const T*>(logits), shape.columns),
-                                  targets,
-                                  shape.scale,
-                                  loss,
-                                  rows_of(static_cast<T*>(dlogits), shape.columns),
-                                  fault};
+    const CrossEntropyRows<T> all{shape.rows,  shape.classes, rows_of(static_cast<const T*>(logits), shape.columns), targets,
+                                  shape.scale, loss,          rows_of(static_cast<T*>(dlogits), shape.columns),      fault};
     using Short = RowLayout<32, 1>;
     using Long = RowLayout<long_row_threads, 1>;
     constexpr std::size_t most_of_a_warp = 1024;
     if (shape.columns <= most_of_a_warp) {
-      launch(stream, "cross_entropy", launch_of<Short>(shape.rows), cross_entropy_rows<T, Short::width>, all);
+      launch(stream, "cross_entropy", launch_of<Short>(shape.rows), cross_entropy_rows<T, Short>, all);
     } else {
-      launch(stream, "cross_entropy", launch_of<Long>(shape.rows), cross_entropy_rows<T, Long::width>, all);
+      launch(stream, "cross_entropy", launch_of<Long>(shape.rows), cross_entropy_rows<T, Long>, all);
     }
   });
 }

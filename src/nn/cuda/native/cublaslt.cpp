@@ -65,14 +65,16 @@ CacheKey key_of(const Product& p) {
           alignment_of(p.a),
           alignment_of(p.b),
           alignment_of(p.result),
-          has_bias(p) ? alignment_of(p.bias) : 0};
+          has_bias(p) && p.out == Number::f32 ? alignment_of(p.bias) : 0};
 }
 
 void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
   check_blas(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof value), "describing a product");
 }
 
-Operation make_operation(const Product& p, Number bias) {
+// bias: where it is, in the type of out, the one that the library takes for all of our types (cublasLt.h,
+// CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
+Operation make_operation(const Product& p, const void* bias) {
   cublasLtMatmulDesc_t made = nullptr;
   check_blas(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
   Operation operation(made);
@@ -80,8 +82,8 @@ Operation make_operation(const Product& p, Number bias) {
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.epilogue));
   if (has_bias(p)) {
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(bias));
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);  // the heuristics look at its alignment
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out));
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // the heuristics look at its alignment
   }
   return operation;
 }
@@ -124,7 +126,6 @@ struct Plan {
   Layout a, b, out;
   cublasLtMatmulAlgo_t algorithm = {};
   bool is_possible = false;
-  Number bias = Number::f32;  // what the library takes
 };
 
 constexpr std::size_t most_plans = 1024;
@@ -140,9 +141,10 @@ struct Blas::State {
     workspace_bytes = std::size_t{runtime.gpu().major >= 9 ? 64U : 32U} << 20U;
   }
 
-  // Whether the library has an algorithm for it with a bias of that type.
-  bool find(const Product& p, Plan& plan) const {
-    plan.operation = make_operation(p, plan.bias);
+  Plan make_plan(const Product& p) {
+    Plan plan;
+    (void)runtime.stream();  // what the library knows of the GPU is that of the current one
+    plan.operation = make_operation(p, has_bias(p) ? place_of_bias(p) : nullptr);
     plan.a = make_layout(p.in, p.s, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k);
     plan.b = make_layout(p.in, p.s, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);
     plan.out = make_layout(p.out, p.s, p.m, p.n);
@@ -157,25 +159,19 @@ struct Blas::State {
     }
     plan.is_possible = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     plan.algorithm = result.algo;
-    return plan.is_possible;
-  }
-  Plan make_plan(const Product& p) const {
-    Plan plan;
-    if (find(p, plan) || !has_bias(p)) return plan;
-    // Where out is bf16 or f16, the library may want the bias in that type too.
-    plan.bias = p.out;
-    find(p, plan);
     return plan;
   }
   Plan& plan(const Product& p) {
     return plans.get(key_of(p), [&] { return make_plan(p); });
   }
 
-  // The bias in a type that is not its own.
-  const void* converted(const Product& p, Number number) {
-    void* y = bias.get(p.n * sizeof(float));
-    convert(runtime.stream(), Number::f32, p.bias, number, y, p.n);
-    return y;
+  // Where the library reads the bias: itself, or a copy of 16 bits.
+  const void* place_of_bias(const Product& p) { return p.out == Number::f32 ? p.bias : bias.get(p.n * sizeof(std::uint16_t)); }
+  const void* bias_of(const Product& p) {
+    if (p.out == Number::f32) return p.bias;
+    void* copy = bias.get(p.n * sizeof(std::uint16_t));
+    convert(runtime.stream(), Number::f32, p.bias, p.out, copy, p.n);
+    return copy;
   }
 
   Runtime& runtime;
@@ -198,8 +194,7 @@ void Blas::multiply(const Product& product) {
          product.n);
   }
   if (has_bias(product)) {
-    const void* bias = plan.bias == Number::f32 ? product.bias : state_->converted(product, plan.bias);
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, state_->bias_of(product));
   }
   const float beta = product.accumulate ? 1 : 0;
   check_blas(

@@ -158,8 +158,9 @@ bool choose(cudnnHandle_t handle, cudnnMathType_t math, Plan& plan) {
   if (Api::find(handle, plan, static_cast<int>(found.size()), &count, found.data()) != CUDNN_STATUS_SUCCESS) return false;
   for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {
     if (each.status != CUDNN_STATUS_SUCCESS || each.determinism != CUDNN_DETERMINISTIC) continue;
-    if (math == CUDNN_FMA_MATH && each.mathType != CUDNN_FMA_MATH) continue;
-    check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), each.mathType), "describing a convolution");
+    // With FMA in the descriptor no other instructions are used, whatever kind the heuristics name beside an algorithm.
+    const cudnnMathType_t used = math == CUDNN_FMA_MATH ? math : each.mathType;
+    check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), used), "describing a convolution");
     if (Api::size(handle, plan, each.algo, &plan.workspace_bytes) != CUDNN_STATUS_SUCCESS) continue;
     if (plan.workspace_bytes > most_workspace) continue;
     plan.algorithm = each.algo;
@@ -193,16 +194,25 @@ CacheKey key_of(Pass pass, const Convolution& c) {
 }  // namespace
 
 struct Dnn::State {
-  explicit State(Runtime& runtime) : plans(most_plans), workspace(runtime) {
-    check_dnn(cudnnSetStream(handle.get(), runtime.stream()), "choosing the stream");
+  explicit State(Runtime& the_runtime) : runtime(the_runtime), plans(most_plans), workspace(runtime) {}
+
+  // Made when it is first asked for: it takes time and memory of the GPU, and most nets have no convolutions.
+  cudnnHandle_t handle() {
+    const Stream stream = runtime.stream();
+    if (made == nullptr) {
+      made = std::make_unique<Handle>();
+      check_dnn(cudnnSetStream(made->get(), stream), "choosing the stream");
+    }
+    return made->get();
   }
 
   template <typename Api>
   Plan& plan(Pass pass, const Convolution& c) {
-    return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle.get(), c); });
+    return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle(), c); });
   }
 
-  Handle handle;
+  Runtime& runtime;
+  std::unique_ptr<Handle> made;
   LruCache<Plan> plans;
   Scratch workspace;
 };
@@ -221,7 +231,7 @@ bool Dnn::forward(const Convolution& convolution, const void* x, const void* w, 
   Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
   if (!plan.is_possible) return false;
   return was_done(
-      cudnnConvolutionForward(state_->handle.get(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
+      cudnnConvolutionForward(state_->handle(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
                               static_cast<Forward::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
                               plan.workspace_bytes, &zero, plan.y.get(), y),
       plan, "a convolution");
@@ -231,7 +241,7 @@ bool Dnn::backward_data(const Convolution& convolution, const void* dy, const vo
   Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
   if (!plan.is_possible) return false;
   return was_done(
-      cudnnConvolutionBackwardData(state_->handle.get(), &one, plan.w.get(), w, plan.y.get(), dy, plan.convolution.get(),
+      cudnnConvolutionBackwardData(state_->handle(), &one, plan.w.get(), w, plan.y.get(), dy, plan.convolution.get(),
                                    static_cast<BackwardData::Algorithm>(plan.algorithm),
                                    state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.x.get(), dx),
       plan, "a convolution's gradient of images");
@@ -241,7 +251,7 @@ bool Dnn::backward_weights(const Convolution& convolution, const void* x, const 
   Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
   if (!plan.is_possible) return false;
   return was_done(cudnnConvolutionBackwardFilter(
-                      state_->handle.get(), &one, plan.x.get(), x, plan.y.get(), dy, plan.convolution.get(),
+                      state_->handle(), &one, plan.x.get(), x, plan.y.get(), dy, plan.convolution.get(),
                       static_cast<BackwardWeights::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
                       plan.workspace_bytes, &zero, plan.w.get(), dw),
                   plan, "a convolution's gradient of weights");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -98,7 +99,7 @@ class CudaAllocator final : public Allocator {
     std::size_t free = 0;
     std::size_t total = 0;
     if (status != cudaErrorMemoryAllocation || cudaMemGetInfo(&free, &total) != cudaSuccess) check_cuda(status, "memory");
-    fail(ErrorKind::io, "the GPU has {} of {} free", format_bytes(free), format_bytes(total));
+    throw OutOfMemory(ErrorKind::io, fmt::format("the GPU has {} of {} free", format_bytes(free), format_bytes(total)));
   }
   void release(void* memory, std::size_t /*bytes*/) noexcept override {
     // Waits for kernels that still use it. At the program's end the driver may be gone already.
@@ -125,7 +126,8 @@ struct Runtime::State {
   cudaStream_t stream = nullptr;
   std::array<Buffer, 4> buffers;
   std::size_t next = 0;
-  FaultWord* fault = nullptr;
+  FaultWord* fault = nullptr;       // on the GPU
+  FaultWord* host_fault = nullptr;  // pinned: its copy
 
   void make() {
     check_cuda(cudaSetDevice(index), "choosing the device");
@@ -134,8 +136,15 @@ struct Runtime::State {
       check_cuda(cudaMallocHost(reinterpret_cast<void**>(&buffer.memory), buffer_bytes), "pinned memory");
       check_cuda(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "an event");
     }
-    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&fault), sizeof(FaultWord), cudaHostAllocMapped), "pinned memory");
-    *fault = no_fault;
+    check_cuda(cudaMallocHost(reinterpret_cast<void**>(&host_fault), sizeof(FaultWord)), "pinned memory");
+    *host_fault = no_fault;
+    check_cuda(cudaMalloc(reinterpret_cast<void**>(&fault), sizeof(FaultWord)), "memory");
+    forget_fault();
+  }
+
+  void forget_fault() const {
+    static_assert(no_fault == ~FaultWord{0});
+    check_cuda(cudaMemsetAsync(fault, 0xFF, sizeof(FaultWord), stream), "setting memory");
   }
 
   ~State() {
@@ -145,7 +154,8 @@ struct Runtime::State {
       if (buffer.copied != nullptr) (void)cudaEventDestroy(buffer.copied);
       if (buffer.memory != nullptr) (void)cudaFreeHost(buffer.memory);
     }
-    if (fault != nullptr) (void)cudaFreeHost(fault);
+    if (fault != nullptr) (void)cudaFree(fault);
+    if (host_fault != nullptr) (void)cudaFreeHost(host_fault);
     if (stream != nullptr) (void)cudaStreamDestroy(stream);
   }
 };
@@ -161,9 +171,18 @@ Runtime::Runtime(int index) : state_(std::make_unique<State>()) {
 
 Runtime::~Runtime() = default;
 
-Stream Runtime::stream() const { return state_->stream; }
+Stream Runtime::stream() const {
+  check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  return state_->stream;
+}
 
 FaultWord* Runtime::fault() const { return state_->fault; }
+
+FaultWord Runtime::take_fault() {
+  const FaultWord found = std::exchange(*state_->host_fault, no_fault);
+  if (found != no_fault) state_->forget_fault();
+  return found;
+}
 
 std::unique_ptr<Allocator> Runtime::make_allocator() const { return std::make_unique<CudaAllocator>(state_->index); }
 
@@ -183,6 +202,7 @@ void Runtime::upload(void* device, std::span<const std::byte> host) {
 }
 
 void Runtime::download(const void* device, std::span<std::byte> host) {
+  check_cuda(cudaSetDevice(state_->index), "choosing the device");
   if (!host.empty()) {
     check_cuda(cudaMemcpyAsync(host.data(), device, host.size(), cudaMemcpyDeviceToHost, state_->stream),
                "copying from the GPU");
@@ -192,6 +212,9 @@ void Runtime::download(const void* device, std::span<std::byte> host) {
 
 void Runtime::synchronize() {
   check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  // Kernels count in the GPU's own memory, where their atomics are sure to be atomic.
+  check_cuda(cudaMemcpyAsync(state_->host_fault, state_->fault, sizeof(FaultWord), cudaMemcpyDeviceToHost, state_->stream),
+             "copying from the GPU");
   check_cuda(cudaStreamSynchronize(state_->stream), "waiting for the GPU");
 }
 
