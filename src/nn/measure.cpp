@@ -36,7 +36,7 @@ std::size_t measured_side(Device device) {
 }
 
 // Numbers of a normal distribution, rows of which repeat: on a GPU, products of equal numbers draw less power than those of a
-// net, so that its clock is higher (13% on an H100).
+// net, so that its clock is higher.
 Tensor normal_matrix(Engine& engine, std::size_t size, DType values, std::uint64_t seed) {
   const std::size_t rows = std::min<std::size_t>(size, 256);
   std::vector<float> numbers(rows * size);
