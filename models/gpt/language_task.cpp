@@ -38,16 +38,17 @@ Tensor language_losses(nn::Engine& engine, Gpt& net, const Tensor& hidden, const
     const Tensor part = flat.slice(begin, end);
     Tensor logits = net.logits(engine, part);
     Tensor loss = losses.slice(begin, end);
-    nn::cross_entropy(engine, logits, all_targets.slice(begin, end), vocabulary, scale, loss,
-                      dhidden == nullptr ? nullptr : &logits);
-    if (dhidden == nullptr) continue;
-    Tensor dpart = dhidden->reshaped({rows, width}).slice(begin, end);
-    if (logits.dtype() != hidden.dtype()) {
-      Tensor converted = engine.empty(logits.shape(), hidden.dtype(), Use::activations);
-      nn::convert(engine, logits, converted);
-      logits = converted;
+    // In place, or rounded to the type that the products of the backward pass take.
+    Tensor dlogits = logits;
+    if (dhidden != nullptr && logits.dtype() != hidden.dtype()) {
+      dlogits = engine.empty(logits.shape(), hidden.dtype(), Use::activations);
     }
-    net.logits_backward(engine, part, logits, dpart);
+    nn::cross_entropy(engine, logits, all_targets.slice(begin, end), vocabulary, scale, loss,
+                      dhidden == nullptr ? nullptr : &dlogits);
+    if (dhidden == nullptr) continue;
+    logits = {};
+    Tensor dpart = dhidden->reshaped({rows, width}).slice(begin, end);
+    net.logits_backward(engine, part, dlogits, dpart);
   }
   return losses;
 }

@@ -208,7 +208,11 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
   if (classes == 0 || classes > logits.shape()[1]) {
     check.refuse("classes: {}; expected 1 to {}", classes, logits.shape()[1]);
   }
-  if (dlogits != nullptr) check.like("dlogits", *dlogits, logits);
+  if (dlogits != nullptr) {
+    const DType gradients = check.values("dlogits", *dlogits);
+    const bool is_rounded = values == DType::f32 && parameter_type(gradients) == DType::f32;
+    check.is("dlogits", *dlogits, is_rounded ? gradients : values, logits.shape());
+  }
   engine.backend().cross_entropy(logits, targets, classes, scale, loss, dlogits);
 }
 

@@ -160,7 +160,7 @@ void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& 
 
 // Per row of logits (R,C): loss (R) of type P = -log softmax(logits[:classes])[target]; targets (R) i32, -1: the row does not
 // count, its loss is 0. dlogits = scale (softmax - one-hot), 0 in columns from `classes` on and in rows that do not count; may
-// be logits; or none.
+// be logits; or none. Of logits of f32 it may be of 16 bits, with the bits that it has once it is converted.
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                    Tensor* dlogits);
 

@@ -10,6 +10,7 @@ struct CrossEntropy {
   double size_of_logits = 2;
   bool counts_all = false;  // else some targets are -1
   bool is_large = false;
+  bool rounds = false;  // logits of type P, dlogits of V
 };
 
 OpCase cross_entropy_case(const CrossEntropy& p) {
@@ -19,7 +20,8 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
   c.ops = {"cross_entropy"};
   c.name = fmt::format("{}, {} classes{}, logits of {}", to_text(shape), p.classes, p.counts_all ? ", all count" : "",
                        p.size_of_logits);
-  Slot logits = values("logits", shape, 1, p.size_of_logits);
+  if (p.rounds) c.name += ", gradients rounded";
+  Slot logits = p.rounds ? parameters("logits", shape, 1, p.size_of_logits) : values("logits", shape, 1, p.size_of_logits);
   // What is behind the classes would drown them.
   for (std::size_t i = 0; i < logits.numbers.size(); ++i) {
     if (i % p.columns >= p.classes) logits.numbers[i] = 1000;
@@ -37,7 +39,7 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
     nn::Tensor loss = engine.empty({p.rows}, t["loss"].dtype(), nn::Use::workspace);
     nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, loss, &t["dlogits"]);
   };
-  c.backward_in_place = {{"dlogits", "logits"}};
+  if (!p.rounds) c.backward_in_place = {{"dlogits", "logits"}};
   c.is_large = p.is_large;
   return c;
 }
@@ -107,6 +109,9 @@ std::vector<OpCase> loss_cases() {
   cases.push_back(cross_entropy_case({5, 64, 57, 2, false, true}));
   cases.push_back(cross_entropy_case({3, 4101, 4097, 2, true, true}));
   cases.push_back(cross_entropy_case({3, 8704, 8700, 2, true, true}));
+  for (const std::size_t columns : {1U, 33U, 127U, 4101U}) {
+    cases.push_back(cross_entropy_case({5, columns, columns, 2, false, columns > 127, true}));
+  }
   return cases;
 }
 

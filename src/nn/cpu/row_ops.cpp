@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "nn/cpu/cpu_backend.h"
@@ -261,6 +262,21 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     }
   }
   float* const loss_r = elements<float>(loss);
+  if (dlogits != nullptr && dlogits->dtype() != logits.dtype()) {
+    const auto kernel = vector_kernels().of<float>().cross_entropy;
+    const auto round = vector_kernels().of<bf16>().scale_add_f32;
+    const float* const from = elements<float>(logits);
+    bf16* const to = elements<bf16>(*dlogits);
+    for_rows(targets_r.size(), columns, sizeof(float) + sizeof(bf16), [&](std::size_t row, std::size_t rows) {
+      std::vector<float> gradient(columns);
+      for (std::size_t r = row; r < row + rows; ++r) {
+        kernel(from + r * columns, targets_r.data() + r, classes, columns, static_cast<float>(scale), loss_r + r,
+               gradient.data(), 1);
+        round(1, gradient.data(), 0, to + r * columns, columns);
+      }
+    });
+    return;
+  }
   with_type(logits.dtype(), [&]<typename V>(V) {
     const auto kernel = vector_kernels().of<V>().cross_entropy;
     const V* const from = elements<V>(logits);

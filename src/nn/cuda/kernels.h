@@ -202,9 +202,9 @@ void column_sums(Stream stream, Number number, const void* x, std::size_t rows, 
 void softmax(Stream stream, Number number, const void* x, void* y, std::size_t rows, std::size_t columns);
 void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
                       std::size_t columns);
-// Of logits and dlogits.
+// Of logits and dlogits, which have the same type unless logits are f32.
 struct CrossEntropy {
-  Number number = Number::f32;
+  Number number = Number::f32, gradient_number = Number::f32;
   std::size_t rows = 0, columns = 0, classes = 0;
   float scale = 1;
 };

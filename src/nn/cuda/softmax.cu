@@ -137,20 +137,20 @@ __global__ void __launch_bounds__(long_row_threads) softmax_backward_long_rows(R
   }
 }
 
-template <typename T>
+template <typename T, typename Gradient>
 struct CrossEntropyRows {
   std::size_t rows, classes;
   Rows<const T> logits;
   const std::int32_t* targets;
   float scale;
   float* loss;
-  Rows<T> dlogits;  // or none
+  Rows<Gradient> dlogits;  // or none
   FaultWord* fault;
 };
 
 // A group of threads per row: it reads the logits once for the loss, once more for the gradient.
-template <typename T, typename Layout>
-__global__ void __launch_bounds__(Layout::threads) cross_entropy_rows(CrossEntropyRows<T> a) {
+template <typename T, typename Gradient, typename Layout>
+__global__ void __launch_bounds__(Layout::threads) cross_entropy_rows(CrossEntropyRows<T, Gradient> a) {
   constexpr unsigned width = Layout::width;
   const std::size_t row = first_piece() / width;
   if (row >= a.rows) return;
@@ -237,18 +237,24 @@ void softmax_backward(Stream stream, Number number, const void* y, const void* d
 void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,
                    void* dlogits, FaultWord* fault) {
   if (shape.rows == 0) return;
-  with_number(shape.number, [&](auto type) {
+  const auto run = [&](auto type, auto gradient_type) {
     using T = typename decltype(type)::type;
-    const CrossEntropyRows<T> all{shape.rows,  shape.classes, rows_of(static_cast<const T*>(logits), shape.columns), targets,
-                                  shape.scale, loss,          rows_of(static_cast<T*>(dlogits), shape.columns),      fault};
+    using Gradient = typename decltype(gradient_type)::type;
+    const CrossEntropyRows<T, Gradient> all{
+        shape.rows,  shape.classes, rows_of(static_cast<const T*>(logits), shape.columns),   targets,
+        shape.scale, loss,          rows_of(static_cast<Gradient*>(dlogits), shape.columns), fault};
     using Short = RowLayout<32, 1>;
     using Long = RowLayout<long_row_threads, 1>;
     constexpr std::size_t most_of_a_warp = 1024;
     if (shape.columns <= most_of_a_warp) {
-      launch(stream, "cross_entropy", launch_of<Short>(shape.rows), cross_entropy_rows<T, Short>, all);
+      launch(stream, "cross_entropy", launch_of<Short>(shape.rows), cross_entropy_rows<T, Gradient, Short>, all);
     } else {
-      launch(stream, "cross_entropy", launch_of<Long>(shape.rows), cross_entropy_rows<T, Long>, all);
+      launch(stream, "cross_entropy", launch_of<Long>(shape.rows), cross_entropy_rows<T, Gradient, Long>, all);
     }
+  };
+  with_number(shape.gradient_number, [&](auto type) {
+    if (shape.number == shape.gradient_number) return run(type, type);
+    run(Type<float>{}, type);
   });
 }
 
