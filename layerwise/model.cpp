@@ -115,7 +115,7 @@ Model Model::load(const std::filesystem::path& path) {
   }
   for (const std::string& name : model.net.classifier) {
     if (!model.heads.contains(name))
-      fail(ErrorKind::data, "{}: the head of layer '{}', which should vote, is missing", path.string(), name);
+      fail(ErrorKind::data, "{}: the head of layer '{}', which is part of the ensemble, is missing", path.string(), name);
   }
   for (const auto& [key, value] : file.metadata) {
     if (key.starts_with(note_prefix)) model.notes[key.substr(std::string(note_prefix).size())] = value;

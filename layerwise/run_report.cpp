@@ -250,7 +250,7 @@ void Run::check_plan(const Stage& stage, const Json& exchange) {
         compare(what, sent, share * way.bytes, (changes ? 2 : 1) * way.tolerance * way.bytes);
       };
       compare_way("a worker sent per update", exchange["bytes_per_worker_update"], planned.up);
-      compare_way("an answer had", exchange["bytes_per_answer"], planned.down);
+      compare_way("a server reply had", exchange["bytes_per_answer"], planned.down);
     } else if (comm_.size() > 1 && dense_sent_ > 0) {
       compare("a process puts into the sums of an update", static_cast<double>(dense_sent_), static_cast<double>(planned.dense),
               0);

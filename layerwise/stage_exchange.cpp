@@ -333,7 +333,7 @@ void Stage::load_exchange(const TensorFile& file) {
   exchange_->load(file, exchange_name);
   const std::size_t waiting = exchange_->answers_waiting();
   const std::size_t each = heads_.size() + states_.size();
-  if (waiting > step_) fail(ErrorKind::data, "checkpoint: {} answers after {} steps", waiting, step_);
+  if (waiting > step_) fail(ErrorKind::data, "checkpoint: {} server replies after {} steps", waiting, step_);
   answered_ = step_ - waiting;
   const auto scales = file.get("stage.scales", DType::f32, {waiting, each}).as<float>();
   scales_.clear();

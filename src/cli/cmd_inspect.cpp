@@ -103,8 +103,8 @@ std::string number(const Json& value) { return format_count(value.get<std::uint6
 void print(Terminal& terminal, const Json& json) {
   terminal.print("net '{}'{}", json["net"].get<std::string>(),
                  !json["mirror"].get<bool>()       ? ""
-                 : json["shift"] == std::size_t{0} ? ", the mirror image votes too"
-                                                   : ", mirrored and shifted images vote too");
+                 : json["shift"] == std::size_t{0} ? ", with mirror images as test-time augmentation"
+                                                   : ", with mirrored and shifted images as test-time augmentation");
   const Json& encoder = json["encoder"];
   std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
                                  encoder["height"].get<std::size_t>(), encoder["width"].get<std::size_t>(),
@@ -122,7 +122,7 @@ void print(Terminal& terminal, const Json& json) {
   rows.push_back({"all", "", "", "", "", number(json["weight_bits"]), number(json["bit_macs"])});
   terminal.line(table(rows));
   if (json.contains("heads")) {
-    rows = {{"head on", "kind", "grid", "size", "multiply-adds per image", "votes"}};
+    rows = {{"head on", "kind", "grid", "size", "multiply-adds per image", "in the ensemble"}};
     for (const Json& head : json["heads"]) {
       rows.push_back({head["layer"], head["kind"], std::to_string(head["grid"].get<std::size_t>()),
                       format_bytes(head["bytes"].get<std::uint64_t>()), number(head["macs"]),
@@ -130,7 +130,8 @@ void print(Terminal& terminal, const Json& json) {
     }
     terminal.line(table(rows));
     const auto views = json["views"].get<std::size_t>();
-    terminal.print("per image, {} view{}: {} bit-MACs, {} multiply-adds of encoder and heads", views, views == 1 ? "" : "s",
+    terminal.print("per image{}: {} bit-MACs, {} multiply-adds of encoder and heads",
+                   views == 1 ? "" : fmt::format(" and its test-time augmentation, {} images together", views),
                    format_count(views * json["bit_macs"].get<std::uint64_t>()),
                    format_count(views * (json["head_macs"].get<std::uint64_t>() + encoder["macs"].get<std::uint64_t>())));
     terminal.print("file: {} ({})", json["file"].get<std::string>(), format_bytes(json["file_bytes"].get<std::uint64_t>()));
@@ -165,7 +166,7 @@ int inspect(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom inspect MODEL|RUN|NET [options]",
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
-      "(one weight bit meets one input bit) per view of an image. Of a GPT: architecture, parameters, tokenizer.");
+      "(one weight bit meets one input bit) per image. Of a GPT: architecture, parameters, tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");
   options.flag("json", json, "One JSON object instead of tables");

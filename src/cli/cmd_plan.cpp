@@ -323,7 +323,7 @@ void print_modelled(Terminal& terminal, const Outcome& outcome, const PlanSettin
   const plan::Plan& plan = outcome.plan;
   terminal.print("modelled, for {} hosts with links of {}, staleness {}:", settings.cluster.hosts,
                  plan::to_string(settings.cluster.link), settings.train.run.train.exchange.staleness);
-  terminal.print("  sparse messages     {} per update (one in ten {} or more); an answer comes after {}",
+  terminal.print("  sparse messages     {} per update (one in ten {} or more); the server reply comes after {}",
                  seconds(plan.timeline.update), seconds(plan.timeline.slowest_tenth), seconds(plan.timeline.latency));
   terminal.print("                      hosts compute {:.0f}% of the time, the link to the root is busy {:.0f}% of it",
                  100 * plan.timeline.computing_share, 100 * plan.timeline.root_link_share);
@@ -378,7 +378,7 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
       "all stages: gradients of all {} weights at once, as f32, {:.0f} bytes per worker and update, {} of {} workers",
       whole.weights, whole.dense_bytes(), bytes(whole.dense_bytes() * workers), outcomes.options.workers);
   terminal.print(
-      "            one stage after the other, sparse, at most {:.0f} bytes ({:.0f} times fewer), {}; answers of {:.0f}",
+      "            one stage after the other, sparse, at most {:.0f} bytes ({:.0f} times fewer), {}; server replies of {:.0f}",
       whole.up, whole.dense_bytes() / whole.up, bytes(whole.up * workers), whole.down);
   double hours = 0;
   double price = 0;
@@ -392,7 +392,7 @@ void print_advice(Terminal& terminal, const Outcomes& outcomes) {
 }
 
 void print_updates(Terminal& terminal, const Outcome& outcome, std::size_t workers) {
-  terminal.print("update     loss  accuracy    flips  bytes/worker    answer      to root      time");
+  terminal.print("update     loss  accuracy    flips  bytes/worker     reply      to root      time");
   for (std::size_t n = 0; n < outcome.run.updates.size(); ++n) {
     const plan::VirtualUpdate& update = outcome.run.updates[n];
     const std::uint64_t to_root = update.level_bytes.size() > 1 ? update.level_bytes[1] : 0;

@@ -11,8 +11,11 @@ namespace bitloom::cli {
 namespace {
 
 // Fields of options that are not called as their options are; of all others the option's name has '-' for '_'.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> other_names{
-    {{"fan_in", "tree"}, {"flip_limit", "flips-per-update"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> other_names{
+    {{"fan_in", "tree"},
+     {"flip_limit", "flips-per-update"},
+     {"head_urgency", "head-threshold-scale"},
+     {"threshold_urgency", "bias-threshold-scale"}}};
 
 std::string option_called(std::string_view field) {
   for (const auto& [name, option] : other_names) {
@@ -56,7 +59,7 @@ std::string option_of_field(const std::string& field) {
       {"net.name", "--net"},
       {"net.mirror", "--set net.mirror"},
       {"net.shift", "--set net.shift"},
-      {"net.classifier", "the layers whose heads vote (--net)"},
+      {"net.classifier", "the layers of the ensemble (--net)"},
       {"options.head_rate", "--head-learning-rate"},
       {"options.offset_rate", "--threshold-learning-rate"},
       {"options.learn_weights", "whether weights learn (--freeze-weights)"},
@@ -71,8 +74,8 @@ std::string option_of_field(const std::string& field) {
       {"options.exchange.residuals", "--residuals (by number)"},
       {"options.exchange.statistics_every", "--statistics-every"},
       {"options.exchange.value_bits", "--value-bits"},
-      {"options.exchange.urgency.0", "--threshold-urgency"},
-      {"options.exchange.urgency.1", "--head-urgency"},
+      {"options.exchange.urgency.0", "--bias-threshold-scale"},
+      {"options.exchange.urgency.1", "--head-threshold-scale"},
       {"options.exchange.version", "the version of sparse messages (--exchange)"}};
   if (const auto found = named.find(field); found != named.end()) return found->second;
   const auto rest = [&](std::string_view prefix) { return field.substr(prefix.size()); };

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "cli/other_names.h"
 #include "cli/wrapped.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -32,104 +33,6 @@ std::string without_dashes(const std::string& name) {
   const std::size_t begin = name.find_first_not_of('-');
   return begin == std::string::npos ? name : name.substr(begin);
 }
-
-// Names that other programs have for something: an option here, if the command has it, or how it is set instead.
-struct Alias {
-  const char* name;
-  const char* option;
-  const char* instead;
-};
-
-constexpr const char* threads_text = "the environment variable OMP_NUM_THREADS sets the threads of each process";
-constexpr const char* processes_text = "`mpirun -n N bitloom ...` runs N processes";
-constexpr const char* kernels_text = "the environment variable BITLOOM_ISA names the kernels";
-
-constexpr Alias aliases[] = {
-    {"lr", "learning-rate", ""},
-    {"rate", "learning-rate", ""},
-    {"eta", "learning-rate", ""},
-    {"min-lr", "learning-rate-floor", ""},
-    {"min-lr", "final-rate", ""},
-    {"lr-floor", "learning-rate-floor", ""},
-    {"warmup-iters", "warmup", ""},
-    {"warmup-steps", "warmup", ""},
-    {"wd", "weight-decay", ""},
-    {"wd", "head-decay", ""},
-    {"weight-decay", "head-decay", ""},
-    {"dropout", "head-dropout", ""},
-    {"grad-clip", "clip", ""},
-    {"bs", "batch", ""},
-    {"b", "batch", ""},
-    {"batch-size", "batch", ""},
-    {"minibatch", "batch", ""},
-    {"iters", "steps", ""},
-    {"iterations", "steps", ""},
-    {"iterations", "epochs", ""},
-    {"max-iters", "steps", ""},
-    {"max-steps", "steps", ""},
-    {"max-epochs", "epochs", ""},
-    {"e", "epochs", ""},
-    {"o", "out", ""},
-    {"output", "out", ""},
-    {"output-dir", "out", ""},
-    {"out-dir", "out", ""},
-    {"save-dir", "out", ""},
-    {"run", "out", ""},
-    {"d", "data", ""},
-    {"dataset", "data", ""},
-    {"data-dir", "data", ""},
-    {"input", "data", ""},
-    {"train-data", "data", ""},
-    {"model", "net", ""},
-    {"arch", "net", ""},
-    {"c", "config", ""},
-    {"config-file", "config", ""},
-    {"continue", "resume", ""},
-    {"restart", "resume", ""},
-    {"random-seed", "seed", ""},
-    {"s", "seed", ""},
-    {"save-every", "checkpoint-seconds", ""},
-    {"checkpoint-every", "checkpoint-seconds", ""},
-    {"checkpoint-interval", "checkpoint-seconds", ""},
-    {"eval-every", "evaluate-every", ""},
-    {"eval-interval", "evaluate-every", ""},
-    {"log-interval", "log-every", ""},
-    {"block-size", "context", ""},
-    {"seq-len", "context", ""},
-    {"sequence-length", "context", ""},
-    {"n-layer", "layers", ""},
-    {"num-layers", "layers", ""},
-    {"n-head", "heads", ""},
-    {"num-heads", "heads", ""},
-    {"n-embd", "width", ""},
-    {"d-model", "width", ""},
-    {"hidden-size", "width", ""},
-    {"precision", "dtype", ""},
-    {"fp16", "dtype", ""},
-    {"bf16", "dtype", ""},
-    {"gpu", "device", ""},
-    {"cuda", "device", ""},
-    {"n", "count", ""},
-    {"num-samples", "count", ""},
-    {"max-tokens", "tokens", ""},
-    {"max-new-tokens", "tokens", ""},
-    {"length", "tokens", ""},
-    {"temp", "temperature", ""},
-    {"t", "temperature", ""},
-    {"threads", "", threads_text},
-    {"num-threads", "", threads_text},
-    {"cores", "", threads_text},
-    {"cpus", "", threads_text},
-    {"jobs", "", threads_text},
-    {"j", "", threads_text},
-    {"n", "", processes_text},
-    {"np", "", processes_text},
-    {"nproc", "", processes_text},
-    {"processes", "", processes_text},
-    {"ranks", "", processes_text},
-    {"isa", "", kernels_text},
-    {"kernels", "", kernels_text},
-};
 
 // The lines of an INI file in which a name has its values.
 std::map<std::string, std::vector<std::size_t>> lines_of_names(const std::string& ini) {
@@ -307,7 +210,7 @@ std::string Options::command() const {
 std::string Options::suggestion(const std::string& unknown) const {
   std::string name = unknown;
   std::replace(name.begin(), name.end(), '_', '-');
-  for (const Alias& alias : aliases) {
+  for (const OtherName& alias : other_names()) {
     if (name != alias.name) continue;
     if (*alias.option == '\0') return fmt::format("; {}", alias.instead);
     if (find(alias.option) != nullptr) return fmt::format("; did you mean '{}'?", alias.option);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cli/field_names.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"
@@ -34,8 +35,8 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"compression", "exchange", {"sparse"}},
                                                 {"last-messages", "exchange", {"sparse"}},
                                                 {"last-messages", "compression", {}},
-                                                {"head-urgency", "exchange", {"sparse"}},
-                                                {"threshold-urgency", "exchange", {"sparse"}},
+                                                {"head-threshold-scale", "exchange", {"sparse"}},
+                                                {"bias-threshold-scale", "exchange", {"sparse"}},
                                                 {"value-bits", "exchange", {"sparse"}},
                                                 {"residuals", "exchange", {"sparse"}},
                                                 {"residual-memory", "exchange", {"sparse"}},
@@ -49,7 +50,9 @@ const std::vector<Options::Need>& needs_table() {
 }
 
 // Of earlier versions.
-constexpr std::array<Options::Former, 1> former_options{{{"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
+constexpr std::array<Options::Former, 3> former_options{{{"head-urgency", "head-threshold-scale", "", ""},
+                                                         {"threshold-urgency", "bias-threshold-scale", "", ""},
+                                                         {"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
 
 constexpr std::size_t default_workers = 64;  // with sparse messages
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
@@ -120,9 +123,7 @@ void declare_run(Options& options, TrainSettings& settings) {
 void declare_reals(Options& options, layerwise::TrainOptions& train, std::string_view group) {
   for (const layerwise::RealOption& real : layerwise::real_options()) {
     if (real.group != group) continue;
-    std::string name = real.name;
-    std::replace(name.begin(), name.end(), '_', '-');
-    options.number(name, real.of(train), real.low, real.high, real.description, real.open);
+    options.number(option_of_field(real.name).substr(2), real.of(train), real.low, real.high, real.description, real.open);
   }
 }
 

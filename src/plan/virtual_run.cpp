@@ -206,7 +206,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
     update.loss = step.loss.back() / images;
     update.accuracy = static_cast<double>(step.correct.back()) / images;
     const auto each = static_cast<double>(update.worker_bytes) / static_cast<double>(workers);
-    progress.update(fmt::format("update {}/{}: {:.1f} s, {:.0f} bytes per worker, answer {} bytes, {} flips, loss {:.3f}",
+    progress.update(fmt::format("update {}/{}: {:.1f} s, {:.0f} bytes per worker, server reply {} bytes, {} flips, loss {:.3f}",
                                 n + 1, options.updates, update.seconds, each, update.answer_bytes, update.flips, update.loss));
     const VirtualTree::Cost cost = tree.take_cost();
     result.peak_memory = layerwise::peak_memory();

@@ -206,11 +206,12 @@ std::string weight_activity(const RunLog& log) {
   const auto plot = [&](const char* title, const char* y, bool logarithmic, Field field, double scale) {
     return half_chart(log, unit, title, {y, logarithmic}, layer_curves(log, field, scale, false, unit));
   };
-  return section("activity", "What the weights do",
-                 "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
-                 "threshold (in the window) to take part in learning.",
-                 pair(plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
-                      plot("Pixels in the window", "share of pixels (%)", false, &LayerEpoch::active_share, 100)));
+  return section(
+      "activity", "What the weights do",
+      "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
+      "threshold (in the surrogate-gradient window) to take part in learning.",
+      pair(plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
+           plot("Pixels in the surrogate-gradient window", "share of pixels (%)", false, &LayerEpoch::active_share, 100)));
 }
 
 std::string messages(const RunLog& log) {
@@ -233,7 +234,7 @@ std::string messages(const RunLog& log) {
     return half_chart(log, unit, title, {y, true}, std::move(series));
   };
   return section("messages", "What crosses the network",
-                 "The mean size of what a logical worker sends in an update and of the answer that it gets, everything "
+                 "The mean size of what a logical worker sends in an update and of the server reply that it gets, everything "
                  "counted, and the share of gradients that its messages hold.",
                  pair(plot("Message size", "bytes per update",
                            {curve("sent", &EpochEvent::bytes_up, 1, 0), curve("received", &EpochEvent::bytes_down, 1, 1)}) +
@@ -302,20 +303,21 @@ std::string stage_table(const RunLog& log) {
                     percent(event != nullptr ? event->validation_accuracy : missing), state});
   }
   if (rows.empty()) return "";
-  return section("stages", "Stages",
-                 std::string("The accuracy is that of the vote of the stage's heads, once on images as they are and once with "
-                             "their mirror images, if the net votes on these.") +
-                     (log.any_reused() ? " A reused stage was taken from the cache: another run trained it with the same "
-                                         "settings, in the time that is shown."
-                                       : ""),
-                 table({{"stage"},
-                        {"layers"},
-                        {"epochs", true},
-                        {"time", true},
-                        {"validation accuracy", true},
-                        {"with mirror images", true},
-                        {"state"}},
-                       rows));
+  return section(
+      "stages", "Stages",
+      std::string("The accuracy is that of the ensemble of the stage's heads, once on images as they are and once with "
+                  "mirror images as test-time augmentation, if the net has it.") +
+          (log.any_reused() ? " A reused stage was taken from the cache: another run trained it with the same "
+                              "settings, in the time that is shown."
+                            : ""),
+      table({{"stage"},
+             {"layers"},
+             {"epochs", true},
+             {"time", true},
+             {"validation accuracy", true},
+             {"with mirror images", true},
+             {"state"}},
+            rows));
 }
 
 }  // namespace bitloom::report

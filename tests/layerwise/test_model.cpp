@@ -134,7 +134,7 @@ TEST_CASE("model files that cannot be used are refused", "[model]") {
   TensorFile headless = TensorFile::load(good);
   headless.tensors.erase("b.head.centre");
   headless.save(bad);
-  CHECK(has(message(), "the head of layer 'b', which should vote, is missing"));
+  CHECK(has(message(), "the head of layer 'b', which is part of the ensemble, is missing"));
 
   const std::string bytes = read_file(good);
   for (const std::size_t at : {bytes.size() - 1, bytes.size() / 2, bytes.size() / 3}) {

@@ -86,7 +86,7 @@ TEST_CASE("the report of a full run has every part") {
                            ">Accuracy<",
                            ">Training loss<",
                            ">Flips per step<",
-                           ">Pixels in the window<",  // charts
+                           ">Pixels in the surrogate-gradient window<",  // charts
                            "airplane → truck: 10 (10.0%)",
                            ">75.0<",
                            "reused",
@@ -419,7 +419,7 @@ TEST_CASE("curves of reused stages are drawn and marked", "[report]") {
 // One page said 79.40%, 76.6%, 63.60% and 60.60% without saying what each was of.
 TEST_CASE("accuracies with and without mirror images are both shown, and told apart", "[report]") {
   const std::string page = render_report(reusing_run());
-  CHECK(has(page, "8,000 images, with mirror images; 80.10% without; 2 layers vote"));
+  CHECK(has(page, "8,000 images, with mirror images; 80.10% without; ensemble of 2 layers"));
   CHECK(has(page, "5,000 images, with mirror images; 81.20% without"));
   for (const char* cell : {"data-heading=\"validation accuracy\">60.60%", "data-heading=\"with mirror images\">63.60%"}) {
     INFO(cell);
