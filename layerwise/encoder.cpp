@@ -82,7 +82,11 @@ Matrix fit_whitened(const Matrix& patches, std::size_t filters, double epsilon, 
   const Matrix centred = (patches.rowwise() - mean) / 64.0F;
   const Eigen::MatrixXf covariance = centred.transpose() * centred / static_cast<float>(centred.rows());
   const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXf> solver(covariance);
-  const Eigen::VectorXf gains = (solver.eigenvalues().array() + static_cast<float>(epsilon)).rsqrt();
+  // One by one: Eigen's rsqrt() begins with an instruction of which every maker's processors have another result.
+  Eigen::VectorXf gains(solver.eigenvalues().size());
+  for (Eigen::Index i = 0; i < gains.size(); ++i) {
+    gains[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(solver.eigenvalues()[i]) + epsilon));
+  }
   const Eigen::MatrixXf whitening = solver.eigenvectors() * gains.asDiagonal() * solver.eigenvectors().transpose();
   Matrix points = centred * whitening;
   normalise_rows(points);
