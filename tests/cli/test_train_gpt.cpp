@@ -216,7 +216,8 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", ".", "--tokenizer", "bytes"}, 2, "--tokenizer: 'bytes'; ");
   refuses({"train", "gpt", "--data", "text.txt", "--steps", "0"}, 2, "--steps: '0'");
   refuses({"train", "gpt", "--data", "text.txt", "--learning-rate", "nan"}, 2, "--learning-rate: 'nan'");
-  refuses({"train", "gpt", "--data", "text.txt", "--out", "text.txt/run"}, 5, "--out: text.txt/run cannot be created: Not a directory");
+  refuses({"train", "gpt", "--data", "text.txt", "--out", "text.txt/run"}, 5,
+          "--out: text.txt/run cannot be created: Not a directory");
   refuses({"tokenizer", "train", "--input", "empty.txt", "--vocabulary", "300", "--out", "a"}, 3, "no text in 'empty.txt'");
   refuses({"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "text.txt/a"}, 5,
           "--out: text.txt/a: Not a directory");
