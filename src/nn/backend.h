@@ -71,7 +71,7 @@ class Backend {
   virtual void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) = 0;
 
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                             Tensor* dlogits) = 0;
+                             Tensor* dlogits, double smoothing) = 0;
   virtual void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) = 0;
   virtual double sum_of_squares(std::span<const Tensor> tensors) = 0;
 };

@@ -199,7 +199,7 @@ void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& 
 }
 
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                   Tensor* dlogits) {
+                   Tensor* dlogits, double smoothing) {
   const Check check(engine, "cross_entropy");
   const DType values = check.values("logits", logits);
   check.axes("logits", logits, 2);
@@ -208,12 +208,13 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
   if (classes == 0 || classes > logits.shape()[1]) {
     check.refuse("classes: {}; expected 1 to {}", classes, logits.shape()[1]);
   }
+  if (!(smoothing >= 0 && smoothing <= 1)) check.refuse("smoothing: {}; expected 0 to 1", smoothing);
   if (dlogits != nullptr) {
     const DType gradients = check.values("dlogits", *dlogits);
     const bool is_rounded = values == DType::f32 && parameter_type(gradients) == DType::f32;
     check.is("dlogits", *dlogits, is_rounded ? gradients : values, logits.shape());
   }
-  engine.backend().cross_entropy(logits, targets, classes, scale, loss, dlogits);
+  engine.backend().cross_entropy(logits, targets, classes, scale, loss, dlogits, smoothing);
 }
 
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step) {

@@ -148,11 +148,11 @@ void conv2d_backward_data(Engine& engine, const Conv2d& conv, const Tensor& dy, 
 // dw (O,I,KY,KX) of type P is added to.
 void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw);
 
-// y (N,Y/k,X/k,C) = the largest of windows of k x k; Y and X are multiples of k <= 15. which, u8, of y's shape: its place in
-// the window, counted row by row, the first of equals.
+// y (N,Y/k,X/k,C), rounded down, = the largest of windows of k x k, k <= 15; rows and columns of x that no window has left do
+// not count. which, u8, of y's shape: its place in the window, counted row by row, the first of equals.
 void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which);
 void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx);
-// y (N,kY,kX,C): every pixel k x k times.
+// y (N,kY,kX,C): every pixel k x k times, k <= 15; backward: the sum of each window.
 void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y);
 void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx);
 
@@ -160,9 +160,10 @@ void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& 
 
 // Per row of logits (R,C): loss (R) of type P = -log softmax(logits[:classes])[target]; targets (R) i32, -1: the row does not
 // count, its loss is 0. dlogits = scale (softmax - one-hot), 0 in columns from `classes` on and in rows that do not count; may
-// be logits; or none. Of logits of f32 it may be of 16 bits, with the bits that it has once it is converted.
+// be logits; or none. Of logits of f32 it may be of 16 bits, with the bits that it has once it is converted. smoothing, 0 to 1:
+// this share of a target is spread over all classes (Szegedy et al. 2016, section 7), in the loss and in dlogits.
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                   Tensor* dlogits);
+                   Tensor* dlogits, double smoothing = 0);
 
 // --- Optimiser ---
 

@@ -71,14 +71,23 @@ void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x
 
 namespace {
 
-// Of (N,Y,X,C), with Y and X k times smaller.
+// (N,Y,X,C) with Y and X k times smaller, rounded down.
 Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
   check.axes(name, large, 4);
   const Shape& shape = large.shape();
-  if (k == 0 || k > 15 || shape[1] % k != 0 || shape[2] % k != 0) {
-    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to 15 that divide both", name, to_text(large), k, k);
+  if (k == 0 || k > 15 || shape[1] < k || shape[2] < k) {
+    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to 15, at most either side", name, to_text(large), k, k);
   }
   return shape.with(1, shape[1] / k).with(2, shape[2] / k);
+}
+
+// The same for whole windows alone.
+Shape divided(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
+  const Shape small = pooled(check, k, name, large);
+  if (large.shape()[1] % k != 0 || large.shape()[2] % k != 0) {
+    check.refuse("{}: {}: expected sides that are multiples of {}", name, to_text(large), k);
+  }
+  return small;
 }
 
 }  // namespace
@@ -104,14 +113,14 @@ void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Te
 void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y) {
   const Check check(engine, "upsample");
   const DType values = check.values("y", y);
-  check.is("x", x, values, pooled(check, k, "y", y));
+  check.is("x", x, values, divided(check, k, "y", y));
   engine.backend().upsample(k, x, y);
 }
 
 void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx) {
   const Check check(engine, "upsample_backward");
   const DType values = check.values("dy", dy);
-  check.is("dx", dx, values, pooled(check, k, "dy", dy));
+  check.is("dx", dx, values, divided(check, k, "dy", dy));
   engine.backend().upsample_backward(k, dy, dx);
 }
 

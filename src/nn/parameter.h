@@ -19,6 +19,8 @@ struct Parameter {
   bool transposed = false;
   bool decays = true;
   bool reads_values = true;  // ops read it as values, of type V; false: vectors, which stay of type P
+  double rate = 1;         // factor on the learning rate; its weight decay is as strong as that of others
+  bool is_frozen = false;  // has values, which no optimiser moves
   // The residual block that it belongs to, for optimiser steps that leave out a block; none: outside all.
   std::optional<std::size_t> block;
   // Of the initial values, element by element: normal with this deviation, or this constant if the deviation is 0.

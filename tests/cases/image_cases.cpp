@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "tests/cases/case.h"
 
 namespace bitloom::test {
@@ -40,8 +42,10 @@ OpCase conv_case(const Convolution& p) {
 
 // Numbers that differ by 1/16 at least, in any order, so that a small step changes no maximum; or few different ones, many of
 // which are equal.
-OpCase max_pool_case(std::size_t k, const nn::Shape& y, bool has_ties, bool is_large = false) {
-  const nn::Shape x = {y[0], y[1] * k, y[2] * k, y[3]};
+// rest: rows and columns of pixels that belong to no window.
+OpCase max_pool_case(std::size_t k, const nn::Shape& y, bool has_ties, bool is_large = false,
+                     std::array<std::size_t, 2> rest = {0, 0}) {
+  const nn::Shape x = {y[0], y[1] * k + rest[0], y[2] * k + rest[1], y[3]};
   std::vector<double> numbers(x.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i) / 16 - 8;
   shuffle(numbers.data(), numbers.size(), Random(1, Stream::test));
@@ -111,6 +115,11 @@ std::vector<OpCase> pool_cases() {
     }
   }
   cases.push_back(max_pool_case(15, {1, 2, 1, 3}, true));
+  for (const std::array<std::size_t, 2> rest : {std::array<std::size_t, 2>{1, 1}, {2, 0}, {0, 2}}) {
+    cases.push_back(max_pool_case(3, {2, 3, 5, 7}, false, false, rest));
+    cases.push_back(max_pool_case(3, {2, 1, 1, 33}, true, false, rest));
+  }
+  cases.push_back(max_pool_case(2, {5, 15, 15, 24}, true, true, {1, 1}));
   cases.push_back(max_pool_case(2, {0, 3, 5, 7}, false));
   cases.push_back(max_pool_case(2, {5, 16, 15, 65}, true, true));
   cases.push_back(upsample_case(15, {1, 1, 2, 3}));
@@ -128,7 +137,8 @@ OpCase random_conv_case(Draw& draw) {
 OpCase random_pool_case(Draw& draw) {
   const nn::Shape shape = {draw.size(1, 4), draw.size(1, 9), draw.size(1, 9), draw.size(1, 100)};
   const std::size_t k = draw.size(1, 4);
-  return draw.coin() ? max_pool_case(k, shape, draw.coin()) : upsample_case(k, shape);
+  if (!draw.coin()) return upsample_case(k, shape);
+  return max_pool_case(k, shape, draw.coin(), false, {draw.size(0, k - 1), draw.size(0, k - 1)});
 }
 
 }  // namespace bitloom::test

@@ -11,6 +11,7 @@ struct CrossEntropy {
   bool counts_all = false;  // else some targets are -1
   bool is_large = false;
   bool rounds = false;  // logits of type P, dlogits of V
+  double smoothing = 0;
 };
 
 OpCase cross_entropy_case(const CrossEntropy& p) {
@@ -21,8 +22,9 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
   c.name = fmt::format("{}, {} classes{}, logits of {}", to_text(shape), p.classes, p.counts_all ? ", all count" : "",
                        p.size_of_logits);
   if (p.rounds) c.name += ", gradients rounded";
+  if (p.smoothing != 0) c.name += fmt::format(", smoothing {}", p.smoothing);
   Slot logits = p.rounds ? parameters("logits", shape, 1, p.size_of_logits) : values("logits", shape, 1, p.size_of_logits);
-  // What is behind the classes would drown them.
+  // The columns beyond the classes would drown them.
   for (std::size_t i = 0; i < logits.numbers.size(); ++i) {
     if (i % p.columns >= p.classes) logits.numbers[i] = 1000;
   }
@@ -31,13 +33,13 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
       {"targets", Kind::i32, {p.rows}, whole_numbers(p.rows, 2, p.counts_all ? 0 : -1, static_cast<int>(p.classes) - 1)}};
   c.outputs = {overwritten("loss", {p.rows}, Kind::parameters)};
   c.forward = [=](nn::Engine& engine, Tensors& t) {
-    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, t["loss"], nullptr);
+    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, t["loss"], nullptr, p.smoothing);
   };
   c.upstream = {{"dloss", Kind::parameters, {p.rows}, std::vector<double>(p.rows, scale)}};
   c.gradients = {overwritten("dlogits", shape)};
   c.backward = [=](nn::Engine& engine, Tensors& t) {
     nn::Tensor loss = engine.empty({p.rows}, t["loss"].dtype(), nn::Use::workspace);
-    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, loss, &t["dlogits"]);
+    nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, loss, &t["dlogits"], p.smoothing);
   };
   if (!p.rounds) c.backward_in_place = {{"dlogits", "logits"}};
   c.is_large = p.is_large;
@@ -101,6 +103,10 @@ std::vector<OpCase> loss_cases() {
     cases.push_back(cross_entropy_case({7, columns, columns}));
     cases.push_back(cross_entropy_case({1, columns, columns, 2, true}));
     if (columns > 5) cases.push_back(cross_entropy_case({5, columns, columns - 5}));
+  }
+  for (const double smoothing : {0.2, 1.0}) {
+    cases.push_back(cross_entropy_case({7, 33, 30, 2, false, false, false, smoothing}));
+    cases.push_back(cross_entropy_case({5, 10, 10, 6, true, false, true, smoothing}));
   }
   cases.push_back(cross_entropy_case({5, 7, 1}));
   cases.push_back(cross_entropy_case({0, 7, 7}));

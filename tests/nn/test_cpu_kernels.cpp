@@ -278,8 +278,8 @@ TEST_CASE("vector kernels: pooling takes the first of the largest, and any NaN",
       Random random(channels, Stream::test);  // few values, so that there are equals
       for (V& each : x.span()) each = narrowed<V>(static_cast<double>(random.below(6)) - 3);
       x[1] = x[n] = narrowed<V>(std::numeric_limits<double>::quiet_NaN());
-      kernels.max_pool_row(k, x.data(), y.data(), which.data(), windows, channels);
-      kernels.max_pool_backward_row(k, y.data(), which.data(), dx.data(), windows, channels);
+      kernels.max_pool_row(k, x.data(), row, y.data(), which.data(), windows, channels);
+      kernels.max_pool_backward_row(k, y.data(), which.data(), dx.data(), row, windows, channels);
       kernels.sum_windows_row(k, dx.data(), sums.data(), windows, channels);
       bool right = true;
       for (std::size_t i = 0; i < n; ++i) {
@@ -369,7 +369,7 @@ TEST_CASE("vector kernels: softmax and cross-entropy of rows with infinities", "
     for (std::size_t c = 1100; c < columns; ++c) expected[c] = 1.0 / 1100;
     CHECK(check(y, expected, 1e-6) == "");
     const std::int32_t target = 1500;
-    table->on_f32.cross_entropy(x.data(), &target, columns, columns, 2.0F, loss.data(), y.data(), 1);
+    table->on_f32.cross_entropy(x.data(), &target, columns, columns, {2, 0}, loss.data(), y.data(), 1);
     for (std::size_t c = 1100; c < columns; ++c) expected[c] = 2.0 / 1100 - (c == 1500 ? 2 : 0);
     CHECK(check(y, expected, 1e-6) == "");
     CHECK(check(loss, {std::log(1100.0)}, 1e-6) == "");

@@ -177,7 +177,19 @@ TEST_CASE("gradients of layers of images", "[layers]") {
   options.conv = {2, 1};
   options.deviation = 0.3;
   check_layer(std::make_unique<Convolution>("c", 3, 5, 3, options), {2, 7, 5, 3});
+  Convolution::Options bare;
+  bare.bias = false;
   check_layer(std::make_unique<MaxPool>(2), {2, 4, 6, 3});
+  check_layer(std::make_unique<MaxPool>(3), {2, 4, 8, 3});  // a row and two columns are left over
+  check_layer(std::make_unique<MeanPool>(), {2, 3, 3, 5});
+  check_layer(std::make_unique<Scale>(-0.75), {2, 3, 5});
+  auto branch = std::make_unique<Sequence>();
+  branch->emplace<Convolution>("b1", 3, 5, 3, options);
+  branch->emplace<Activate>(find_activation("gelu"));
+  branch->emplace<Convolution>("b2", 5, 4, 1, bare);
+  Convolution::Options skip = options;
+  skip.conv = {2, 0};
+  check_layer(std::make_unique<Residual>(std::move(branch), 0, std::make_unique<Convolution>("s", 3, 4, 1, skip)), {2, 7, 5, 3});
   check_layer(std::make_unique<Upsample>(3), {2, 4, 3, 2});
   check_layer(std::make_unique<Flatten>(Shape{4, 3, 2}), {2, 4, 3, 2});
 }
@@ -306,7 +318,7 @@ TEST_CASE("every gradient that is ready is announced once, the last layer's firs
 
 TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]") {
   Engine engine({}, "ref");
-  BatchNorm norm("n", 1, 0.25, 1e-5);
+  BatchNorm norm("n", 1, {.momentum = 0.25});
   const std::vector<Parameter*> parameters = parameters_of(norm);
   initialise(engine, parameters, DType::f64, 1);
   Pass pass{engine};
@@ -338,8 +350,8 @@ TEST_CASE("layers name what they cannot take", "[layers]") {
           linear.forward(pass, engine.zeros({3, 4}, DType::f64, Use::data));
         }) == "blocks.0.up: x (3, 4); expected rows of 5");
   CHECK(message_of(ErrorKind::usage, [&] {
-          MaxPool(2).output({1, 4, 5, 3});
-        }) == "max_pool: x (1, 4, 5, 3); expected maps whose sides are multiples of 2");
+          MaxPool(2).output({1, 4, 1, 3});
+        }) == "max_pool: x (1, 4, 1, 3); expected maps whose sides are at least 2");
   const auto mask = std::make_shared<AttentionMask>(AttentionMask::causal(4, 4));
   SelfAttentionOptions options;
   options.heads = 5;

@@ -380,12 +380,13 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   Tensor large_w = zeros({3, 2, 5, 3});
   CHECK(has(complaint([&] { conv2d(engine, {}, image, large_w, {}, image_out); }), "conv2d: w: f32 (3, 2, 5, 3)"));
   Tensor which = engine.zeros({1, 2, 2, 3}, DType::u8, Use::data);
-  for (const std::size_t k : {0U, 3U, 16U}) {
+  for (const std::size_t k : {0U, 5U, 16U}) {
     CHECK(has(complaint([&] { max_pool(engine, k, image, image_out, which); }), "max_pool: x: f32 (1, 4, 4, 2)"));
   }
   const Tensor targets = engine.zeros({4}, DType::i32, Use::data);
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 0, 1, row, nullptr); }), "classes: 0; expected 1 to 4"));
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 5, 1, row, nullptr); }), "classes: 5; expected 1 to 4"));
+  CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 4, 1, row, nullptr, 1.5); }), "smoothing: 1.5; expected 0"));
   CHECK(has(complaint([&] { adamw(engine, {}, {.step = 0}); }), "adamw: step: 0"));
   Tensor half = engine.zeros({4}, DType::bf16, Use::data);
   const AdamWTensors halves = {half, half, half, half};

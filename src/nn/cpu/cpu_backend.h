@@ -71,7 +71,7 @@ class CpuBackend final : public Backend {
   void softmax(const Tensor& x, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                     Tensor* dlogits) override;
+                     Tensor* dlogits, double smoothing) override;
 
   // attention.cpp
   void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,

@@ -22,6 +22,35 @@ struct Sizes {
   std::size_t large_row() const { return k * row(); }
 };
 
+// Whole windows of k x k in images (N,Y,X,C), counted by rows of windows through all images; what is left over at the right and
+// below belongs to none.
+struct Windows {
+  std::size_t k, rows, columns, channels;  // of windows, in an image
+  std::size_t images, large_rows, pitch;   // rows of pixels in an image, elements of such a row
+  Windows(std::size_t factor, const Shape& small, const Shape& large)
+      : k(factor),
+        rows(small[1]),
+        columns(small[2]),
+        channels(small[3]),
+        images(small[0]),
+        large_rows(large[1]),
+        pitch(large[2] * large[3]) {}
+  std::size_t count() const { return images * rows; }
+  bool is_long() const { return images * large_rows * pitch * sizeof(bf16) >= parallel_bytes; }
+  // The first element of a row of windows, in the large images and in the small ones.
+  std::size_t large_at(std::size_t r) const { return (r / rows * large_rows + r % rows * k) * pitch; }
+  std::size_t small_at(std::size_t r) const { return r * columns * channels; }
+
+  // Clears what row r of windows leaves over in dx.
+  template <typename V>
+  void clear_rest(std::size_t r, V* dx) const {
+    const std::size_t covered = columns * k * channels;
+    V* const first = dx + large_at(r);
+    for (std::size_t y = 0; covered < pitch && y < k; ++y) std::fill(first + y * pitch + covered, first + (y + 1) * pitch, V{});
+    if (r % rows + 1 == rows) std::fill(first + k * pitch, first + (large_rows - (rows - 1) * k) * pitch, V{});
+  }
+};
+
 template <typename T>
 void upsample_rows(const Sizes& sizes, const T* small, T* large) {
 #pragma omp parallel for schedule(static) if (sizes.is_long())
@@ -38,27 +67,30 @@ void upsample_rows(const Sizes& sizes, const T* small, T* large) {
 }  // namespace
 
 void CpuBackend::max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& which) {
-  const Sizes sizes(k, y.shape());
+  const Windows windows(k, y.shape(), x.shape());
   std::uint8_t* const places = elements<std::uint8_t>(which);
   with_type(x.dtype(), [&]<typename V>(V) {
     const auto kernel = vector_kernels().of<V>().max_pool_row;
     const V* const from = elements<V>(x);
     V* const to = elements<V>(y);
-    for_pieces(sizes.rows, sizes.is_long(), [=](std::size_t r) {
-      kernel(k, from + r * sizes.large_row() * k, to + r * sizes.row(), places + r * sizes.row(), sizes.x, sizes.c);
+    for_pieces(windows.count(), windows.is_long(), [=](std::size_t r) {
+      const std::size_t at = windows.small_at(r);
+      kernel(k, from + windows.large_at(r), windows.pitch, to + at, places + at, windows.columns, windows.channels);
     });
   });
 }
 
 void CpuBackend::max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
-  const Sizes sizes(k, dy.shape());
+  const Windows windows(k, dy.shape(), dx.shape());
   const std::uint8_t* const places = elements<std::uint8_t>(which);
   with_type(dy.dtype(), [&]<typename V>(V) {
     const auto kernel = vector_kernels().of<V>().max_pool_backward_row;
     const V* const slope = elements<V>(dy);
     V* const to = elements<V>(dx);
-    for_pieces(sizes.rows, sizes.is_long(), [=](std::size_t r) {
-      kernel(k, slope + r * sizes.row(), places + r * sizes.row(), to + r * sizes.large_row() * k, sizes.x, sizes.c);
+    for_pieces(windows.count(), windows.is_long(), [=](std::size_t r) {
+      const std::size_t at = windows.small_at(r);
+      kernel(k, slope + at, places + at, to + windows.large_at(r), windows.pitch, windows.columns, windows.channels);
+      windows.clear_rest(r, to);
     });
   });
 }

@@ -39,6 +39,11 @@ struct DropoutKey {
   float factor = 1;  // of those that are kept
 };
 
+// Factors of cross_entropy(): of its gradient, and the share of a target that all classes have.
+struct TargetFactors {
+  float scale = 1, smoothing = 0;
+};
+
 // attention_mask.h as plain data.
 inline constexpr std::size_t attention_block = 64;
 struct AttentionEntry {
@@ -143,17 +148,18 @@ struct ValueKernels {
   // dx = y (dy - sum of y dy)
   void (*softmax_backward)(const V* y, const V* dy, V* dx, std::size_t rows, std::size_t columns);
   // Rows `pitch` apart of which the first `classes` columns count; dlogits may be null.
-  void (*cross_entropy)(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch, float scale,
-                        float* loss, V* dlogits, std::size_t rows);
+  void (*cross_entropy)(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch,
+                        const TargetFactors& factors, float* loss, V* dlogits, std::size_t rows);
 
   void (*attention)(const AttentionForward<V>& task);
   void (*attention_backward)(const AttentionBackward<V>& task);
 
-  // One row of windows of k x k pixels that do not overlap, of k rows of `windows` k pixels of C channels; which as ops.h has
-  // it.
-  void (*max_pool_row)(std::size_t k, const V* x, V* y, std::uint8_t* which, std::size_t windows, std::size_t channels);
-  void (*max_pool_backward_row)(std::size_t k, const V* dy, const std::uint8_t* which, V* dx, std::size_t windows,
-                                std::size_t channels);
+  // One row of windows of k x k pixels that do not overlap, of k rows of at least `windows` k pixels of C channels, `pitch`
+  // elements apart; which as ops.h has it.
+  void (*max_pool_row)(std::size_t k, const V* x, std::size_t pitch, V* y, std::uint8_t* which, std::size_t windows,
+                       std::size_t channels);
+  void (*max_pool_backward_row)(std::size_t k, const V* dy, const std::uint8_t* which, V* dx, std::size_t pitch,
+                                std::size_t windows, std::size_t channels);
   // y = the sum of each window.
   void (*sum_windows_row)(std::size_t k, const V* x, V* y, std::size_t windows, std::size_t channels);
 

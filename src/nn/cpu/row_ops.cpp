@@ -252,7 +252,7 @@ void CpuBackend::softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx)
 }
 
 void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                               Tensor* dlogits) {
+                               Tensor* dlogits, double smoothing) {
   const std::size_t columns = logits.shape()[1];
   const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
   for (std::size_t r = 0; r < targets_r.size(); ++r) {
@@ -262,6 +262,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     }
   }
   float* const loss_r = elements<float>(loss);
+  const TargetFactors factors{static_cast<float>(scale), static_cast<float>(smoothing)};
   if (dlogits != nullptr && dlogits->dtype() != logits.dtype()) {
     const auto kernel = vector_kernels().of<float>().cross_entropy;
     const auto round = vector_kernels().of<bf16>().scale_add_f32;
@@ -270,8 +271,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     for_rows(targets_r.size(), columns, sizeof(float) + sizeof(bf16), [&](std::size_t row, std::size_t rows) {
       std::vector<float> gradient(columns);
       for (std::size_t r = row; r < row + rows; ++r) {
-        kernel(from + r * columns, targets_r.data() + r, classes, columns, static_cast<float>(scale), loss_r + r,
-               gradient.data(), 1);
+        kernel(from + r * columns, targets_r.data() + r, classes, columns, factors, loss_r + r, gradient.data(), 1);
         round(1, gradient.data(), 0, to + r * columns, columns);
       }
     });
@@ -282,7 +282,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     const V* const from = elements<V>(logits);
     V* const to = dlogits == nullptr ? nullptr : elements<V>(*dlogits);
     for_rows(targets_r.size(), columns, 2 * sizeof(V), [&](std::size_t row, std::size_t rows) {
-      kernel(from + row * columns, targets_r.data() + row, classes, columns, static_cast<float>(scale), loss_r + row,
+      kernel(from + row * columns, targets_r.data() + row, classes, columns, factors, loss_r + row,
              to == nullptr ? nullptr : to + row * columns, rows);
     });
   });

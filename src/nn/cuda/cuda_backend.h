@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
   void softmax(const Tensor& x, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                     Tensor* dlogits) override;
+                     Tensor* dlogits, double smoothing) override;
 
   // norms.cpp
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,

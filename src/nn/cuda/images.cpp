@@ -47,7 +47,9 @@ void copy(Stream stream, Number number, const void* from, void* to, std::size_t 
   if (from != to) convert(stream, number, from, number, to, n);
 }
 
-Windows windows_of(std::size_t k, const Shape& small) { return {k, small[0] * small[1], small[2], small[3]}; }
+Windows windows_of(std::size_t k, const Shape& small, const Shape& large) {
+  return {k, small[0], small[1], small[2], small[3], large[1], large[2]};
+}
 
 }  // namespace
 
@@ -122,21 +124,23 @@ void CudaBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, c
 }
 
 void CudaBackend::max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& which) {
-  cuda::max_pool(stream(), windows_of(k, y.shape()), number_of(x), x.data(), y.data(),
+  cuda::max_pool(stream(), windows_of(k, y.shape(), x.shape()), number_of(x), x.data(), y.data(),
                  static_cast<std::uint8_t*>(which.data()));
 }
 
 void CudaBackend::max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
-  cuda::spread(stream(), windows_of(k, dy.shape()), number_of(dy), dy.data(), static_cast<const std::uint8_t*>(which.data()),
+  const Windows windows = windows_of(k, dy.shape(), dx.shape());
+  if (windows.large_size() != k * k * windows.size()) fill(dx, 0);  // what no window has
+  cuda::spread(stream(), windows, number_of(dy), dy.data(), static_cast<const std::uint8_t*>(which.data()),
                dx.data());
 }
 
 void CudaBackend::upsample(std::size_t k, const Tensor& x, Tensor& y) {
-  cuda::spread(stream(), windows_of(k, x.shape()), number_of(x), x.data(), nullptr, y.data());
+  cuda::spread(stream(), windows_of(k, x.shape(), y.shape()), number_of(x), x.data(), nullptr, y.data());
 }
 
 void CudaBackend::upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) {
-  sum_of_windows(stream(), windows_of(k, dx.shape()), number_of(dy), dy.data(), dx.data());
+  sum_of_windows(stream(), windows_of(k, dx.shape(), dy.shape()), number_of(dy), dy.data(), dx.data());
 }
 
 }  // namespace bitloom::nn::cuda

@@ -37,24 +37,35 @@ __global__ void __launch_bounds__(threads) add_back(Index n, Index inputs, Index
   }
 }
 
+// Sizes of Windows as kernels count.
+template <typename Index>
+struct Sizes {
+  Index k, rows, columns, channels, large_rows, large_columns;
+
+  explicit Sizes(const Windows& w)
+      : k(w.k), rows(w.rows), columns(w.columns), channels(w.channels), large_rows(w.large_rows), large_columns(w.large_columns) {}
+};
+
 // Where the window of k x k of an element of the small tensor begins in the large one, and what is between its rows and
 // columns.
 template <typename Index>
 struct Window {
   Index first, row, column;
 
-  // Images follow each other, so their rows can be counted through.
-  __device__ Window(Index element, Index k, Index columns, Index channels) : row(columns * k * channels), column(channels) {
-    const Index pixel = element / channels;
-    first = pixel / columns * k * row + pixel % columns * k * channels + element % channels;
+  __device__ Window(Index element, const Sizes<Index>& s) : row(s.large_columns * s.channels), column(s.channels) {
+    const Index pixel = element / s.channels;
+    const Index line = pixel / s.columns;  // counted through all images
+    const Index large_line = line / s.rows * s.large_rows + line % s.rows * s.k;
+    first = large_line * row + pixel % s.columns * s.k * s.channels + element % s.channels;
   }
 };
 
 template <typename Index, typename T>
 __global__ void __launch_bounds__(threads)
-    max_of_windows(Index n, Index k, Index columns, Index channels, const T* x, T* y, std::uint8_t* which) {
+    max_of_windows(Index n, Sizes<Index> sizes, const T* x, T* y, std::uint8_t* which) {
+  const Index k = sizes.k;
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
-    const Window<Index> window(at, k, columns, channels);
+    const Window<Index> window(at, sizes);
     T largest = x[window.first];
     Index place = 0;
     for (Index i = 1; i < k * k; ++i) {
@@ -70,9 +81,10 @@ __global__ void __launch_bounds__(threads)
 
 template <typename Index, typename T>
 __global__ void __launch_bounds__(threads)
-    spread_to_windows(Index n, Index k, Index columns, Index channels, const T* dy, const std::uint8_t* which, T* dx) {
+    spread_to_windows(Index n, Sizes<Index> sizes, const T* dy, const std::uint8_t* which, T* dx) {
+  const Index k = sizes.k;
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
-    const Window<Index> window(at, k, columns, channels);
+    const Window<Index> window(at, sizes);
     const T value = dy[at];
     const Index place = which == nullptr ? 0 : which[at];
     for (Index i = 0; i < k * k; ++i) {
@@ -83,9 +95,10 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <typename Index, typename T>
-__global__ void __launch_bounds__(threads) sum_windows(Index n, Index k, Index columns, Index channels, const T* dy, T* dx) {
+__global__ void __launch_bounds__(threads) sum_windows(Index n, Sizes<Index> sizes, const T* dy, T* dx) {
+  const Index k = sizes.k;
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
-    const Window<Index> window(at, k, columns, channels);
+    const Window<Index> window(at, sizes);
     float sum = 0;
     for (Index i = 0; i < k * k; ++i) sum += to_float(dy[window.first + i / k * window.row + i % k * window.column]);
     dx[at] = from_float<T>(sum);
@@ -128,10 +141,10 @@ void max_pool(Stream stream, const Windows& windows, Number number, const void* 
   const std::size_t n = windows.size();
   if (n == 0) return;
   with_number(number, [&](auto type) {
-    with_index(n * windows.k * windows.k, [&](auto index) {
+    with_index(windows.large_size(), [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
-      launch(stream, "max_pool", shape_for(n), max_of_windows<Index, T>, n, windows.k, windows.columns, windows.channels,
+      launch(stream, "max_pool", shape_for(n), max_of_windows<Index, T>, n, Sizes<Index>(windows),
              static_cast<const T*>(x), static_cast<T*>(y), which);
     });
   });
@@ -141,11 +154,11 @@ void spread(Stream stream, const Windows& windows, Number number, const void* x,
   const std::size_t n = windows.size();
   if (n == 0) return;
   with_number(number, [&](auto type) {
-    with_index(n * windows.k * windows.k, [&](auto index) {
+    with_index(windows.large_size(), [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
       launch(stream, which == nullptr ? "upsample" : "max_pool_backward", shape_for(n), spread_to_windows<Index, T>, n,
-             windows.k, windows.columns, windows.channels, static_cast<const T*>(x), which, static_cast<T*>(y));
+             Sizes<Index>(windows), static_cast<const T*>(x), which, static_cast<T*>(y));
     });
   });
 }
@@ -154,10 +167,10 @@ void sum_of_windows(Stream stream, const Windows& windows, Number number, const 
   const std::size_t n = windows.size();
   if (n == 0) return;
   with_number(number, [&](auto type) {
-    with_index(n * windows.k * windows.k, [&](auto index) {
+    with_index(windows.large_size(), [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
-      launch(stream, "upsample_backward", shape_for(n), sum_windows<Index, T>, n, windows.k, windows.columns, windows.channels,
+      launch(stream, "upsample_backward", shape_for(n), sum_windows<Index, T>, n, Sizes<Index>(windows),
              static_cast<const T*>(dy), static_cast<T*>(dx));
     });
   });

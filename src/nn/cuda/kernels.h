@@ -145,8 +145,10 @@ void add_laid_out_weights(Stream stream, Number number, const void* x, float* dw
 // The elements of a small tensor (rows,columns,channels), rows those of all images, are windows of a large one that has k times
 // as many rows and columns.
 struct Windows {
-  std::size_t k = 1, rows = 0, columns = 0, channels = 0;
-  std::size_t size() const { return rows * columns * channels; }
+  std::size_t k = 1, images = 0, rows = 0, columns = 0, channels = 0;
+  std::size_t large_rows = 0, large_columns = 0;  // pixels; at least k times as many
+  std::size_t size() const { return images * rows * columns * channels; }
+  std::size_t large_size() const { return images * large_rows * large_columns * channels; }
 };
 // The first of the largest, and its place in the window.
 void max_pool(Stream stream, const Windows& windows, Number number, const void* x, void* y, std::uint8_t* which);
@@ -206,7 +208,7 @@ void softmax_backward(Stream stream, Number number, const void* y, const void* d
 struct CrossEntropy {
   Number number = Number::f32, gradient_number = Number::f32;
   std::size_t rows = 0, columns = 0, classes = 0;
-  float scale = 1;
+  float scale = 1, smoothing = 0;
 };
 // dlogits: none, or it may be logits. A target that is none counts as -1.
 void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,

@@ -37,14 +37,15 @@ void CudaBackend::softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx
 }
 
 void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                                Tensor* dlogits) {
+                                Tensor* dlogits, double smoothing) {
   const Number number = number_of(logits);
   const CrossEntropy shape{number,
                            dlogits == nullptr ? number : number_of(*dlogits),
                            logits.shape()[0],
                            logits.shape()[1],
                            classes,
-                           static_cast<float>(scale)};
+                           static_cast<float>(scale),
+                           static_cast<float>(smoothing)};
   cuda::cross_entropy(stream(), shape, logits.data(), integers(targets), static_cast<float*>(loss.data()),
                       dlogits == nullptr ? nullptr : dlogits->data(), runtime_.fault());
 }

@@ -142,7 +142,7 @@ struct CrossEntropyRows {
   std::size_t rows, classes;
   Rows<const T> logits;
   const std::int32_t* targets;
-  float scale;
+  float scale, smoothing;
   float* loss;
   Rows<Gradient> dlogits;  // or none
   FaultWord* fault;
@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(Layout::threads) cross_entropy_rows(CrossEntro
   }
   OnlineSum all;
   float v[pack_size];
+  float total = 0;  // of the logits
   if (target < 0) {
     if (lane == 0) a.loss[row] = 0;
   } else {
@@ -169,25 +170,33 @@ __global__ void __launch_bounds__(Layout::threads) cross_entropy_rows(CrossEntro
     for (std::size_t first = lane * pack_size; first < a.classes; first += width * pack_size) {
       a.logits.load(row, first, v, -infinity);
 #pragma unroll
-      for (int j = 0; j < pack_size; ++j) v[j] = first + j < a.classes ? v[j] : -infinity;
+      for (int j = 0; j < pack_size; ++j) {
+        const bool counts = first + j < a.classes;
+        total += counts ? v[j] : 0;
+        v[j] = counts ? v[j] : -infinity;
+      }
       all.add(v);
     }
     all.merge_group<width>();
+    if (a.smoothing != 0) total = group_sum<width>(total);
     // By the one thread that may write a gradient over it.
     if (lane == static_cast<std::size_t>(target) / pack_size % width) {
       const float of_target = to_float(a.logits.data[row * a.logits.columns + target]);
-      a.loss[row] = (all.largest - of_target) + logf(all.sum);
+      const float entropy = (all.largest - of_target) + logf(all.sum);
+      const float mean = total / static_cast<float>(a.classes);
+      a.loss[row] = a.smoothing == 0 ? entropy : entropy + a.smoothing * (of_target - mean);
     }
   }
   if (a.dlogits.data == nullptr) return;
   const float factor = a.scale / all.sum;
+  const float share = a.smoothing / static_cast<float>(a.classes);
 #pragma unroll 2
   for (std::size_t first = lane * pack_size; first < a.logits.columns; first += width * pack_size) {
     a.logits.load(row, first, v);
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) {
-      const float one_hot = static_cast<std::int64_t>(first + j) == target ? a.scale : 0;
-      v[j] = target >= 0 && first + j < a.classes ? __expf(v[j] - all.largest) * factor - one_hot : 0;
+      const float wanted = (static_cast<std::int64_t>(first + j) == target ? 1 - a.smoothing : 0) + share;
+      v[j] = target >= 0 && first + j < a.classes ? __expf(v[j] - all.largest) * factor - a.scale * wanted : 0;
     }
     a.dlogits.store(row, first, v);
   }
@@ -242,7 +251,7 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
     using Gradient = typename decltype(gradient_type)::type;
     const CrossEntropyRows<T, Gradient> all{
         shape.rows,  shape.classes, rows_of(static_cast<const T*>(logits), shape.columns),   targets,
-        shape.scale, loss,          rows_of(static_cast<Gradient*>(dlogits), shape.columns), fault};
+        shape.scale, shape.smoothing, loss, rows_of(static_cast<Gradient*>(dlogits), shape.columns), fault};
     using Short = RowLayout<32, 1>;
     using Long = RowLayout<long_row_threads, 1>;
     constexpr std::size_t most_of_a_warp = 1024;

@@ -190,6 +190,14 @@ Tensor DropoutLayer::forward(Pass& pass, const Tensor& x) {
 
 Tensor DropoutLayer::backward(Pass& pass, const Tensor& dy) { return forward(pass, dy); }
 
+// --- Scale ---
+
+Tensor Scale::scaled(Pass& pass, const Tensor& x) const {
+  Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  scale_add(pass.engine, factor_, x, 0, y);
+  return y;
+}
+
 // --- Flatten ---
 
 Shape Flatten::output(const Shape& x) const {

@@ -90,6 +90,22 @@ class DropoutLayer final : public Layer {
   std::uint64_t number_;
 };
 
+// y = factor x.
+class Scale final : public Layer {
+ public:
+  explicit Scale(double factor) : factor_(factor) {}
+  Tensor forward(Pass& pass, const Tensor& x) override { return scaled(pass, x); }
+  Tensor backward(Pass& pass, const Tensor& dy) override { return scaled(pass, dy); }
+  Shape output(const Shape& x) const override { return x; }
+  double cost(const Shape& x) const override { return static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& /*x*/, DType /*values*/) const override { return 0; }
+
+ private:
+  Tensor scaled(Pass& pass, const Tensor& x) const;
+
+  double factor_;
+};
+
 // (N, example...) -> (N, C), the size of an example.
 class Flatten final : public Layer {
  public:

@@ -1,5 +1,7 @@
 #include "nn/layers/blocks.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace bitloom::nn {
@@ -14,26 +16,61 @@ Tensor sum(Engine& engine, const Tensor& a, Tensor b) {
 
 }  // namespace
 
-Residual::Residual(LayerPointer branch, std::optional<std::size_t> block) : branch_(std::move(branch)) {
+Residual::Residual(LayerPointer branch, std::optional<std::size_t> block, LayerPointer skip)
+    : branch_(std::move(branch)), skip_(std::move(skip)) {
   for (Parameter* parameter : parameters_of(*branch_)) {
     if (!parameter->block) parameter->block = block;
   }
 }
 
-Tensor Residual::forward(Pass& pass, const Tensor& x) { return sum(pass.engine, x, branch_->forward(pass, x)); }
+Tensor Residual::forward(Pass& pass, const Tensor& x) {
+  Tensor inside = branch_->forward(pass, x);
+  return sum(pass.engine, skip_ ? skip_->forward(pass, x) : x, std::move(inside));
+}
 
 Tensor Residual::backward(Pass& pass, const Tensor& dy) {
+  const Tensor around = skip_ ? skip_->backward(pass, dy) : dy;
   Tensor inside = hooks_.enter ? hooks_.enter(pass, dy) : dy;
   inside = branch_->backward(pass, inside);
   if (hooks_.leave) inside = hooks_.leave(pass, std::move(inside));
-  return sum(pass.engine, dy, std::move(inside));
+  return sum(pass.engine, around, std::move(inside));
+}
+
+void Residual::add_parameters(std::vector<Parameter*>& all) {
+  branch_->add_parameters(all);
+  if (skip_) skip_->add_parameters(all);
+}
+
+void Residual::end_step(Pass& pass) {
+  branch_->end_step(pass);
+  if (skip_) skip_->end_step(pass);
+}
+
+void Residual::add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) {
+  branch_->add_buffers(engine, values, all);
+  if (skip_) skip_->add_buffers(engine, values, all);
 }
 
 Shape Residual::output(const Shape& x) const {
-  if (const Shape y = branch_->output(x); y != x) {
-    fail(ErrorKind::usage, "residual: a branch from {} to {}; expected equal shapes", to_text(x), to_text(y));
+  const Shape around = skip_ ? skip_->output(x) : x;
+  if (const Shape y = branch_->output(x); y != around) {
+    fail(ErrorKind::usage, "residual: a branch from {} to {} beside a skip connection to {}; expected equal shapes", to_text(x),
+         to_text(y), to_text(around));
   }
-  return x;
+  return around;
+}
+
+double Residual::cost(const Shape& x) const {
+  return branch_->cost(x) + (skip_ ? skip_->cost(x) : 0) + static_cast<double>(output(x).size());
+}
+
+std::uint64_t Residual::stash_bytes(const Shape& x, DType values) const {
+  return branch_->stash_bytes(x, values) + (skip_ ? skip_->stash_bytes(x, values) : 0);
+}
+
+std::uint64_t Residual::peak_stash_bytes(const Shape& x, DType values) const {
+  const std::uint64_t in_forward = branch_->peak_stash_bytes(x, values);
+  return skip_ ? std::max(in_forward, branch_->stash_bytes(x, values) + skip_->peak_stash_bytes(x, values)) : in_forward;
 }
 
 Tensor Recomputed::forward(Pass& pass, const Tensor& x) {

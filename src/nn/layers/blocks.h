@@ -17,28 +17,26 @@ struct BranchHooks {
   std::function<Tensor(Pass&, Tensor)> enter, leave;
 };
 
-// y = x + branch(x).
+// y = x + branch(x), or skip(x) + branch(x) where shapes change.
 class Residual final : public Layer {
  public:
   // block: the number that its parameters get, if they have none.
-  explicit Residual(LayerPointer branch, std::optional<std::size_t> block = {});
+  explicit Residual(LayerPointer branch, std::optional<std::size_t> block = {}, LayerPointer skip = {});
   void set_hooks(BranchHooks hooks) { hooks_ = std::move(hooks); }
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
-  void add_parameters(std::vector<Parameter*>& all) override { branch_->add_parameters(all); }
-  void end_step(Pass& pass) override { branch_->end_step(pass); }
-  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {
-    branch_->add_buffers(engine, values, all);
-  }
+  void add_parameters(std::vector<Parameter*>& all) override;
+  void end_step(Pass& pass) override;
+  void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
-  double cost(const Shape& x) const override { return branch_->cost(x) + static_cast<double>(x.size()); }
-  std::uint64_t stash_bytes(const Shape& x, DType values) const override { return branch_->stash_bytes(x, values); }
-  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override { return branch_->peak_stash_bytes(x, values); }
+  double cost(const Shape& x) const override;
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
+  std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override;
   bool keeps_input() const override { return branch_->keeps_input(); }
 
  private:
-  LayerPointer branch_;
+  LayerPointer branch_, skip_;  // no skip_: x itself
   BranchHooks hooks_;
 };
 

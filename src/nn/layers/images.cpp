@@ -14,10 +14,10 @@ void require_map(const std::string& name, const Shape& x, std::size_t channels) 
   }
 }
 
-// Y and X divided by k.
+// Y and X divided by k, rounded down.
 Shape divided(const char* name, const Shape& x, std::size_t k) {
-  if (x.axes() != 4 || k == 0 || x[1] % k != 0 || x[2] % k != 0) {
-    fail(ErrorKind::usage, "{}: x {}; expected maps whose sides are multiples of {}", name, to_text(x), k);
+  if (x.axes() != 4 || k == 0 || x[1] < k || x[2] < k) {
+    fail(ErrorKind::usage, "{}: x {}; expected maps whose sides are at least {}", name, to_text(x), k);
   }
   return x.with(1, x[1] / k).with(2, x[2] / k);
 }
@@ -28,11 +28,17 @@ Shape divided(const char* name, const Shape& x, std::size_t k) {
 
 Convolution::Convolution(const std::string& name, std::size_t inputs, std::size_t outputs, std::size_t kernel,
                          const Options& options)
-    : name_(name), inputs_(inputs), outputs_(outputs), kernel_(kernel), conv_(options.conv) {
+    : name_(name),
+      inputs_(inputs),
+      outputs_(outputs),
+      kernel_(kernel),
+      conv_(options.conv),
+      reads_images_(options.reads_images) {
   weight_.name = name + ".weight";
   weight_.shape = {outputs, inputs, kernel, kernel};
   weight_.transposed = true;
   weight_.deviation = options.deviation > 0 ? options.deviation : 1 / std::sqrt(static_cast<double>(inputs * kernel * kernel));
+  weight_.is_frozen = options.is_frozen;
   if (options.bias) bias_ = vector_parameter(name + ".bias", outputs, 0);
 }
 
@@ -58,12 +64,13 @@ Tensor Convolution::forward(Pass& pass, const Tensor& x) {
 
 Tensor Convolution::backward(Pass& pass, const Tensor& dy) {
   const Tensor x = pass.stash->take();
-  conv2d_backward_weights(pass.engine, conv_, x, dy, weight_.gradient);
+  if (!weight_.is_frozen) conv2d_backward_weights(pass.engine, conv_, x, dy, weight_.gradient);
   gradient_is_done(pass, weight_);
   if (bias_) {
     add_row_sums(pass.engine, dy, bias_->gradient);
     gradient_is_done(pass, *bias_);
   }
+  if (reads_images_) return {};
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   conv2d_backward_data(pass.engine, conv_, dy, weight_.read(), dx);
   return dx;
@@ -80,13 +87,16 @@ double Convolution::cost(const Shape& x) const {
 
 // --- BatchNorm ---
 
-BatchNorm::BatchNorm(const std::string& name, std::size_t channels, double momentum, double epsilon)
+BatchNorm::BatchNorm(const std::string& name, std::size_t channels, const Options& options)
     : name_(name),
       channels_(channels),
-      momentum_(momentum),
-      epsilon_(epsilon),
+      momentum_(options.momentum),
+      epsilon_(options.epsilon),
       gain_(vector_parameter(name + ".gain", channels, 1)),
-      bias_(vector_parameter(name + ".bias", channels, 0)) {}
+      bias_(vector_parameter(name + ".bias", channels, 0)) {
+  gain_.is_frozen = !options.has_gain;
+  bias_.rate = options.bias_rate;
+}
 
 Shape BatchNorm::output(const Shape& x) const {
   require_columns(name_, x, channels_);
@@ -166,6 +176,7 @@ Tensor MaxPool::forward(Pass& pass, const Tensor& x) {
   Tensor y = pass.engine.empty(small, x.dtype(), Use::activations);
   Tensor which = pass.engine.empty(small, DType::u8, Use::activations);
   max_pool(pass.engine, k_, x, y, which);
+  pass.keep(pass.engine.empty(x.shape().with(0, 0), DType::u8, Use::activations));
   pass.keep(which);
   return y;
 }
@@ -173,12 +184,45 @@ Tensor MaxPool::forward(Pass& pass, const Tensor& x) {
 Tensor MaxPool::backward(Pass& pass, const Tensor& dy) {
   const Tensor which = pass.stash->take();
   const Shape& small = dy.shape();
-  Tensor dx = pass.engine.empty(small.with(1, small[1] * k_).with(2, small[2] * k_), dy.dtype(), Use::activations);
+  // What the forward pass left over is kept as the shape of an empty tensor: it has no images.
+  const Shape sides = pass.stash->take().shape();
+  Tensor dx = pass.engine.empty(sides.with(0, small[0]), dy.dtype(), Use::activations);
   max_pool_backward(pass.engine, k_, dy, which, dx);
   return dx;
 }
 
 std::uint64_t MaxPool::stash_bytes(const Shape& x, DType /*values*/) const { return output(x).size(); }
+
+// --- MeanPool ---
+
+Shape MeanPool::output(const Shape& x) const {
+  if (x.axes() != 4 || x[1] == 0 || x[1] != x[2] || x[1] > 15) {
+    fail(ErrorKind::usage, "mean_pool: x {}; expected square maps of 1 to 15 pixels a side", to_text(x));
+  }
+  return {x[0], x[3]};
+}
+
+Tensor MeanPool::forward(Pass& pass, const Tensor& x) {
+  const Shape shape = output(x.shape());
+  const std::size_t k = x.shape()[1];
+  Tensor y = pass.engine.empty({shape[0], 1, 1, shape[1]}, x.dtype(), Use::activations);
+  upsample_backward(pass.engine, k, x, y);
+  scale_add(pass.engine, 1.0 / static_cast<double>(k * k), y, 0, y);
+  pass.keep(pass.engine.empty(x.shape().with(0, 0), DType::u8, Use::activations));
+  return y.reshaped(shape);
+}
+
+Tensor MeanPool::backward(Pass& pass, const Tensor& dy) {
+  const Shape large = pass.stash->take().shape().with(0, dy.shape()[0]);
+  const std::size_t k = large[1];
+  Tensor scaled = pass.engine.empty({large[0], 1, 1, large[3]}, dy.dtype(), Use::activations);
+  scale_add(pass.engine, 1.0 / static_cast<double>(k * k), dy.reshaped(scaled.shape()), 0, scaled);
+  Tensor dx = pass.engine.empty(large, dy.dtype(), Use::activations);
+  upsample(pass.engine, k, scaled, dx);
+  return dx;
+}
+
+std::uint64_t MeanPool::stash_bytes(const Shape& /*x*/, DType /*values*/) const { return 0; }
 
 // --- Upsample ---
 

@@ -14,7 +14,9 @@ class Convolution final : public Layer {
   struct Options {
     Conv2d conv;
     bool bias = true;
-    double deviation = 0;  // of the initial weights; 0: 1 / sqrt(inputs kernel^2)
+    double deviation = 0;      // standard deviation of the initial weights; 0: 1 / sqrt(inputs kernel^2)
+    bool is_frozen = false;    // the weights are not trained
+    bool reads_images = false; // x is data, whose gradient nobody wants
   };
   Convolution(const std::string& name, std::size_t inputs, std::size_t outputs, std::size_t kernel, const Options& options);
   Tensor forward(Pass& pass, const Tensor& x) override;
@@ -25,10 +27,13 @@ class Convolution final : public Layer {
   std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
   bool keeps_input() const override { return true; }
 
+  Parameter& weight() { return weight_; }
+
  private:
   std::string name_;
   std::size_t inputs_, outputs_, kernel_;
   Conv2d conv_;
+  bool reads_images_;
   Parameter weight_;
   std::optional<Parameter> bias_;
 };
@@ -37,7 +42,13 @@ class Convolution final : public Layer {
 // statistics once per step (Huang et al. 2019, section 2.2).
 class BatchNorm final : public Layer {
  public:
-  BatchNorm(const std::string& name, std::size_t channels, double momentum = 0.1, double epsilon = 1e-5);
+  struct Options {
+    double momentum = 0.1, epsilon = 1e-5;
+    bool has_gain = true;  // false: the gain stays 1
+    double bias_rate = 1;  // factor on the bias's learning rate
+  };
+  BatchNorm(const std::string& name, std::size_t channels, const Options& options);
+  BatchNorm(const std::string& name, std::size_t channels) : BatchNorm(name, channels, Options{}) {}
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override;
@@ -71,6 +82,16 @@ class MaxPool final : public Layer {
 
  private:
   std::size_t k_;
+};
+
+// y (N,C) = the mean over all pixels.
+class MeanPool final : public Layer {
+ public:
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  Shape output(const Shape& x) const override;
+  double cost(const Shape& x) const override { return static_cast<double>(x.size()); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override;
 };
 
 // Nearest neighbours.

@@ -58,7 +58,7 @@ class RefBackend final : public Backend {
   void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) override;
 
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                     Tensor* dlogits) override;
+                     Tensor* dlogits, double smoothing) override;
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
   double sum_of_squares(std::span<const Tensor> tensors) override;
 };

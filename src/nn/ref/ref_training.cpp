@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 
 #include "core/error.h"
 #include "nn/ref/numbers.h"
@@ -11,7 +12,7 @@
 namespace bitloom::nn::ref {
 
 void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                               Tensor* dlogits) {
+                               Tensor* dlogits, double smoothing) {
   const std::size_t columns = logits.shape()[1];
   const std::vector<double> logits_rc = load(logits);
   const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
@@ -27,10 +28,11 @@ void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     const double largest = *std::max_element(row, row + classes);
     double sum = 0;
     for (std::size_t c = 0; c < classes; ++c) sum += std::exp(row[c] - largest);
-    loss_r[r] = largest + std::log(sum) - row[target];
+    const double mean = std::accumulate(row, row + classes, 0.0) / static_cast<double>(classes);
+    loss_r[r] = largest + std::log(sum) - (1 - smoothing) * row[target] - smoothing * mean;
     for (std::size_t c = 0; c < classes; ++c) {
-      const double one_hot = c == static_cast<std::size_t>(target) ? 1 : 0;
-      gradient[r * columns + c] = scale * (std::exp(row[c] - largest) / sum - one_hot);
+      const double wanted = (c == static_cast<std::size_t>(target) ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
+      gradient[r * columns + c] = scale * (std::exp(row[c] - largest) / sum - wanted);
     }
   }
   store(loss, loss_r);

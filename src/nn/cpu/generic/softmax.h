@@ -100,8 +100,16 @@ BITLOOM_INLINE float value_at(const V* x) {
 }
 
 template <typename Isa, typename V>
-void cross_entropy(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch, float scale,
-                   float* loss, V* dlogits, std::size_t rows) {
+double mean_of(const V* x, std::size_t n) {
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(value_at<Isa>(x + i));
+  return sum / static_cast<double>(n);
+}
+
+template <typename Isa, typename V>
+void cross_entropy(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch,
+                   const TargetFactors& factors, float* loss, V* dlogits, std::size_t rows) {
+  const float scale = factors.scale;
   for (std::size_t row = 0; row < rows; ++row) {
     const V* x = logits + row * pitch;
     V* dx = dlogits == nullptr ? nullptr : dlogits + row * pitch;
@@ -113,15 +121,23 @@ void cross_entropy(const V* logits, const std::int32_t* targets, std::size_t cla
     const auto target = static_cast<std::size_t>(targets[row]);
     const Denominator d = denominator<Isa>(x, classes);
     const double distance = static_cast<double>(d.most) - static_cast<double>(value_at<Isa>(x + target));
-    loss[row] = static_cast<float>(__builtin_log(static_cast<double>(d.sum)) + distance);
+    const double entropy = __builtin_log(static_cast<double>(d.sum)) + distance;
+    const bool is_smooth = factors.smoothing != 0;
+    // How far the target's logit is above the mean of all.
+    const double lead = is_smooth ? static_cast<double>(value_at<Isa>(x + target)) - mean_of<Isa>(x, classes) : 0;
+    loss[row] = static_cast<float>(is_smooth ? entropy + static_cast<double>(factors.smoothing) * lead : entropy);
     if (dx == nullptr) continue;
     const auto shift = Isa::splat(d.most);
     const auto factor = Isa::splat(scale / d.sum);
+    // 0 without smoothing, which leaves the bits of a product that is not negative alone.
+    const float share = factors.smoothing / static_cast<float>(classes);
+    const auto less = Isa::splat(scale * share);
     for_vectors<Isa>(
-        classes, [=](std::size_t i, auto part)
-                     __attribute__((always_inline)) { part.store(dx + i, exp<Isa>(part.load(x + i) - shift) * factor); });
+        classes, [=](std::size_t i, auto part) __attribute__((always_inline)) {
+          part.store(dx + i, exp<Isa>(part.load(x + i) - shift) * factor - less);
+        });
     // 1 - p without the difference of numbers that are nearly equal: the loss is -log p.
-    const double rest = __builtin_expm1(-static_cast<double>(__builtin_log(static_cast<double>(d.sum)) + distance));
+    const double rest = __builtin_expm1(-entropy) + static_cast<double>(factors.smoothing - share);
     Isa::store_part(dx + target, Isa::splat(static_cast<float>(static_cast<double>(scale) * rest)), 1);
     clear_values<Isa>(dx + classes, pitch - classes);
   }

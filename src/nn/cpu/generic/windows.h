@@ -1,5 +1,5 @@
 // Pooling: windows of k x k pixels that do not overlap. A row of them is k rows of pixels, each `windows` k pixels of C
-// channels.
+// channels, or more of which the first count.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ BITLOOM_INLINE void for_pixels(std::size_t k, std::size_t row, std::size_t chann
 
 // A NaN is the largest, so that it is not hidden from those who look for one.
 template <typename Isa, typename V>
-void max_pool_row(std::size_t k, const V* x, V* y, std::uint8_t* which, std::size_t windows, std::size_t channels) {
+void max_pool_row(std::size_t k, const V* x, std::size_t pitch, V* y, std::uint8_t* which, std::size_t windows,
+                  std::size_t channels) {
   using Float = typename Isa::Float;
-  const std::size_t row = windows * k * channels;
   for (std::size_t window = 0; window < windows; ++window, x += k * channels, y += channels, which += channels) {
     const V* from = x;
     V* to = y;
@@ -32,7 +32,7 @@ void max_pool_row(std::size_t k, const V* x, V* y, std::uint8_t* which, std::siz
         channels, [=](std::size_t i, auto part) __attribute__((always_inline)) {
           Float best = part.load(from + i), place = Isa::splat(0);
           for_pixels(
-              k, row, channels, [&](std::size_t at, float number) __attribute__((always_inline)) {
+              k, pitch, channels, [&](std::size_t at, float number) __attribute__((always_inline)) {
                 const Float value = part.load(from + at + i);
                 const auto wins = Isa::beats(value, best);
                 best = Isa::select(wins, value, best);
@@ -45,9 +45,8 @@ void max_pool_row(std::size_t k, const V* x, V* y, std::uint8_t* which, std::siz
 }
 
 template <typename Isa, typename V>
-void max_pool_backward_row(std::size_t k, const V* dy, const std::uint8_t* which, V* dx, std::size_t windows,
+void max_pool_backward_row(std::size_t k, const V* dy, const std::uint8_t* which, V* dx, std::size_t pitch, std::size_t windows,
                            std::size_t channels) {
-  const std::size_t row = windows * k * channels;
   for (std::size_t window = 0; window < windows; ++window, dx += k * channels, dy += channels, which += channels) {
     const V* from = dy;
     const std::uint8_t* places = which;
@@ -57,7 +56,7 @@ void max_pool_backward_row(std::size_t k, const V* dy, const std::uint8_t* which
           const auto slope = part.load(from + i);
           const auto place = part.load_small(places + i);
           for_pixels(
-              k, row, channels, [&](std::size_t at, float number) __attribute__((always_inline)) {
+              k, pitch, channels, [&](std::size_t at, float number) __attribute__((always_inline)) {
                 const auto is_here = Isa::less(Isa::abs(place - Isa::splat(number)), Isa::splat(0.5F));
                 part.store(to + at + i, Isa::select(is_here, slope, Isa::splat(0)));
               });
