@@ -1,28 +1,19 @@
 // bitloom_bench_gpt NET f32|bf16|f16 VOCABULARY SEQUENCES TOKENS DROPOUT [DEVICE [BITS]]: trains a GPT as `bitloom train gpt`
 // does, on made-up text, by commands on standard input, so that bench/gpt_peers.py can run it in turns with other programs.
-// DEVICE: cpu or cuda:N; BITS: kept of every activation's input, without it all. Every answer is one line of JSON.
-//
-//   save FILE  writes the parameters and, as "batches" (N,B,T+1), the texts of the steps, which come again after N
-//   steps N    trains N steps: their losses, seconds of each, by the clock and of processors, and the peaks of memory so far:
-//              of tensors, of what the device gave for them, and of this process on this machine
-//   peak       products of two large matrices: operations per second, by the clock and of processors
+// DEVICE: cpu or cuda:N; BITS: kept of every activation's input, without it all. Its replies: bench/float_worker.h; `save`
+// writes the parameters and, as "batches" (N,B,T+1), the texts of the steps, which come again after N.
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <ctime>
-#include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "bench/float_worker.h"
 #include "bench/timing.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "models/gpt/language_task.h"
-#include "nn/measure.h"
-#include "nn/ops.h"
 #include "train/trainer.h"
 
 namespace bitloom::bench {
@@ -36,15 +27,6 @@ constexpr std::size_t batches = 4;
 std::int32_t token_at(std::size_t i, std::size_t vocabulary) {
   const double u = Random(1, Stream::synthetic_data, i).uniform();
   return static_cast<std::int32_t>(u * u * u * static_cast<double>(vocabulary));
-}
-
-// The largest resident memory of this process, in bytes; 0 where the system does not say.
-std::uint64_t resident_peak() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("VmHWM:")) return 1024 * std::stoull(line.substr(6));
-  }
-  return 0;
 }
 
 // Of a pass forward and one backward; operations of products alone, of which the backward pass has twice as many.
@@ -96,42 +78,8 @@ class Session {
     return {{"saved", path}};
   }
 
-  Json steps(std::size_t n) {
-    std::vector<double> losses;
-    std::vector<double> seconds;
-    std::vector<double> processor_seconds;
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::clock_t start = std::clock();
-      const train::StepReport report = trainer_.step();
-      processor_seconds.push_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-      losses.push_back(report.loss);
-      seconds.push_back(report.seconds);
-    }
-    return {{"losses", losses},
-            {"seconds", seconds},
-            {"processor_seconds", processor_seconds},
-            {"notes", engine_.take_notes()},
-            {"pool_peak", engine_.pool().total().peak},
-            {"pool_reserved", engine_.pool().reserved()},
-            {"resident_peak", resident_peak()}};
-  }
-
-  Json peak() {
-    constexpr std::size_t side = 2048;
-    constexpr double slot = 0.5;  // seconds
-    if (setup_.device.kind == nn::Device::Kind::cuda) return {{"peak", nn::measure_matmul(engine_, setup_.values, slot)}};
-    const auto operations = 2.0 * side * side * side;
-    nn::Tensor a = engine_.zeros({side, side}, setup_.values, nn::Use::workspace);
-    nn::Tensor b = engine_.zeros({side, side}, setup_.values, nn::Use::workspace);
-    nn::Tensor out = engine_.empty({side, side}, setup_.values, nn::Use::workspace);
-    nn::fill(engine_, a, 0.5);
-    nn::fill(engine_, b, 0.25);
-    const double seconds = fastest(slot, [&] { nn::matmul(engine_, a, b, out); });
-    const std::clock_t start = std::clock();
-    nn::matmul(engine_, a, b, out);
-    const double processor_seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    return {{"peak", operations / seconds}, {"processor_peak", operations / processor_seconds}};
-  }
+  Json steps(std::size_t n) { return run_steps(engine_, trainer_, n); }
+  Json peak() { return measure_peak(engine_, setup_.values); }
 
  private:
   // As bench/gpt_peers.py has it.
@@ -164,13 +112,6 @@ class Session {
   std::vector<std::int32_t> text_;
 };
 
-DType parse_values(const std::string& name) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    if (nn::to_text(dtype) == name) return dtype;
-  }
-  fail(ErrorKind::usage, "type '{}'; expected f32, bf16 or f16", name);
-}
-
 Setup parse(int argc, char** argv) {
   if (argc < 7 || argc > 9) {
     fail(ErrorKind::usage, "expected NET f32|bf16|f16 VOCABULARY SEQUENCES TOKENS DROPOUT [DEVICE [BITS]]");
@@ -187,17 +128,6 @@ Setup parse(int argc, char** argv) {
   return setup;
 }
 
-Json answer(Session& session, const std::string& line) {
-  std::istringstream words(line);
-  std::string command;
-  std::string argument;
-  words >> command >> argument;
-  if (command == "save") return session.save(argument);
-  if (command == "steps") return session.steps(parse_count(argument, "steps"));
-  if (command == "peak") return session.peak();
-  fail(ErrorKind::usage, "command '{}'; expected save, steps or peak", command);
-}
-
 }  // namespace
 }  // namespace bitloom::bench
 
@@ -205,8 +135,8 @@ int main(int argc, char** argv) {
   using namespace bitloom;
   try {
     bench::Session session(bench::parse(argc, argv));
-    std::cout << session.describe().dump() << std::endl;
-    for (std::string line; std::getline(std::cin, line);) std::cout << bench::answer(session, line).dump() << std::endl;
+    bench::serve({session.describe(), [&](const std::string& path) { return session.save(path); },
+                  [&](std::size_t n) { return session.steps(n); }, [&] { return session.peak(); }});
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "bitloom_bench_gpt: {}\n", error.what());

@@ -1,15 +1,18 @@
-// bitloom eval: of a binary model accuracy, loss and a table per class; cmd_eval_gpt.cpp has the other kind.
+// bitloom eval: of a model of images accuracy, loss and a table per class; cmd_eval_gpt.cpp has the other kind.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/command.h"
 #include "cli/eval_gpt.h"
+#include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "layerwise/model.h"
+#include "models/cnn/model_file.h"
+#include "models/gpt/model_file.h"
 #include "simd/kernels.h"
 
 namespace bitloom::cli {
@@ -31,14 +34,14 @@ struct EvalSettings {
     options.flag("json", json, "One JSON object instead of tables");
     options.choice("split", split, {"test", "validation", "train"},
                    "Part of the data set; of a folder of token files for a GPT: which of them, validation without it");
-    options.group("Binary models");
+    options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
-                 "Layers whose heads make up the ensemble, instead of those that the model names");
+                 "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
     options.choice("mirror", mirror, {"on", "off", "model"},
-                   "Test-time augmentation with mirror images; model: as the model says");
+                   "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
     options.count("shift", shift, 0, 1000,
-                  "Test-time augmentation with images moved by this number of pixels up, down, left and right; 0: none; "
-                  "without it: as the model says");
+                  "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
+                  "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
@@ -48,76 +51,22 @@ struct EvalSettings {
 
 // Options of other kinds of models would have no effect.
 void check_options(const Options& options, const std::string& kind) {
-  static const std::vector<std::string> of_binary{"layers",    "mirror",   "shift",      "validation",  "split-seed",
+  static const std::vector<std::string> of_images{"mirror",    "shift",    "validation", "split-seed",
                                                   "max-train", "max-test", "image-size", "image-memory"};
-  for (const std::string& name : kind == "binary" ? GptEvalSettings::names() : of_binary) {
+  std::vector<std::string> others;
+  if (kind != "binary") others.emplace_back("layers");
+  if (kind == models::gpt_kind) others.insert(others.end(), of_images.begin(), of_images.end());
+  if (kind != models::gpt_kind) {
+    for (const std::string& name : GptEvalSettings::names()) {
+      const bool is_engine = name == "dtype" || name == "device" || name == "backend";
+      if (kind != models::cnn_kind || !is_engine) others.push_back(name);
+    }
+  }
+  for (const std::string& name : others) {
     if (options.source(name) != Options::Source::none) {
       fail(ErrorKind::usage, "--{}: not for a model of kind {}", name, kind);
     }
   }
-}
-
-const data::Dataset& choose(const data::DataSplits& splits, const std::string& split) {
-  const data::Dataset& set = split == "test" ? splits.test : split == "train" ? splits.train : splits.validation;
-  if (set.size() == 0) fail(ErrorKind::data, "--split: the data has no {} images", split);
-  return set;
-}
-
-void check_fit(const layerwise::Model& model, const data::Dataset& set) {
-  const data::ImageShape& wanted = model.encoder.image_shape();
-  if (set.shape != wanted) {
-    fail(ErrorKind::data, "data '{}': images of {}x{}x{} (height, width, colours), but the model takes {}x{}x{}", set.name,
-         set.shape.height, set.shape.width, set.shape.channels, wanted.height, wanted.width, wanted.channels);
-  }
-  if (set.class_names != model.class_names) {
-    fail(ErrorKind::data, "data '{}': its {} classes ({}) are not the {} of the model ({})", set.name, set.classes(),
-         fmt::join(set.class_names, ", "), model.class_names.size(), fmt::join(model.class_names, ", "));
-  }
-}
-
-double images_per_second(const layerwise::Evaluation& result) {
-  return static_cast<double>(result.images) / std::max(result.seconds, 1e-9);
-}
-
-void print_json(Terminal& terminal, const EvalSettings& settings, const layerwise::Evaluation& result,
-                const std::vector<std::string>& voters) {
-  const nlohmann::json json = {{"split", settings.split},
-                               {"layers", voters},
-                               {"images", result.images},
-                               {"correct", result.correct},
-                               {"accuracy", result.accuracy()},
-                               {"loss", result.loss},
-                               {"images_per_second", images_per_second(result)},
-                               {"confusion", result.confusion}};
-  terminal.json(json);
-}
-
-void print_table(Terminal& terminal, const EvalSettings& settings, const layerwise::Model& model,
-                 const layerwise::Evaluation& result) {
-  const std::size_t classes = model.class_names.size();
-  std::size_t width = 5;
-  for (const std::string& name : model.class_names) width = std::max(width, name.size());
-  terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
-  for (std::size_t row = 0; row < classes; ++row) {
-    std::int64_t images = 0;
-    std::int64_t predicted = 0;
-    std::size_t rival = row;
-    const auto count = [&](std::size_t i, std::size_t j) { return result.confusion[i * classes + j]; };
-    for (std::size_t other = 0; other < classes; ++other) {
-      images += count(row, other);
-      predicted += count(other, row);
-      if (other != row && count(row, other) > (rival == row ? 0 : count(row, rival))) rival = other;
-    }
-    const auto share = [&](std::int64_t of) {
-      return of == 0 ? std::string("-")
-                     : fmt::format("{:.2f}%", 100.0 * static_cast<double>(count(row, row)) / static_cast<double>(of));
-    };
-    terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", model.class_names[row], width, images, count(row, row),
-                   share(images), share(predicted),
-                   rival == row ? "-" : fmt::format("{} ({})", model.class_names[rival], count(row, rival)));
-  }
-  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", settings.split,
-                 100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
 }
 
 // Without --data a run on a folder of token files is measured on its validation text. One on a text file is not: most of that
@@ -146,7 +95,8 @@ std::string note_on_part(const Options& options, const EvalSettings& settings) {
   return fmt::format("--{}: {} images, as in the run of the model; 0 takes all of --data", name, images);
 }
 
-void eval_binary(Session& session, Options& options, EvalSettings& settings) {
+// Reads the images that --data and the run say, which have to fit a model.
+data::DataSplits read_images(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
     if (!run.empty()) options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
@@ -156,26 +106,51 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
     }
   });
   session.terminal.note(note_on_part(options, settings));
-  session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
-  const layerwise::Model model =
-      session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
-  const data::DataSplits splits = session.comm.together([&] { return load_data(settings.data); });
+  return session.comm.together([&] { return load_data(settings.data); });
+}
+
+const data::Dataset& fitting_split(Session& session, const data::DataSplits& splits, const std::string& split,
+                                   const data::ImageShape& shape, const std::vector<std::string>& class_names) {
   const data::Dataset* set = session.comm.together([&] {
-    const data::Dataset* chosen = &choose(splits, settings.split);
-    check_fit(model, *chosen);
+    const data::Dataset* chosen = &choose_split(splits, split);
+    check_fit(*chosen, shape, class_names);
     return chosen;
   });
-  const std::vector<std::string> voters = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
+  return *set;
+}
+
+void show(Terminal& terminal, const EvalSettings& settings, const std::vector<std::string>& class_names,
+          const layerwise::Evaluation& result, const std::vector<std::string>& layers) {
+  if (!settings.json) return print_evaluation(terminal, settings.split, class_names, result);
+  nlohmann::json json = evaluation_json(settings.split, result);
+  if (!layers.empty()) json["layers"] = layers;
+  terminal.json(json);
+}
+
+void eval_binary(Session& session, Options& options, EvalSettings& settings) {
+  session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
+  const data::DataSplits splits = read_images(session, options, settings);
+  const layerwise::Model model =
+      session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
+  const data::Dataset& set =
+      fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
+  const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   layerwise::Views views = model.net.views;
   if (settings.mirror != "model") views.mirror = settings.mirror == "on";
   if (options.source("shift") != Options::Source::none) views.shift = settings.shift;
-  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, voters, views);
-  const layerwise::Evaluation result = classifier.evaluate(session.comm, *set);
-  if (settings.json) {
-    print_json(session.terminal, settings, result, voters);
-  } else {
-    print_table(session.terminal, settings, model, result);
-  }
+  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, members, views);
+  show(session.terminal, settings, model.class_names, classifier.evaluate(session.comm, set), members);
+}
+
+void eval_cnn(Session& session, Options& options, EvalSettings& settings, const std::filesystem::path& file) {
+  const data::DataSplits splits = read_images(session, options, settings);
+  CnnUse use{settings.gpt.values, settings.gpt.device, settings.gpt.backend};
+  if (settings.mirror != "model") use.views.mirror = settings.mirror == "on";
+  if (options.source("shift") != Options::Source::none) use.views.shift = settings.shift;
+  const auto cnn = session.comm.together([&] { return std::make_unique<OpenCnn>(file, use); });
+  const models::CnnDescription& model = cnn->description();
+  const data::Dataset& set = fitting_split(session, splits, settings.split, model.config.image, model.class_names);
+  show(session.terminal, settings, model.class_names, cnn->classifier().evaluate(session.comm, set), {});
 }
 
 }  // namespace
@@ -184,7 +159,7 @@ int eval(Session& session, std::span<const std::string> args) {
   EvalSettings settings;
   Options options(
       "bitloom eval MODEL|RUN [--data SPEC] [options]",
-      "Measures a model. Of a binary one, on a set of images: accuracy, loss in nats, a line per class. Of a GPT, with\n"
+      "Measures a model. Of one that classifies images, on a set of them: accuracy, loss in nats, a line per class. Of a GPT, with\n"
       "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
       "windows;\nwith --cloze: how often it tells the last word.");
   settings.declare(options);
@@ -203,6 +178,10 @@ int eval(Session& session, std::span<const std::string> args) {
   choose_threads(session.comm);
   if (kind == "binary") {
     eval_binary(session, options, settings);
+    return exit_done;
+  }
+  if (kind == models::cnn_kind) {
+    eval_cnn(session, options, settings, model);
     return exit_done;
   }
   const bool asks_for_more =

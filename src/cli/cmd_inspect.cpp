@@ -4,15 +4,18 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/inspect_cnn.h"
 #include "cli/inspect_gpt.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/metrics.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "layerwise/model.h"
 #include "models/binary/named_nets.h"
+#include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
 
 namespace bitloom::cli {
@@ -150,9 +153,49 @@ void print(Terminal& terminal, const Json& json) {
   terminal.line(table(rows));
 }
 
+// A description and the function that prints it.
+struct Shown {
+  Json description;
+  void (*print)(Terminal& terminal, const Json& description);
+};
+
+// A named net or one in a file. The list of a binary net's layers has names, that of another kinds.
+Shown describe_named(const std::string& name, const std::string& size) {
+  std::vector<std::size_t> sizes;
+  for (const std::string& part : split(size, 'x')) {
+    sizes.push_back(static_cast<std::size_t>(std::clamp<std::int64_t>(parse_int(part).value_or(0), 0, 65536)));
+  }
+  if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
+    fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
+  }
+  const bool is_named = contains(models::cnn_names(), name) && !contains(models::binary_net_names(), name);
+  const auto is_cnn_file = [&] {
+    if (!std::filesystem::is_regular_file(name)) return false;
+    const Json json = Json::parse(read_text(name), nullptr, false, true);
+    return json.is_object() && json.contains("layers") && json["layers"].is_array() && !json["layers"].empty() &&
+           json["layers"][0].is_object() && json["layers"][0].contains("kind") && !json["layers"][0].contains("name");
+  };
+  if (is_named || is_cnn_file()) {
+    constexpr std::size_t classes = 10;
+    models::CnnConfig config = models::find_cnn(name);
+    config.image = {sizes[0], sizes[1], sizes[2]};
+    config.classes = classes;
+    return {describe_cnn(config), &print_cnn};
+  }
+  const layerwise::NetSpec net = models::find_binary_net(name);
+  return {describe_net(net, encoder_output(net.encoder, sizes[0], sizes[1], sizes[2])), &print};
+}
+
+Shown describe_file(const std::filesystem::path& file) {
+  const std::string kind = kind_of_model(file);
+  if (kind == models::gpt_kind) return {describe_gpt(file), &print_gpt};
+  if (kind == models::cnn_kind) return {describe_cnn_model(file), &print_cnn};
+  return {describe_model(layerwise::Model::load(file), file), &print};
+}
+
 // A named net or a file that is no safetensors file.
 bool is_net(const std::string& argument) {
-  if (contains(models::binary_net_names(), argument)) return true;
+  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument)) return true;
   if (argument.ends_with(".json")) return true;
   return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
 }
@@ -166,7 +209,8 @@ int inspect(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom inspect MODEL|RUN|NET [options]",
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
-      "(one weight bit meets one input bit) per image. Of a GPT: architecture, parameters, tokenizer.");
+      "(one weight bit meets one input bit) per image. Of a float net: layers, parameters, multiply-adds per image; of a GPT: architecture, parameters, "
+      "tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");
   options.flag("json", json, "One JSON object instead of tables");
@@ -176,34 +220,15 @@ int inspect(Session& session, std::span<const std::string> args) {
   }
   options.finish();
   session.on_root([&] {
-    Json description;
-    bool is_gpt = false;
-    if (is_net(arguments.front())) {
-      std::vector<std::size_t> sizes;
-      for (const std::string& part : split(size, 'x')) {
-        sizes.push_back(static_cast<std::size_t>(std::clamp<std::int64_t>(parse_int(part).value_or(0), 0, 65536)));
-      }
-      if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
-        fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
-      }
-      const layerwise::NetSpec net = models::find_binary_net(arguments.front());
-      description = describe_net(net, encoder_output(net.encoder, sizes[0], sizes[1], sizes[2]));
-    } else {
+    const Shown shown = is_net(arguments.front()) ? describe_named(arguments.front(), size) : [&] {
       const std::filesystem::path file = find_model(arguments.front());
       if (options.source("image-size") != Options::Source::none) {
         fail(ErrorKind::usage, "--image-size: {} has no effect; {} is a model, which knows its images", size, file.string());
       }
-      is_gpt = kind_of_model(file) == models::gpt_kind;
       session.terminal.note(checkpoint_note(file));
-      description = is_gpt ? describe_gpt(file) : describe_model(layerwise::Model::load(file), file);
-    }
-    if (json) {
-      session.terminal.json(description);
-    } else if (is_gpt) {
-      print_gpt(session.terminal, description);
-    } else {
-      print(session.terminal, description);
-    }
+      return describe_file(file);
+    }();
+    json ? session.terminal.json(shown.description) : shown.print(session.terminal, shown.description);
   });
   return exit_done;
 }

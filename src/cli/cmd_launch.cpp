@@ -47,12 +47,12 @@ struct Kind {
 bool binary_has_begun(const fs::path& folder) { return fs::exists(folder / options_file); }
 bool binary_is_done(const fs::path& folder, Arguments /*program*/) { return fs::exists(folder / model_file); }
 
-bool gpt_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
+bool float_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
 
 // There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
 // it is launched for more.
-bool gpt_is_done(const fs::path& folder, Arguments program) {
-  if (!gpt_has_begun(folder)) return false;
+bool float_is_done(const fs::path& folder, Arguments program) {
+  if (!float_has_begun(folder)) return false;
   std::vector<nlohmann::json> metrics;
   try {
     metrics = read_metrics(folder / metrics_file);
@@ -68,8 +68,9 @@ bool gpt_is_done(const fs::path& folder, Arguments program) {
   return !wanted || steps.get<std::int64_t>() >= *wanted;
 }
 
-constexpr std::array<Kind, 2> kinds = {
-    {{"binary", true, &binary_has_begun, &binary_is_done}, {"gpt", false, &gpt_has_begun, &gpt_is_done}}};
+constexpr std::array<Kind, 3> kinds = {{{"binary", true, &binary_has_begun, &binary_is_done},
+                                        {"cnn", false, &float_has_begun, &float_is_done},
+                                        {"gpt", false, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {
@@ -77,7 +78,7 @@ const Kind& kind_of(Arguments program) {
       if (kind.name == program[1]) return kind;
     }
   }
-  fail(ErrorKind::usage, "launch: expected `-- train binary ...` or `-- train gpt ...` after its options, got '{}'",
+  fail(ErrorKind::usage, "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
        fmt::join(program, " "));
 }
 
@@ -141,16 +142,16 @@ int launch(Session& session, std::span<const std::string> args) {
   launch::SupervisorOptions supervisor;
   std::string hostfile;
   Options options(
-      "bitloom launch [options] -- train binary|gpt --out FOLDER [options]",
+      "bitloom launch [options] -- train binary|cnn|gpt --out FOLDER [options]",
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
-      "`train gpt` runs in one process on this machine and is started again when it breaks.");
+      "`train cnn` and `train gpt` run in one process on this machine and are started again when they break.");
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
-  options.count("local", supervisor.local, 1, 10000, "Number of processes, without --hostfile; of train gpt: 1");
+  options.count("local", supervisor.local, 1, 10000, "Number of processes, without --hostfile; of train cnn and train gpt: 1");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "

@@ -1,15 +1,20 @@
 // bitloom predict: the classes of single images.
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/command.h"
+#include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/softmax.h"
 #include "data/image.h"
 #include "layerwise/model.h"
+#include "models/cnn/model_file.h"
+#include "models/gpt/model_file.h"
 #include "simd/kernels.h"
 
 namespace bitloom::cli {
@@ -23,21 +28,53 @@ struct Prediction {
   double milliseconds = 0;         // of encoding and classifying, without reading the file
 };
 
-Prediction classify(const std::string& file, const layerwise::Model& model, const layerwise::Classifier& classifier,
-                    layerwise::ForwardWorkspace& work) {
+// A model of any kind that gives probabilities of classes for an image of its shape.
+struct ImageModel {
+  data::ImageShape shape;
+  std::vector<std::string> class_names;
+  std::function<std::vector<float>(std::span<const std::uint8_t> image)> probabilities;
+};
+
+ImageModel open_binary(const std::filesystem::path& file) {
+  struct Held {
+    layerwise::Model model;
+    layerwise::Classifier classifier;
+    layerwise::ForwardWorkspace work;
+    explicit Held(const std::filesystem::path& path)
+        : model(layerwise::Model::load(path)),
+          classifier(layerwise::Classifier::of(simd::kernels(), model)),
+          work(classifier.make_workspace()) {}
+  };
+  const auto held = std::make_shared<Held>(file);
+  return {held->model.encoder.image_shape(), held->model.class_names, [held](std::span<const std::uint8_t> image) {
+            std::vector<float> scores;
+            held->classifier.scores(image.data(), held->work, scores);
+            softmax(scores, scores);
+            return scores;
+          }};
+}
+
+ImageModel open_cnn(const std::filesystem::path& file) {
+  const auto held = std::make_shared<OpenCnn>(file, CnnUse());
+  return {held->description().config.image, held->description().class_names, [held](std::span<const std::uint8_t> image) {
+            std::vector<float> scores = held->classifier().logits({&image, 1});
+            softmax(scores, scores);
+            return scores;
+          }};
+}
+
+Prediction classify(const std::string& file, const ImageModel& model) {
   Prediction prediction;
   prediction.image = file;
   data::Image image;
-  const data::ImageShape& shape = model.encoder.image_shape();
   try {
-    image = data::resize(data::read_image(file, shape.channels), shape.height, shape.width);
+    image = data::resize(data::read_image(file, model.shape.channels), model.shape.height, model.shape.width);
   } catch (const Error& error) {
     prediction.error = error.what();
     return prediction;
   }
   const Clock::time_point start = Clock::now();
-  classifier.scores(image.pixels.data(), work, prediction.scores);
-  softmax(prediction.scores, prediction.scores);
+  prediction.scores = model.probabilities(image.pixels);
   prediction.milliseconds = 1e3 * seconds_since(start);
   prediction.order.resize(prediction.scores.size());
   std::iota(prediction.order.begin(), prediction.order.end(), std::size_t{0});
@@ -46,7 +83,7 @@ Prediction classify(const std::string& file, const layerwise::Model& model, cons
   return prediction;
 }
 
-void print_text(Terminal& terminal, const Prediction& prediction, const layerwise::Model& model, std::size_t top) {
+void print_text(Terminal& terminal, const Prediction& prediction, const ImageModel& model, std::size_t top) {
   std::string line = prediction.image + ":";
   for (std::size_t i = 0; i < std::min(top, prediction.order.size()); ++i) {
     const std::size_t label = prediction.order[i];
@@ -55,7 +92,7 @@ void print_text(Terminal& terminal, const Prediction& prediction, const layerwis
   terminal.line(line + fmt::format("  ({:.2f} ms)", prediction.milliseconds));
 }
 
-nlohmann::json to_json(const Prediction& prediction, const layerwise::Model& model, std::size_t top) {
+nlohmann::json to_json(const Prediction& prediction, const ImageModel& model, std::size_t top) {
   if (!prediction.error.empty()) return {{"image", prediction.image}, {"error", prediction.error}};
   nlohmann::json classes = nlohmann::json::array();
   for (std::size_t i = 0; i < std::min(top, prediction.order.size()); ++i) {
@@ -86,12 +123,11 @@ int predict(Session& session, std::span<const std::string> args) {
   int code = exit_done;
   session.on_root([&] {
     const std::filesystem::path file = find_model(arguments.front());
-    require_kind(file, "binary", "bitloom sample");
-    const layerwise::Model model = layerwise::Model::load(file);
-    const auto classifier = layerwise::Classifier::of(simd::kernels(), model);
-    layerwise::ForwardWorkspace work = classifier.make_workspace();
+    const std::string kind = kind_of_model(file);
+    if (kind == models::gpt_kind) require_kind(file, "binary", "bitloom sample");
+    const ImageModel model = kind == models::cnn_kind ? open_cnn(file) : open_binary(file);
     for (std::size_t i = 1; i < arguments.size(); ++i) {
-      const Prediction prediction = classify(arguments[i], model, classifier, work);
+      const Prediction prediction = classify(arguments[i], model);
       if (!prediction.error.empty()) {
         session.terminal.error(prediction.error);
         code = exit_data;

@@ -39,18 +39,7 @@ std::string text_of_root(Session& session, F&& f) {
 // Reads the options; with --resume those of the run fill in what was not given.
 bool read_options(Session& session, std::span<const std::string> args, Options& options, TrainSettings& settings) {
   settings.declare(options);
-  // Files that it reads may be missing on one host.
-  if (!session.comm.together([&] { return options.parse(args); })) return false;
-  if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
-    const std::string out = options.raw("out");
-    if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
-    const std::string ini = text_of_root(session, [&] {
-      if (!fs::exists(fs::path(out) / options_file)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
-      return read_text(fs::path(out) / options_file);
-    });
-    options.read_ini(ini, (fs::path(out) / options_file).string(), Options::Source::run);
-  }
-  options.finish();
+  if (!read_with_resume(session, args, options)) return false;
   settings.resolve(options, static_cast<std::size_t>(session.comm.size()));
   return true;
 }

@@ -1,12 +1,9 @@
 // bitloom train gpt: options, text and run folder in, train::run, a summary out.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #include "cli/command.h"
 #include "cli/device.h"
@@ -17,17 +14,13 @@
 #include "cli/system.h"
 #include "cli/text_source.h"
 #include "core/error.h"
-#include "core/file.h"
-#include "core/metrics.h"
 #include "core/version.h"
 #include "data/text/chunk_order.h"
-#include "launch/supervisor.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
 #include "nn/measure.h"
-#include "run/checkpoints.h"
-#include "train/run.h"
+#include "train/session.h"
 
 namespace bitloom::cli {
 namespace {
@@ -77,22 +70,10 @@ std::string option_of(const std::string& field) {
 // Reads the options; with --resume those of the run fill in what was not given.
 bool read_options(Session& session, std::span<const std::string> args, Options& options, GptSettings& settings) {
   settings.declare(options, true);
-  if (!options.parse(args)) {
+  if (!read_with_resume(session, args, options)) {
     session.terminal.line(options.help());
     return false;
   }
-  if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
-    const std::string out = options.raw("out");
-    if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
-    const fs::path ini = fs::path(out) / options_file;
-    std::string text;
-    session.on_root([&] {  // other ranks may be on other hosts
-      if (!fs::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
-      text = read_text(ini);
-    });
-    options.read_ini(session.comm.broadcast_text(text), ini.string(), Options::Source::run);
-  }
-  options.finish();
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
   if (fs::is_directory(settings.data)) {
@@ -132,71 +113,54 @@ TextSource open_shared_text(Session& session, const GptSettings& settings) {
 }
 
 // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
-// which is "step" 0 of the validation text, one behind the other.
+// which is "step" 0 of the validation text, one after the other.
 class Training {
  public:
   Training(Session& session, GptSettings& settings, const Options& options)
       : session_(session),
         settings_(settings),
+        options_(options),
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
-        train_options_(settings.make_options()),
         net_(config_),
-        training_(make_order(text_, config_, settings)),
-        ini_(options.to_ini()),
-        may_change_steps_(options.source("steps") == Options::Source::command_line ||
-                          options.source("steps") == Options::Source::config_file) {
+        training_(make_order(text_, config_, settings)) {
     (void)choose_dtype(engine_, settings.values);
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
-    micro_batch_ = share_out();
-    train_options_.micro_batches = settings.batch / micro_batch_;
-    task_ = std::make_unique<models::LanguageTask>(
-        net_, micro_batch_,
-        [this](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-          fill(step, micro_batch, inputs, targets);
-        });
-    foreseen([&] { trainer_ = std::make_unique<train::Trainer>(engine_, *task_, train_options_, &session.comm); });
-    if (!settings.init.empty()) initialise();
+    const std::uint64_t memory = memory_for(settings, session, engine_.device());
+    train::Session::Options all;
+    all.train = settings.make_options();
+    all.batch = settings.batch;
+    all.choose_micro_batch = [&settings, memory, this](std::size_t share) {
+      return settings.choose_micro_batch(config_, share, memory);
+    };
+    all.memory_hint = [this](std::size_t sequences) {
+      return fmt::format("{} at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, "
+                         "--recompute block, or a smaller net",
+                         sequences, memory_text(sequences));
+    };
+    all.make_task = [this](std::size_t sequences) {
+      return std::make_unique<models::LanguageTask>(
+          net_, sequences,
+          [this, sequences](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
+                            std::span<std::int32_t> targets) {
+            fill(step, micro_batch * sequences, sequences, inputs, targets);
+          });
+    };
+    training_session_ = std::make_unique<train::Session>(engine_, session.comm, std::move(all));
+    if (!settings.init.empty()) {
+      training_session_->begin_with(settings.out, settings.resume, [this] { initialise(); });
+    }
   }
 
   void run();
 
  private:
-  // What f throws about memory gets what was to be expected.
-  template <typename F>
-  std::invoke_result_t<F> foreseen(F&& f) const {
-    try {
-      return f();
-    } catch (const nn::OutOfMemory& error) {
-      throw nn::OutOfMemory(error.kind(),
-                            fmt::format("{}; {} at once were predicted to take {}; expected a smaller --micro-batch, "
-                                        "--activation-bits, --recompute block, or a smaller net",
-                                        error.what(), micro_batch_, memory_text()));
-    }
-  }
-  std::string memory_text() const;
+  std::string memory_text(std::size_t sequences) const;
+  std::size_t micro_batch() const { return training_session_->micro_batch(); }
+  const train::TrainOptions& train_options() const { return training_session_->train_options(); }
 
-  // Sequences of a micro-batch: what fits of a process's share of the batch.
-  std::size_t share_out() {
-    const auto ranks = static_cast<std::size_t>(session_.comm.size());
-    if (settings_.batch % ranks != 0) {
-      fail(ErrorKind::usage, "--batch: {}; expected a multiple of the {} processes", settings_.batch, ranks);
-    }
-    const Threads threads = choose_threads(session_.comm);
-    const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
-    const std::uint64_t memory = settings_.memory != 0 ? settings_.memory : usable_memory(engine_.device(), on_host);
-    const std::size_t fitting =
-        session_.comm.together([&] { return settings_.choose_micro_batch(config_, settings_.batch / ranks, memory); });
-    // Hosts may differ: all take what the smallest can.
-    std::array<std::int64_t, 1> size = {-static_cast<std::int64_t>(fitting)};
-    session_.comm.max(size);
-    return static_cast<std::size_t>(-size[0]);
-  }
-
-  // On rank 0, whose values the others take over. A checkpoint has them already.
   void initialise() {
-    if (!session_.comm.is_root() || (settings_.resume && !run::list_checkpoints(settings_.out).empty())) return;
     const fs::path path = find_model(settings_.init);
     const TensorFile file = TensorFile::load(path, Checksum::required);
     const models::GptConfig config = models::config_of_file(file, path.string());
@@ -210,18 +174,20 @@ class Training {
       fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)", path.string(),
            own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
     }
-    models::load_parameters(engine_, file, trainer_->parameters());
+    models::load_parameters(engine_, file, training_session_->trainer().parameters());
   }
 
-  void fill(std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+  // `count` sequences from number `first` of the step's on.
+  void fill(std::uint64_t step, std::uint64_t first, std::size_t count, std::span<std::int32_t> inputs,
+            std::span<std::int32_t> targets) {
     const std::size_t context = config_.context;
-    for (std::size_t s = 0; s < micro_batch_; ++s) {
+    for (std::size_t s = 0; s < count; ++s) {
       const auto in = inputs.subspan(s * context, context);
       const auto out = targets.subspan(s * context, context);
-      if (evaluates_) {
-        fill_validation(micro_batch * micro_batch_ + s, in, out);
+      if (training_session_->evaluates()) {
+        fill_validation(first + s, in, out);
       } else {
-        training_.read(step * settings_.batch + micro_batch * micro_batch_ + s, in, out);
+        training_.read(step * settings_.batch + first + s, in, out);
       }
     }
   }
@@ -245,52 +211,31 @@ class Training {
     return settings_.evaluate_sequences == 0 ? all : std::min(all, settings_.evaluate_sequences);
   }
 
-  train::Loss evaluate() {
-    evaluates_ = true;
-    const train::Loss loss = trainer_->evaluate(0, 0, (validation_sequences() + micro_batch_ - 1) / micro_batch_);
-    evaluates_ = false;
-    return loss;
-  }
-
   train::RunOptions run_options();
   void announce(double peak) const;
   void summarise(const train::RunResult& result);
 
   Session& session_;
   GptSettings& settings_;
+  const Options& options_;
   nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
-  train::TrainOptions train_options_;
   models::Gpt net_;
   data::ChunkOrder training_;
-  std::string ini_;
-  bool may_change_steps_;
-  std::size_t micro_batch_ = 0;
-  bool evaluates_ = false;
-  std::unique_ptr<models::LanguageTask> task_;
-  std::unique_ptr<train::Trainer> trainer_;
+  std::unique_ptr<train::Session> training_session_;
 };
 
 train::RunOptions Training::run_options() {
-  train::RunOptions run;
-  run.folder = settings_.out;
-  run.resume = settings_.resume;
+  train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
-  run.may_change_steps = may_change_steps_;
-  run.evaluate_every =
-      settings_.evaluate_every != 0 ? settings_.evaluate_every : std::max<std::size_t>(1, settings_.steps / 20);
-  run.log_every = settings_.log_every;
-  run.checkpoint_seconds = settings_.checkpoint_seconds;
-  run.keep_best = settings_.keep == "best";
-  run.identity = identity_of(settings_, config_, train_options_, text_);
+  run.may_change_steps = options_.source("steps") == Options::Source::command_line ||
+                         options_.source("steps") == Options::Source::config_file;
+  if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
+  run.identity = identity_of(settings_, config_, train_options(), text_);
   run.field_name = &option_of;
-  run.files = {{options_file, ini_}};
-  if (const char* name = std::getenv(launch::supervised_variable); name != nullptr) run.process_name = name;
   run.unit = "tokens";
-  run.hold = settings_.hold;
-  run.stop = [] { return stop_requested(); };
-  const nn::Shape ids = {micro_batch_, config_.context};
+  const nn::Shape ids = {micro_batch(), config_.context};
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
@@ -304,7 +249,7 @@ train::RunOptions Training::run_options() {
                {"activation_bits", config_.activation_bits},
                {"recompute", settings_.recompute},
                {"batch", settings_.batch},
-               {"micro_batch", micro_batch_},
+               {"micro_batch", micro_batch()},
                {"processes", session_.comm.size()},
                {"dtype", settings_.values},
                {"master_weights", settings_.master_weights},
@@ -320,9 +265,9 @@ train::RunOptions Training::run_options() {
                  {"width", config_.width},
                  {"vocabulary-multiple", config_.vocabulary_multiple},
                  {"dropout", config_.dropout},
-                 {"micro-batch", micro_batch_},
-                 {"learning-rate", train_options_.rate.peak},
-                 {"warmup", train_options_.rate.warmup},
+                 {"micro-batch", micro_batch()},
+                 {"learning-rate", train_options().rate.peak},
+                 {"warmup", train_options().rate.warmup},
                  {"evaluate-every", run.evaluate_every}}}};
   return run;
 }
@@ -340,14 +285,14 @@ void Training::announce(double peak) const {
   }
   const int processes = session_.comm.size();
   terminal.print("{} steps of {} sequences ({} at once{}), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
-                 settings_.steps, settings_.batch, micro_batch_,
+                 settings_.steps, settings_.batch, micro_batch(),
                  processes == 1 ? "" : fmt::format(" in each of {} processes", processes), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
-  terminal.print("memory: {}", memory_text());
+  terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-std::string Training::memory_text() const {
-  const models::GptMemory memory = models::predict_memory(config_, micro_batch_, train_options_);
+std::string Training::memory_text(std::size_t sequences) const {
+  const models::GptMemory memory = models::predict_memory(config_, sequences, settings_.make_options());
   return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
                      format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
                      format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
@@ -357,12 +302,14 @@ void Training::run() {
   const train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
-  if (validation_sequences() != 0) hooks.evaluate = [this] { return evaluate(); };
+  if (validation_sequences() != 0) {
+    hooks.evaluate = [this] { return train::Evaluated{training_session_->evaluate(validation_sequences()), {}}; };
+  }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
   session_.continuation = continuation_of("gpt", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
-  const train::RunResult result = foreseen([&] { return train::run(*trainer_, options, hooks, progress); });
+  const train::RunResult result = training_session_->run(options, hooks, progress);
   session_.on_root([&] { summarise(result); });
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
@@ -386,30 +333,6 @@ void Training::summarise(const train::RunResult& result) {
                  settings_.out, settings_.out);
 }
 
-// Whether the run that should go on has all its steps already, which is said. Other options are the trainer's to refuse.
-bool is_finished(Session& session, const Options& options, const GptSettings& settings) {
-  std::string said;
-  session.on_root([&] {
-    const fs::path folder = settings.out;
-    if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
-    if (asks_otherwise(options, read_text(folder / options_file))) return;
-    const auto metrics = read_metrics(folder / metrics_file);
-    if (metrics.empty()) return;
-    const Json& last = metrics.back();
-    const auto number = [&](const char* key) {
-      return last.contains(key) && last[key].is_number() ? last[key].get<double>() : std::nan("");
-    };
-    if (last.value("event", Json()) != "result" || !(number("steps") >= static_cast<double>(settings.steps))) return;
-    said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, number("steps"));
-    if (const double loss = number("validation_loss"); std::isfinite(loss))
-      said += fmt::format("; validation loss {:.4f}", loss);
-    said += "; more of them need a larger --steps";
-  });
-  said = session.comm.broadcast_text(said);
-  if (!said.empty()) session.terminal.print("{}", said);
-  return !said.empty();
-}
-
 }  // namespace
 
 int train_gpt(Session& session, std::span<const std::string> args) {
@@ -420,7 +343,7 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "Under mpirun the processes share the sequences of every step; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
-  if (is_finished(session, options, settings)) return exit_done;
+  if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   choose_threads(session.comm);
   catch_stop_signals();
   Training(session, settings, options).run();

@@ -56,6 +56,7 @@ struct Command {
 };
 
 int train_binary(Session& session, std::span<const std::string> args);
+int train_cnn(Session& session, std::span<const std::string> args);
 int train_gpt(Session& session, std::span<const std::string> args);
 int eval(Session& session, std::span<const std::string> args);
 int predict(Session& session, std::span<const std::string> args);

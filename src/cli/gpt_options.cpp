@@ -79,32 +79,18 @@ void declare_training(Options& options, GptSettings& settings) {
   options.choice("master-weights", settings.master_weights, {"f32", "none"},
                  "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "
                  "4 bytes less for each weight");
-  options.count("seed", settings.seed, 0, any_count, "Seed of all random numbers of the training");
+  settings.declare_seed(options);
 }
 
 void declare_run(Options& options, GptSettings& settings) {
   options.group("Run");
-  options.transient(true);
-  options.text("out", settings.out, "FOLDER",
-               "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
-  options.flag("resume", settings.resume, "Continuation of the run in --out, whose options need not be repeated");
-  options.text("config", settings.config_file, "FILE",
-               "INI file with options, a line `name = value` each; the command line overrides it");
-  options.transient(false);
-  options.text("init", settings.init, "MODEL", "Model of the same sizes whose parameters the training begins with");
-  declare_device(options, settings.device);
-  options.text("backend", settings.backend, "NAME",
-               fmt::format("Implementation that computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
+  settings.declare_folder(options);
+  settings.declare_engine(options);
   options.count("evaluate-every", settings.evaluate_every, 0, any_count,
                 "Steps between evaluations on the validation text; 0: a twentieth of all");
   options.count("evaluate-sequences", settings.evaluate_sequences, 0, any_count,
                 "Number of sequences of the validation text in an evaluation; 0: all");
-  options.choice("keep", settings.keep, {"best", "last"}, "Model that is kept: of the best evaluation or of the last step");
-  options.count("log-every", settings.log_every, 1, any_count, "Steps that a line of metrics.jsonl sums up");
-  options.number("checkpoint-seconds", settings.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
-  options.group("For tests");
-  options.transient(true);
-  options.text("hold", settings.hold, "FILE", "File that holds a run back before a step that is not below the number in it");
+  settings.declare_run_rest(options);
 }
 
 }  // namespace
@@ -160,8 +146,6 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   return config;
 }
 
-DType GptSettings::dtype() const { return dtype_named(values); }
-
 train::TrainOptions GptSettings::make_options() const {
   train::TrainOptions options;
   options.values = dtype();
@@ -187,16 +171,9 @@ train::TrainOptions GptSettings::make_options() const {
 }
 
 std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const {
-  if (micro_batch == "auto") {
-    const std::size_t enough = device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
-    return models::choose_micro_batch(config, share, make_options(), limit, enough);
-  }
-  const auto number = parse_int(micro_batch);
-  if (!number || *number < 1 || share % static_cast<std::size_t>(*number) != 0) {
-    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of {}, {}", micro_batch,
-         share == batch ? "the batch" : "a process's share of the batch", share);
-  }
-  return static_cast<std::size_t>(*number);
+  if (const auto given = micro_batch_of(share)) return *given;
+  const std::size_t enough = device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
+  return models::choose_micro_batch(config, share, make_options(), limit, enough);
 }
 
 }  // namespace bitloom::cli

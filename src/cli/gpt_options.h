@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/float_options.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
 #include "models/gpt/config.h"
@@ -11,7 +12,12 @@
 
 namespace bitloom::cli {
 
-struct GptSettings {
+struct GptSettings : FloatSettings {
+  GptSettings() {
+    batch = 32;  // sequences per step
+    keep = "best";
+  }
+
   // Net.
   std::string net = "tiny";
   std::size_t layers = 0, heads = 0, width = 0, context = 0;  // 0: as the net has them
@@ -20,7 +26,6 @@ struct GptSettings {
   std::string activation = "gelu_tanh";
   std::size_t activation_bits = 0;
   std::string recompute = "none";
-  std::string init;  // a model to begin with
   // Text.
   std::string data;
   std::string tokenizer = "bytes";
@@ -31,34 +36,19 @@ struct GptSettings {
   double merge_dropout = 0;
   // Training.
   std::size_t steps = 2000;
-  std::size_t batch = 32;  // sequences per step
-  std::string micro_batch = "auto";
-  std::uint64_t memory = 0;  // for auto; 0: what is available
   double rate = 0;           // 0: the net's
   double rate_floor = 0.1;   // of the peak
   std::string warmup = "auto";
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
-  std::string values = "f32";
   std::string master_weights = "f32";
-  std::size_t seed = 1;
   // Run.
-  std::string out;
-  bool resume = false;
-  std::string config_file;
-  std::string device = "cpu", backend;
-  std::size_t evaluate_every = 0;        // 0: twenty times
   std::size_t evaluate_sequences = 256;  // 0: all
-  std::size_t log_every = 10;
-  std::string keep = "best";
-  double checkpoint_seconds = 300;
-  std::string hold;
 
   // runs: those that say where and how a run goes, besides what it computes.
   void declare(Options& options, bool runs);
 
   // The net for a vocabulary of this size. Throws Error(usage).
   models::GptConfig make_config(std::size_t vocabulary) const;
-  DType dtype() const;
   // All but the number of micro-batches.
   train::TrainOptions make_options() const;
   // The micro-batch that --micro-batch means for a process with so many of the batch's sequences; `limit`: bytes, for auto.

@@ -24,6 +24,7 @@ namespace {
 
 constexpr Command commands[] = {
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
+    {"train", "cnn", "train a convolutional net of floating-point numbers on images", &train_cnn},
     {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
     {"sample", "", "text from a trained GPT", &sample},

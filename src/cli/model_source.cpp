@@ -1,7 +1,9 @@
 #include "cli/model_source.h"
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "core/text.h"
+#include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
 #include "run/checkpoints.h"
 #include "train/run.h"
@@ -35,6 +38,16 @@ fs::path newest_checkpoint(const fs::path& folder) {
     }
   }
   return {};
+}
+
+// Of a run that has no model yet.
+std::string kind_of_run(const fs::path& folder) {
+  if (fs::exists(folder / net_file)) return "binary";
+  std::ifstream metrics(folder / metrics_file);
+  std::string line;
+  std::getline(metrics, line);
+  const nlohmann::json first = nlohmann::json::parse(line, nullptr, false);
+  return first.is_object() && first.value("kind", nlohmann::json()) == models::cnn_kind ? models::cnn_kind : models::gpt_kind;
 }
 
 }  // namespace
@@ -63,7 +76,7 @@ fs::path find_model(const std::string& argument) {
   }
   if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
     fail(ErrorKind::data, "{}: the run is not finished, there is no {} yet; continue it with: {}", argument, model_file,
-         resume_command(fs::exists(path / net_file) ? "binary" : "gpt", argument));
+         resume_command(kind_of_run(path), argument));
   }
   fail(ErrorKind::data, "{}: the folder holds no run: there is no {}", argument, model_file);
 }
@@ -85,9 +98,9 @@ std::string kind_of_model(const fs::path& path) {
   const TensorMapping file = TensorMapping::open(path);
   const auto kind = file.metadata.find(models::kind_key);
   if (kind == file.metadata.end()) return "binary";  // whose own check says more about what is none
-  if (kind->second != models::gpt_kind) {
-    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary and {}", path.string(), kind->second,
-         models::gpt_kind);
+  if (kind->second != models::gpt_kind && kind->second != models::cnn_kind) {
+    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {} and {}", path.string(), kind->second,
+         models::cnn_kind, models::gpt_kind);
   }
   return kind->second;
 }

@@ -22,7 +22,7 @@ inline constexpr const char* net_file = "net.json";         // the net with all 
 inline constexpr const char* log_file = "log.txt";
 inline constexpr const char* lock_file = ".lock";
 
-// A file, the model in a run folder or, of a GPT's run that has none yet, the newest checkpoint. Throws a data error that says
+// A file, the model in a run folder or, of a float model's run that has none yet, the newest checkpoint. Throws a data error that says
 // what is missing.
 std::filesystem::path find_model(const std::string& argument);
 
@@ -35,7 +35,7 @@ void require_kind(const std::filesystem::path& model, const std::string& kind, c
 // The runs in the sub-folders of a folder, such as those of a search, by name.
 std::vector<std::string> runs_inside(const std::filesystem::path& folder);
 
-// "binary" or "gpt", by the metadata of a model file. Throws a data error for a file that is none, or of another kind.
+// "binary", "cnn" or "gpt", by the metadata of a model file. Throws a data error for a file that is none, or of another kind.
 std::string kind_of_model(const std::filesystem::path& path);
 
 // The folder of the run that a model file or folder belongs to, "" if it belongs to none.

@@ -9,6 +9,8 @@
 
 #include "cli/field_names.h"
 #include "cli/model_source.h"
+#include "core/error.h"
+#include "core/file.h"
 #include "core/text.h"
 
 namespace bitloom::cli {
@@ -34,6 +36,23 @@ std::string resume_command(const std::string& kind, const std::string& folder) {
 
 Continuation continuation_of(const std::string& kind, const std::string& folder) {
   return {resume_command(kind, folder), std::filesystem::path(folder) / options_file};
+}
+
+bool read_with_resume(Session& session, std::span<const std::string> args, Options& options) {
+  if (!session.comm.together([&] { return options.parse(args); })) return false;
+  if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
+    const std::string out = options.raw("out");
+    if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
+    const std::filesystem::path ini = std::filesystem::path(out) / options_file;
+    std::string text;
+    session.on_root([&] {  // other ranks may be on other hosts
+      if (!std::filesystem::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
+      text = read_text(ini);
+    });
+    options.read_ini(session.comm.broadcast_text(text), ini.string(), Options::Source::run);
+  }
+  options.finish();
+  return true;
 }
 
 bool asks_otherwise(const Options& options, const std::string& ini) {

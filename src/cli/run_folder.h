@@ -18,6 +18,10 @@ std::string default_folder(const std::string& net);
 std::string resume_command(const std::string& kind, const std::string& folder);
 Continuation continuation_of(const std::string& kind, const std::string& folder);
 
+// Reads the command line of a command that trains; with --resume the options of the run in --out fill in what was not given.
+// Files that it reads may be missing on one host: all ranks throw then. Returns false if --help was given.
+bool read_with_resume(Session& session, std::span<const std::string> args, Options& options);
+
 // Whether the command line or --config asks for something else than the options.ini of a run says.
 bool asks_otherwise(const Options& options, const std::string& ini);
 

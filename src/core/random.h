@@ -37,6 +37,7 @@ enum class Stream : std::uint64_t {
   chunk_order = 21,
   text_split = 22,
   weight_rounding = 23,
+  image_flip = 24,
 };
 
 // A sequence of random numbers keyed by (seed, stream, a, b). Cheap to construct: make one per example or per channel.

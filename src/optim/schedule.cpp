@@ -44,9 +44,12 @@ double cosine_between(double from, double to, std::uint64_t step, std::uint64_t 
 double RateSchedule::at(std::uint64_t step) const {
   double rate = peak;
   if (step < warmup) {
-    rate = peak * static_cast<double>(step + 1) / static_cast<double>(warmup + 1);
+    rate = start > 0 ? start + (peak - start) * static_cast<double>(step) / static_cast<double>(warmup)
+                     : peak * static_cast<double>(step + 1) / static_cast<double>(warmup + 1);
   } else if (decay != 0) {
-    rate = cosine_between(peak, floor, step - warmup, decay);
+    const std::uint64_t done = std::min(step - warmup, decay);
+    rate = is_linear ? peak + (floor - peak) * static_cast<double>(done) / static_cast<double>(decay)
+                     : cosine_between(peak, floor, step - warmup, decay);
   }
   for (const std::uint64_t halving : halvings) rate *= step >= halving ? 0.5 : 1;
   return rate;
@@ -59,6 +62,9 @@ void check(const RateSchedule& schedule) {
   if (!(schedule.floor >= 0 && schedule.floor <= schedule.peak)) {
     fail(ErrorKind::usage, "floor of the learning rate: {}; expected 0 to the learning rate, {}", schedule.floor,
          schedule.peak);
+  }
+  if (!(schedule.start >= 0 && schedule.start <= schedule.peak)) {
+    fail(ErrorKind::usage, "start of the learning rate: {}; expected 0 to the learning rate, {}", schedule.start, schedule.peak);
   }
   if (!std::is_sorted(schedule.halvings.begin(), schedule.halvings.end())) {
     fail(ErrorKind::usage, "halvings of the learning rate: expected ascending steps");

@@ -22,19 +22,22 @@ double cosine_between(double from, double to, std::uint64_t step, std::uint64_t 
 // The learning rate of an optimiser step, counted from 0.
 struct RateSchedule {
   double peak = 1e-3;
-  // It rises linearly to the peak, which step `warmup` has (Goyal et al. 2017); step 0 already learns.
+  // It rises linearly to the peak, which step `warmup` has (Goyal et al. 2017); step 0 already learns: at `start` or, where
+  // that is 0, at peak / (warmup + 1).
   std::uint64_t warmup = 0;
-  // After the warm-up along half a cosine to `floor` at step warmup + decay, where it stays (Shoeybi et al. 2019, section 4.1);
-  // 0: it stays at the peak.
+  // After the warm-up along half a cosine to `floor` at step warmup + decay, where it stays (Shoeybi et al. 2019, section 4.1),
+  // or linearly; 0: it stays at the peak.
   std::uint64_t decay = 0;
   double floor = 0;
   // Halved at each of these steps, which ascend (Ramesh et al. 2021, appendix B.2).
-  std::vector<std::uint64_t> halvings;
+  std::vector<std::uint64_t> halvings = {};
+  double start = 0;
+  bool is_linear = false;
 
   double at(std::uint64_t step) const;
 };
 
-// Throws Error(usage), which names the option, for rates that are not 0 <= floor <= peak and finite.
+// Throws Error(usage), which names the option, for rates that are not 0 <= floor, start <= peak and finite.
 void check(const RateSchedule& schedule);
 
 }  // namespace bitloom

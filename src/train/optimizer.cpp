@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/field.h"
-#include "core/hash.h"
-#include "core/random.h"
 #include "nn/ops.h"
 
 namespace bitloom::train {
@@ -21,30 +20,48 @@ void check(const OptimizerOptions& options) {
   in_unit("beta1", options.beta1);
   in_unit("beta2", options.beta2);
   in_unit("average", options.average);
+  in_unit("momentum", options.momentum);
+  in_unit("lookahead_keeps", options.lookahead_keeps);
   if (!(options.epsilon > 0)) fail(ErrorKind::usage, "epsilon: {}; expected more than 0", options.epsilon);
   not_negative("weight_decay", options.decay);
   not_negative("clip", options.clip);
   if (options.average_every == 0) fail(ErrorKind::usage, "average_every: 0; expected at least 1");
+  if (options.lookahead > 0 && options.average > 0) {
+    fail_field(ErrorKind::usage, "average", "{}; expected 0 with `lookahead` {}", options.average, options.lookahead);
+  }
+  find_update_rule(options.rule);
 }
 
 Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
-                     std::uint64_t seed)
-    : engine_(engine), parameters_(parameters.begin(), parameters.end()), options_(options), steps_(parameters.size(), 0) {
+                     std::uint64_t seed, const Buffers& buffers)
+    : engine_(engine), options_(options) {
   check(options);
-  for (const nn::Parameter* parameter : parameters_) {
+  std::ranges::copy_if(parameters, std::back_inserter(parameters_), [](const nn::Parameter* p) { return !p->is_frozen; });
+  steps_.assign(parameters_.size(), 0);
+  rule_ = find_update_rule(options.rule).make(engine, parameters_, options, seed);
+  const bool keeps_others = options.average > 0 || options.lookahead > 0;
+  for (nn::Parameter* parameter : parameters_) {
     const DType type = parameter->gradient.dtype();
-    if (options.average > 0 && parameter->value.dtype() != type) {
-      fail_field(ErrorKind::usage, "average", "{}; expected 0 for '{}', whose values are {} alone", options.average,
-                 parameter->name, nn::to_text(parameter->value.dtype()));
+    if (keeps_others && parameter->value.dtype() != type) {
+      fail_field(ErrorKind::usage, options.average > 0 ? "average" : "lookahead", "{}; expected 0 for '{}', whose values are {} alone",
+                 options.average > 0 ? options.average : static_cast<double>(options.lookahead), parameter->name,
+                 nn::to_text(parameter->value.dtype()));
     }
-    const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
-    rounding_keys_.push_back(Random(seed, Stream::weight_rounding, name).next());
-    means_.push_back(engine.zeros(parameter->shape, type, nn::Use::optimizer));
-    variances_.push_back(engine.zeros(parameter->shape, type, nn::Use::optimizer));
-    if (options.average == 0) continue;
-    averages_.push_back(engine.empty(parameter->shape, type, nn::Use::optimizer));
-    nn::scale_add(engine, 1, parameter->value, 0, averages_.back());
+    if (options.average > 0) averages_.push_back(engine.empty(parameter->shape, type, nn::Use::optimizer));
+    if (options.lookahead == 0) continue;
+    slow_.push_back({parameter->name, &parameter->value, engine.empty(parameter->shape, type, nn::Use::optimizer)});
   }
+  if (options.lookahead > 0) {
+    for (const auto& [name, tensor] : buffers) {
+      slow_.push_back({name, tensor, engine.empty(tensor->shape(), tensor->dtype(), nn::Use::optimizer)});
+    }
+  }
+  restart_averages();
+}
+
+void Optimizer::restart_averages() {
+  for (std::size_t i = 0; i < averages_.size(); ++i) nn::scale_add(engine_, 1, parameters_[i]->value, 0, averages_[i]);
+  for (Slow& each : slow_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
 }
 
 double Optimizer::gradient_norm(double scale) const {
@@ -61,39 +78,43 @@ const nn::Parameter* Optimizer::find_bad_gradient() const {
   return found == parameters_.end() ? nullptr : *found;
 }
 
-void Optimizer::step(double rate, double scale, double norm, const std::function<bool(std::optional<std::size_t>)>& skips) {
-  nn::AdamWStep step;
+void Optimizer::step(double rate, double share, double scale, double norm,
+                     const std::function<bool(std::optional<std::size_t>)>& skips) {
+  UpdateRule::Step step;
   step.rate = rate;
-  step.beta1 = options_.beta1;
-  step.beta2 = options_.beta2;
-  step.epsilon = options_.epsilon;
-  step.decay = options_.decay;
-  step.gradient_scale = options_.clip > 0 && norm > options_.clip ? scale * (options_.clip / norm) : scale;
+  step.share = share;
+  step.scale = options_.clip > 0 && norm > options_.clip ? scale * (options_.clip / norm) : scale;
   // Parameters that have taken as many steps go together: nearly always all of them.
-  std::vector<std::uint64_t> counts;
-  std::vector<bool> left_out(parameters_.size());
+  std::vector<std::pair<std::uint64_t, std::vector<std::size_t>>> together;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    left_out[i] = skips && skips(parameters_[i]->block);
-    if (left_out[i]) continue;
-    if (std::find(counts.begin(), counts.end(), ++steps_[i]) == counts.end()) counts.push_back(steps_[i]);
+    if (skips && skips(parameters_[i]->block)) continue;
+    const std::uint64_t count = ++steps_[i];
+    auto found = std::ranges::find(together, count, [](const auto& each) { return each.first; });
+    if (found == together.end()) found = together.insert(found, {count, {}});
+    found->second.push_back(i);
   }
-  for (const std::uint64_t count : counts) {
-    std::vector<nn::AdamWTensors> tensors;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (left_out[i] || steps_[i] != count) continue;
-      const nn::Parameter& parameter = *parameters_[i];
-      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i], variances_[i], {},
-                            parameter.decays, rounding_keys_[i]};
-      if (parameter.copy.dtype() != parameter.value.dtype()) each.copy = parameter.copy;
-      tensors.push_back(std::move(each));
-    }
-    step.step = count;
-    nn::adamw(engine_, tensors, step);
+  for (const auto& [count, which] : together) {
+    step.count = count;
+    rule_->move(which, step);
   }
-  if (++all_steps_ % options_.average_every != 0) return;
+  ++all_steps_;
+  if (options_.lookahead > 0) look_ahead();
+  if (all_steps_ % options_.average_every != 0) return;
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     nn::scale_add(engine_, 1 - options_.average, parameters_[i]->value, options_.average, averages_[i]);
   }
+}
+
+void Optimizer::look_ahead() {
+  const bool ends = all_steps_ == options_.lookahead_steps;
+  if (all_steps_ % options_.lookahead != 0 && !ends) return;
+  const double progress = static_cast<double>(all_steps_) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
+  const double keeps = ends ? 1 : options_.lookahead_keeps * std::min(1.0, progress * progress * progress);
+  for (Slow& each : slow_) {
+    if (keeps != 1) nn::scale_add(engine_, 1 - keeps, *each.fast, keeps, each.slow);
+    nn::scale_add(engine_, 1, each.slow, 0, *each.fast);
+  }
+  nn::refresh_copies(engine_, parameters_);
 }
 
 void Optimizer::swap_averages() {
@@ -106,38 +127,21 @@ void Optimizer::swap_averages() {
 
 std::string average_name(const std::string& parameter) { return "optimizer.average." + parameter; }
 
-void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {
-  const auto lengths = tensor.shape().lengths();
-  bitloom::Tensor stored{tensor.dtype(), {lengths.begin(), lengths.end()}, Buffer<std::byte>(tensor.bytes())};
-  engine.read(tensor, tensor.dtype(), stored.bytes.span());
-  file.tensors.insert_or_assign(name, std::move(stored));
-}
-
-void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor) {
-  const auto lengths = tensor.shape().lengths();
-  const bitloom::Tensor& stored = file.get(name, tensor.dtype(), {lengths.begin(), lengths.end()});
-  engine.write(tensor, stored.bytes.span());
-}
+std::string slow_name(const std::string& tensor) { return "optimizer.slow." + tensor; }
 
 void Optimizer::save(TensorFile& file) const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& name = parameters_[i]->name;
-    save_tensor(engine_, file, "optimizer.mean." + name, means_[i]);
-    save_tensor(engine_, file, "optimizer.variance." + name, variances_[i]);
-    if (!averages_.empty()) save_tensor(engine_, file, average_name(name), averages_[i]);
-  }
+  rule_->save(file);
+  for (std::size_t i = 0; i < averages_.size(); ++i) save_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
+  for (const Slow& each : slow_) save_tensor(engine_, file, slow_name(each.name), each.slow);
   std::vector<std::uint64_t> steps = steps_;
   steps.push_back(all_steps_);
   file.put("optimizer.steps", {steps.size()}, steps);
 }
 
 void Optimizer::load(const TensorFile& file) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& name = parameters_[i]->name;
-    load_tensor(engine_, file, "optimizer.mean." + name, means_[i]);
-    load_tensor(engine_, file, "optimizer.variance." + name, variances_[i]);
-    if (!averages_.empty()) load_tensor(engine_, file, average_name(name), averages_[i]);
-  }
+  rule_->load(file);
+  for (std::size_t i = 0; i < averages_.size(); ++i) load_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
+  for (Slow& each : slow_) load_tensor(engine_, file, slow_name(each.name), each.slow);
   const auto steps = file.get("optimizer.steps", DType::u64, {steps_.size() + 1}).as<std::uint64_t>();
   std::copy_n(steps.begin(), steps_.size(), steps_.begin());
   all_steps_ = steps.back();

@@ -1,45 +1,63 @@
-// AdamW over the parameters of a net, clipping by the global norm, and averages of the parameters.
+// Steps over the parameters of a net by an update rule, clipping by the global norm, and averages of the parameters.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/safetensors.h"
 #include "nn/parameter.h"
+#include "train/update_rule.h"
 
 namespace bitloom::train {
 
 struct OptimizerOptions {
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0.01;
-  double clip = 0;                  // largest norm of all gradients together; 0: any
-  double average = 0;               // of an exponential moving average of the parameters, per update of it; 0: none
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // of AdamW
+  double decay = 0.01;                                // weight decay: AdamW's per learning rate, that of SGD per step at the peak
+  double clip = 0;                                    // largest norm of all gradients together; 0: any
+  double average = 0;               // decay of an exponential moving average of the parameters, per update of it; 0: none
   std::uint64_t average_every = 1;  // steps between such updates
+  std::string rule = "adamw";       // one of update_rules()
+  double momentum = 0.9;            // of SGD
+  // Lookahead (Zhang et al. 2019): every so many steps slow weights move towards the parameters, which then become them; 0: none.
+  std::uint64_t lookahead = 0;
+  // The share that the slow weights keep then rises with the cube of the steps done to this one at step lookahead_steps, after
+  // which the parameters stay the slow weights (Jordan 2024, airbench).
+  double lookahead_keeps = 0.7737809375;
+  std::uint64_t lookahead_steps = 0;
 };
 
 // Throws Error(usage), which names the option.
 void check(const OptimizerOptions& options);
 
+// A tensor that a net has besides its parameters, and its name.
+using Buffers = std::vector<std::pair<std::string, nn::Tensor*>>;
+
 class Optimizer {
  public:
-  // The parameters outlive this and have their memory. seed: of the rounding of values that have no f32 masters; a resumed run
-  // has to have the same. Averages need masters: Error(usage).
+  // The parameters outlive this and have their memory. buffers: tensors of the net that slow weights go with. seed: of the
+  // rounding of values that have no f32 masters; a resumed run has to have the same. Averages need masters: Error(usage).
   Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
-            std::uint64_t seed = 1);
+            std::uint64_t seed = 1, const Buffers& buffers = {});
 
   // The norm of all gradients together, times `scale`. Not finite if a gradient is not.
   double gradient_norm(double scale) const;
   // The first parameter whose gradient is not finite.
   const nn::Parameter* find_bad_gradient() const;
-  // One step with gradients times `scale`, clipped at `norm`'s expense; norm is gradient_norm(scale). skips: of residual blocks
-  // whose parameters, moments and step counts stay as they are.
-  void step(double rate, double scale, double norm, const std::function<bool(std::optional<std::size_t>)>& skips = {});
+  // One step with gradients times `scale`, clipped at `norm`'s expense; norm is gradient_norm(scale). share: of the peak
+  // learning rate that `rate` is. skips: residual blocks whose parameters, moments and step counts stay as they are.
+  void step(double rate, double share, double scale, double norm,
+            const std::function<bool(std::optional<std::size_t>)>& skips = {});
   // Steps that parameter `i` has taken.
   std::uint64_t steps(std::size_t i) const { return steps_[i]; }
 
+  // Averages and slow weights become what the parameters are: before the first step, if somebody has given them other values.
+  void restart_averages();
   // The averages take the places of the parameters, and the other way round. Nothing without averages.
   void swap_averages();
 
@@ -48,19 +66,27 @@ class Optimizer {
   void load(const TensorFile& file);
 
  private:
+  // A slow weight and the tensor that it follows.
+  struct Slow {
+    std::string name;
+    nn::Tensor* fast;
+    nn::Tensor slow;
+  };
+  void look_ahead();
+
   nn::Engine& engine_;
-  std::vector<nn::Parameter*> parameters_;
+  std::vector<nn::Parameter*> parameters_;  // those that are not frozen
   OptimizerOptions options_;
-  std::vector<nn::Tensor> means_, variances_, averages_;
-  std::vector<std::uint64_t> steps_, rounding_keys_;  // by parameter
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<nn::Tensor> averages_;
+  std::vector<Slow> slow_;
+  std::vector<std::uint64_t> steps_;  // by parameter
   std::uint64_t all_steps_ = 0;
 };
 
 // How checkpoints call the moving average of a parameter.
 std::string average_name(const std::string& parameter);
-
-// A parameter's values, or a buffer's, from and to a file, under its name.
-void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor);
-void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor);
+// And the slow weight of a parameter or buffer.
+std::string slow_name(const std::string& tensor);
 
 }  // namespace bitloom::train

@@ -102,9 +102,9 @@ class Run {
       const bool due = options_.evaluate_every != 0 && trainer_.steps() % options_.evaluate_every == 0;
       if (last || due) evaluate();
       if (last) continue;
-      const Wishes wishes = agree();
-      if (wishes.stop || wishes.checkpoint) on_root([&] { write_checkpoint(); });
-      if (wishes.stop) fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
+      const Requests requests = share_requests();
+      if (requests.stop || requests.checkpoint) on_root([&] { write_checkpoint(); });
+      if (requests.stop) fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
     }
     result_.steps = trainer_.steps() - first;
     on_root([&] { finish(); });
@@ -112,15 +112,15 @@ class Run {
   }
 
  private:
-  struct Wishes {
+  struct Requests {
     bool stop = false;        // of any rank
     bool checkpoint = false;  // of rank 0, by its clock
   };
-  Wishes agree() {
+  Requests share_requests() {
     const bool is_due = trainer_.comm().is_root() && seconds_since(checkpoint_time_) >= options_.checkpoint_seconds;
-    std::array<std::int64_t, 2> wishes = {options_.stop && options_.stop() ? 1 : 0, is_due ? 1 : 0};
-    trainer_.comm().max(wishes);
-    return {wishes[0] != 0, wishes[1] != 0};
+    std::array<std::int64_t, 2> requests = {options_.stop && options_.stop() ? 1 : 0, is_due ? 1 : 0};
+    trainer_.comm().max(requests);
+    return {requests[0] != 0, requests[1] != 0};
   }
 
   template <typename F>
@@ -175,6 +175,7 @@ class Run {
     if (state.contains("best_loss")) {
       result_.best_loss = state["best_loss"].get<double>();
       result_.best_step = state.value("best_step", std::uint64_t{0});
+      if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
     }
     if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
     earlier_seconds_ = result_.seconds;
@@ -252,21 +253,27 @@ class Run {
   void evaluate() {
     if (!hooks_.evaluate) return;
     on_root([&] { log(); });
-    const Loss loss = hooks_.evaluate();
-    on_root([&] { take_in(loss); });
+    const Evaluated found = hooks_.evaluate();
+    on_root([&] { record(found); });
   }
 
-  void take_in(const Loss& loss) {
+  void record(const Evaluated& found) {
+    const Loss& loss = found.loss;
     const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
     result_.last_loss = mean;
+    result_.last_accuracy = found.accuracy;
     const bool best = !result_.best_loss || mean < *result_.best_loss;
-    metrics_->write(
-        {{"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}});
-    progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}, {}", trainer_.steps(),
-                               options_.steps, result_.training_loss, mean, best ? "" : " (not the best)",
+    Json line = {
+        {"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}};
+    if (found.accuracy) line["accuracy"] = *found.accuracy;
+    metrics_->write(line);
+    const std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
+    progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
+                               options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
                                rate_text(result_.targets, elapsed())));
     if (!best) return;
     result_.best_loss = mean;
+    result_.best_accuracy = found.accuracy;
     result_.best_step = trainer_.steps();
     if (options_.keep_best) write_model();
   }
@@ -285,6 +292,7 @@ class Run {
     if (result_.best_loss) {
       state["best_loss"] = *result_.best_loss;
       state["best_step"] = result_.best_step;
+      if (result_.best_accuracy) state["best_accuracy"] = *result_.best_accuracy;
     }
     file.metadata[state_key] = state.dump();
     checkpoints_->write(std::move(file), identity_);
@@ -304,6 +312,7 @@ class Run {
                  {"memory_bytes", result_.memory_bytes},
                  {"model_bytes", fs::file_size(options_.folder / run::model_name)}};
     if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
+    if (result_.last_accuracy) line["validation_accuracy"] = *result_.last_accuracy;
     if (result_.best_loss) {
       line["best_validation_loss"] = *result_.best_loss;
       line["best_step"] = result_.best_step;

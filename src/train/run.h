@@ -38,8 +38,14 @@ struct RunOptions {
   std::string hold;                          // of wait_while_held() (tests)
 };
 
+// A net's quality on a validation set.
+struct Evaluated {
+  Loss loss;
+  std::optional<double> accuracy;  // share of examples, where there is such a thing
+};
+
 struct RunHooks {
-  std::function<Loss()> evaluate;          // may be none; on all ranks or none
+  std::function<Evaluated()> evaluate;     // may be none; on all ranks or none
   std::function<TensorFile()> make_model;  // of the parameters as they are now
   // Adds to a checkpoint what makes its parameters a model that can be read: kind, architecture, tokenizer. May be none.
   std::function<void(TensorFile&)> describe_model;
@@ -52,6 +58,7 @@ struct RunResult {
   double training_loss = 0;         // of the last line of metrics
   std::optional<double> last_loss;  // of the last evaluation
   std::optional<double> best_loss;
+  std::optional<double> last_accuracy, best_accuracy;  // where evaluations have one: best is that of the best loss
   std::uint64_t best_step = 0;     // steps done at the best evaluation
   std::uint64_t memory_bytes = 0;  // of tensors, at most
 };

@@ -23,15 +23,15 @@ double sum_of(nn::Engine& engine, const nn::Tensor& losses) {
 
 void LossSum::add(PartLoss part) {
   parts_.push_back(std::move(part));
-  if (parts_.size() == most_parts) take_in();
+  if (parts_.size() == most_parts) accumulate();
 }
 
 Loss LossSum::total() {
-  take_in();
+  accumulate();
   return loss_;
 }
 
-void LossSum::take_in() {
+void LossSum::accumulate() {
   for (const PartLoss& part : parts_) {
     loss_.sum += sum_of(engine_, part.losses);
     loss_.count += part.count;
@@ -39,8 +39,8 @@ void LossSum::take_in() {
   parts_.clear();
 }
 
-Classification::Classification(nn::LayerPointer net, std::size_t examples, Source source)
-    : net_(std::move(net)), examples_(examples), source_(std::move(source)) {}
+Classification::Classification(std::shared_ptr<nn::Layer> net, std::size_t examples, Source source, double smoothing)
+    : net_(std::move(net)), examples_(examples), source_(std::move(source)), smoothing_(smoothing) {}
 
 std::uint64_t Classification::targets(std::uint64_t /*step*/, std::size_t micro_batches) {
   return static_cast<std::uint64_t>(examples_) * micro_batches;
@@ -55,7 +55,7 @@ PartLoss Classification::run(nn::Pass& pass, double scale) {
   nn::Tensor losses = pass.engine.empty({examples_}, nn::parameter_type(logits.dtype()), nn::Use::activations);
   // The gradient takes the place of the logits, which nobody needs any more.
   nn::Tensor* gradient = pass.stash != nullptr ? &logits : nullptr;
-  nn::cross_entropy(pass.engine, logits, batch.labels, logits.shape().back(), scale, losses, gradient);
+  nn::cross_entropy(pass.engine, logits, batch.labels, logits.shape().back(), scale, losses, gradient, smoothing_);
   if (gradient != nullptr) net_->backward(pass, *gradient);
   return {losses, examples_};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace bitloom::train {
 // Sums over what a micro-batch asks for.
 struct Loss {
   double sum = 0;           // in nats
-  std::uint64_t count = 0;  // of targets that count
+  std::uint64_t count = 0;  // number of targets that count
 };
 
 // Of a micro-batch, on its device.
@@ -32,7 +33,7 @@ class LossSum {
   Loss total();
 
  private:
-  void take_in();
+  void accumulate();
 
   nn::Engine& engine_;
   std::vector<PartLoss> parts_;
@@ -59,17 +60,18 @@ class Classification final : public Task {
     nn::Tensor labels;  // (N) i32
   };
   using Source = std::function<Batch(std::uint64_t step, std::uint64_t micro_batch)>;
-  // Every micro-batch has `examples` of them.
-  Classification(nn::LayerPointer net, std::size_t examples, Source source);
+  // Every micro-batch has `examples` of them. smoothing: of labels, as cross_entropy() has it.
+  Classification(std::shared_ptr<nn::Layer> net, std::size_t examples, Source source, double smoothing = 0);
 
   nn::Layer& net() override { return *net_; }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
   PartLoss run(nn::Pass& pass, double scale) override;
 
  private:
-  nn::LayerPointer net_;
+  std::shared_ptr<nn::Layer> net_;
   std::size_t examples_;
   Source source_;
+  double smoothing_;
 };
 
 }  // namespace bitloom::train

@@ -40,8 +40,8 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mp
     fail(ErrorKind::usage, "{} micro-batches per step for {} processes; expected a multiple", options.micro_batches, ranks);
   }
   nn::initialise(engine, parameters_, options.values, options.seed, options.master_weights);
-  optimizer_.emplace(engine, parameters_, options.optimizer, options.seed);
   task.net().add_buffers(engine, options.values, buffers_);
+  optimizer_.emplace(engine, parameters_, options.optimizer, options.seed, buffers_);
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
   if (ranks > 1) sum_ = std::make_unique<GradientSum>(engine, comm_);
 }
@@ -111,7 +111,8 @@ StepReport Trainer::step() {
     loss_scale_ = std::max(1.0, loss_scale_ / 2);
     clean_steps_ = 0;
   } else {
-    optimizer_->step(report.rate, unscale, report.gradient_norm);
+    const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
+    optimizer_->step(report.rate, share, unscale, report.gradient_norm);
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
       loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);
       clean_steps_ = 0;
@@ -120,6 +121,12 @@ StepReport Trainer::step() {
   ++step_;
   report.seconds = seconds_since(start);
   return report;
+}
+
+void Trainer::begin_with(const std::function<void()>& f) {
+  f();
+  nn::refresh_copies(engine_, parameters_);
+  optimizer_->restart_averages();
 }
 
 void Trainer::averaged(const std::function<void()>& f) {

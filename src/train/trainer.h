@@ -72,6 +72,9 @@ class Trainer {
   // `f`, if any, is called behind every micro-batch of a step or an evaluation: a sign of life.
   void on_micro_batch(std::function<void()> f) { on_micro_batch_ = std::move(f); }
 
+  // Before the first step: f gives parameters and buffers their initial values.
+  void begin_with(const std::function<void()>& f);
+
   // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
   void averaged(const std::function<void()>& f);
 
@@ -98,7 +101,7 @@ class Trainer {
   Task& task_;
   TrainOptions options_;
   std::vector<nn::Parameter*> parameters_;
-  std::vector<std::pair<std::string, nn::Tensor*>> buffers_;
+  Buffers buffers_;
   std::optional<Optimizer> optimizer_;
   std::unique_ptr<GradientSum> sum_;  // none with one rank
   std::uint64_t step_ = 0;

@@ -1,0 +1,133 @@
+#include "models/cnn/evaluate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/field.h"
+#include "core/softmax.h"
+
+namespace bitloom::models {
+namespace {
+
+constexpr std::size_t images_at_once = 256;
+
+struct View {
+  int moved = 0;  // pixels up and left
+  float weight = 1;
+};
+
+std::vector<View> views_of(std::size_t shift) {
+  if (shift == 0) return {{0, 1}};
+  const int moved = static_cast<int>(shift);
+  return {{0, 0.5F}, {moved, 0.25F}, {-moved, 0.25F}};
+}
+
+}  // namespace
+
+CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views)
+    : engine_(engine), net_(net), scale_(std::move(scale)), values_(values), views_(views) {
+  const std::size_t least = std::min(net.config.image.height, net.config.image.width);
+  if (views.shift >= least) {
+    fail_field(ErrorKind::usage, "shift", "{}; expected less than the {} pixels of an image", views.shift, least);
+  }
+}
+
+std::vector<float> CnnClassifier::pass(std::span<const float> images, std::size_t count) {
+  const nn::Shape shape = net_.input(count);
+  nn::Tensor x = engine_.empty(shape, values_, nn::Use::data);
+  if (values_ == DType::f32) {
+    engine_.write(x, std::as_bytes(images));
+  } else if (values_ == DType::f64) {
+    const std::vector<double> wide(images.begin(), images.end());
+    engine_.write(x, std::as_bytes(std::span(wide)));
+  } else {
+    nn::convert(engine_, engine_.from(images, shape, nn::Use::data), x);
+  }
+  nn::Pass pass{engine_};
+  pass.training = false;
+  const nn::Tensor y = net_.layers->forward(pass, x);
+  if (values_ == DType::f32) return engine_.to_host<float>(y);
+  if (values_ == DType::f64) {
+    const std::vector<double> wide = engine_.to_host<double>(y);
+    return {wide.begin(), wide.end()};
+  }
+  nn::Tensor converted = engine_.empty(y.shape(), DType::f32, nn::Use::activations);
+  nn::convert(engine_, y, converted);
+  return engine_.to_host<float>(converted);
+}
+
+std::vector<float> CnnClassifier::logits(std::span<const std::span<const std::uint8_t>> images) {
+  const data::ImageShape& shape = net_.config.image;
+  std::vector<float> numbers(images.size() * shape.size());
+  std::vector<std::uint8_t> moved(shape.size());
+  std::vector<float> sums(images.size() * net_.config.classes);
+  for (const View& view : views_of(views_.shift)) {
+    for (const bool mirror : {false, true}) {
+      if (mirror && !views_.mirror) continue;
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        std::span<const std::uint8_t> image = images[i];
+        if (view.moved != 0) {
+          data::shift(image, shape, view.moved, view.moved, false, moved.data());
+          image = moved;
+        }
+        to_numbers(image, shape, scale_, mirror, std::span(numbers).subspan(i * shape.size(), shape.size()));
+      }
+      const std::vector<float> some = pass(numbers, images.size());
+      const float weight = view.weight / (views_.mirror ? 2.0F : 1.0F);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * some[i];
+    }
+  }
+  return sums;
+}
+
+layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch,
+                                              std::vector<Mistake>* wrong) {
+  const Clock::time_point start = Clock::now();
+  const std::size_t classes = net_.config.classes;
+  layerwise::Evaluation result;
+  result.confusion.assign(classes * classes, 0);
+  const std::size_t batches = (set.size() + images_at_once - 1) / images_at_once;
+  // In millionths, added as whole numbers: the same for any number of ranks.
+  std::int64_t micro_nats = 0;
+  std::size_t done = 0;
+  std::vector<std::vector<std::uint8_t>> rooms(images_at_once);
+  for (auto b = static_cast<std::size_t>(comm.rank()); b < batches; b += static_cast<std::size_t>(comm.size())) {
+    const std::size_t first = b * images_at_once;
+    const std::size_t count = std::min(images_at_once, set.size() - first);
+    std::vector<std::span<const std::uint8_t>> images;
+    for (std::size_t i = 0; i < count; ++i) images.push_back(set.image(first + i, rooms[i]));
+    set.check_reads();
+    const std::vector<float> all = logits(images);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::span<const float> row(all.data() + i * classes, classes);
+      const std::size_t label = set.labels[first + i];
+      const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+      ++result.confusion[label * classes + found];
+      const double loss = cross_entropy(row, label);
+      if (!std::isfinite(loss)) {
+        fail(ErrorKind::data, "the net's logits of image {} of '{}' are not finite", first + i, set.name);
+      }
+      micro_nats += std::llround(1e6 * loss);
+      if (wrong != nullptr && found != label) {
+        wrong->push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
+      }
+    }
+    done += count;
+    if (watch && !watch(done)) fail(ErrorKind::interrupted, "the evaluation was stopped");
+  }
+  comm.sum(std::span(result.confusion));
+  comm.sum(std::span(&micro_nats, 1));
+  for (std::size_t c = 0; c < classes; ++c) result.correct += static_cast<std::size_t>(result.confusion[c * classes + c]);
+  result.images = set.size();
+  result.correct_plain = result.correct;
+  result.loss = 1e-6 * static_cast<double>(micro_nats) / static_cast<double>(std::max<std::size_t>(1, set.size()));
+  result.seconds = seconds_since(start);
+  if (wrong != nullptr) std::ranges::stable_sort(*wrong, std::greater<>(), &Mistake::probability);
+  return result;
+}
+
+}  // namespace bitloom::models

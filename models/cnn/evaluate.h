@@ -1,0 +1,49 @@
+// How good a convolutional net is: logits of images, and accuracy over a set, with test-time augmentation.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "layerwise/model.h"
+#include "models/cnn/cnn.h"
+#include "models/cnn/image_batches.h"
+#include "mpi/comm.h"
+
+namespace bitloom::models {
+
+// Views of an image whose logits are averaged: itself, and with `shift` itself moved by so many pixels up and left, and down
+// and right, half as heavy each; with `mirror` all of these mirrored, too (Jordan 2024, section 3.5). Pixels that come in are
+// the reflection at the border.
+using CnnViews = layerwise::Views;
+
+class CnnClassifier {
+ public:
+  // values: V of the net, which has its numbers and outlives this. Throws Error(usage) for a shift that the images do not allow.
+  CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views);
+
+  // Averages of logits (N, classes) of images (channels, height, width each).
+  std::vector<float> logits(std::span<const std::span<const std::uint8_t>> images);
+
+  // Collective: each rank takes a part of the set. `watch` is called between batches: with the images that this rank has done,
+  // and false ends the evaluation by Error(interrupted). `wrong`, if any, gets the numbers of the images that were classified
+  // wrongly, the surest first, and the classes they were taken for; not with several ranks.
+  struct Mistake {
+    std::size_t image = 0, label = 0;
+    float probability = 0;  // of that class
+  };
+  using Watch = std::function<bool(std::size_t images)>;
+  layerwise::Evaluation evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch = {},
+                                 std::vector<Mistake>* wrong = nullptr);
+
+ private:
+  std::vector<float> pass(std::span<const float> images, std::size_t count);
+
+  nn::Engine& engine_;
+  Cnn& net_;
+  PixelScale scale_;
+  DType values_;
+  CnnViews views_;
+};
+
+}  // namespace bitloom::models

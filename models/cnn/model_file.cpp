@@ -1,0 +1,130 @@
+#include "models/cnn/model_file.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "models/gpt/model_file.h"
+#include "train/optimizer.h"
+
+namespace bitloom::models {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* config_key = "bitloom.config";
+constexpr const char* pixels_key = "bitloom.pixels";
+constexpr const char* classes_key = "bitloom.classes";
+
+train::Buffers buffers_of(nn::Engine& engine, Cnn& net, DType values) {
+  train::Buffers buffers;
+  net.layers->add_buffers(engine, values, buffers);
+  return buffers;
+}
+
+std::vector<float> floats_of(const Json& json, const char* key, std::size_t count, const std::string& name) {
+  const Json found = json.value(key, Json());
+  std::vector<float> numbers;
+  if (found.is_array()) {
+    for (const Json& each : found) {
+      if (each.is_number()) numbers.push_back(each.get<float>());
+    }
+  }
+  if (numbers.size() != count) fail(ErrorKind::data, "{}: '{}': {}; expected {} numbers", name, key, found.dump(), count);
+  return numbers;
+}
+
+}  // namespace
+
+void add_description(TensorFile& file, const CnnDescription& description) {
+  file.metadata[kind_key] = cnn_kind;
+  file.metadata[config_key] = architecture_of(description.config).dump();
+  file.metadata[pixels_key] = Json{{"mean", description.scale.mean}, {"deviation", description.scale.deviation}}.dump();
+  file.metadata[classes_key] = Json(description.class_names).dump();
+}
+
+CnnDescription cnn_description_of(const TensorFile& file, const std::string& name) {
+  const auto kind = file.metadata.find(kind_key);
+  if (kind == file.metadata.end() || kind->second != cnn_kind) {
+    fail(ErrorKind::data, "{}: not a model of kind '{}'{}", name, cnn_kind,
+         kind == file.metadata.end() ? std::string() : fmt::format(" but of kind '{}'", kind->second));
+  }
+  CnnDescription description;
+  description.config = parse_cnn_model(file.get_metadata(config_key), name);
+  const Json pixels = Json::parse(file.get_metadata(pixels_key), nullptr, false);
+  const Json classes = Json::parse(file.get_metadata(classes_key), nullptr, false);
+  if (!pixels.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", name, pixels_key);
+  description.scale.mean = floats_of(pixels, "mean", description.config.image.channels, name);
+  description.scale.deviation = floats_of(pixels, "deviation", description.config.image.channels, name);
+  for (const float deviation : description.scale.deviation) {
+    if (!(deviation > 0)) fail(ErrorKind::data, "{}: a deviation of pixels of {}; expected more than 0", name, deviation);
+  }
+  if (classes.is_array()) {
+    for (const Json& each : classes) description.class_names.push_back(each.is_string() ? each.get<std::string>() : "");
+  }
+  if (description.class_names.size() != description.config.classes) {
+    fail(ErrorKind::data, "{}: {} names of classes; expected {}", name, description.class_names.size(),
+         description.config.classes);
+  }
+  return description;
+}
+
+TensorFile save_cnn(nn::Engine& engine, Cnn& net, DType values, const CnnDescription& description) {
+  TensorFile file;
+  add_description(file, description);
+  for (const nn::Parameter* parameter : nn::parameters_of(*net.layers)) {
+    train::save_tensor(engine, file, parameter->name, parameter->value);
+  }
+  for (const auto& [name, tensor] : buffers_of(engine, net, values)) train::save_tensor(engine, file, name, *tensor);
+  return file;
+}
+
+void load_values(nn::Engine& engine, const TensorFile& file, Cnn& net, DType values) {
+  const std::vector<nn::Parameter*> parameters = nn::parameters_of(*net.layers);
+  for (nn::Parameter* parameter : parameters) {
+    const std::string average = train::average_name(parameter->name);
+    const std::string slow = train::slow_name(parameter->name);
+    std::string name = file.contains(average) ? average : file.contains(slow) ? slow : parameter->name;
+    nn::Tensor read = parameter->value;
+    train::load_tensor(engine, file, name, read);
+  }
+  for (const auto& [name, tensor] : buffers_of(engine, net, values)) {
+    train::load_tensor(engine, file, file.contains(train::slow_name(name)) ? train::slow_name(name) : name, *tensor);
+  }
+  nn::refresh_copies(engine, parameters);
+}
+
+LoadedCnn load_cnn(nn::Engine& engine, const std::filesystem::path& path, DType values) {
+  const TensorFile file = TensorFile::load(path, Checksum::required);
+  LoadedCnn loaded{cnn_description_of(file, path.string()), nullptr};
+  try {
+    loaded.net = std::make_unique<Cnn>(loaded.description.config);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    fail(ErrorKind::data, "{}: {}", path.string(), error.what());
+  }
+  nn::make_parameters(engine, nn::parameters_of(*loaded.net->layers), values);
+  load_values(engine, file, *loaded.net, values);
+  return loaded;
+}
+
+TensorFile to_pytorch_names(const TensorFile& file) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> endings{
+      {{".gain", ".weight"}, {".moving_mean", ".running_mean"}, {".moving_variance", ".running_var"}}};
+  TensorFile renamed;
+  renamed.metadata = file.metadata;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.starts_with("optimizer.") || name.starts_with("trainer.")) continue;
+    std::string other = name;
+    for (const auto& [ours, theirs] : endings) {
+      if (!name.ends_with(ours)) continue;
+      other = name.substr(0, name.size() - ours.size());
+      other += theirs;
+    }
+    renamed.tensors.emplace(other, tensor);
+  }
+  return renamed;
+}
+
+}  // namespace bitloom::models

@@ -1,0 +1,349 @@
+// bitloom train cnn: options, images and run folder in, train::Session, a summary out.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/cnn_options.h"
+#include "cli/command.h"
+#include "cli/device.h"
+#include "cli/image_evaluation.h"
+#include "cli/run_folder.h"
+#include "cli/shared_data.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/version.h"
+#include "models/cnn/evaluate.h"
+#include "models/cnn/initial_values.h"
+#include "models/cnn/model_file.h"
+#include "nn/measure.h"
+#include "train/memory.h"
+#include "train/session.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr double measured_seconds = 0.3;  // of the matmul peak
+constexpr std::size_t most_evaluations = 20;
+
+// The options that set fields of the identity that are not called like them.
+std::string option_of(const std::string& field) {
+  static const std::map<std::string, std::string> named{
+      {"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
+      {"net", "--net or --activation"}};
+  if (const auto found = named.find(field.substr(0, field.find('.'))); found != named.end()) return found->second;
+  std::string option = field;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return "--" + option;
+}
+
+Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, const data::Dataset& train) {
+  const models::CnnTraining& t = settings.training;
+  return {{"net", architecture_of(config)},
+          {"activation_bits", config.activation_bits},
+          {"batch", t.batch},
+          {"optimizer", t.optimizer},
+          {"learning_rate", t.learning_rate},
+          {"momentum", t.momentum},
+          {"weight_decay", t.weight_decay},
+          {"schedule", t.schedule},
+          {"label_smoothing", t.label_smoothing},
+          {"lookahead", t.lookahead},
+          {"average", settings.average},
+          {"clip", settings.clip},
+          {"augment", t.augment},
+          {"flip", t.flip},
+          {"dtype", settings.values},
+          {"seed", settings.seed},
+          {"data", content_hash(train)}};
+}
+
+void check_images(const CnnSettings& settings, const data::Dataset& train) {
+  std::vector<std::size_t> counts(train.classes());
+  for (const std::uint16_t label : train.labels) ++counts[label];
+  const auto present = std::ranges::count_if(counts, [](std::size_t count) { return count != 0; });
+  if (present < 2) {
+    fail(ErrorKind::data, "{}: images of {} class{} to train on; expected at least two classes", settings.data.spec, present,
+         present == 1 ? "" : "es");
+  }
+}
+
+class Training {
+ public:
+  Training(Session& session, CnnSettings& settings, const Options& options, const data::DataSplits& data)
+      : session_(session),
+        settings_(settings),
+        options_(options),
+        data_(data),
+        engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
+        values_(choose_dtype(engine_, settings.values)),
+        scale_(session.comm.together([&] { return models::fit_pixel_scale(data.train); })),
+        net_(config_for(settings, options, data)) {
+    if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
+    steps_per_epoch_ = data.train.size() / settings.batch;
+    steps_ = settings.steps != 0 ? settings.steps
+                                 : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(
+                                                                  settings.training.epochs * static_cast<double>(steps_per_epoch_))));
+    const std::uint64_t memory = memory_for(settings, session, engine_.device());
+    train::Session::Options all;
+    all.train = settings.make_options(steps_);
+    all.batch = settings.batch;
+    all.choose_micro_batch = [this, memory](std::size_t share) { return choose_micro_batch(share, memory); };
+    all.memory_hint = [this](std::size_t images) {
+      return fmt::format("{} images at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, or "
+                         "a smaller net",
+                         images, format_bytes(memory_of(images)));
+    };
+    all.make_task = [this](std::size_t images) { return make_task(images); };
+    training_ = std::make_unique<train::Session>(engine_, session.comm, std::move(all));
+    training_->begin_with(settings.out, settings.resume, [this] { initialise(); });
+  }
+
+  std::uint64_t steps() const { return steps_; }
+  void run();
+
+ private:
+  static models::CnnConfig config_for(CnnSettings& settings, const Options& options, const data::DataSplits& data) {
+    models::CnnConfig config = settings.make_config(options);
+    config.image = data.train.shape;
+    config.classes = data.train.classes();
+    if (settings.batch > data.train.size()) {
+      fail(ErrorKind::usage, "--batch: {}; expected at most the {} training images", settings.batch, data.train.size());
+    }
+    return config;
+  }
+
+  std::uint64_t memory_of(std::size_t images) {
+    const train::MemoryNeeds needs = train::predict_memory(*net_.layers, net_.input(images), settings_.make_options(steps_));
+    // Two of the largest maps are on their way.
+    std::size_t largest = net_.input(images).size();
+    nn::Shape shape = net_.input(images);
+    for (std::size_t i = 0; i < net_.layers->size(); ++i) {
+      shape = (*net_.layers)[i].output(shape);
+      largest = std::max(largest, shape.size());
+    }
+    return needs.total() + 3 * largest * dtype_size(values_);
+  }
+
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) {
+    if (const auto given = settings_.micro_batch_of(share)) return *given;
+    for (std::size_t parts = 1; parts <= share; ++parts) {
+      if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
+    }
+    fail(ErrorKind::usage, "--micro-batch: one image takes {}, more than the {} there are; a smaller net takes less",
+         format_bytes(memory_of(1)), format_bytes(memory));
+  }
+
+  std::unique_ptr<train::Task> make_task(std::size_t images) {
+    models::ImageBatches::Options options;
+    options.batch = settings_.batch;
+    options.micro_batch = images;
+    options.augment = data::parse_augment(settings_.training.augment);
+    options.flip = models::parse_flip(settings_.training.flip);
+    options.seed = settings_.seed;
+    options.ranks = session_.comm.size();
+    batches_ = std::make_unique<models::ImageBatches>(data_.train, scale_, options);
+    return std::make_unique<train::Classification>(
+        net_.layers, images,
+        [this](std::uint64_t step, std::uint64_t micro_batch) {
+          const models::ImageBatch batch = batches_->get(step, micro_batch);
+          nn::Tensor x = engine_.from(std::span<const float>(batch.images), net_.input(batch.labels.size()), nn::Use::data);
+          if (values_ != DType::f32) {
+            nn::Tensor converted = engine_.empty(x.shape(), values_, nn::Use::data);
+            nn::convert(engine_, x, converted);
+            x = converted;
+          }
+          return train::Classification::Batch{
+              x, engine_.from(std::span<const std::int32_t>(batch.labels), {batch.labels.size()}, nn::Use::data)};
+        },
+        settings_.training.label_smoothing);
+  }
+
+  void initialise() {
+    if (settings_.init.empty()) return models::write_initial_values(engine_, net_, data_.train, scale_);
+    const fs::path path = find_model(settings_.init);
+    const TensorFile file = TensorFile::load(path, Checksum::required);
+    const models::CnnDescription other = models::cnn_description_of(file, path.string());
+    Json before = architecture_of(other.config);
+    Json now = architecture_of(net_.config);
+    before.erase("name");
+    now.erase("name");
+    if (before != now) {
+      fail(ErrorKind::data, "--init: {}: a net of other layers: {}; expected {}", path.string(), before.dump(), now.dump());
+    }
+    models::load_values(engine_, file, net_, values_);
+  }
+
+  models::CnnDescription description() const { return {net_.config, scale_, data_.train.class_names}; }
+
+  layerwise::Evaluation classify(const data::Dataset& set, const models::CnnViews& views) {
+    models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
+    layerwise::Evaluation result;
+    training_->trainer().averaged([&] { result = classifier.evaluate(session_.comm, set); });
+    return result;
+  }
+
+  train::RunOptions run_options();
+  void announce(double peak);
+  void summarise(const train::RunResult& result);
+  void test();
+
+  Session& session_;
+  CnnSettings& settings_;
+  const Options& options_;
+  const data::DataSplits& data_;
+  nn::Engine engine_;
+  DType values_;
+  models::PixelScale scale_;
+  models::Cnn net_;
+  std::uint64_t steps_per_epoch_ = 1, steps_ = 1;
+  std::unique_ptr<models::ImageBatches> batches_;
+  std::unique_ptr<train::Session> training_;
+};
+
+train::RunOptions Training::run_options() {
+  train::RunOptions run = settings_.run_options(options_);
+  run.steps = steps_;
+  const auto asked = [&](const char* name) {
+    return options_.source(name) == Options::Source::command_line || options_.source(name) == Options::Source::config_file;
+  };
+  run.may_change_steps = asked("steps") || asked("epochs");
+  if (run.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, steps_ / most_evaluations);
+  run.identity = identity_of(settings_, net_.config, data_.train).dump();
+  run.field_name = &option_of;
+  run.unit = "images";
+  run.operations_per_target = 3 * net_.cost();
+  run.peak_operations = nn::measure_matmul(engine_, values_, measured_seconds) * session_.comm.size();
+  engine_.pool().reset_peaks();
+  run.start = {{"version", version},
+               {"command", session_.command_line},
+               {"kind", models::cnn_kind},
+               {"net", architecture_of(net_.config)},
+               {"parameters", net_.parameters()},
+               {"activation_bits", net_.config.activation_bits},
+               {"batch", settings_.batch},
+               {"micro_batch", training_->micro_batch()},
+               {"processes", session_.comm.size()},
+               {"dtype", settings_.values},
+               {"train_images", data_.train.size()},
+               {"validation_images", data_.validation.size()},
+               {"test_images", data_.test.size()},
+               {"steps_per_epoch", steps_per_epoch_},
+               {"peak_operations", run.peak_operations},
+               {"operations_per_image", run.operations_per_target}};
+  return run;
+}
+
+void Training::announce(double peak) {
+  Terminal& terminal = session_.terminal;
+  terminal.print("net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
+                 net_.config.name, format_count(net_.parameters()), 0.5e-9 * net_.cost(), data_.train.name, data_.train.size(),
+                 data_.validation.size(), data_.test.size());
+  const int processes = session_.comm.size();
+  const std::size_t micro_batch = training_->micro_batch();
+  terminal.print("{} steps of {} images{}{}, {} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps_,
+                 settings_.batch,
+                 micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? ""
+                                                                                     : fmt::format(" ({} at once)", micro_batch),
+                 processes == 1 ? "" : fmt::format(" in {} processes", processes),
+                 fmt::format("{:.4g}", static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_)), settings_.values,
+                 engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
+}
+
+void Training::run() {
+  const train::RunOptions options = run_options();
+  announce(options.peak_operations);
+  train::RunHooks hooks;
+  if (data_.validation.size() != 0) {
+    hooks.evaluate = [this] {
+      const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0});
+      return train::Evaluated{{found.loss * static_cast<double>(found.images), found.images}, found.accuracy()};
+    };
+  }
+  hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
+  hooks.make_model = [this] { return models::save_cnn(engine_, net_, values_, description()); };
+  session_.continuation = continuation_of("cnn", settings_.out);
+  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
+  const train::RunResult result = training_->run(options, hooks, progress);
+  session_.on_root([&] { summarise(result); });
+  if (data_.test.size() != 0) test();
+  session_.terminal.print("next:\n  bitloom eval {0}\n  bitloom predict {0} IMAGE...\n  bitloom report {0}", settings_.out);
+  for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
+}
+
+void Training::summarise(const train::RunResult& result) {
+  Terminal& terminal = session_.terminal;
+  const fs::path model = fs::path(settings_.out) / model_file;
+  terminal.print("\ndone in {}: {} images, {:.0f} images/s over all", format_duration(result.seconds),
+                 format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
+  terminal.print("  {:<22}{:.4f} nats", "training loss", result.training_loss);
+  if (result.last_loss) {
+    terminal.print("  {:<22}{:.2f}%, loss {:.4f}", "validation accuracy", 100 * result.last_accuracy.value_or(0),
+                   *result.last_loss);
+  }
+  terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
+  const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
+  terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
+                 format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
+                 peak(nn::Use::optimizer), peak(nn::Use::stash));
+}
+
+// Of the model that was written, by all views.
+void Training::test() {
+  const models::CnnViews views{settings_.mirror == "on", settings_.shift};
+  layerwise::Evaluation result;
+  if (settings_.keep == "best") {
+    train::Trainer& trainer = training_->trainer();
+    session_.on_root([&] {
+      models::load_values(engine_, TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required), net_, values_);
+    });
+    trainer.share();
+    models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
+    result = classifier.evaluate(session_.comm, data_.test);
+  } else {
+    result = classify(data_.test, views);
+  }
+  const std::string count = views_text(views);
+  session_.terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy",
+                          100 * result.accuracy(), result.correct, result.images, count, count == "1" ? "" : "s", result.loss);
+}
+
+}  // namespace
+
+int train_cnn(Session& session, std::span<const std::string> args) {
+  CnnSettings settings;
+  Options options(
+      "bitloom train cnn --data SPEC [--net NAME|FILE] [--out FOLDER] [options]",
+      "Trains a convolutional net of floating-point numbers to classify images, and writes it to FOLDER/model.safetensors.\n"
+      "Under mpirun the processes share the images of every step; rank 0 has the run folder.\n"
+      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train cnn --resume --out FOLDER` continues to the same result.");
+  settings.declare(options);
+  if (!read_with_resume(session, args, options)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  if (settings.data.spec.empty()) {
+    fail(ErrorKind::usage, "--data: missing; expected synth, or a folder of images (see --help)");
+  }
+  if (settings.out.empty()) settings.out = default_folder(settings.net);
+  session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
+  settings.data.spec = absolute_spec(settings.data.spec);
+  choose_threads(session.comm);
+  catch_stop_signals();
+  const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
+  settings.data.validation = fmt::format("{}", data.validation.size());
+  check_images(settings, data.train);
+  Training training(session, settings, options, data);
+  if (is_finished(session, options, settings, training.steps(), "--epochs")) return exit_done;
+  training.run();
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,36 @@
+// The options of `bitloom train cnn`, and what follows from them.
+#pragma once
+
+#include <string>
+
+#include "cli/float_options.h"
+#include "cli/model_source.h"
+#include "models/cnn/config.h"
+#include "models/cnn/image_batches.h"
+#include "train/trainer.h"
+
+namespace bitloom::cli {
+
+struct CnnSettings : FloatSettings {
+  CnnSettings() { keep = "last"; }
+
+  std::string net = "airbench94";
+  std::string activation;  // "": the net's
+  std::size_t activation_bits = 0;
+  DataOptions data;
+  // As the net's description has them where they are not given.
+  models::CnnTraining training;
+  std::size_t steps = 0;  // 0: as many as the epochs have
+  double average = 0;
+  double clip = 0;
+  std::string mirror = "on";  // of the evaluation at the end
+  std::size_t shift = 1;
+
+  void declare(Options& options);
+  // Fills in what follows from the net: the recipe of its description where an option was not given. Throws Error(usage).
+  models::CnnConfig make_config(const Options& options);
+  // All but the number of micro-batches, for a run of `all_steps` steps.
+  train::TrainOptions make_options(std::uint64_t all_steps) const;
+};
+
+}  // namespace bitloom::cli

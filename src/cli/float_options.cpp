@@ -1,0 +1,120 @@
+#include "cli/float_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/device.h"
+#include "cli/model_source.h"
+#include "cli/run_folder.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/metrics.h"
+#include "core/text.h"
+#include "launch/supervisor.h"
+#include "nn/engine.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+}  // namespace
+
+void FloatSettings::declare_seed(Options& options) {
+  options.count("seed", seed, 0, any_count, "Seed of all random numbers of the training");
+}
+
+void FloatSettings::declare_folder(Options& options) {
+  options.transient(true);
+  options.text("out", out, "FOLDER",
+               "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
+  options.flag("resume", resume, "Continuation of the run in --out, whose options need not be repeated");
+  options.text("config", config_file, "FILE",
+               "INI file with options, a line `name = value` each; the command line overrides it");
+  options.transient(false);
+  options.text("init", init, "MODEL", "Model of the same sizes whose parameters the training begins with");
+}
+
+void FloatSettings::declare_engine(Options& options) {
+  declare_device(options, device);
+  options.text("backend", backend, "NAME",
+               fmt::format("Implementation that computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
+}
+
+void FloatSettings::declare_run_rest(Options& options) {
+  options.choice("keep", keep, {"best", "last"}, "Model that is kept: of the best evaluation or of the last step");
+  options.count("log-every", log_every, 1, any_count, "Steps that a line of metrics.jsonl sums up");
+  options.number("checkpoint-seconds", checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
+  options.group("For tests");
+  options.transient(true);
+  options.text("hold", hold, "FILE", "File that holds a run back before a step that is not below the number in it");
+}
+
+DType FloatSettings::dtype() const { return dtype_named(values); }
+
+std::optional<std::size_t> FloatSettings::micro_batch_of(std::size_t share) const {
+  if (micro_batch == "auto") return std::nullopt;
+  const auto number = parse_int(micro_batch);
+  if (!number || *number < 1 || share % static_cast<std::size_t>(*number) != 0) {
+    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of {}, {}", micro_batch,
+         share == batch ? "the batch" : "a process's share of the batch", share);
+  }
+  return static_cast<std::size_t>(*number);
+}
+
+train::RunOptions FloatSettings::run_options(const Options& options) const {
+  train::RunOptions run;
+  run.folder = out;
+  run.resume = resume;
+  run.evaluate_every = evaluate_every;
+  run.log_every = log_every;
+  run.checkpoint_seconds = checkpoint_seconds;
+  run.keep_best = keep == "best";
+  run.files = {{options_file, options.to_ini()}};
+  if (const char* name = std::getenv(launch::supervised_variable); name != nullptr) run.process_name = name;
+  run.hold = hold;
+  run.stop = [] { return stop_requested(); };
+  return run;
+}
+
+std::uint64_t memory_for(const FloatSettings& settings, Session& session, nn::Device device) {
+  const Threads threads = choose_threads(session.comm);
+  const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
+  return settings.memory != 0 ? settings.memory : usable_memory(device, on_host);
+}
+
+bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,
+                 const std::string& more) {
+  std::string said;
+  session.on_root([&] {
+    const fs::path folder = settings.out;
+    if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
+    if (asks_otherwise(options, read_text(folder / options_file))) return;
+    const auto metrics = read_metrics(folder / metrics_file);
+    if (metrics.empty()) return;
+    const Json& last = metrics.back();
+    const auto number = [&](const char* key) {
+      return last.contains(key) && last[key].is_number() ? last[key].get<double>() : std::nan("");
+    };
+    if (last.value("event", Json()) != "result" || !(number("steps") >= static_cast<double>(steps))) return;
+    said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, number("steps"));
+    if (const double loss = number("validation_loss"); std::isfinite(loss)) {
+      said += fmt::format("; validation loss {:.4f}", loss);
+    }
+    said += fmt::format("; more of them need a larger {}", more);
+  });
+  said = session.comm.broadcast_text(said);
+  if (!said.empty()) session.terminal.print("{}", said);
+  return !said.empty();
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,53 @@
+// Options that all commands share which train float models, and what follows from them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/options.h"
+#include "train/run.h"
+
+namespace bitloom::cli {
+
+struct FloatSettings {
+  std::size_t batch = 0;
+  std::string micro_batch = "auto";
+  std::uint64_t memory = 0;  // for auto; 0: what is available
+  std::string values = "f32";
+  std::size_t seed = 1;
+  std::string out;
+  bool resume = false;
+  std::string config_file;
+  std::string init;  // a model to begin with
+  std::string device = "cpu", backend;
+  std::size_t evaluate_every = 0;
+  std::size_t log_every = 10;
+  std::string keep;
+  double checkpoint_seconds = 300;
+  std::string hold;
+
+  void declare_seed(Options& options);
+  // Where the run goes and how it goes on.
+  void declare_folder(Options& options);
+  // Where and how it computes, evaluates and writes.
+  void declare_engine(Options& options);
+  void declare_run_rest(Options& options);  // after the options on evaluation
+
+  DType dtype() const;
+  // A number of examples that --micro-batch names, a divisor of `share`; none for auto. Throws Error(usage).
+  std::optional<std::size_t> micro_batch_of(std::size_t share) const;
+  // Folder, resumption, and how often what is written.
+  train::RunOptions run_options(const Options& options) const;
+};
+
+// The bytes that a process of the run may plan with: --memory or, without it, what is free.
+std::uint64_t memory_for(const FloatSettings& settings, Session& session, nn::Device device);
+
+// Whether the run in a folder that should go on to step `steps` has all its steps already, which is said with the option that
+// asks for more of them. Other options are the trainer's to refuse.
+bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,
+                 const std::string& more);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,83 @@
+#include "cli/image_evaluation.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/device.h"
+#include "core/error.h"
+
+namespace bitloom::cli {
+namespace {
+
+double images_per_second(const layerwise::Evaluation& result) {
+  return static_cast<double>(result.images) / std::max(result.seconds, 1e-9);
+}
+
+}  // namespace
+
+const data::Dataset& choose_split(const data::DataSplits& splits, const std::string& split) {
+  const data::Dataset& set = split == "test" ? splits.test : split == "train" ? splits.train : splits.validation;
+  if (set.size() == 0) fail(ErrorKind::data, "--split: the data has no {} images", split);
+  return set;
+}
+
+void check_fit(const data::Dataset& set, const data::ImageShape& shape, const std::vector<std::string>& class_names) {
+  if (set.shape != shape) {
+    fail(ErrorKind::data, "data '{}': images of {}x{}x{} (height, width, colours), but the model takes {}x{}x{}", set.name,
+         set.shape.height, set.shape.width, set.shape.channels, shape.height, shape.width, shape.channels);
+  }
+  if (set.class_names != class_names) {
+    fail(ErrorKind::data, "data '{}': its {} classes ({}) are not the {} of the model ({})", set.name, set.classes(),
+         fmt::join(set.class_names, ", "), class_names.size(), fmt::join(class_names, ", "));
+  }
+}
+
+nlohmann::json evaluation_json(const std::string& split, const layerwise::Evaluation& result) {
+  return {{"split", split},
+          {"images", result.images},
+          {"correct", result.correct},
+          {"accuracy", result.accuracy()},
+          {"loss", result.loss},
+          {"images_per_second", images_per_second(result)},
+          {"confusion", result.confusion}};
+}
+
+void print_evaluation(Terminal& terminal, const std::string& split, const std::vector<std::string>& class_names,
+                      const layerwise::Evaluation& result) {
+  const std::size_t classes = class_names.size();
+  std::size_t width = 5;
+  for (const std::string& name : class_names) width = std::max(width, name.size());
+  terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
+  for (std::size_t row = 0; row < classes; ++row) {
+    std::int64_t images = 0;
+    std::int64_t predicted = 0;
+    std::size_t rival = row;
+    const auto count = [&](std::size_t i, std::size_t j) { return result.confusion[i * classes + j]; };
+    for (std::size_t other = 0; other < classes; ++other) {
+      images += count(row, other);
+      predicted += count(other, row);
+      if (other != row && count(row, other) > (rival == row ? 0 : count(row, rival))) rival = other;
+    }
+    const auto share = [&](std::int64_t of) {
+      return of == 0 ? std::string("-")
+                     : fmt::format("{:.2f}%", 100.0 * static_cast<double>(count(row, row)) / static_cast<double>(of));
+    };
+    terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", class_names[row], width, images, count(row, row),
+                   share(images), share(predicted),
+                   rival == row ? "-" : fmt::format("{} ({})", class_names[rival], count(row, rival)));
+  }
+  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", split,
+                 100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
+}
+
+std::string views_text(const models::CnnViews& views) {
+  return fmt::format("{}", (views.mirror ? 2 : 1) * (views.shift != 0 ? 3 : 1));
+}
+
+OpenCnn::OpenCnn(const std::filesystem::path& file, const CnnUse& use)
+    : engine_(choose_device(use.device), use.backend),
+      loaded_(models::load_cnn(engine_, file, choose_dtype(engine_, use.values))),
+      classifier_(std::make_unique<models::CnnClassifier>(engine_, *loaded_.net, loaded_.description.scale,
+                                                          dtype_named(use.values), use.views)) {}
+
+}  // namespace bitloom::cli

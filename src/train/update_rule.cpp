@@ -1,0 +1,180 @@
+#include "train/update_rule.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/hash.h"
+#include "core/random.h"
+#include "core/suggest.h"
+#include "nn/ops.h"
+#include "train/optimizer.h"
+
+namespace bitloom::train {
+namespace {
+
+// A moment of every parameter under "optimizer.NAME.PARAMETER" in files.
+class Moments {
+ public:
+  Moments(nn::Engine& engine, std::span<nn::Parameter* const> parameters, std::string name)
+      : engine_(engine), parameters_(parameters.begin(), parameters.end()), name_(std::move(name)) {
+    for (const nn::Parameter* parameter : parameters_) {
+      tensors_.push_back(engine.zeros(parameter->shape, parameter->gradient.dtype(), nn::Use::optimizer));
+    }
+  }
+  nn::Tensor& operator[](std::size_t i) { return tensors_[i]; }
+  void save(TensorFile& file) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) save_tensor(engine_, file, key(i), tensors_[i]);
+  }
+  void load(const TensorFile& file) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) load_tensor(engine_, file, key(i), tensors_[i]);
+  }
+
+ private:
+  std::string key(std::size_t i) const { return "optimizer." + name_ + "." + parameters_[i]->name; }
+
+  nn::Engine& engine_;
+  std::vector<nn::Parameter*> parameters_;
+  std::string name_;
+  std::vector<nn::Tensor> tensors_;
+};
+
+// Loshchilov, Hutter 2019, algorithm 2.
+class AdamW final : public UpdateRule {
+ public:
+  AdamW(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
+      : engine_(engine),
+        parameters_(parameters.begin(), parameters.end()),
+        options_(options),
+        means_(engine, parameters, "mean"),
+        variances_(engine, parameters, "variance") {
+    for (const nn::Parameter* parameter : parameters_) {
+      const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
+      rounding_keys_.push_back(Random(seed, Stream::weight_rounding, name).next());
+      if (parameter->rate != 1) {
+        fail_field(ErrorKind::usage, "optimizer", "adamw; '{}' has a learning rate of its own; expected sgd", parameter->name);
+      }
+    }
+  }
+
+  void move(std::span<const std::size_t> which, const Step& step) override {
+    std::vector<nn::AdamWTensors> tensors;
+    for (const std::size_t i : which) {
+      const nn::Parameter& parameter = *parameters_[i];
+      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i], variances_[i], {},
+                            parameter.decays, rounding_keys_[i]};
+      if (parameter.copy.dtype() != parameter.value.dtype()) each.copy = parameter.copy;
+      tensors.push_back(std::move(each));
+    }
+    nn::AdamWStep all;
+    all.rate = step.rate;
+    all.beta1 = options_.beta1;
+    all.beta2 = options_.beta2;
+    all.epsilon = options_.epsilon;
+    all.decay = options_.decay;
+    all.gradient_scale = step.scale;
+    all.step = step.count;
+    nn::adamw(engine_, tensors, all);
+  }
+
+  void save(TensorFile& file) const override {
+    means_.save(file);
+    variances_.save(file);
+  }
+  void load(const TensorFile& file) override {
+    means_.load(file);
+    variances_.load(file);
+  }
+
+ private:
+  nn::Engine& engine_;
+  std::vector<nn::Parameter*> parameters_;
+  OptimizerOptions options_;
+  Moments means_, variances_;
+  std::vector<std::uint64_t> rounding_keys_;
+};
+
+// With momentum m, Nesterov's (Sutskever et al. 2013, section 2): g' = g + (decay / peak rate) value; v = m v + g';
+// value -= rate (g' + m v). The decay of a step at the peak rate is `decay` of the value whatever that rate is, and momentum
+// adds it up to decay / (1 - m), as in PyTorch's SGD with its weight_decay divided by the rate. A parameter's own factor on the
+// rate leaves its decay alone.
+class Sgd final : public UpdateRule {
+ public:
+  Sgd(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options)
+      : engine_(engine),
+        parameters_(parameters.begin(), parameters.end()),
+        momentum_(options.momentum),
+        decay_(options.decay),
+        velocities_(engine, parameters, "velocity") {
+    for (const nn::Parameter* parameter : parameters_) {
+      if (parameter->value.dtype() == DType::bf16) {
+        fail_field(ErrorKind::usage, "master_weights", "none; expected f32 with `optimizer` sgd");
+      }
+    }
+  }
+
+  void move(std::span<const std::size_t> which, const Step& step) override {
+    std::vector<nn::Parameter*> moved;
+    for (const std::size_t i : which) {
+      nn::Parameter& parameter = *parameters_[i];
+      nn::Tensor& velocity = velocities_[i];
+      const double rate = step.rate * parameter.rate;
+      // rate times decay per peak rate: what is subtracted of a value per step.
+      const double shrink = parameter.decays ? decay_ * step.share : 0;
+      const double per_rate = rate > 0 ? shrink / rate : 0;
+      nn::scale_add(engine_, step.scale, parameter.gradient, momentum_, velocity);
+      if (per_rate != 0) nn::scale_add(engine_, per_rate, parameter.value, 1, velocity);
+      nn::scale_add(engine_, -rate * step.scale, parameter.gradient, 1 - shrink, parameter.value);
+      nn::scale_add(engine_, -rate * momentum_, velocity, 1, parameter.value);
+      moved.push_back(&parameter);
+    }
+    nn::refresh_copies(engine_, moved);
+  }
+
+  void save(TensorFile& file) const override { velocities_.save(file); }
+  void load(const TensorFile& file) override { velocities_.load(file); }
+
+ private:
+  nn::Engine& engine_;
+  std::vector<nn::Parameter*> parameters_;
+  double momentum_, decay_;
+  Moments velocities_;
+};
+
+constexpr NamedUpdateRule table[] = {
+    {"adamw",
+     [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
+         -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
+    {"sgd",
+     [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t /*seed*/)
+         -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
+};
+
+}  // namespace
+
+std::span<const NamedUpdateRule> update_rules() { return table; }
+
+const NamedUpdateRule& find_update_rule(std::string_view name) {
+  std::vector<std::string> names;
+  for (const NamedUpdateRule& each : table) {
+    if (name == each.name) return each;
+    names.emplace_back(each.name);
+  }
+  fail_field(ErrorKind::usage, "optimizer", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
+             fmt::join(names, " or "));
+}
+
+void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {
+  const auto lengths = tensor.shape().lengths();
+  bitloom::Tensor stored{tensor.dtype(), {lengths.begin(), lengths.end()}, Buffer<std::byte>(tensor.bytes())};
+  engine.read(tensor, tensor.dtype(), stored.bytes.span());
+  file.tensors.insert_or_assign(name, std::move(stored));
+}
+
+void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor) {
+  const auto lengths = tensor.shape().lengths();
+  const bitloom::Tensor& stored = file.get(name, tensor.dtype(), {lengths.begin(), lengths.end()});
+  engine.write(tensor, stored.bytes.span());
+}
+
+}  // namespace bitloom::train

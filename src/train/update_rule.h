@@ -1,0 +1,46 @@
+// How an optimiser's step follows from gradients: AdamW or stochastic gradient descent with momentum. Each keeps its moments.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "nn/parameter.h"
+
+namespace bitloom::train {
+
+struct OptimizerOptions;
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  // Moves parameters number `which`, all of which take their step number `count`, counted from 1, by their gradients times
+  // `scale`; share: of the peak learning rate that `rate` is.
+  struct Step {
+    std::uint64_t count = 1;
+    double rate = 0, share = 1, scale = 1;
+  };
+  virtual void move(std::span<const std::size_t> which, const Step& step) = 0;
+  virtual void save(TensorFile& file) const = 0;
+  // Throws Error(data) that names what is missing or of another shape.
+  virtual void load(const TensorFile& file) = 0;
+};
+
+struct NamedUpdateRule {
+  const char* name;  // "adamw", "sgd"
+  std::unique_ptr<UpdateRule> (*make)(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
+                                      const OptimizerOptions& options, std::uint64_t seed);
+};
+std::span<const NamedUpdateRule> update_rules();
+// Throws Error(usage) that names the field `optimizer`.
+const NamedUpdateRule& find_update_rule(std::string_view name);
+
+// A parameter's values, or a buffer's, from and to a file, under its name.
+void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor);
+void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor);
+
+}  // namespace bitloom::train
