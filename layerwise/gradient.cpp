@@ -65,7 +65,7 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
         const std::uint32_t level = (between & 15U) + (u < between >> 16U ? 1U : 0U);
         const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);
         lists[bit * pixels + length[bit]] = (code << entry_offset_bits) | offset;
-        // What is rounded to 0 is dropped by not counting it: no branch to mispredict.
+        // A value rounded to 0 is dropped by not counting it: no branch to mispredict.
         length[bit] += level == 0 ? 0U : 1U;
         if (codes != nullptr) codes[(p * words + w) * word_bits + bit] = level == 0 ? no_code : static_cast<std::uint8_t>(code);
       }

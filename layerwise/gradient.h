@@ -23,7 +23,7 @@ inline constexpr std::array<std::int32_t, 16> code_values = {1, 2, 4, 8, 16, 32,
 inline constexpr std::uint8_t no_code = 0xFF;
 inline constexpr std::size_t largest_code = 128;  // magnitude
 
-// What a gradient will be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.
+// The values a gradient may be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.
 //   bits 0..3   l: between level l and level l + 1, where level 0 is 0 and level j is 2^(j - 1)
 //   bit 8       the sign
 //   bits 16..31 the probability of level l + 1, in 1/65536

@@ -114,7 +114,7 @@ class Head {
   // Takes what inference uses of another head of the same description: the start of its further training.
   void start_from(const Head& trained);
 
-  // What inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
+  // Saves all that inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
   void save(TensorFile& file, const std::string& prefix, bool training) const;
   void load(const TensorFile& file, const std::string& prefix, bool training);
 

@@ -52,7 +52,7 @@ double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool cent
   return sum;
 }
 
-// Of the gradient of all weights: per row, then over rows.
+// Sum over the gradient of all weights: per row, then over rows.
 double LayerTrainer::sum_of_squares(const LayerSums& sums) {
   const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
 #pragma omp parallel

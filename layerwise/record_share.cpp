@@ -291,7 +291,7 @@ class Sharing {
     row.seconds += round_took_;
     const double rate = static_cast<double>(round_bytes_) / std::max(round_took_, 1e-9);
     const double before = row.bytes_per_second;
-    // What is left for the last round may be too little to tell.
+    // The last round may have too few records left to tell.
     if (left > 0 || before == 0) row.bytes_per_second = rate;
     const auto all = static_cast<double>(row.elsewhere);
     row.send_seconds = all * static_cast<double>(record_bytes()) / row.bytes_per_second;

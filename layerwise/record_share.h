@@ -12,7 +12,7 @@
 
 namespace bitloom::layerwise {
 
-// What a rank brings.
+// A rank's file and the records it needs.
 struct RecordNeeds {
   RecordFile* file = nullptr;            // that of its host, of one key, records() and words() on all ranks; null: it has none
   std::span<const std::uint64_t> reads;  // the records that it will read
@@ -23,7 +23,7 @@ struct RecordNeeds {
   std::function<void()> alive;
 };
 
-// What became of the records that a host's file lacked.
+// Counts and times of the records that a host's file lacked.
 struct RecordShare {
   int rank = 0;                 // the first of those that have the file open
   std::uint64_t missing = 0;    // that its ranks will read

@@ -1,4 +1,4 @@
-// What logical workers keep of what they did not send: how much it is, and where it lies.
+// Error feedback of logical workers, the part they did not send: how much it is, and where it lies.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -38,7 +38,7 @@ Classifier Run::classifier(const std::vector<std::string>& voters, const Views& 
 
 namespace {
 
-// What each rank did in the sparse exchange of an epoch.
+// Counts and times of each rank in the sparse exchange of an epoch.
 class RankTable {
  public:
   enum Column { sent_up, sent_down, missed, at_limit, compute_us, encode_us, update_us, wait_us, columns };
@@ -85,7 +85,7 @@ class RankTable {
     seconds["busiest"]["rank"] = busiest;
     return seconds;
   }
-  // Of each level of the tree, the root's first.
+  // Figures of each level of the tree, the root's first.
   Json levels(int fan_in) const {
     Json levels = Json::array();
     for (std::size_t rank = 0; rank < ranks_ && ranks_ > 1; ++rank) {
@@ -312,7 +312,7 @@ void Run::validate(const std::vector<std::string>& voters, StageSummary& summary
   summary.plain_accuracy = vote.plain_accuracy();
 }
 
-// What the report says of the process. Every start has a line.
+// The process as the report shows it. Every start has a line.
 void Run::report_start() {
   on_root([&] {
     metrics_->write({{"event", "start"},
@@ -345,7 +345,7 @@ void Run::report_stage(const StageSummary& summary) {
   metrics_->write(line);
 }
 
-// Of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
+// History of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
 std::string Run::history_text(std::size_t s) const {
   double begin = 0;
   for (std::size_t before = 0; before < s; ++before) begin += result_.stages[before].seconds;
@@ -360,7 +360,7 @@ void Run::keep_trained(std::size_t s) {
   result_.trained[keys_[s].hex()] = stage_bytes(s, comm_.broadcast_text(history));
 }
 
-// What load_stage() reads: the layers and heads of a finished stage as they are now.
+// The bytes that load_stage() reads: the layers and heads of a finished stage as they are now.
 std::vector<std::byte> Run::stage_bytes(std::size_t s, const std::string& history) const {
   const StageSpec& spec = options_.net.stages[s];
   TensorFile file;

@@ -337,8 +337,8 @@ std::size_t Stage::dense_bytes() const {
 
 bool Stage::learns(std::size_t step) const { return step >= std::min(options_.warmup_steps, total_steps() / 10); }
 
-// What all images of a step gave, now that the sums are those of all ranks. observed: how many images the layers' statistics
-// are of; 0: there are none.
+// Reports the results of a step's images, now that the sums are those of all ranks. observed: number of images in the layers'
+// statistics; 0 if there are none.
 void Stage::report_sums(std::size_t observed) {
   const std::size_t heads = heads_.size();
   result_.images += images_in_totals();
@@ -357,7 +357,7 @@ void Stage::report_sums(std::size_t observed) {
   result_.checkpoint |= totals_[2 * heads + 1] != 0;
 }
 
-// What the images of this rank or of one of its workers give.
+// Computes the sums over the images of this rank or of one of its workers.
 void Stage::compute(const Places& places, bool weights) {
   choose_images(places);
   for (LayerState& state : states_) state.sums.clear();

@@ -26,7 +26,7 @@
 
 namespace bitloom::layerwise {
 
-// What a rank wants of a step. What others must know of it travels with the step's sums, so that no message is spent on it.
+// A rank's requests for a step. Those that others must know travel with the step's sums, so that no message is spent on them.
 struct StepRequest {
   bool stop = false;        // the run is to end after this step
   bool checkpoint = false;  // it is time for one
@@ -51,7 +51,7 @@ struct StepResult {
   void clear(std::size_t heads, std::size_t layers);
 };
 
-// What earlier stages left of the layers that a stage trains again: they keep their weights, and their heads start
+// Results of earlier stages for the layers that a stage trains again: they keep their weights, and their heads start
 // from those that were there.
 struct Earlier {
   std::vector<std::string> layers;
@@ -94,7 +94,7 @@ class Stage {
   // Valid until the next step. Steps after the first few allocate no memory (but for sparse messages).
   const StepResult& step(const StepRequest& request = {});
 
-  // What this rank may read, until the stage ends, of the records of its inputs: ascending.
+  // Records of its inputs that this rank may read until the stage ends, ascending.
   std::vector<std::uint64_t> records_to_read() const;
 
   StageInputs& inputs() { return *inputs_; }
@@ -105,11 +105,11 @@ class Stage {
   const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
   const std::vector<std::unique_ptr<LayerTrainer>>& trainers() const { return trainers_; }
 
-  // What a rank puts into the sums of a step in which weights learn, bytes.
+  // Bytes that a rank puts into the sums of a step in which weights learn.
   std::size_t dense_bytes() const;
   // With sparse messages: whether a step carries statistics.
   bool statistics_due(std::size_t step) const;
-  // Of how many steps these are, this one included, if workers sum them up.
+  // Number of steps whose statistics these are, this one included, if workers sum them up.
   std::size_t steps_observed(std::size_t step) const;
   // With sparse messages: waits until no other rank needs this one for a step that is done, as it must before anything else is
   // communicated.
@@ -236,7 +236,7 @@ class Stage {
   std::vector<std::int64_t> kept_statistics_;      // scratch
   std::size_t answered_ = 0;                       // steps whose answers have arrived
   std::size_t resumed_at_ = 0;                     // of a checkpoint: what steps before asked for has been done
-  // Of the steps since: the scales of the heads' features, then the units of the layers' gradients.
+  // By step since then: the scales of the heads' features, then the units of the layers' gradients.
   std::deque<std::vector<float>> scales_;
   std::unique_ptr<Server> server_;  // at rank 0, if answers are late
 

@@ -105,7 +105,7 @@ std::size_t Stage::steps_observed(std::size_t step) const {
   return steps;
 }
 
-// Of those whose statistics are sent together, the steps that are computed before what a step changes is there. With a
+// Number of steps, of those whose statistics are sent together, that are computed before a step's change is there. With a
 // staleness of 2 or more some after the next statistics miss it too; these draw the means back, by a few percent of the change.
 std::size_t Stage::steps_unseen(std::size_t step) const {
   if (!options_.exchange.keeps()) return 0;

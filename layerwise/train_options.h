@@ -58,7 +58,7 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
 
 bool is_stage_option(const std::string& name);
 
-// What holds for a stage: the run's options, but for those that the net sets.
+// Options of a stage: the run's, but for those that the net sets.
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage);
 
 // The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a

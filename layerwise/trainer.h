@@ -56,8 +56,8 @@ struct RunOptions {
   bool needs_cache = false;       // an error if the cache cannot be opened; otherwise the run goes on without
   std::uint64_t cache_limit = 0;  // bytes
   std::string frozen = "auto";    // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
-  // Of what workers of one process keep (sparse): beyond it, it lies in a file in the cache's folder; 0: half of the memory
-  // that is free, shared by the processes of a host.
+  // Bytes that workers of one process may keep in memory (sparse); more lies in a file in the cache's folder. 0: half of the
+  // free memory, shared by the processes of a host.
   std::uint64_t residual_memory = 0;
   std::size_t stop_after_steps = 0;  // steps of this process after which it stops, resumable (tests); 0: never
   // Stages that were trained elsewhere, by their keys, as RunResult::trained of a run that trained them.

@@ -28,7 +28,7 @@ class UpdateLayout {
   // Where a statistic stands: behind the feedback vectors (mpi::SparseExchange).
   std::size_t place(std::size_t statistic) const { return feedback() + statistic; }
 
-  // What reports call a vector: "weights", "thresholds", "heads" or "statistics".
+  // Name of a vector in reports: "weights", "thresholds", "heads" or "statistics".
   const char* part(std::size_t vector) const {
     if (vector >= feedback()) return "statistics";
     if (vector >= 2 * layers_) return "heads";
