@@ -1,4 +1,4 @@
-// What one message of an update carries: the sparse vectors of one logical worker, or of many that a rank has merged, on the
+// Content of one message of an update: the sparse vectors of one logical worker, or of many that a rank has merged, on the
 // way up; what all ranks are to apply, on the way down.
 //
 //   byte 0    0xB6

@@ -67,7 +67,7 @@ void BundleTree::send_up(Bundle bundle) {
   comm_.send(tree_.parent(), std::move(bytes));
 }
 
-// What arrives meanwhile is decoded, which is no waiting.
+// Messages that arrive meanwhile are decoded, which is no waiting.
 template <typename F>
 void BundleTree::wait(F&& f) {
   const Clock::time_point start = Clock::now();
@@ -212,7 +212,7 @@ void BundleTree::settle(std::uint64_t update) {
   counts_.wait = waited;  // this was between updates
 }
 
-// What others send may have to be received before they receive.
+// Messages of others may have to be received before they receive.
 void BundleTree::finish_sends() {
   const auto gone = [&] { return comm_.sends_finished(); };
   wait_until(gone, "exchange between ranks");

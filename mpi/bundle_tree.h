@@ -34,7 +34,7 @@ struct TreeOptions {
 // Throws Error(usage).
 void check(const TreeOptions& options);
 
-// What a rank sent, missed, and how long it waited.
+// Counts of what a rank sent and missed, and how long it waited.
 struct TreeCounts {
   std::uint64_t sent_up = 0;    // bytes to the rank above
   std::uint64_t sent_down = 0;  // bytes to those below, together

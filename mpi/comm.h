@@ -48,7 +48,7 @@ const char* name_of(Collective kind) noexcept;
 // Messages of one channel neither overtake nor wait for those of another.
 enum class Channel { main, state };
 
-// What one rank has handed to a kind of collective so far.
+// Counts of what one rank has handed to a kind of collective so far.
 struct Traffic {
   std::uint64_t calls = 0;
   std::uint64_t bytes_sent = 0;  // payload this rank contributed (not what the algorithm forwards); 0 with one rank
@@ -216,7 +216,7 @@ class Environment {
   Comm world_;
 };
 
-// Of the machine that this process runs on.
+// Name of the machine that this process runs on.
 std::string host_name();
 // Collective: those of all ranks, at rank 0; empty elsewhere.
 std::vector<std::string> host_names(Comm& comm);

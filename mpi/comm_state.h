@@ -1,4 +1,4 @@
-// What is inside a Comm, and the only file of the project that includes <mpi.h>. Private to mpi/.
+// The state of a Comm, and the only file of the project that includes <mpi.h>. Private to mpi/.
 #pragma once
 
 // The C++ bindings that MPI-3 removed would only add symbols and warnings.

@@ -1,5 +1,5 @@
-// What the workers of a rank keep of what they did not send (error feedback: Stich et al. 2018), in memory or in a file, and
-// how it is read while they go on.
+// State that the workers of a rank keep: what they did not send (error feedback: Stich et al. 2018), in memory or in a file,
+// and how it is read while they go on.
 #pragma once
 
 #include <condition_variable>
@@ -30,13 +30,13 @@ struct ResidualPlace {
   std::filesystem::path folder;
 };
 
-// Of one feedback vector; the one of the two that it takes.
+// Error feedback of one feedback vector, in the one of the two types that it has.
 struct Residual {
   std::span<std::int32_t> narrow;
   std::span<std::int64_t> wide;
 };
 
-// Of one worker.
+// State of one worker.
 struct Kept {
   std::vector<Residual> feedback;
   std::vector<std::vector<std::int64_t>> statistics;  // since they were last sent
@@ -55,7 +55,7 @@ class KeptState {
   std::size_t workers() const { return kept_.size(); }
   Kept& operator[](std::size_t worker) { return kept_[worker]; }
   const Kept& operator[](std::size_t worker) const { return kept_[worker]; }
-  // Of one worker, its statistics included.
+  // Bytes that one worker keeps, its statistics included.
   std::size_t bytes_of_worker() const;
   std::size_t bytes_in_file() const { return file_.bytes().size(); }
 

@@ -114,7 +114,7 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
 SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
   if (options_.exact() || options_.value_bits == 0 || threshold == nothing_passes) return {threshold, 1, 0};
   const std::uint64_t levels = levels_of(options_.value_bits);
-  // What is kept grows until it passes the threshold, so most of what passes is little above it: half of the levels are below
+  // Kept values grow until they pass the threshold, so most that pass are little above it: half of the levels are below
   // twice the threshold, all below four times. The few values beyond have longer codes; were they cut, low thresholds would
   // leave most of what workers compute behind, more of it in every update.
   const std::uint64_t step = levels == 1 ? threshold + threshold / 4 : 4 * threshold / levels;
@@ -318,7 +318,7 @@ Bundle SparseExchange::next_answer(std::uint64_t update) {
   return answer;
 }
 
-// What comes from other ranks is applied by place. Throws Error(data).
+// Vectors from other ranks are applied by place. Throws Error(data).
 void SparseExchange::require_sizes(const Bundle& bundle) const {
   for (std::size_t v = 0; v < bundle.vectors.size(); ++v) {
     const std::uint64_t expected = v < feedback_.size() ? feedback_[v].size : statistics_[v - feedback_.size()];

@@ -33,7 +33,7 @@
 
 namespace bitloom::mpi {
 
-// What a worker does with what it did not send: forget it; keep it, in checkpoints too; keep it, but in checkpoints only the
+// How a worker treats the part it did not send: forget it; keep it, in checkpoints too; keep it, but in checkpoints only the
 // sum over workers, which is small however many these are: after a restart the first worker has all of it.
 enum class Residuals { none, exact, sum };
 
@@ -67,7 +67,7 @@ struct ExchangeOptions {
 // Throws Error(usage).
 void check(const ExchangeOptions& options);
 
-// What the messages of an update, or of several, had.
+// Counts of the messages of an update, or of several.
 struct ExchangeCounts {
   std::uint64_t updates = 0;                // whose answers were asked for
   std::uint64_t worker_bytes = 0;           // at the root: of all workers' bundles, before any were merged
@@ -110,7 +110,7 @@ class SparseExchange {
   // Starts an update. statistics: whether it carries them. length: with a ratio, of its messages, in mean lengths.
   void begin(std::uint64_t update, bool statistics, double length = 1);
   void begin_worker(std::size_t worker);
-  // What the worker computed: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
+  // Adds a worker's results: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
   void add(std::size_t v, std::span<const std::int32_t> fresh);
   void add(std::size_t v, std::span<const std::int64_t> fresh);
   // In every update; without residuals only those of the updates that carry statistics count.
@@ -193,14 +193,14 @@ class SparseExchange {
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
   KeptState kept_;  // of this rank's workers; those that keep nothing share an empty one
-  // Of a checkpoint under way.
+  // A checkpoint under way.
   std::unique_ptr<KeptSnapshot> snapshot_;  // until all of it is in gather_
   StateGather gather_;
   // The root's.
   ThresholdControl up_, down_;
   std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
 
-  // Of the update under way.
+  // The update under way.
   std::uint64_t update_ = 0;
   bool with_statistics_ = false;
   double length_ = 1;

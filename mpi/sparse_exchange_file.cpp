@@ -11,7 +11,7 @@ namespace {
 // Bytes of copies that a checkpoint under way may make of what workers keep, before they wait for it.
 constexpr std::size_t most_copies = std::size_t{256} << 20U;
 
-// What worker `worker` kept.
+// Name of the tensor with the error feedback of worker `worker`.
 std::string residual_name(const std::string& prefix, std::uint64_t worker) {
   return fmt::format("{}.residual.{}", prefix, worker);
 }
@@ -64,7 +64,7 @@ void SparseExchange::end_save(TensorFile& file, const std::string& prefix) {
   if (gather_.under_way()) put_residuals(file, prefix, gather_.end());
 }
 
-// What workers keep, as their ranks sent it.
+// Puts the workers' error feedback, as their ranks sent it, into a file.
 void SparseExchange::put_residuals(TensorFile& file, const std::string& prefix,
                                    const std::vector<std::vector<std::byte>>& by_rank) const {
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
@@ -133,7 +133,7 @@ void SparseExchange::load_residuals(const TensorFile& file, const std::string& p
   }
 }
 
-// What one worker kept, or all of them.
+// Error feedback of one worker, or the sum of all.
 Bundle SparseExchange::residual_of(const TensorFile& file, const std::string& name) const {
   const auto numbers = file.get(name).as<std::uint8_t>();
   Bundle bundle = decode_bundle(std::as_bytes(numbers));

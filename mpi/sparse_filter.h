@@ -1,4 +1,4 @@
-// What a worker sends of a vector of integers, and what it keeps for later. In all of this, what is sent plus what is kept
+// Splits a vector of integers into what a worker sends and what it keeps for later. Always, what is sent plus what is kept
 // equals what was there, exactly (error feedback: Stich et al. 2018; the essay "Distributed training": "thresholded
 // gradients"); a worker that does not want feedback clears what was kept.
 #pragma once
@@ -27,7 +27,7 @@ std::uint64_t levels_of(unsigned value_bits);
 template <typename T>
 SparseVector take(std::span<T> pending, const SparseFilter& filter);
 
-// What is kept of an element lies between -largest_kept and largest_kept.
+// The kept part of an element lies between -largest_kept and largest_kept.
 template <typename T>
 inline constexpr T largest_kept = std::numeric_limits<T>::max() / 4;
 

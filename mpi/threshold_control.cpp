@@ -74,7 +74,7 @@ void ThresholdControl::begin_with(std::span<const std::int64_t> magnitudes, doub
       const std::span<const std::int64_t> counts = magnitudes.subspan(v * magnitude_widths, magnitude_widths);
       double above = 0;
       for (std::size_t w = width + 1; w < magnitude_widths; ++w) above += static_cast<double>(counts[w]);
-      // Of those as wide as the threshold, as if their logarithms were spread evenly.
+      // Share of those as wide as the threshold, as if their logarithms were spread evenly.
       const double low = width == 0 ? 1 : std::ldexp(1.0, static_cast<int>(width) - 1);
       const double share = 1 - std::clamp(log2_fixed(std::max(threshold, 1.0) / low), 0.0, 1.0);
       if (width < magnitude_widths) above += static_cast<double>(counts[width]) * share;

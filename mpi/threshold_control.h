@@ -61,7 +61,7 @@ class ThresholdControl {
   // width, over `workers` messages.
   void begin_with(std::span<const std::int64_t> magnitudes, double wanted, double workers);
 
-  // Of vector v: m r_v / s_v, or nothing_passes.
+  // Threshold of vector v: m r_v / s_v, or nothing_passes.
   std::uint64_t threshold(std::size_t v) const;
 
   // For checkpoints: m, o, S, and how many vectors messages carried; and r_v of all vectors.

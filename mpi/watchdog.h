@@ -1,4 +1,4 @@
-// What ends a process that hangs inside MPI: a thread with a clock of its own, because nobody else gets to look at one while a
+// Ends a process that hangs inside MPI: a thread with a clock of its own, because nobody else gets to look at one while a
 // call does not return. It knows nothing of MPI, and is private to mpi/.
 #pragma once
 
