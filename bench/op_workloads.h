@@ -23,7 +23,7 @@ enum class Extent { whole, slice };
 
 struct OpWorkload {
   std::string name;
-  // What bounds it: multiplications and additions, if there are any, otherwise memory.
+  // Its bound: multiplications and additions, if there are any, otherwise memory.
   double flops = 0;
   // Elements of type V, and bytes besides, that are read and written at least.
   double values = 0, other_bytes = 0;

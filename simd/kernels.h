@@ -49,7 +49,7 @@ struct ConvThresholds {
   const std::int32_t* high = nullptr;
 };
 
-// What a convolution of one image writes. Maps are H rows of W pixels of words_for(O) words; `pitch` and `bits` let the
+// Outputs of a convolution of one image. Maps are H rows of W pixels of words_for(O) words; `pitch` and `bits` let the
 // caller write straight into the interior of a padded map. Only the H x W pixels are written, all of their words,
 // tail bits 0.
 struct ConvOutput {
@@ -108,7 +108,7 @@ struct Kernels {
   void (*threshold_pack)(const std::int32_t* values, std::size_t pixels, std::size_t features, const std::int32_t* thresholds,
                          std::uint64_t* bits);
 
-  // What gradients will be rounded to (layerwise/gradient.h, Rounding): with the size m = min(|gradient[i] * slope[i % period]
+  // Values gradients are rounded to (layerwise/gradient.h, Rounding): with the size m = min(|gradient[i] * slope[i % period]
   // * inverse_unit|, 128), bits 0..3 are the level l of m (0 below 1, else 1 + floor(log2 m)), bit 8 is the sign, bits 16..31
   // are how far m is from level l to level l + 1, in 1/65536. n a multiple of period.
   void (*prepare_rounding)(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,
