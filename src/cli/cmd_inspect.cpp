@@ -34,7 +34,7 @@ Json layers_json(const std::vector<LayerSummary>& layers) {
   return list;
 }
 
-// What is known of a net alone.
+// Description of a net alone, without a model.
 Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& encoder) {
   Json json = {{"net", net.name},
                {"classifier", net.classifier},

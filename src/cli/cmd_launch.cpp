@@ -36,7 +36,7 @@ std::string value_of(Arguments args, const std::string& option) {
   return "";
 }
 
-// What `train KIND` leaves in a run folder, and where it runs.
+// Files that `train KIND` leaves in a run folder, and where it runs.
 struct Kind {
   std::string_view name;
   bool runs_in_many;  // processes; otherwise in one
@@ -94,7 +94,7 @@ void require_one_process(const Kind& kind, const Options& options, std::size_t& 
   }
 }
 
-// What the processes of a run mean by their exit codes.
+// Meaning of the exit codes of a run's processes.
 launch::Ending ending_of(int code) {
   switch (code) {
     case exit_interrupted: return launch::Ending::interrupted;

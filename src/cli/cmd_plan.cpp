@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What both commands ask for.
+// Settings of both commands.
 struct PlanSettings {
   TrainSettings train;
   plan::Cluster cluster;
@@ -194,7 +194,7 @@ Json to_json(const plan::Timeline& timeline) {
           {"root_link_share", timeline.root_link_share}};
 }
 
-// What `train binary --plan` compares with: what follows a budget meets it; the rest changes as nets learn.
+// Bytes that `train binary --plan` compares with: messages under a budget meet it; the rest changes as nets learn.
 Json expected_bytes(const plan::VirtualResult& run) {
   // Thresholds have ends, and answers hold changes of weights, which follow the budget by way of the gradients that arrive.
   const auto expected = [](const plan::MessageLength& length) {
@@ -354,7 +354,7 @@ void print_modelled(Terminal& terminal, const Outcome& outcome, const PlanSettin
       settings.cluster.price_per_hour > 0 ? fmt::format(", price {:.2f}", bill.price) : "");
 }
 
-// What to do, from the stage in which updates take longest.
+// Prints advice, from the stage in which updates take longest.
 void print_advice(Terminal& terminal, const Outcomes& outcomes) {
   const Outcome& longest = *std::max_element(outcomes.stages.begin(), outcomes.stages.end(), [](const auto& a, const auto& b) {
     return a.plan.timeline.update < b.plan.timeline.update;

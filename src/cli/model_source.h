@@ -1,4 +1,4 @@
-// What the user means by MODEL or RUN: a model file or the folder of a run; and the options that choose data.
+// Meaning of MODEL or RUN: a model file or the folder of a run; and the options that choose data.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +54,9 @@ struct DataOptions {
   std::uint64_t image_store_limit = std::uint64_t{8} << 30;
 
   void declare(Options& options);
-  // Of these, how images of folders are read.
+  // Declares, of these, how images of folders are read.
   void declare_folders(Options& options);
-  // What --validation means for a training set of `images`. Throws a usage error.
+  // Number of validation images by --validation for a training set of `images`. Throws a usage error.
   std::size_t validation_images(std::size_t images) const;
 };
 

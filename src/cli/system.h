@@ -1,4 +1,4 @@
-// What the machine has, as far as the program chooses by it or shows it.
+// Properties of the machine, as far as the program chooses by them or shows them.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What has no effect without something else.
+// Options that have no effect without another.
 const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
@@ -49,7 +49,7 @@ const std::vector<Options::Need>& needs_table() {
   return table;
 }
 
-// Of earlier versions.
+// Options of earlier versions.
 constexpr std::array<Options::Former, 3> former_options{{{"head-urgency", "head-threshold-scale", "", ""},
                                                          {"threshold-urgency", "bias-threshold-scale", "", ""},
                                                          {"code-target", "", "0.1.0 of 2026-11-24", "2"}}};

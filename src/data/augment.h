@@ -11,7 +11,7 @@
 
 namespace bitloom::data {
 
-// What may be done to an image, in this order: crop, flip, contrast, brightness, colour, cutout. 0 or false is "not".
+// Changes that may be made to an image, in this order: crop, flip, contrast, brightness, colour, cutout. 0 or false disables.
 struct Augment {
   int crop_padding = 0;  // shift by -n .. n pixels along each axis; what comes in is the reflection at the border
   bool flip = false;     // mirror left-right, every second time

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr ImageShape cifar_shape{32, 32, 3};
 constexpr std::size_t train_batches = 5;
 
-// What one of the two formats is like.
+// Layout of one of the two formats.
 struct Format {
   const char* name;
   std::size_t label_bytes;  // per record

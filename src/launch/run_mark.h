@@ -17,7 +17,7 @@ struct Mark {
   bool is_beyond(const Mark& other) const;
 };
 
-// Of the run in the folder. A file that is missing, or is not as ProgressFile writes it, says nothing of how far the run is.
+// The mark of the folder's run. A file that is missing, or is not as ProgressFile writes it, says nothing of how far the run is.
 Mark read_mark(const std::filesystem::path& folder);
 
 }  // namespace bitloom::launch

@@ -51,7 +51,7 @@ struct Outcome {
   int code = 0;  // that the last start ended with
 };
 
-// What a supervisor tells its user: lines, and what went wrong.
+// Output of a supervisor to its user: lines and errors.
 class Voice : public ProgressSink {
  public:
   virtual void error(std::string_view text) = 0;

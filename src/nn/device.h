@@ -34,7 +34,7 @@ Gpu describe_gpu(int index);
 // Throws Error(usage), which names the field `device`, if this program cannot use the device.
 void check_device(Device device);
 
-// Of "cpu", "cuda" (the first) or "cuda:N". The Error(usage) about anything else names `argument`.
+// The device of "cpu", "cuda" (the first) or "cuda:N". The Error(usage) about anything else names `argument`.
 Device parse_device(std::string_view argument, std::string_view text);
 
 }  // namespace bitloom::nn

@@ -17,7 +17,7 @@
 
 namespace bitloom::nn {
 
-// What memory is for.
+// Uses of memory.
 enum class Use { parameters, gradients, optimizer, stash, activations, data, workspace };
 inline constexpr std::size_t use_count = 7;
 std::string_view name_of(Use use);

@@ -25,7 +25,7 @@ class Tensor {
   std::size_t bytes() const { return size_ * dtype_size(dtype_); }
   Device device() const { return device_; }
 
-  // Of the first element; a pointer into the device's memory.
+  // Address of the first element, in the device's memory.
   void* data() const { return memory_.get(); }
   // The elements of a tensor in this machine's memory. Throws Error(internal) if its type or device is another.
   template <TensorElement T>

@@ -211,7 +211,7 @@ Bill estimate_bill(const Cluster& cluster, double updates, double update_seconds
   const double useful = updates * update_seconds;
   const double per_second = static_cast<double>(cluster.hosts) * cluster.deaths_per_hour / 3600;
   const double cost_of_death = cluster.recovery_seconds + 0.5 * cluster.checkpoint_seconds;
-  // Of every second that passes, deaths take this much (first order; deaths while recovering start it again).
+  // Share of every second that deaths take (first order; deaths while recovering start it again).
   bill.lost_share = std::min(1.0, per_second * cost_of_death);
   if (bill.lost_share < 1) {
     bill.hours = useful / (1 - bill.lost_share) / 3600;

@@ -35,7 +35,7 @@ struct Cluster {
 // Throws Error(usage) that names the option.
 void check(const Cluster& cluster);
 
-// What an update needs.
+// Costs of an update.
 struct UpdateCosts {
   double compute = 0;                                        // seconds of a host, for its workers, messages included
   double choose = 0;                                         // seconds of the root between the last message and its answer

@@ -1,4 +1,4 @@
-// What a run on a cluster will need, from a few updates on this machine: bytes, time, memory, money, and which exchange and
+// Needs of a run on a cluster, from a few updates on this machine: bytes, time, memory, money, and which exchange and
 // tree suit it.
 #pragma once
 

@@ -59,7 +59,7 @@ struct StageEvent {
   double seconds = missing;  // how long the stage took in this run
   double images = missing;   // that passed through training steps in this run
   bool reused = false;
-  // Of a reused one: the run that trained it, when, how long, on how many images.
+  // For a reused one: the run that trained it, when, how long, on how many images.
   std::string trained_by, trained_at;
   double trained_seconds = missing, trained_images = missing;
   // The vote of the stage's heads, over mirror images too where the net has it; and on images as they are.

@@ -1,4 +1,4 @@
-// What stands at the top and at the bottom of the page: headline figures; configuration and command.
+// Top and bottom of the page: headline figures; configuration and command.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -214,7 +214,7 @@ std::string headline(const ReportInput& input, const RunLog& log) {
                                   ? fmt::format("{} thread{} each", whole_text(start.threads), start.threads == 1 ? "" : "s")
                                   : "";
   std::string cards = accuracy_cards(log);
-  // What is not known yet has no card.
+  // Figures that are not known yet have no card.
   const auto add = [&](std::string_view label, const std::string& value, std::string_view note) {
     if (value != nothing) cards += card(label, value, note);
   };

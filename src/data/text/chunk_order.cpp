@@ -13,7 +13,7 @@
 namespace bitloom::data {
 namespace {
 
-// What is drawn, besides the epoch: the second key of the random stream, with the shard or document above.
+// Purpose of a draw, besides the epoch: the second key of the random stream, with the shard or document above.
 enum class Draw : std::uint64_t { deal = 0, shards = 1, documents = 2, cut = 3, chunks = 4, merges = 5 };
 
 Random draws(std::uint64_t seed, std::uint64_t epoch, Draw what, std::size_t part = 0) {

@@ -14,7 +14,7 @@ std::size_t count_tokens(std::string_view text, const Tokenizer* tokenizer) {
   return tokenizer == nullptr ? count_words(text) : encode(*tokenizer, text).size();
 }
 
-// What threads find out about a document by itself.
+// Facts that threads find out about a document by itself.
 struct Facts {
   std::size_t tokens = 0;
   std::vector<std::uint64_t> shingles;

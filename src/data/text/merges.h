@@ -10,7 +10,7 @@
 
 namespace bitloom::data {
 
-// What a segment of text is merged with: drawn once for the text, so that equal words of it get different tokens.
+// Random draws for merging a segment of text: made once for the text, so that equal words of it get different tokens.
 struct DropoutDraws {
   double rate = 0;
   Random random;

@@ -9,7 +9,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// What is put one after the other into one piece of the device's memory.
+// Arrays put one after the other into one piece of the device's memory.
 class Image {
  public:
   // Where it begins; all are multiples of 8 bytes.

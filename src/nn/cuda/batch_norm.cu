@@ -4,7 +4,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// Of numbers of a column.
+// Moments of numbers of a column.
 struct Moments {
   float count, mean, squares;  // squares: of distances from the mean, summed
   // Chan, Golub, LeVeque 1983.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned threads = 256;
 
-// Of a tensor (..., rows, columns, channels).
+// Place of an element in a tensor (..., rows, columns, channels).
 struct Element {
   std::size_t image, row, column, channel;
   __device__ Element(std::size_t at, std::size_t rows, std::size_t columns, std::size_t channels)
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads) backward_data(std::size_t n, const Co
     float sum = 0;
     for (std::size_t term = threadIdx.x % warp_size; term < terms; term += warp_size) {
       const Element k(term, c.kernel_rows, c.kernel_columns, c.outputs);
-      // Of y, times the stride; huge, or no multiple of it, if there is none.
+      // Row and column of y, times the stride; huge, or no multiple of it, if there is none.
       const std::size_t row = to.row + c.padding - k.row, column = to.column + c.padding - k.column;
       if (row % c.stride != 0 || row / c.stride >= c.out_rows) continue;
       if (column % c.stride != 0 || column / c.stride >= c.out_columns) continue;

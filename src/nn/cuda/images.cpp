@@ -27,7 +27,7 @@ bool is_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(
 
 std::size_t room_for_copy(const Tensor& tensor) { return is_aligned(tensor) ? 0 : Scratch::rounded(tensor.bytes()); }
 
-// Of workspaces: what is taken from one, part by part.
+// Takes parts, one by one, from a workspace.
 class Parts {
  public:
   explicit Parts(void* memory) : next_(static_cast<std::byte*>(memory)) {}

@@ -15,7 +15,7 @@ using Stream = CUstream_st*;
 // V of nn/ops.h.
 enum class Number : unsigned char { f32, bf16, f16 };
 
-// What kernels may find in their arguments, which the host cannot look at: told to it when it next waits. The word, in the
+// Faults that kernels find in arguments, which the host cannot look at: it is told when it next waits. The word, in the
 // device's memory, has
 // ~0 or the smallest of (number of the element << 8 | Fault).
 enum class Fault : unsigned char { gather_id, scatter_id, target };
@@ -156,7 +156,7 @@ void sum_of_windows(Stream stream, const Windows& windows, Number number, const 
 
 // --- layer_norm.cu, batch_norm.cu ---
 
-// Of x, y and their gradients.
+// Shape of x, y and their gradients.
 struct NormShape {
   Number number = Number::f32;
   std::size_t rows = 0, columns = 0;
@@ -202,7 +202,7 @@ void column_sums(Stream stream, Number number, const void* x, std::size_t rows, 
 void softmax(Stream stream, Number number, const void* x, void* y, std::size_t rows, std::size_t columns);
 void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
                       std::size_t columns);
-// Of logits and dlogits, which have the same type unless logits are f32.
+// Types and shape of logits and dlogits, which have the same type unless logits are f32.
 struct CrossEntropy {
   Number number = Number::f32, gradient_number = Number::f32;
   std::size_t rows = 0, columns = 0, classes = 0;

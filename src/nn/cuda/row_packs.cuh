@@ -5,7 +5,7 @@
 
 namespace bitloom::nn::cuda {
 
-// Of a tensor (rows,columns), or of a vector, which is its row 0. T may be const.
+// Rows of a tensor (rows,columns), or a vector, which is its row 0. T may be const.
 template <typename T>
 struct Rows {
   T* data = nullptr;

@@ -61,7 +61,7 @@ struct SortInput {
   }
 };
 
-// Of the block's share: thread d calls visit(i) for every element i that has digit d, in order. Every thread calls.
+// Visits the block's share: thread d calls visit(i) for every element i that has digit d, in order. Every thread calls.
 template <typename Visit>
 __device__ void for_digit(const SortInput& in, Visit visit) {
   __shared__ std::uint32_t packed[sorted_at_once / 4];  // digits, four to a word

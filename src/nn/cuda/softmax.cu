@@ -26,7 +26,7 @@ struct OnlineSum {
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) sum += __expf(v[j] - largest);
   }
-  // Of all threads of a group.
+  // Merges those of all threads of a group.
   template <unsigned Width>
   __device__ void merge_group() {
     const float own = largest;

@@ -137,7 +137,7 @@ struct Blas::State {
     cublasLtHandle_t made = nullptr;
     check_blas(cublasLtCreate(&made), "starting");
     handle.reset(made);
-    // What NVIDIA recommends and more: kernels that divide a sum need it.
+    // At least NVIDIA's recommendation: kernels that divide a sum need it.
     workspace_bytes = std::size_t{runtime.gpu().major >= 9 ? 64U : 32U} << 20U;
   }
 
