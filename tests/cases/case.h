@@ -58,7 +58,7 @@ struct OpCase {
   std::vector<Slot> gradients = {};
   Run backward = nullptr;
   std::vector<InPlace> forward_in_place = {}, backward_in_place = {};
-  // What V may be.
+  // Types that V may be.
   std::vector<DType> types = {DType::f64, DType::f32, DType::bf16, DType::f16};
   // Gradients are derivatives that differences of outputs show: not so where outputs are rounded or derivatives approximate.
   bool is_differentiable = true;

@@ -75,7 +75,7 @@ std::string check_gradients(const OpCase& the_case, nn::Engine& engine, double l
     std::string problem = compare(actual, expected, limit);
     for (const std::uint64_t seed : {901U, 902U}) {
       if (!problem.empty()) break;
-      // Of length 1, so that no element moves far.
+      // A direction of length 1, so that no element moves far.
       std::vector<double> direction = normal_numbers(gradient.size(), seed);
       double squares = 0;
       for (const double x : direction) squares += x * x;

@@ -139,7 +139,7 @@ class Bench {
     }
     return "";
   }
-  // What the forward pass wrote is what backward must not.
+  // Tensors that the forward pass wrote must not be written by backward.
   void keep(const std::vector<Slot>& slots, const Outcome& outcome) {
     for (const Slot& slot : slots) {
       Slot kept = slot;
@@ -218,7 +218,7 @@ Outcome run(const OpCase& the_case, nn::Engine& engine, DType values, const RunO
 
 namespace {
 
-// What a sum of about a hundred products loses, and one rounding of the result.
+// Error of a sum of about a hundred products, and of one rounding of the result.
 double limit_of(DType dtype) {
   switch (dtype) {
     case DType::f64: return 1e-12;

@@ -22,7 +22,7 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
                        p.size_of_logits);
   if (p.rounds) c.name += ", gradients rounded";
   Slot logits = p.rounds ? parameters("logits", shape, 1, p.size_of_logits) : values("logits", shape, 1, p.size_of_logits);
-  // What is behind the classes would drown them.
+  // Columns after the classes would drown them.
   for (std::size_t i = 0; i < logits.numbers.size(); ++i) {
     if (i % p.columns >= p.classes) logits.numbers[i] = 1000;
   }

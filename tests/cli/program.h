@@ -82,7 +82,7 @@ class Hold {
   Hold(const std::filesystem::path& folder, std::size_t steps);
   void until(std::size_t steps) const;
   void release() const;
-  // What the run is given.
+  // Option that the run is given.
   static Args option() { return {"--hold", "hold"}; }
 
  private:

@@ -13,7 +13,7 @@ using namespace bitloom::test;
 
 namespace {
 
-// Of a small net, as quick_training() has it.
+// Options of a small net, as quick_training() has it.
 const Args small = {
     "--net", "tiny",     "--data", "synth",        "--set", "layer1.width=64", "--set", "layer2.width=64", "--max-train",
     "300",   "--epochs", "1",      "--validation", "40",    "--warmup-steps",  "0"};

@@ -213,7 +213,7 @@ TEST_CASE("loss and gradients of a GPT are those of plain loops on every backend
         INFO(backend << ", " << dtype_name(type.dtype) << ", " << bits << " bits");
         Run run(config, type.dtype, backend);
         CHECK(run.pass(true).sum == Approx(loss).epsilon(type.loss));
-        // Of few bits: an element next to a boundary may fall on its other side, and its derivative is another then.
+        // With few bits an element next to a boundary may fall on its other side, and its derivative is another then.
         const double limit = bits == 0 ? type.gradients : std::max(type.gradients, 0.05);
         CHECK(compare(all_gradients(run.engine, run.parameters), gradients, limit) == "");
       }

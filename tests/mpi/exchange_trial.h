@@ -37,7 +37,7 @@ class Trial {
         exchange_(comm, options, workers, first_, last_ - first_, {{narrow_size, true}, {wide_size, false}}, {statistics_size},
                   place) {}
 
-  // What this rank's workers have to say in update n.
+  // Adds the values of this rank's workers in update n.
   void compute(std::uint64_t n) {
     exchange_.begin(n, has_statistics(n), length);
     for (std::size_t w = first_; w < last_; ++w) {

@@ -1,4 +1,4 @@
-// What logical workers exchange does not depend on the ranks that carry them, and nothing is lost on the way.
+// The exchange of logical workers does not depend on the ranks that carry them, and nothing is lost on the way.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

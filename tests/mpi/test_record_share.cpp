@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t records = 3000, words = 64;  // some 1.5 MB: several messages
 
-// What record i holds.
+// Content of record i.
 std::vector<std::uint64_t> content(std::uint64_t i) {
   std::vector<std::uint64_t> record(1 + words);
   for (std::uint64_t w = 1; w <= words; ++w) record[w] = mix64(i * 1000 + w);

@@ -1,4 +1,4 @@
-// What a tree of ranks that are not there sends is what real ones send, to the byte.
+// A tree of virtual ranks sends what real ones send, to the byte.
 #include "plan/virtual_tree.h"
 
 #include <memory>
@@ -113,7 +113,7 @@ TEST_CASE("a plan with a number of bytes names those that cross the network once
     if (!comm.is_root()) continue;
     CHECK(static_cast<double>(counts.worker_bytes) / measured / static_cast<double>(ranks) ==
           Approx(planned.up.expected).epsilon(0.15));
-    // What is counted is what crosses the network.
+    // The bytes counted are those that cross the network.
     std::uint64_t others = 0;
     for (std::size_t rank = 1; rank < ranks; ++rank) others += static_cast<std::uint64_t>(sent[rank]);
     CHECK(others == Approx(static_cast<double>(counts.worker_bytes) * static_cast<double>(ranks - 1) / ranks).epsilon(0.05));

@@ -75,7 +75,7 @@ class Setting {
     CHECK(stash_.empty());
     return dx;
   }
-  // Of some elements of a tensor, by central differences.
+  // Checks some elements of a tensor by central differences.
   void check_gradient(const std::string& what, Tensor& tensor, const Tensor& gradient) {
     std::vector<double> values = engine_.to_host<double>(tensor);
     const std::vector<double> expected_all = engine_.to_host<double>(gradient);

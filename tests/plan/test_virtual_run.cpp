@@ -138,7 +138,7 @@ TEST_CASE("a plan finds the link from which on dense sums are faster", "[plan]")
   const plan::Plan slow = plan::make_plan(run_here, cluster, options);
   CHECK(slow.timeline.update < slow.dense_seconds);
   REQUIRE(!slow.sparse_ranges.empty());
-  // What it says of links is so on both sides of where they change.
+  // Its ranges of link rates hold on both sides of where they change.
   for (const auto& [from, to] : slow.sparse_ranges) {
     for (const auto& [rate, wins] : {std::pair{from / 1.2, false}, {from * 1.2, true}, {to / 1.2, true}, {to * 1.2, false}}) {
       if (!(rate > 0) || !std::isfinite(rate)) continue;
