@@ -52,7 +52,7 @@ double product_operations(const models::GptConfig& config, std::size_t sequences
   const auto of = [](std::size_t n) { return static_cast<double>(n); };
   const double weights =
       12 * of(config.layers) * of(config.width) * of(config.width) + of(config.width) * of(config.vocabulary);
-  const double pairs = of(tokens) * of(tokens + 1) / 2;  // of a query and a key that it sees
+  const double pairs = of(tokens) * of(tokens + 1) / 2;  // pairs of a query and a key that it sees
   return 3 * of(sequences) * (2 * of(tokens) * weights + 4 * of(config.layers) * pairs * of(config.width));
 }
 

@@ -43,7 +43,7 @@ struct Measured {
   std::string layer;
   double images_per_second = 0;
   double milliseconds = 0;  // per step
-  PhaseTimes times;         // of the median step, in seconds
+  PhaseTimes times;         // seconds in the median step
   double active_share = 0;
   std::size_t flips = 0;  // of the last step
 };

@@ -30,7 +30,7 @@ class Workload {
 
   std::string name;
   std::size_t items = 0;
-  std::string unit;         // of `operations`
+  std::string unit;         // unit of `operations`
   double operations = 0;    // per item
   bool of_peak = false;     // operations compare with the peak of bit-MACs
   std::string second_unit;  // another way to count, "" for none

@@ -92,8 +92,8 @@ struct Kernels {
   // Carry-save counters hold up to 64 rows at a time in bit planes; nothing is unpacked per row.
   void (*accumulate_rows)(const RowLists& rows, std::int32_t* sums);
 
-  // Counts set bits per channel over each cell of a grid: cell (a, b) covers rows a*H/G .. (a+1)*H/G - 1 and likewise
-  // columns (integer division). bits: H x W x words, rows `pitch` words apart; counts[(a * grid + b) * words * 64 + c].
+  // Counts set bits per channel over each cell of a grid: cell (a, b) covers rows a*H/G .. (a+1)*H/G - 1 and columns
+  // in the same way (integer division). bits: H x W x words, rows `pitch` words apart; counts[(a * grid + b) * words * 64 + c].
   void (*pool_counts)(const std::uint64_t* bits, std::size_t height, std::size_t width, std::size_t words, std::size_t pitch,
                       std::size_t grid, std::int16_t* counts);
 
