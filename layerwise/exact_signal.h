@@ -79,7 +79,7 @@ class ExactSignal {
 
   const BinaryLayer& layer_;
   std::vector<std::uint32_t> weights_;  // positions in a patch that are weights
-  std::vector<Edges> edges_;            // of a chunk of images
+  std::vector<Edges> edges_;            // edges of a chunk of images
   std::vector<ExactHead::Image> images_;
   std::vector<Channel> workers_;  // one per thread
 };

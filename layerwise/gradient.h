@@ -61,9 +61,9 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 // * 64) = -sum over entries of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has a
 // bit. Scratch is reused by one thread.
 struct BackwardScratch {
-  ImageEntries pixel;  // of one pixel: code << entry_offset_bits | word offset of the channel's row of weights
+  ImageEntries pixel;  // gradients of one pixel: code << entry_offset_bits | word offset of the channel's row of weights
   std::vector<std::uint32_t> offsets, begin;
-  std::vector<std::int32_t> sums, zero_sums, totals;  // of the padded input map
+  std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
                     const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient);

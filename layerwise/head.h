@@ -48,7 +48,7 @@ class Head {
   std::size_t regions() const { return regions_; }  // cells (linear, hidden) or taps (class_conv)
   std::size_t channels() const { return channels_; }
   std::size_t classes() const { return classes_; }
-  std::size_t bytes() const;  // of what the model file stores
+  std::size_t bytes() const;  // bytes that the model file stores
   std::size_t macs() const;   // integer multiply-adds per image
 
   // Features of one image: counts (F) int16 of set bits per region and channel. bits: the layer's output without border.

@@ -136,10 +136,10 @@ class LayerTrainer {
   LayerOptions options_;
   const UpdateRule& rule_;
   bool again_;
-  std::uint64_t flip_key_;           // of what rules draw
+  std::uint64_t flip_key_;           // key of the random draws of rules
   std::vector<std::int16_t> state_;  // (O, B)
   std::vector<double> mean_, variance_, window_;
-  std::vector<double> unseen_;  // what changes moved the means by, times the steps that did not see them
+  std::vector<double> unseen_;  // moves of the means by changes, times the steps that did not see them
   std::vector<Offset> offset_;
   std::vector<double> density_;  // (C): share of set input bits
   std::vector<float> inside_;    // (taps): share of output pixels whose patch has this tap inside the map

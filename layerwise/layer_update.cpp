@@ -27,7 +27,7 @@ class Largest {
 
  private:
   std::size_t edge_;  // from here on all are taken,
-  std::size_t left_;  // and so many of those just below
+  std::size_t left_;  // and this number of those just below
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
-constexpr std::size_t first_images = 16;  // of each rank, until it is known how long one takes
+constexpr std::size_t first_images = 16;  // images of each rank, until it is known how long one takes
 constexpr double slice_seconds = 1;
 
 // Collective: calls each(begin, end, done) for this rank's share of one slice of the `count` images after the other; `done`

@@ -20,7 +20,7 @@ struct EncoderSpec {
   std::size_t filters = 64;
   std::size_t levels = 20;
   double epsilon = 0.05;  // ZCA regulariser, on pixels / 64
-  double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0: not divided
+  double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0 disables this
 };
 
 // One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel.
@@ -61,8 +61,8 @@ struct StageSpec {
   std::size_t epochs = 4;
   HeadSpec head;
   std::map<std::string, double>
-      options;          // of training, that this stage sets for itself (train_options.h): "smallest_offset", ...
-  std::string augment;  // what is done to this stage's images (data/augment.h), instead of what the run says; empty: that
+      options;          // training options that this stage sets for itself (train_options.h): "smallest_offset", ...
+  std::string augment;  // augmentation of this stage's images (data/augment.h), instead of the run's; empty: the run's
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 

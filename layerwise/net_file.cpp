@@ -207,7 +207,7 @@ void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<st
 // Throws unless the stages train every layer after its inputs. Returns the layers that end with a head: only a head can vote.
 std::vector<std::string> check_stages(const NetSpec& net, const std::string& source) {
   std::set<std::string> trained;
-  std::set<std::string> standing;           // of these, what no stage has discarded
+  std::set<std::string> standing;           // trained ones that no stage has discarded
   std::map<std::string, HeadSpec> heads;    // by layer, as some stage describes it
   std::map<std::string, bool> head_stands;  // whether the last stage that trains the layer has one for it
   std::set<std::string> stage_names;

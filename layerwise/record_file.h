@@ -82,7 +82,7 @@ class RecordFile {
   int descriptor_;
   std::string key_;
   std::uint64_t records_, words_;
-  std::uint64_t salt_;  // of the checksums: from the key
+  std::uint64_t salt_;  // salt of the checksums: from the key
   std::atomic<int> error_{0};
   std::atomic<std::uint64_t> read_{0}, missing_{0}, damaged_{0}, written_{0};
 };

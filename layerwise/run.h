@@ -33,7 +33,7 @@ inline constexpr const char* encoder_name = "encoder.safetensors";
 struct EpochSums {
   StepResult sums;
   std::size_t steps = 0;
-  std::size_t steps_here = 0;  // of this process
+  std::size_t steps_here = 0;  // steps of this process
   double seconds = 0;
 
   void add(const StepResult& step, double step_seconds);
@@ -111,8 +111,8 @@ class Run {
   std::unique_ptr<Cache> cache_;
   std::string data_hash_;
   std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
-  std::vector<Hash128> keys_;            // of the stages
-  std::string identity_;                 // what a checkpoint must agree with
+  std::vector<Hash128> keys_;            // keys of the stages
+  std::string identity_;                 // text that a checkpoint must agree with
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
@@ -128,9 +128,9 @@ class Run {
   Clock::time_point unfinished_since_;
   double checkpoint_wait_ = 0;
   double checkpoint_spacing_ = 0;        // seconds between two, at least
-  std::exception_ptr checkpoint_error_;  // that ends the run: the other ranks learn of it with the next step
+  std::exception_ptr checkpoint_error_;  // error that ends the run: the other ranks learn of it with the next step
   bool inputs_error_told_ = false;
-  std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
+  std::uint64_t dense_sent_ = 0;  // largest number of bytes in a step of the stage
 };
 
 // In the metadata of a stage's blob: its StageHistory.

@@ -297,7 +297,7 @@ PhaseTimes times_of(const Json& json) {
 
 Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*accuracy) : Json(); }
 
-// Signs of life while the net is evaluated, after so many images of another set.
+// Signs of life while the net is evaluated, after `images_before` images of another set.
 EvaluationWatch Run::watch(std::size_t images_before) {
   if (!comm_.is_root()) return {};
   return {[this, images_before](std::size_t images) { progress_file_.mark_evaluated(images_before + images); }, nullptr};

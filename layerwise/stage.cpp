@@ -26,7 +26,7 @@ const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std
   return *std::find_if(layers.begin(), layers.end(), [&](const BinaryLayer& layer) { return layer.spec().name == name; });
 }
 
-constexpr std::size_t largest_sum = 0x7FFFFFFF;  // in LayerSums::weight
+constexpr std::size_t largest_sum = 0x7FFFFFFF;  // largest value in LayerSums::weight
 
 // The largest share of a batch that a rank gets.
 std::size_t images_per_rank(std::size_t batch, std::size_t ranks) { return (batch + ranks - 1) / ranks; }

@@ -36,7 +36,7 @@ struct StepRequest {
 
 // With sparse messages and staleness, of an update some steps ago: of none in a stage's first steps, of several in its last.
 struct StepResult {
-  std::size_t images = 0;            // that these sums are of
+  std::size_t images = 0;            // number of images in these sums
   std::vector<double> loss;          // per head, summed over images, in nats
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
@@ -144,7 +144,7 @@ class Stage {
   };
   struct LayerState {
     std::size_t index;                               // into the net's layers
-    std::vector<std::size_t> heads;                  // that sit on it
+    std::vector<std::size_t> heads;                  // heads that sit on it
     bool has_consumers = false;                      // within the stage, gradient passing
     bool feeds_back = false;                         // one of its inputs learns in this stage
     Buffer<std::uint64_t> inputs, outputs, windows;  // per local image
@@ -193,7 +193,7 @@ class Stage {
   void report_sums(std::size_t observed);
   double rate(std::size_t step) const;
   double progress(std::size_t step) const;  // 0 at the start of the stage, 1 at its end
-  double message_length() const;            // of this step's sparse messages, in mean lengths
+  double message_length() const;            // length of this step's sparse messages, in mean lengths
   double head_rate(std::size_t step) const;
 
   // With sparse messages: stage_exchange.cpp.
@@ -225,17 +225,17 @@ class Stage {
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
-  StepResult result_;  // of the last step
+  StepResult result_;  // result of the last step
   StepRequest request_;
   // Per head: loss in millionths of nats, correct images; then requests: stop, checkpoint; then images.
   std::vector<std::int64_t> totals_;
 
   std::unique_ptr<mpi::SparseExchange> exchange_;  // null: dense sums
-  UpdateLayout layout_{0, 0};                      // of its messages
+  UpdateLayout layout_{0, 0};                      // layout of its messages
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
   std::vector<std::int64_t> kept_statistics_;      // scratch
   std::size_t answered_ = 0;                       // steps whose answers have arrived
-  std::size_t resumed_at_ = 0;                     // of a checkpoint: what steps before asked for has been done
+  std::size_t resumed_at_ = 0;                     // step of a checkpoint: requests of steps before it are done
   // By step since then: the scales of the heads' features, then the units of the layers' gradients.
   std::deque<std::vector<float>> scales_;
   std::unique_ptr<Server> server_;  // at rank 0, if answers are late
@@ -243,9 +243,9 @@ class Stage {
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   Workers workers_;
   std::size_t order_epoch_ = ~std::size_t{0};
-  std::vector<std::uint32_t> order_;   // of this epoch
+  std::vector<std::uint32_t> order_;   // order of images in this epoch
   Places places_;                      // of this rank
-  std::size_t most_images_ = 0;        // that are there at once
+  std::size_t most_images_ = 0;        // largest number of images at once
   std::vector<std::uint32_t> images_;  // data set indices of the local images
   std::vector<std::uint16_t> labels_;
 };

@@ -30,7 +30,7 @@ class StageInputs {
     ForwardWorkspace work;
     std::vector<std::uint8_t> stored;   // the image, where it is not in memory
     std::vector<std::uint8_t> image;    // augmented
-    std::vector<std::uint64_t> record;  // of the image; used while there is a record file
+    std::vector<std::uint64_t> record;  // record of the image; used while there is a record file
   };
 
   // `trained` are indices of the layers that learn, `id` is the stage's. What is passed by reference outlives this object.

@@ -44,7 +44,7 @@ struct TrainOptions {
 
 // An option that is a real number: its name, where it is kept, low <= value <= high (`open`: low < value).
 struct RealOption {
-  const char* group;  // of the command's help
+  const char* group;  // group in the command's help
   const char* name;   // "smallest_offset", as net files write it
   double& (*of)(TrainOptions& options);
   double low, high;
