@@ -2,8 +2,8 @@
 // all ranks. Ranks need not be at the same update: answers wait until they are asked for, and so do bundles of ranks below that
 // are ahead.
 //
-// Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for so many
-// of them. What comes later is folded into the update that the root works on, statistics into the next that has some, or
+// Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for this
+// share of them. Later messages are folded into the update that the root works on, statistics into the next that has some, or
 // dropped: such runs depend on the time that things take.
 #pragma once
 
@@ -27,7 +27,7 @@ enum class Late { fold, drop };
 struct TreeOptions {
   int fan_in = 8;
   double quorum = 1;            // the share of all workers that is enough after the deadline
-  double deadline_seconds = 1;  // of the root, from when its own workers are done; ranks below it wait a part of that
+  double deadline_seconds = 1;  // wait of the root after its own workers are done; ranks below it wait a part of that
   Late late = Late::fold;
 };
 
@@ -106,7 +106,7 @@ class BundleTree {
   std::size_t all_ = 0, below_ = 0;  // workers: in all; of this rank and those below it
   std::size_t feedback_;
   std::uint64_t next_ = 0;                // updates before it are closed here
-  std::map<std::uint64_t, Parts> parts_;  // of updates that are not
+  std::map<std::uint64_t, Parts> parts_;  // messages of updates that are not closed
   std::vector<Bundle> late_statistics_;   // at the root, until an update has some
   std::deque<Bundle> answers_;            // not asked for yet
   std::size_t ended_ = 0;                 // children that have nothing more to send

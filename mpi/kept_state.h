@@ -70,10 +70,10 @@ class KeptState {
   std::vector<Residual> residuals_at(std::byte* at) const;
 
   std::vector<FeedbackVector> feedback_;
-  std::size_t block_bytes_ = 0;  // of a worker's residuals, which lie side by side
+  std::size_t block_bytes_ = 0;  // size of a worker's residuals, which lie side by side
   std::vector<std::byte*> blocks_;
   std::vector<Kept> kept_;
-  Buffer<std::byte> memory_;  // of the first workers,
+  Buffer<std::byte> memory_;  // memory of the first workers,
   FileMemory file_;           // and of the others
 };
 

@@ -19,7 +19,7 @@ constexpr std::uint64_t least_budget = 64;  // bytes
 constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
-constexpr double rms_parts = 16;                                      // of an integer, that a root mean square is rounded to
+constexpr double rms_parts = 16;                                      // parts of an integer in a rounded root mean square
 
 template <typename T>
 double root_mean_square(std::span<const T> values) {
@@ -211,7 +211,7 @@ void SparseExchange::end_worker() {
     current_.totals.insert(current_.totals.end(), current_magnitudes_.begin(), current_magnitudes_.end());
   }
   vector_sizes_.clear();
-  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // what a worker sends that is alone on its rank
+  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // length of the message of a worker alone on its rank
   add_sizes(counts_.vector_bytes, vector_sizes_);
   merger_->add(first_ + worker_, std::move(current_));
   ++counts_.worker_updates;

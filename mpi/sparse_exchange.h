@@ -69,17 +69,17 @@ void check(const ExchangeOptions& options);
 
 // Counts of the messages of an update, or of several.
 struct ExchangeCounts {
-  std::uint64_t updates = 0;                // whose answers were asked for
-  std::uint64_t worker_bytes = 0;           // at the root: of all workers' bundles, before any were merged
-  std::uint64_t answer_bytes = 0;           // at the root: of its bundles
-  std::uint64_t answers = 0;                // at the root: that it gave
-  double wanted_bytes = 0;                  // at the root: that a worker's messages should have had, over updates
-  std::uint64_t workers = 0;                // at the root: that were in time, over updates
+  std::uint64_t updates = 0;                // updates whose replies were asked for
+  std::uint64_t worker_bytes = 0;           // at the root: bytes of all workers' bundles, before any were merged
+  std::uint64_t answer_bytes = 0;           // at the root: bytes of its replies
+  std::uint64_t answers = 0;                // at the root: replies it gave
+  double wanted_bytes = 0;                  // at the root: bytes that a worker's messages should have had, over updates
+  std::uint64_t workers = 0;                // at the root: workers in time, over updates
   std::uint64_t worker_updates = 0;         // bundles of this rank's workers,
   std::uint64_t entries = 0;                // elements of feedback vectors that they hold
   std::uint64_t elements = 0;               // and that these vectors have
   std::uint64_t at_limit = 0;               // elements of what is kept that could not grow on, over updates
-  std::vector<std::uint64_t> vector_bytes;  // what each vector has of the bytes of these bundles
+  std::vector<std::uint64_t> vector_bytes;  // bytes of each vector in these bundles
   double encode = 0;                        // seconds of this rank
   TreeCounts tree;                          // of this rank
   ExchangeCounts& operator+=(const ExchangeCounts& other);

@@ -13,7 +13,7 @@
 namespace bitloom::mpi {
 
 struct SparseFilter {
-  std::uint64_t threshold = 0;  // what is not larger than this stays
+  std::uint64_t threshold = 0;  // values that are not larger stay
   // Values are rounded to multiples of it, not to 0; at most 2^30 for elements of 32 bits, 2^62 for 64.
   std::uint64_t step = 1;
   std::uint64_t levels = 0;  // most steps that are sent at once: 1 for the sign alone; 0 for any number

@@ -20,11 +20,11 @@ constexpr double gain = 0.05;         // g
 constexpr double far_too_long = 2;    // b / a from which on m moves at once,
 constexpr double jump = 0.25;         // by this power of b / a
 constexpr double reserve = 8;         // R, in messages
-constexpr double most_saving = 0.05;  // of a message
-constexpr double rms_decay = 0.7;     // of the moving average, per observation
-constexpr double bits_of_value = 3;   // of an element that is sent, its sign included
-constexpr double largest = 0x1p60;    // of thresholds
-constexpr int bisections = 20;        // of log m: 512 / 0.5 to the 2^-20th power is 1 + 7e-6
+constexpr double most_saving = 0.05;  // largest share of a message that is saved
+constexpr double rms_decay = 0.7;     // decay of the moving average, per observation
+constexpr double bits_of_value = 3;   // bits of an element that is sent, its sign included
+constexpr double largest = 0x1p60;    // largest threshold
+constexpr int bisections = 20;        // steps in log m: 512 / 0.5 to the 2^-20th power is 1 + 7e-6
 
 // The same on every machine, unlike the C library's.
 double log2_fixed(double x) { return static_cast<double>(log_fixed(static_cast<float>(x))) / std::numbers::ln2; }
@@ -50,7 +50,7 @@ void ThresholdControl::steer(double bytes, double wanted, std::size_t vectors, b
   }
   saved_ = std::min(saved_ + wanted - bytes, reserve * wanted);
   const double aim = wanted * (1 - most_saving * std::min((reserve - saved_ / wanted) / (2 * reserve), 1.0));
-  double growth = 0;  // of log m
+  double growth = 0;  // growth of log m
   if (plain && bytes > far_too_long * aim) {
     growth = jump * static_cast<double>(log_fixed(static_cast<float>(bytes / aim)));
     owed_ = 0;
