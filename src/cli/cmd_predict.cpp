@@ -20,7 +20,7 @@ struct Prediction {
   std::string error;               // not empty: nothing else holds
   std::vector<float> scores;       // (classes): probabilities
   std::vector<std::size_t> order;  // classes, the likeliest first
-  double milliseconds = 0;         // of encoding and classifying, without reading the file
+  double milliseconds = 0;         // time of encoding and classifying, without reading the file
 };
 
 Prediction classify(const std::string& file, const layerwise::Model& model, const layerwise::Classifier& classifier,

@@ -255,7 +255,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {
     settings.run = run;
     settings.resume = run.resume;
-    settings.searches.clear();  // of its options.ini, too
+    settings.searches.clear();  // those of its options.ini, too
     if (&comm == &session.comm) return train_one(session, options, settings, data, threads);
     Session alone{comm, session.terminal, session.command_line, {}};
     return train_one(alone, options, settings, data, threads);

@@ -48,7 +48,7 @@ struct DataOptions {
   std::size_t split_seed = 1;
   std::size_t max_train = 0;
   std::size_t max_test = 0;
-  std::size_t image_size = 32;  // of images in folders
+  std::size_t image_size = 32;  // size of images in folders
   std::uint64_t image_memory = std::uint64_t{1} << 30;
   std::string image_store = "auto";  // folder of decoded images that exceed it; auto: the user's cache; "": they stay in memory
   std::uint64_t image_store_limit = std::uint64_t{8} << 30;

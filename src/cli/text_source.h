@@ -15,7 +15,7 @@ namespace bitloom::cli {
 struct TextSource {
   std::unique_ptr<data::Tokenizer> tokenizer;
   data::TokenFile train, validation;
-  std::string fingerprint;  // of text and tokenizer: runs on the same have the same
+  std::string fingerprint;  // fingerprint of text and tokenizer: equal for runs on the same
 };
 
 // Opens --data, --tokenizer and --validation. Throws Error(usage) that names the option, or Error(data) that names the file.

@@ -112,7 +112,7 @@ void paint_background(Random& random, const Colour& base, int strength, Canvas& 
   }
 }
 
-// Where a shape lies: u = (du.x x + du.y y) / 2^shift for (x, y) in quarter pixels from its centre, likewise v.
+// Where a shape lies: u = (du.x x + du.y y) / 2^shift for (x, y) in quarter pixels from its centre, v by dv.
 struct Placement {
   int centre_y = 0;  // quarter pixels
   int centre_x = 0;
@@ -163,7 +163,7 @@ void paint_shape(Random& random, const Placement& at, bool (*contains)(int, int)
         covered += contains(u, v);
       }
       if (covered == 0) continue;
-      const int weight = covered * opacity;  // of 256
+      const int weight = covered * opacity;  // in 256ths
       const int shade = (grain.at(y, x) * texture) >> 7;
       for (int c = 0; c < channels; ++c) {
         int& value = canvas[static_cast<std::size_t>(c * plane + y * side + x)];

@@ -71,7 +71,7 @@ class Roster {
   std::set<std::string> proven_;               // names, of the last members that came to a step
   std::map<std::string, Exclusion> excluded_;  // by name
   std::set<std::string> leaving_;              // names of hosts that were so when they were asked last
-  std::set<std::string> absent_;               // that were named last
+  std::set<std::string> absent_;               // hosts that were named last
   std::vector<Probe> probes_;
   Clock::time_point looked_ = Clock::now();
   bool asked_ = false;

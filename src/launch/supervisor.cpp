@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr auto look_interval = std::chrono::milliseconds(20);
-constexpr double startup_seconds = 60;  // that processes have on top of the deadline until they are at work
+constexpr double startup_seconds = 60;  // time that processes have on top of the deadline until they are at work
 constexpr double kill_limit = 10;       // seconds that killed processes have to be gone
 constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
@@ -73,8 +73,8 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   Voice& voice_;
-  const std::set<fs::path> segments_;  // that were there before
-  bool told_log_ = false;              // that it cannot be written
+  const std::set<fs::path> segments_;  // segments that were there before
+  bool told_log_ = false;              // whether it was said that the log cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
   std::size_t starts_ = 0, fruitless_starts_ = 0, recomputed_ = 0;
@@ -190,7 +190,7 @@ End Supervisor::watch() {
   try {
     started.emplace(mpirun_command(), std::vector<std::string>{fmt::format("{}={}", supervised_variable, name)});
   } catch (const Error& error) {
-    if (starts_ == 0) throw;  // what is wrong with the command stays wrong
+    if (starts_ == 0) throw;  // a wrong command stays wrong
     End end;
     end.cause = error.what();
     return look_into(std::move(end), {});

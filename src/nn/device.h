@@ -11,7 +11,7 @@ namespace bitloom::nn {
 struct Device {
   enum class Kind { cpu, cuda };
   Kind kind = Kind::cpu;
-  int index = 0;  // of the GPU
+  int index = 0;  // number of the GPU
 
   friend bool operator==(const Device&, const Device&) = default;
 };

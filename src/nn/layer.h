@@ -26,8 +26,8 @@ struct Pass {
   // Forward again, for the backward pass of a block whose stash was dropped: nothing outside it may change.
   bool again = false;
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;         // of the optimiser
-  std::uint64_t micro_batch = 0;  // of the step
+  std::uint64_t step = 0;         // step of the optimiser
+  std::uint64_t micro_batch = 0;  // number of the micro-batch in the step
   // Forward, not training: the sequences go on behind the tokens in it (layers/tokens.h).
   KeyValueCache* cache = nullptr;
   // Called in backward when nothing more will be added to a parameter's gradient in this pass.

@@ -48,7 +48,7 @@ class Tensor {
 
   std::shared_ptr<std::byte> memory_;
   Pool* pool_ = nullptr;              // alive as long as the memory
-  const std::byte* block_ = nullptr;  // that memory_ is in
+  const std::byte* block_ = nullptr;  // the block that memory_ is in
   Shape shape_;
   std::size_t size_ = 0;
   DType dtype_ = DType::f32;

@@ -16,12 +16,12 @@ namespace {
 // 1448 bytes of a TCP segment take 1538 on Ethernet, preamble and gap included.
 constexpr double segment = 1448;
 constexpr double segment_on_wire = 1538;
-constexpr double envelope = 64;  // of Open MPI's header of a message
+constexpr double envelope = 64;  // bytes of Open MPI's header of a message
 
 constexpr std::size_t settling = 8;  // updates before times count
 constexpr std::size_t counted = 64;
 
-// A number with one of the units behind it.
+// A number followed by one of the units.
 double parse_with_unit(const std::string& label, const std::string& text, bool zero,
                        const std::vector<std::pair<const char*, double>>& units, const char* expected) {
   for (const auto& [unit, factor] : units) {
@@ -101,7 +101,7 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
     below[host] += carried(host);
     if (host > 0) below[(host - 1) / fan] += below[host];
   }
-  std::vector<double> bytes(hosts);  // that a host sends up
+  std::vector<double> bytes(hosts);  // bytes that a host sends up
   for (std::size_t host = 1; host < hosts; ++host) bytes[host] = on_wire(costs.message_bytes(below[host]));
   const double answer = on_wire(costs.answer_bytes) * byte_seconds;
   const double computing_time = cluster.pace_seconds > 0 ? cluster.pace_seconds : costs.compute * cluster.compute_scale;
@@ -118,7 +118,7 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
   double latency = 0;
   double computing = 0;
   double root_busy = 0;
-  std::vector<std::pair<double, double>> arriving;  // of a host's messages: when they are sent, and how long they take
+  std::vector<std::pair<double, double>> arriving;  // a host's messages: when they are sent, and how long they take
   for (std::size_t n = 0; n < updates; ++n) {
     double all_computing = 0;
     std::vector<double> computed(hosts);

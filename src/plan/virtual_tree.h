@@ -14,7 +14,7 @@ namespace bitloom::plan {
 // Traffic that the ranks of one level of the tree send up; level 0 is the root, which sends nothing. Sums over updates.
 struct LevelTraffic {
   std::size_t ranks = 0;
-  std::uint64_t bytes = 0;    // of all ranks together
+  std::uint64_t bytes = 0;    // bytes of all ranks together
   std::uint64_t largest = 0;  // message of one rank
 };
 

@@ -57,7 +57,7 @@ struct EpochEvent {
 struct StageEvent {
   std::string stage;
   double seconds = missing;  // how long the stage took in this run
-  double images = missing;   // that passed through training steps in this run
+  double images = missing;   // images that passed through training steps in this run
   bool reused = false;
   // For a reused one: the run that trained it, when, how long, on how many images.
   std::string trained_by, trained_at;
@@ -84,8 +84,8 @@ struct RunLog {
   std::vector<StageEvent> stages;     // the last event of each stage, in the order of their first
   std::optional<ResultEvent> result;  // the last one
 
-  std::vector<std::string> stage_names() const;  // of epochs and stage events, in the order of appearance
-  std::vector<std::string> layer_names() const;  // of epochs, in the same order
+  std::vector<std::string> stage_names() const;  // names in epochs and stage events, in the order of appearance
+  std::vector<std::string> layer_names() const;  // names in epochs, in the same order
   bool any_reused() const;
   // The mean over the updates of a stage, or of all for "", of a row of update_rows.
   std::optional<UpdateTimes> update_times(const std::string& stage, std::size_t row) const;

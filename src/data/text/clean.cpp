@@ -69,7 +69,7 @@ class Cleaner {
   const CleanOptions& options_;
   CleanResult& result_;
   NearDuplicateIndex index_;
-  std::vector<std::size_t> set_sizes_;  // of the shingles of what is kept
+  std::vector<std::size_t> set_sizes_;  // number of shingles of each kept document
 };
 
 void count_overlaps(const TextInput& input, const CleanOptions& options, CleanResult& result, ProgressSink* progress) {

@@ -31,7 +31,7 @@ class MergeTable {
     struct Candidate {
       double rank;
       std::int32_t left, right;              // indices of symbols
-      std::int32_t left_token, right_token;  // what they were: if they are not any more, this is stale
+      std::int32_t left_token, right_token;  // the tokens then: if they have changed, this is stale
       std::int32_t result;
     };
     std::vector<Symbol> symbols;

@@ -26,7 +26,7 @@ class TokenFile {
     std::string tokenizer_hash;
     // Tokens of the original tokenization, which perplexity is normalised by: what white space separates in the text.
     std::uint64_t words = 0;
-    std::uint64_t bytes = 0;  // of text
+    std::uint64_t bytes = 0;  // bytes of text
   };
 
   TokenFile() = default;

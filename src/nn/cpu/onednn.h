@@ -28,7 +28,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  // At least so many bytes, aligned to 64. Throws Error(io).
+  // At least `bytes` bytes, aligned to 64. Throws Error(io).
   void* get(std::size_t bytes);
 
  private:
@@ -66,9 +66,9 @@ class Call {
 // A primitive one of whose operands, the weights, has a layout of its own.
 struct LaidOutCall {
   std::unique_ptr<Call> main;
-  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: what runs at a time
+  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: parts run at a time
   std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
-  std::size_t bytes = 0;          // of the weights in the layout of `main`
+  std::size_t bytes = 0;          // bytes of the weights in the layout of `main`
 };
 
 // While one lives, oneDNN builds and runs in this thread alone.

@@ -78,7 +78,7 @@ DeviceMask MaskCache::find(const AttentionMask& mask) {
 
   std::vector<MaskBlock> blocks;
   blocks.reserve(mask.entries().size());
-  std::size_t words = 0;  // of partial blocks
+  std::size_t words = 0;  // words of the largest partial block
   for (const AttentionMask::Entry& entry : mask.entries()) {
     blocks.push_back(to_block(entry.keys, entry));
     if (!entry.is_full) words = std::max(words, (std::size_t{entry.rows} + 1) * AttentionMask::block);

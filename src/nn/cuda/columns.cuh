@@ -19,7 +19,7 @@ struct ColumnTiles {
 // Neither is 0.
 inline ColumnTiles tiles_of(std::size_t rows, std::size_t columns) {
   constexpr std::size_t enough_blocks = 1024;
-  constexpr std::size_t least_rows = 4;  // of a thread
+  constexpr std::size_t least_rows = 4;  // smallest number of rows of a thread
   const std::size_t packs = (columns + pack_size - 1) / pack_size;
   unsigned width = 1;
   while (width < 32 && width < packs) width *= 2;

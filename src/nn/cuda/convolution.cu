@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads)
     backward_weights(std::size_t n, const Convolution c, const T* x, const T* dy, T* dw) {
   const std::size_t pixels = c.images * c.out_rows * c.out_columns;
   for (std::size_t at = blockIdx.x; at < n; at += gridDim.x) {
-    const Element k(at, c.kernel_rows, c.kernel_columns, c.inputs);  // of output channel k.image
+    const Element k(at, c.kernel_rows, c.kernel_columns, c.inputs);  // place in output channel k.image
     float sum = 0;
     for (std::size_t pixel = threadIdx.x; pixel < pixels; pixel += threads) {
       const Element of_y(pixel, c.out_rows, c.out_columns, 1);

@@ -36,7 +36,7 @@ void scale_add(Stream stream, float alpha, Number x_number, const void* x, float
 struct Drops {
   std::uint64_t seed = 0, site = 0;
   std::uint32_t threshold = 0;  // in units of 2^-16
-  float factor = 1;             // of what is kept
+  float factor = 1;             // factor of the elements that are kept
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 // y (matrices,y_rows,y_columns) = x (matrices,x_rows,x_columns) as far as they reach, and 0 beyond.
@@ -214,7 +214,7 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
 
 // --- optimizer.cu ---
 
-// Tensors are gone through in chunks of so many elements, those of one after those of the other; part i has chunks
+// Tensors are gone through in chunks of this number of elements, those of one after those of the other; part i has chunks
 // first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
 inline constexpr std::size_t optimizer_chunk = 8192;
 struct AdamWPart {
@@ -230,7 +230,7 @@ struct AdamWPart {
 // The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
 struct AdamWFactors {
   float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
-  std::uint64_t step;  // of nn/stochastic_rounding.h
+  std::uint64_t step;  // step for nn/stochastic_rounding.h
 };
 // parts (count): on the device.
 void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks);

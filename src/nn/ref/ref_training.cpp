@@ -71,7 +71,7 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     store(each.value, value);
     store(each.mean, mean);
     store(each.variance, variance);
-    if (each.copy) store(each.copy, load(each.value));  // what convert() would make of the values as they are kept
+    if (each.copy) store(each.copy, load(each.value));  // as convert() would give from the values as they are kept
   }
 }
 

@@ -10,7 +10,7 @@
 namespace bitloom::nn {
 namespace {
 
-// Numbers that are packed at once. They pass through memory from vectors to words to bytes; so many that what is read in
+// Numbers that are packed at once. They pass through memory from vectors to words to bytes; enough that what is read in
 // another width than it was written in has reached the cache by then.
 inline constexpr std::size_t few_bit_block = 512;
 typedef std::uint64_t EightWords __attribute__((vector_size(64)));
