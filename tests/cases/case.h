@@ -50,7 +50,7 @@ struct OpCase {
   std::vector<std::string> ops;  // functions of nn/ops.h that it calls
   std::string name;              // shapes and options
   std::vector<Slot> inputs;
-  std::vector<Slot> outputs;  // of forward
+  std::vector<Slot> outputs;  // outputs of forward
   Run forward;
   // Where there is a backward pass: the gradient of output "y" is given as upstream "dy", that of input "x" is wanted as
   // gradient "dx". Backward sees all other tensors too.

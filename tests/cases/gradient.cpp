@@ -34,7 +34,7 @@ double difference(const OpCase& the_case, nn::Engine& engine, std::size_t input,
     return objective(moved, engine);
   };
   const double slope = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
-  return std::fabs(slope) < 1e-9 ? 0 : slope;  // what rounding leaves of a derivative of 0
+  return std::fabs(slope) < 1e-9 ? 0 : slope;  // rounding errors of a derivative of 0
 }
 
 std::size_t find(const std::vector<Slot>& slots, const std::string& name) {

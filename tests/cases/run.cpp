@@ -99,7 +99,7 @@ class GuardedTensor {
 
   nn::Engine* engine_;
   nn::Tensor all_, tensor_;
-  std::vector<std::byte> start_;  // of all_
+  std::vector<std::byte> start_;  // bytes of all_ at the start
   std::size_t first_ = 0;         // byte of the tensor in it
 };
 
@@ -236,7 +236,7 @@ std::string compare(const OpCase& the_case, const Outcome& actual, const Outcome
   for (const std::vector<Slot>* slots : {&the_case.outputs, &the_case.gradients}) {
     for (const Slot& slot : *slots) {
       const auto found = actual.numbers.find(slot.name);
-      if (found == actual.numbers.end()) continue;  // of a backward pass that was not run
+      if (found == actual.numbers.end()) continue;  // result of a backward pass that was not run
       const std::vector<double>& is = found->second;
       const std::vector<double>& should_be = expected.numbers.at(slot.name);
       if (is.empty() && should_be.empty()) continue;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Block {
-  std::string language;  // what follows ``` in its first line; empty: commands of a shell
+  std::string language;  // text after ``` in its first line; empty: commands of a shell
   std::vector<std::string> lines;
 };
 

@@ -29,7 +29,7 @@ void block_barrier();
 void warp_barrier();
 unsigned char* dynamic_shared();
 
-// The `bytes` bytes of every lane of the warp, once all have put theirs: lane i's at i * lane_bytes. Valid until this lane's next
+// The `bytes` bytes of every lane of the warp, once all are there: lane i's at i * lane_bytes. Valid until this lane's next
 // call but one.
 inline constexpr std::size_t lane_bytes = 64;
 const unsigned char* exchange_bytes(const void* mine, std::size_t bytes);

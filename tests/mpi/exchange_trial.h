@@ -76,7 +76,7 @@ class Trial {
   const Bundle& merged() const { return merged_; }  // at the root
   SparseExchange& exchange() { return exchange_; }
 
-  double length = 1;  // of messages
+  double length = 1;  // length of messages
 
  private:
   std::size_t first_, last_;

@@ -20,7 +20,7 @@ plan::VirtualOptions small_options() {
   options.train.layer.rule.learning_rate = 0.3;
   options.train.exchange.tree.fan_in = 3;
   options.ranks = 10;
-  options.updates = 24;  // of a stage that has four, in epochs of two
+  options.updates = 24;  // the stage has four, in epochs of two
   return options;
 }
 
@@ -66,7 +66,7 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
   CHECK(result.levels[1].ranks == 3);
   CHECK(result.levels[2].ranks == 6);
   CHECK(result.levels[2].bytes > 0);
-  REQUIRE(result.merging.size() == 4);  // of 1, 2, 4, 8 ranks
+  REQUIRE(result.merging.size() == 4);  // for 1, 2, 4, 8 ranks
   CHECK(result.merging[3].workers == 16);
   CHECK(result.merging[3].bytes > result.merging[0].bytes);
   CHECK(result.merging[3].bytes < 8 * result.merging[0].bytes);
@@ -93,7 +93,7 @@ TEST_CASE("more workers than images take images again", "[plan]") {
   options.train.batch = options.train.workers = 300;
   options.train.exchange.residuals = mpi::Residuals::none;
   options.ranks = 300;
-  options.updates = 5;  // of a stage that would have two
+  options.updates = 5;  // the stage would have two
   const plan::VirtualResult result = run(options);
   CHECK(result.updates.size() == 5);
   CHECK(result.total_updates == 2);

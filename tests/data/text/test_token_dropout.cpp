@@ -50,7 +50,7 @@ TEST_CASE("with merge dropout every epoch has other tokens of the same text", "[
     const std::string text = some_text(120, 5);
     const TokenFile file = tokens_of(text, *tokenizer);
     const ChunkOrder order(file, context, seed, 5, {0.1, tokenizer.get()});
-    CHECK(order.chunks() > file.size() / context);  // of more tokens
+    CHECK(order.chunks() > file.size() / context);  // more tokens, more chunks
     const std::string circle = text + text;
     std::set<std::string> texts;
     std::set<Tokens> seen;
