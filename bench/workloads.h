@@ -79,7 +79,7 @@ class ConvWorkload : public TypedWorkload<std::uint64_t> {
 
 // The weight gradient of a 3x3 layer 256 -> 256 at 32x32 from a batch of 128 images: 7% of the pixels are in the window, their
 // gradients are rounded to codes of mean magnitude 2 (code_target in layerwise/layer_trainer.h); those that are 0 leave no
-// entry. An item is four output channels, as in training.
+// component. An item is four output channels, as in training.
 std::unique_ptr<Workload> make_gradient(std::size_t threads);
 // The hidden layer of a head: (16 images x 16 cells, 256 channels) times (256, 64). An item is one product.
 std::unique_ptr<Workload> make_gemm(std::size_t threads);

@@ -168,11 +168,11 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model) {
   return of(kernels, model, model.net.classifier, model.net.views);
 }
 
-Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
+Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& members,
                           const Views& views) {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
-  for (const std::string& name : voters) {
+  for (const std::string& name : members) {
     model.net.layer(name);
     const auto found = model.heads.find(name);
     if (found == model.heads.end()) fail_field(ErrorKind::usage, "layers", "layer '{}' has no head in this model", name);

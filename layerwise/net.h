@@ -61,8 +61,8 @@ struct StageSpec {
   std::size_t epochs = 4;
   HeadSpec head;
   std::map<std::string, double>
-      options;          // training options that this stage sets for itself (train_options.h): "smallest_offset", ...
-  std::string augment;  // augmentation of this stage's images (data/augment.h), instead of the run's; empty: the run's
+      options;                  // training options that this stage sets for itself (train_options.h): "smallest_offset", ...
+  std::string augment;          // augmentation of this stage's images (data/augment.h), instead of the run's; empty: the run's
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 

@@ -239,11 +239,11 @@ std::vector<std::string> check_stages(const NetSpec& net, const std::string& sou
   for (const LayerSpec& layer : net.layers) {
     if (!trained.contains(layer.name)) fail(ErrorKind::usage, "{}: no stage trains layer '{}'", source, layer.name);
   }
-  std::vector<std::string> voters;
+  std::vector<std::string> members;
   for (const auto& [name, stands] : head_stands) {
-    if (stands) voters.push_back(name);
+    if (stands) members.push_back(name);
   }
-  return voters;
+  return members;
 }
 
 }  // namespace
@@ -286,9 +286,9 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
     }
   }
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
-  const std::vector<std::string> voters = check_stages(net, source);
+  const std::vector<std::string> members = check_stages(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
-  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, voters);
+  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, members);
   without_discarded(net);  // throws if it cannot be done
   return net;
 }

@@ -78,7 +78,7 @@ class Run {
   void report_stage(const StageSummary& summary);
   EvaluationWatch watch(std::size_t images_before = 0);
   void report_start();
-  void validate(const std::vector<std::string>& voters, StageSummary& summary);
+  void validate(const std::vector<std::string>& members, StageSummary& summary);
   void finish_run();
   void check_frozen_option() const;
   bool plan_inputs(const Stage& stage);
@@ -87,12 +87,12 @@ class Run {
   void share_inputs(Stage& stage, RecordFile* records);
   nlohmann::json report_inputs(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
-  void place_residuals();
-  void tell_residuals(const mpi::SparseExchange& exchange);
+  void place_error_feedback();
+  void tell_error_feedback(const mpi::SparseExchange& exchange);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
   void drop_outdated_heads(std::size_t s);
-  Classifier classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const;
+  Classifier classifier(const std::vector<std::string>& members, const Views& views, const Stage* stage) const;
   // Whether a second run with the same options may give another net.
   bool depends_on_time() const { return options_.train.sparse && options_.train.exchange.tree.quorum < 1; }
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
@@ -120,7 +120,7 @@ class Run {
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
   ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
-  mpi::ResidualPlace residual_place_;
+  mpi::ErrorFeedbackPlace error_feedback_place_;
   std::size_t told_of_checkpoint_ = 0;                // 1 + the last stage of which the first was told
   std::optional<run::CheckpointWriter> checkpoints_;  // at rank 0
   // At rank 0: one that other ranks still send parts of; when it began, and how long training waited for it.

@@ -80,11 +80,11 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   const std::size_t held = options.sparse ? together : images_per_rank(batch, ranks);
   for (const std::string& name : spec.train) {
     const BinaryLayer& layer = layer_named(layers, name);
-    if (held * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
+    if (held * layer.geometry().input.size() >= (std::size_t{1} << component_offset_bits)) {
       fail_field(ErrorKind::usage, "batch",
                  "{} images of layer '{}' per rank are more than this build can index; use more ranks", held, name);
     }
-    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << entry_offset_bits)) {
+    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << component_offset_bits)) {
       fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
            layer.channels() * layer.patch_bits());
     }
@@ -154,7 +154,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     }
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
-    state.entries.resize(most_images_);
+    state.components.resize(most_images_);
     const bool again = contains(earlier.layers, name);
     trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size(), again));
     state.sums = trainers_.back()->make_sums();

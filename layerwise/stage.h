@@ -63,8 +63,8 @@ struct Earlier {
 void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
                  const TrainOptions& options, std::size_t ranks);
 
-// Bytes that each worker of a stage keeps of what it does not send (SparseExchange::residual_bytes), found out without room for
-// all workers; `layers` stay as they are. 0 where workers keep nothing.
+// Bytes that each worker of a stage keeps of what it does not send (SparseExchange::error_feedback_bytes), found without room
+// for all workers; `layers` stay as they are. 0 where workers keep nothing.
 std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
                                    std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options);
 
@@ -154,7 +154,7 @@ class Stage {
     // input that holds a pixel's cell, per output pixel.
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
-    std::vector<ImageEntries> entries;  // per local image
+    std::vector<ImageComponents> components;  // per local image
     LayerSums sums;
     double active_share = 0;             // when it was last summed
     std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
@@ -166,7 +166,7 @@ class Stage {
     std::size_t first = 0, count = 0;
   };
   struct ThreadState;
-  // Trained layers as the next answer will leave them, and what trains them.
+  // Trained layers as the next server reply will leave them, and what trains them.
   struct Server {
     std::vector<BinaryLayer> layers;
     std::vector<std::unique_ptr<LayerTrainer>> trainers;
@@ -204,8 +204,8 @@ class Stage {
   void run_workers();
   void send_worker();
   LayerTrainer& chooser(std::size_t t);
-  mpi::Bundle answer_to(mpi::Bundle merged);
-  void update_from_answer(std::size_t step);
+  mpi::Bundle reply_to(mpi::Bundle merged);
+  void update_from_reply(std::size_t step);
   void save_server(TensorFile& file) const;
   void load_exchange(const TensorFile& file);
 
@@ -234,11 +234,11 @@ class Stage {
   UpdateLayout layout_{0, 0};                      // layout of its messages
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
   std::vector<std::int64_t> kept_statistics_;      // scratch
-  std::size_t answered_ = 0;                       // steps whose answers have arrived
+  std::size_t replied_ = 0;                        // steps whose server replies have arrived
   std::size_t resumed_at_ = 0;                     // step of a checkpoint: requests of steps before it are done
   // By step since then: the scales of the heads' features, then the units of the layers' gradients.
   std::deque<std::vector<float>> scales_;
-  std::unique_ptr<Server> server_;  // at rank 0, if answers are late
+  std::unique_ptr<Server> server_;  // at rank 0, if server replies are late
 
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   Workers workers_;

@@ -34,9 +34,9 @@ struct TrainOptions {
   std::size_t workers = 1;        // logical workers, who share the images (workers.h)
   bool sparse = false;            // they exchange sparse messages instead of whole sums
   mpi::ExchangeOptions exchange;  // with `sparse`
-  mpi::ResidualPlace residual_place;
-  double head_urgency = 2;        // mpi::FeedbackVector::urgency of heads, where that of weights is 1,
-  double threshold_urgency = 10;  // and of channels' thresholds and heads' biases
+  mpi::ErrorFeedbackPlace error_feedback_place;
+  double head_threshold_scale = 2;   // mpi::FeedbackVector::threshold_scale of heads; that of weights is 1
+  double bias_threshold_scale = 10;  // the same of channels' thresholds and heads' biases
   LayerOptions layer;
 
   InputOptions input() const { return {seed, augment, augment_copies}; }

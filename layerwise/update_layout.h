@@ -5,7 +5,7 @@
 
 namespace bitloom::layerwise {
 
-// Feedback vectors: per trained layer its weights' gradients (in the answer: the changes of the weights) and its channels' sums
+// Feedback vectors: per trained layer its weights' gradients (in the reply: the changes of the weights) and its channels' sums
 // of values; per head its five parts. Then statistics, with numbers of their own: per layer LayerSums::statistics without the
 // values, per head its counts, and how many images all of these are of.
 class UpdateLayout {

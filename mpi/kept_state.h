@@ -20,25 +20,25 @@ namespace bitloom::mpi {
 
 struct FeedbackVector {
   std::uint64_t size = 0;
-  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
-  double urgency = 1;   // threshold scale: its thresholds, in root mean squares, are lower than others' by this factor
+  bool narrow = false;         // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
+  double threshold_scale = 1;  // its thresholds, in root mean squares, are lower than others' by this factor
 };
 
 // Where a rank's workers keep what they do not send. It changes no result.
-struct ResidualPlace {
-  std::uint64_t memory = 0;  // bytes; workers whose residuals exceed it have them in a file of `folder`. 0: no limit
+struct ErrorFeedbackPlace {
+  std::uint64_t memory = 0;  // bytes; error feedback beyond it lies in a file of `folder`. 0: no limit
   std::filesystem::path folder;
 };
 
 // Error feedback of one feedback vector, in the one of the two types that it has.
-struct Residual {
+struct ErrorVector {
   std::span<std::int32_t> narrow;
   std::span<std::int64_t> wide;
 };
 
 // State of one worker.
 struct Kept {
-  std::vector<Residual> feedback;
+  std::vector<ErrorVector> feedback;
   std::vector<std::vector<std::int64_t>> statistics;  // since they were last sent
 
   Bundle to_bundle() const;
@@ -49,7 +49,7 @@ class KeptState {
   // Zeros for `workers` workers, in memory as far as `place` says. Throws Error(usage) where that has no room and no folder,
   // and Error(io) if the file cannot be made.
   KeptState(const std::vector<FeedbackVector>& feedback, const std::vector<std::uint64_t>& statistics, std::size_t workers,
-            const ResidualPlace& place, int rank);
+            const ErrorFeedbackPlace& place, int rank);
   KeptState() = default;
 
   std::size_t workers() const { return kept_.size(); }
@@ -67,10 +67,10 @@ class KeptState {
   Copy copy(std::size_t worker) const;
 
  private:
-  std::vector<Residual> residuals_at(std::byte* at) const;
+  std::vector<ErrorVector> error_vectors_at(std::byte* at) const;
 
   std::vector<FeedbackVector> feedback_;
-  std::size_t block_bytes_ = 0;  // size of a worker's residuals, which lie side by side
+  std::size_t block_bytes_ = 0;  // size of a worker's error vectors, which lie side by side
   std::vector<std::byte*> blocks_;
   std::vector<Kept> kept_;
   Buffer<std::byte> memory_;  // memory of the first workers,

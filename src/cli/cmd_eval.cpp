@@ -80,9 +80,9 @@ double images_per_second(const layerwise::Evaluation& result) {
 }
 
 void print_json(Terminal& terminal, const EvalSettings& settings, const layerwise::Evaluation& result,
-                const std::vector<std::string>& voters) {
+                const std::vector<std::string>& members) {
   const nlohmann::json json = {{"split", settings.split},
-                               {"layers", voters},
+                               {"layers", members},
                                {"images", result.images},
                                {"correct", result.correct},
                                {"accuracy", result.accuracy()},
@@ -165,14 +165,14 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
     check_fit(model, *chosen);
     return chosen;
   });
-  const std::vector<std::string> voters = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
+  const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   layerwise::Views views = model.net.views;
   if (settings.mirror != "model") views.mirror = settings.mirror == "on";
   if (options.source("shift") != Options::Source::none) views.shift = settings.shift;
-  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, voters, views);
+  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, members, views);
   const layerwise::Evaluation result = classifier.evaluate(session.comm, *set);
   if (settings.json) {
-    print_json(session.terminal, settings, result, voters);
+    print_json(session.terminal, settings, result, members);
   } else {
     print_table(session.terminal, settings, model, result);
   }

@@ -27,7 +27,7 @@ inline constexpr const char* tokenizer_spec_help =
 
 // Share of --validation: "29:1", training to validation, or the fraction for validation. Throws a usage error.
 double parse_share(const std::string& text);
-// Seed 002, section 4.2.
+// Shoeybi et al. 2019, section 4.2.
 inline constexpr const char* default_validation = "29:1";
 inline constexpr const char* validation_help =
     "Share held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";

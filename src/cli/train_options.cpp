@@ -324,9 +324,9 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   train.sparse = exchange == "sparse";
   train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
   train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
-  train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
-                             : residuals == "sum" ? mpi::Residuals::sum
-                                                  : mpi::Residuals::none;
+  train.exchange.error_feedback = residuals == "exact" ? mpi::ErrorFeedback::exact
+                                  : residuals == "sum" ? mpi::ErrorFeedback::sum
+                                                       : mpi::ErrorFeedback::none;
   if (train.exchange.has_budget() && options.source("threshold") == Options::Source::command_line) {
     fail(ErrorKind::usage, "--threshold: {}; with --bytes-per-update or --compression it follows from these",
          train.exchange.threshold);

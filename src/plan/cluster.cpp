@@ -103,16 +103,16 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
   }
   std::vector<double> bytes(hosts);  // bytes that a host sends up
   for (std::size_t host = 1; host < hosts; ++host) bytes[host] = on_wire(costs.message_bytes(below[host]));
-  const double answer = on_wire(costs.answer_bytes) * byte_seconds;
+  const double reply = on_wire(costs.reply_bytes) * byte_seconds;
   const double computing_time = cluster.pace_seconds > 0 ? cluster.pace_seconds : costs.compute * cluster.compute_scale;
   const double each = computing_time * static_cast<double>(hosts) / static_cast<double>(workers);
 
   const std::size_t updates = settling + counted + staleness;
   std::vector<double> free(hosts, 0);  // when a host can begin its next update
   std::vector<double> done(hosts);     // when it has computed, and merged what came
-  std::vector<std::vector<double>> answered(staleness + 1, std::vector<double>(hosts, 0));  // by update, around
+  std::vector<std::vector<double>> replied(staleness + 1, std::vector<double>(hosts, 0));  // by update, around
   // When the link of a host is free again: with staleness messages of several updates are on their way. Those that go up and
-  // the answers that go down are taken to leave a host in the middle of the tree without waiting for one another.
+  // the replies that go down are taken to leave a host in the middle of the tree without waiting for one another.
   std::vector<double> receiving(hosts, 0), sending_up(hosts, 0), sending_down(hosts, 0);
   std::vector<double> ends;
   double latency = 0;
@@ -147,14 +147,14 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
       done[host] = std::max(computed[host], arriving.empty() ? 0 : link) + merging * cluster.compute_scale;
     }
     // Down.
-    std::vector<double>& at = answered[n % (staleness + 1)];
+    std::vector<double>& at = replied[n % (staleness + 1)];
     at[0] = done[0] + costs.choose * cluster.compute_scale;
     for (std::size_t host = 0; host < hosts; ++host) {
-      // With staleness a host is computing when an answer arrives, and looks for it after each of its workers.
+      // With staleness a host is computing when a reply arrives, and looks for it after each of its workers.
       double& link = sending_down[host];
       link = std::max(link, at[host] + (host > 0 && staleness > 0 ? 0.5 * each : 0));
       for (std::size_t child = host * fan + 1; child < std::min(host * fan + 1 + fan, hosts); ++child) {
-        link += answer;
+        link += reply;
         at[child] = link + cluster.link.latency;
       }
     }
@@ -162,7 +162,7 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
     for (std::size_t host = 0; host < hosts; ++host) {
       const double sent = std::max(done[host], host == 0 ? at[0] : 0);
       const bool waits = n >= staleness;
-      const double arrived = waits ? answered[(n - staleness) % (staleness + 1)][host] : 0;
+      const double arrived = waits ? replied[(n - staleness) % (staleness + 1)][host] : 0;
       free[host] = std::max(sent, arrived) + costs.apply * cluster.compute_scale;
       end = std::max(end, free[host]);
       if (n >= settling) latency += at[host] - computed[host];

@@ -38,11 +38,11 @@ void check(const Cluster& cluster);
 // Costs of an update.
 struct UpdateCosts {
   double compute = 0;                                        // seconds of a host, for its workers, messages included
-  double choose = 0;                                         // seconds of the root between the last message and its answer
-  double apply = 0;                                          // seconds of every host for the answer
+  double choose = 0;                                         // seconds of the root between the last message and its reply
+  double apply = 0;                                          // seconds of every host for the reply
   double merge_per_byte = 0;                                 // seconds of a rank above others
   std::function<double(std::size_t workers)> message_bytes;  // bytes of the merged message of that number of workers
-  double answer_bytes = 0;
+  double reply_bytes = 0;
 };
 
 // Bytes on the wire for a message's: Ethernet, IP and TCP headers, and MPI's.
@@ -50,7 +50,7 @@ double on_wire(double bytes);
 
 struct Timeline {
   double update = 0;           // mean seconds from one update to the next
-  double latency = 0;          // mean seconds from the end of a host's computing to the answer's arrival
+  double latency = 0;          // mean seconds from the end of a host's computing to the reply's arrival
   double slowest_tenth = 0;    // seconds that one update in ten takes at least
   double computing_share = 0;  // share of the hosts' time
   double root_link_share = 0;  // share of the time in which the root's incoming link is busy

@@ -29,7 +29,7 @@ struct VirtualOptions {
 
 struct VirtualUpdate {
   std::uint64_t worker_bytes = 0;  // bytes of all workers, before any were merged
-  std::uint64_t answer_bytes = 0;
+  std::uint64_t reply_bytes = 0;
   std::vector<std::uint64_t> level_bytes;  // sent up, by level; level 0 is the root
   bool statistics = false;                 // whether it carries them
   bool learns = false;                     // whether all learns, not heads alone
@@ -58,14 +58,14 @@ struct VirtualResult {
   double dense_f32_bytes = 0;                  // bytes of a worker's gradients as 32-bit floats
   double dense_bytes = 0;                      // bytes that a rank puts into dense sums here
   std::map<std::string, std::size_t> weights;  // one-bit weights that learn, by layer
-  // Seconds: of a worker's computing, and its filtering and encoding; of the root's choosing; of a rank's applying an answer.
+  // Seconds: of a worker's computing, and its filtering and encoding; of the root's choosing; of a rank's applying a reply.
   double compute = 0, encode = 0, choose = 0, apply = 0;
-  double merge_per_byte = 0;         // time per byte of a message that is merged
-  std::uint64_t residual_bytes = 0;  // bytes of one worker
-  std::uint64_t peak_memory = 0;     // bytes of this process
-  std::uint64_t message_bytes = 0;   // bytes of that for messages
-  std::size_t images = 0;            // per update
-  double total_updates = 0;          // updates of the stage, on the images that there are
+  double merge_per_byte = 0;               // time per byte of a message that is merged
+  std::uint64_t error_feedback_bytes = 0;  // bytes of one worker
+  std::uint64_t peak_memory = 0;           // bytes of this process
+  std::uint64_t message_bytes = 0;         // bytes of that for messages
+  std::size_t images = 0;                  // per update
+  double total_updates = 0;                // updates of the stage, on the images that there are
 };
 
 // Layers below the stage are as `lower` has them, if it is not null; otherwise their weights are random. Images are used again

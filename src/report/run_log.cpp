@@ -169,9 +169,9 @@ ResultEvent read_result(const json& line) {
     result.mirror = is_true(*views, "mirror");
     result.shift = number(*views, "shift");
   }
-  if (const auto voters = line.find("voters"); voters != line.end() && voters->is_array()) {
-    for (const json& voter : *voters) {
-      if (voter.is_string()) result.voters.push_back(voter.get<std::string>());
+  if (const auto members = line.find("voters"); members != line.end() && members->is_array()) {
+    for (const json& member : *members) {
+      if (member.is_string()) result.members.push_back(member.get<std::string>());
     }
   }
   const auto confusion = line.find("confusion");

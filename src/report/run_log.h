@@ -46,7 +46,7 @@ struct EpochEvent {
   double axis_seconds = missing;
   bool reused = false;
   double images_per_second = missing;
-  // With sparse messages: payload of a logical worker's messages and of the answers, per update; share of gradients sent.
+  // With sparse messages: payload of a logical worker's messages and of the replies, per update; share of gradients sent.
   double bytes_up = missing, bytes_down = missing, sent_share = missing;
   double updates = missing;
   std::array<std::optional<UpdateTimes>, update_rows.size()> update_times;
@@ -69,7 +69,7 @@ struct StageEvent {
 struct ResultEvent {
   double validation_accuracy = missing, test_accuracy = missing, images = missing, seconds = missing;
   double validation_plain = missing, test_plain = missing;  // without mirror and shifted images
-  std::vector<std::string> voters;                          // layers whose heads vote
+  std::vector<std::string> members;                         // layers whose heads vote
   bool mirror = false;
   double shift = missing;  // pixels
   double peak_memory_bytes = missing, model_bytes = missing, weight_bits = missing, bit_macs = missing;

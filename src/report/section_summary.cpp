@@ -27,7 +27,7 @@ std::string vote_note(const ResultEvent& result, double plain) {
   if (!result.mirror && !shifted) return "";
   std::string note = fmt::format(", with {} images", !shifted ? "mirror" : result.mirror ? "mirror and shifted" : "shifted");
   if (std::isfinite(plain)) note += "; " + percent(plain) + " without";
-  if (result.voters.size() > 1) note += fmt::format("; ensemble of {} layers", result.voters.size());
+  if (result.members.size() > 1) note += fmt::format("; ensemble of {} layers", result.members.size());
   return note;
 }
 

@@ -16,7 +16,7 @@
 using namespace bitloom;
 using namespace bitloom::test;
 
-TEST_CASE("late answers and a quorum are options of a run", "[train]") {
+TEST_CASE("late replies and a quorum are options of a run", "[train]") {
   const TempDir folder;
   const Args late = {"--exchange", "sparse", "--workers", "6", "--staleness", "2"};
   const Outcome one = run_program(folder.path(), with(quick_training("one"), late));

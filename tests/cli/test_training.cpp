@@ -309,7 +309,7 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   CHECK(has(refused.err, "expected --cache FOLDER"));
   CHECK_FALSE(std::filesystem::exists(folder / "refused"));
 
-  // Answers that wait in the checkpoint were asked for together with the stop.
+  // Replies that wait in the checkpoint were asked for together with the stop.
   const Args late = with(sparse, {"--staleness", "2"});
   CHECK(run_program(folder.path(), with(quick_training("late"), late)).code == 0);
   CHECK(run_ranks(folder.path(), 2, with(quick_training("late-stopped"), with(late, {"--stop-after-steps", "3"}))).code == 4);

@@ -152,7 +152,7 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
   }
 }
 
-TEST_CASE("with answers that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
+TEST_CASE("with replies that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
   for (StageCase c : {stage_cases()[1], stage_cases()[3]}) {
     for (const bool exact : {false, true}) {
       INFO(c.name);
@@ -190,7 +190,7 @@ TEST_CASE("with answers that are late, ranks do not change a stage, nor does a r
   }
 }
 
-TEST_CASE("a stage that is shorter than the delay of its answers ends with all of them, and can be restored there", "[stage]") {
+TEST_CASE("a stage that is shorter than the delay of its replies ends with all of them, and can be restored there", "[stage]") {
   StageCase c = stage_cases()[0];
   c.stage.epochs = 1;  // three steps
   c.options.workers = 6;
@@ -253,7 +253,7 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
   }
 }
 
-TEST_CASE("with answers that are late, all images are counted once", "[stage]") {
+TEST_CASE("with replies that are late, all images are counted once", "[stage]") {
   StageCase c = stage_cases()[1];
   c.options.workers = 6;
   c.options.sparse = true;

@@ -52,7 +52,7 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
     flips += update.flips;
     REQUIRE(update.level_bytes.size() == 3);
     CHECK(update.level_bytes[1] < update.worker_bytes);
-    CHECK(update.answer_bytes > 0);
+    CHECK(update.reply_bytes > 0);
   }
   CHECK(flips > 0);
   double parts = 0;
@@ -70,7 +70,7 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
   CHECK(result.merging[3].workers == 16);
   CHECK(result.merging[3].bytes > result.merging[0].bytes);
   CHECK(result.merging[3].bytes < 8 * result.merging[0].bytes);
-  CHECK(result.residual_bytes > 0);
+  CHECK(result.error_feedback_bytes > 0);
   REQUIRE(result.weights.contains("a"));
   CHECK(result.dense_bytes > 4 * result.weights.at("a"));
 }
@@ -91,14 +91,14 @@ TEST_CASE("the tree of a virtual cluster changes what is sent, not what is learn
 TEST_CASE("more workers than images take images again", "[plan]") {
   plan::VirtualOptions options = small_options();
   options.train.batch = options.train.workers = 300;
-  options.train.exchange.residuals = mpi::Residuals::none;
+  options.train.exchange.error_feedback = mpi::ErrorFeedback::none;
   options.ranks = 300;
   options.updates = 5;  // the stage would have two
   const plan::VirtualResult result = run(options);
   CHECK(result.updates.size() == 5);
   CHECK(result.total_updates == 2);
   CHECK(result.images == 300);
-  CHECK(result.residual_bytes == 0);
+  CHECK(result.error_feedback_bytes == 0);
   CHECK(result.levels.back().ranks > 100);
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("a plan finds the link from which on dense sums are faster", "[plan]")
   CHECK(slow.trees.back().levels == 1);
   CHECK(slow.trees.front().root_bytes < slow.trees.back().root_bytes);
   CHECK(slow.bill.hours == Approx(100 * slow.timeline.update / 3600));
-  CHECK(slow.host_memory >= 2 * run_here.residual_bytes);
+  CHECK(slow.host_memory >= 2 * run_here.error_feedback_bytes);
 }
 
 }  // namespace bitloom::test
