@@ -125,7 +125,7 @@ class ExactSignal::Channel {
   std::vector<std::vector<Change>> changes_;  // per pass
   std::vector<std::uint32_t> of_key_;
   std::vector<Slot> slots_;
-  std::uint32_t stamp_ = 0;  // which slots are in use
+  std::uint32_t stamp_ = 0;  // stamp of the slots in use
   std::vector<std::uint32_t> tables_, steps_, rows_;
   std::vector<const std::uint32_t*> steps_of_;  // per group
   std::vector<std::int64_t> values_;            // values of the changes

@@ -43,7 +43,7 @@ struct StepResult {
   std::vector<double> active_share;  // per trained layer, when it was last summed
   std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
-  mpi::ExchangeCounts exchange;      // of this rank, with sparse messages
+  mpi::ExchangeCounts exchange;      // counts of this rank, with sparse messages
   // Whether any rank asked for it in its StepRequest.
   bool stop = false, checkpoint = false;
 

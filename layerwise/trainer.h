@@ -87,9 +87,9 @@ struct RunResult {
   Evaluation validation;  // empty if there is no validation set
   Evaluation test;
   std::vector<StageSummary> stages;
-  double seconds = 0;                                     // of training, over all resumptions
+  double seconds = 0;                                     // time of training, over all resumptions
   std::size_t images = 0;                                 // images that passed through training steps, over all resumptions
-  std::size_t steps = 0;                                  // of this process
+  std::size_t steps = 0;                                  // steps of this process
   std::map<std::string, std::vector<std::byte>> trained;  // with RunOptions::stages: these, by their keys
 };
 

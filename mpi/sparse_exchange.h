@@ -194,7 +194,7 @@ class SparseExchange {
 
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
-  KeptState kept_;  // of this rank's workers; those that keep nothing share an empty one
+  KeptState kept_;  // state of this rank's workers; those that keep nothing share an empty one
   // A checkpoint under way.
   std::unique_ptr<KeptSnapshot> snapshot_;  // until all of it is in gather_
   StateGather gather_;

@@ -184,7 +184,7 @@ void paint_distractor(Random& random, Canvas& canvas) {
   paint_shape(random, place(random, y, x, length, breadth), dot ? &in_disc : &in_full_square, colour, 10, 14, canvas);
 }
 
-// Colours of the shape and what is behind it: far enough apart in luma, in either direction.
+// Colours of the shape and its background: far enough apart in luma, in either direction.
 std::array<Colour, 2> contrasting_colours(Random& random) {
   const int gap = between(random, 60, 110);
   std::array<Colour, 2> pair{random_colour(random, 30, 225), random_colour(random, 30, 225)};

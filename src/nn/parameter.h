@@ -24,8 +24,8 @@ struct Parameter {
   // Initial values, element by element: normal with this deviation, or this constant if the deviation is 0.
   double deviation = 0, constant = 0;
 
-  Tensor value;     // of type P: what the optimiser moves; without masters of type V where ops read it as values
-  Tensor copy;      // of type V: what ops read; the same as value where V is P
+  Tensor value;     // of type P, moved by the optimiser; without masters of type V where ops read it as values
+  Tensor copy;      // of type V, read by ops; the same as value where V is P
   Tensor gradient;  // of type P
 
   // Its layer forms the gradient by products alone, each after asking must_add(): clearing marks it, and the first product

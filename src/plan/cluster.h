@@ -26,10 +26,10 @@ struct Cluster {
   double jitter = 0.05;         // standard deviation of the logarithm of a host's time for an update
   double straggler_share = 0;   // share of the hosts in an update
   double straggler_factor = 3;  // factor by which these take longer
-  double deaths_per_hour = 0;   // of one host
+  double deaths_per_hour = 0;   // deaths of one host
   double recovery_seconds = 3;  // from a death to the next update, without what is computed again
   double checkpoint_seconds = 5;
-  double price_per_hour = 0;  // of one host
+  double price_per_hour = 0;  // price of one host
 };
 
 // Throws Error(usage) that names the option.

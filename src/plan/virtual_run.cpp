@@ -127,7 +127,7 @@ struct Sums {
 
   void time(const layerwise::StepResult& step, const VirtualTree::Cost& cost, double seconds) {
     ++timed;
-    const double filtering = step.exchange.encode - cost.finishing;  // which it counts as well
+    const double filtering = step.exchange.encode - cost.finishing;  // `encode` counts finishing as well
     compute += step.times.computing();
     encode += filtering;
     apply += step.times.update;

@@ -162,7 +162,7 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
       c.options.exchange.threshold = exact ? 0 : 1.5;
       c.options.exchange.statistics_every = 3;
       c.options.exchange.staleness = 0;
-      c.stage.epochs = 5;  // of three steps
+      c.stage.epochs = 5;  // each has three steps
       mpi::Comm alone;
       SmallStage fresh(c, simd::kernels(), alone);
       const std::size_t all = fresh.stage().total_steps();
@@ -210,7 +210,7 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
     for (const std::size_t staleness : {0U, 1U}) {
       CAPTURE(fan_in, staleness);
       StageCase c = stage_cases()[0];
-      c.stage.epochs = 4;  // of three steps
+      c.stage.epochs = 4;  // each has three steps
       c.options.workers = 6;
       c.options.sparse = true;
       c.options.exchange.threshold = 0.5;
