@@ -1,7 +1,7 @@
-// bitloom_bench_cnn NET f32|bf16|f16 BATCH [DEVICE [BITS [ACTIVATION]]]: trains a convolutional net as `bitloom train cnn` does,
-// on made-up images, so that bench/cnn_peers.py can run it in turns with other programs. DEVICE: cpu or cuda:N; BITS: kept of
-// every activation's input, 0 for all. Its replies: bench/float_worker.h; `save` writes the net as `bitloom export` does and,
-// as "images" (N,B,Y,X,C) and "labels" (N,B), the batches of the steps, which come again after N.
+// bitloom_bench_cnn NET f32|bf16|f16 BATCH [DEVICE [BITS [ACTIVATION]]]: trains a convolutional net as `bitloom train cnn`
+// does, on made-up images, so that bench/cnn_peers.py can run it in turns with other programs. DEVICE: cpu or cuda:N; BITS:
+// kept of every activation's input, 0 for all. Its replies: bench/float_worker.h; `save` writes the net as `bitloom export`
+// does and, as "images" (N,B,Y,X,C) and "labels" (N,B), the batches of the steps, which come again after N.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -61,8 +61,8 @@ class Session {
   }
 
   Json save(const std::string& path) {
-    TensorFile file = models::to_pytorch_names(
-        models::save_cnn(engine_, net_, setup_.values, {net_.config, scale_, images_.class_names}));
+    TensorFile file =
+        models::to_pytorch_names(models::save_cnn(engine_, net_, setup_.values, {net_.config, scale_, images_.class_names}));
     const data::ImageShape& shape = images_.shape;
     file.put("images", {batches, setup_.batch, shape.height, shape.width, shape.channels}, numbers_);
     file.put("labels", {batches, setup_.batch}, labels_);
@@ -103,8 +103,8 @@ class Session {
       nn::convert(engine_, x, converted);
       x = converted;
     }
-    return {x, engine_.from(std::span<const std::int32_t>(labels_).subspan(first, setup_.batch), {setup_.batch},
-                            nn::Use::data)};
+    return {x,
+            engine_.from(std::span<const std::int32_t>(labels_).subspan(first, setup_.batch), {setup_.batch}, nn::Use::data)};
   }
 
   Setup setup_;

@@ -29,7 +29,7 @@ std::int32_t token_at(std::size_t i, std::size_t vocabulary) {
   return static_cast<std::int32_t>(u * u * u * static_cast<double>(vocabulary));
 }
 
-// Of a pass forward and one backward; operations of products alone, of which the backward pass has twice as many.
+// Operations of a pass forward and one backward, products alone; the backward pass has twice as many.
 double product_operations(const models::GptConfig& config, std::size_t sequences, std::size_t tokens) {
   const auto of = [](std::size_t n) { return static_cast<double>(n); };
   const double weights =

@@ -24,8 +24,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double slot_seconds = 0.03;       // of one contender in one round
-constexpr double pass_seconds = 0.001;      // of one timed pass, unless a single item takes longer; as simd::measure_peak
+constexpr double slot_seconds = 0.03;       // time of one contender in one round
+constexpr double pass_seconds = 0.001;      // time of one timed pass, unless a single item takes longer; as simd::measure_peak
 constexpr double rival_slot_seconds = 0.1;  // for comparisons with oneDNN, whose passes take up to tens of milliseconds
 constexpr std::size_t rival_passes = 3;
 constexpr std::size_t conv_images = 8;
@@ -40,7 +40,7 @@ struct Settings {
 struct Row {
   std::string name;
   std::vector<double> items;  // per second
-  std::vector<double> share;  // of the peak; empty where there is none
+  std::vector<double> share;  // share of the peak; empty where there is none
   std::vector<double> lead;   // rivals only: items per second of the table in use, over theirs
   std::string note;
 };

@@ -1,4 +1,4 @@
-// What ops are measured against: the same device's product of square matrices, and its copying of memory.
+// Bounds that ops are measured against: the same device's product of square matrices, and its copying of memory.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace bitloom::bench {
 class Bounds {
  public:
   virtual ~Bounds() = default;
-  // Of one run, which is to be timed: until it is done.
+  // One run, which is to be timed; returns when it is done.
   virtual void multiply(DType dtype) = 0;
   virtual double flops(DType dtype) const = 0;
   // bytes: read and written together.

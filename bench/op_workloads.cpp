@@ -1,4 +1,4 @@
-// What goes element by element and row by row.
+// Ops that go element by element and row by row.
 #include "bench/op_workloads.h"
 
 #include <memory>
@@ -120,7 +120,7 @@ OpRun drop(nn::Engine& engine, DType dtype, Extent) {
   return {[=, &engine]() mutable { dropout(engine, {0.1, 5, 6}, x, y); }, {y}};
 }
 
-// What a block of GPT-2 has, in shapes of its own.
+// Number of parameters of a block of GPT-2, in shapes of its own.
 constexpr std::size_t block_parameters = 12 * width * width + 13 * width;
 
 OpRun adamw_step(nn::Engine& engine, DType dtype, Extent) {

@@ -14,7 +14,7 @@ namespace bitloom::bench {
 // An op with tensors in an engine's memory.
 struct OpRun {
   std::function<void()> pass;
-  std::vector<nn::Tensor> results;  // that pass writes, floats or u8; right after the first pass
+  std::vector<nn::Tensor> results;  // written by pass, floats or u8; right after the first pass
 };
 
 // How much of an op is made: for the reference's plain loops less may have to do. Its results are the first rows of the
@@ -23,7 +23,7 @@ enum class Extent { whole, slice };
 
 struct OpWorkload {
   std::string name;
-  // What bounds it: multiplications and additions, if there are any, otherwise memory.
+  // Its bound: multiplications and additions, if there are any, otherwise memory.
   double flops = 0;
   // Elements of type V, and bytes besides, that are read and written at least.
   double values = 0, other_bytes = 0;
@@ -39,12 +39,12 @@ std::vector<OpWorkload> row_workloads();
 std::vector<OpWorkload> image_workloads();
 
 // How much is computed on at once: what occupies a few cores. Set before the workloads are made.
-inline std::size_t images = 16;  // of the convnet
+inline std::size_t images = 16;  // batch of the convnet
 namespace gpt2 {
 inline std::size_t sequences = 4, tokens = 256;
 inline std::size_t rows() { return sequences * tokens; }
 inline constexpr std::size_t width = 768, heads = 12, head_size = width / heads, hidden = 4 * width;
-inline constexpr std::size_t vocabulary = 50257, columns = 50304;  // of logits: a multiple of 64
+inline constexpr std::size_t vocabulary = 50257, columns = 50304;  // columns of logits: a multiple of 64
 }  // namespace gpt2
 
 // Rows of a slice.

@@ -180,7 +180,7 @@ Options parse(int argc, char** argv) {
 
 bool multiplies_bf16(nn::Device device) { return device != nn::Device{} || cpu_has_bf16(); }
 
-// What it runs on.
+// Name of the hardware it runs on.
 std::string title(nn::Device device) {
   if (device != nn::Device{}) return nn::describe_gpu(device.index).name;
   return fmt::format("{}; {} threads", cpu_name(), omp_get_max_threads());

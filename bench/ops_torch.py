@@ -1,7 +1,7 @@
 """The ops of bench/op_workloads.h in PyTorch: for every name a function of a type that makes tensors and returns a pass over them.
 
 PyTorch has each op in the form and the layout that it is best in: weights as its Linear has them, images channels-last, results
-written to memory that is there where an op can. Backward passes are called without autograd where PyTorch has them as an op.
+written to existing memory where an op can. Backward passes are called without autograd where PyTorch has them as an op.
 """
 import torch
 
@@ -134,7 +134,7 @@ def softmax_backward(dtype):
 
 
 def cross_entropy(dtype):
-    """What functional.cross_entropy and its backward pass call, in memory that is there; PyTorch has no padded columns."""
+    """What functional.cross_entropy and its backward pass call, in existing memory; PyTorch has no padded columns."""
     logits, targets = 3 * normal(dtype, ROWS, VOCABULARY), torch.randint(0, VOCABULARY, (ROWS,))
     logarithms, dlogarithms, dlogits = (torch.empty_like(logits) for _ in range(3))
     loss, weight, one = (torch.ones((), dtype=dtype) for _ in range(3))

@@ -49,7 +49,7 @@ class Convolution {
     for (std::size_t o = 0; o < layer_.channels(); ++o) flip(o, ~std::uint64_t{0});
     cache_ = std::make_unique<CountCache>(layer_, images);
     const auto half = static_cast<std::int32_t>(layer_.geometry().valid_bits / 2);
-    const auto deviation = static_cast<std::int32_t>(shape.in_channels / 12);  // of a count, roughly
+    const auto deviation = static_cast<std::int32_t>(shape.in_channels / 12);  // rough standard deviation of a count
     low_.assign(layer_.padded_channels(), half - 2 * deviation);
     high_.assign(layer_.padded_channels(), half - deviation);
     for (std::int32_t& threshold : layer_.thresholds()) threshold = half - deviation;

@@ -43,9 +43,9 @@ struct Measured {
   std::string layer;
   double images_per_second = 0;
   double milliseconds = 0;  // per step
-  PhaseTimes times;         // of the median step, in seconds
+  PhaseTimes times;         // seconds in the median step
   double active_share = 0;
-  std::size_t flips = 0;  // of the last step
+  std::size_t flips = 0;  // weights flipped in the last step
 };
 
 double own_seconds(double wall, const PhaseTimes& times) { return wall - times.data - times.encode - times.prefix; }

@@ -13,7 +13,7 @@
 namespace bitloom::bench {
 namespace {
 
-// What follows "key : " in the first such line of /proc/cpuinfo.
+// Text after "key : " in the first such line of /proc/cpuinfo.
 std::string cpu_line(const std::string& key) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

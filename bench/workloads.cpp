@@ -70,15 +70,15 @@ class GradientWorkload : public TypedWorkload<std::int32_t> {
     std::vector<std::uint32_t> offsets, begin;
     simd::RowLists rows;
   };
-  std::vector<layerwise::ImageEntries> draw_entries(const simd::ConvShape& shape, std::size_t image_words) const;
+  std::vector<layerwise::ImageComponents> draw_components(const simd::ConvShape& shape, std::size_t image_words) const;
 
   Buffer<std::uint64_t> inputs_;
   std::vector<Lists> lists_;
 };
 
-// Per image the entries that a head with one gradient per cell and channel would leave.
-std::vector<layerwise::ImageEntries> GradientWorkload::draw_entries(const simd::ConvShape& shape,
-                                                                    std::size_t image_words) const {
+// Per image the components that a head with one gradient per cell and channel would leave.
+std::vector<layerwise::ImageComponents> GradientWorkload::draw_components(const simd::ConvShape& shape,
+                                                                          std::size_t image_words) const {
   constexpr std::size_t pixels = size * size;
   constexpr std::size_t words = channels / word_bits;
   std::vector<std::uint32_t> region(pixels);
@@ -88,7 +88,7 @@ std::vector<layerwise::ImageEntries> GradientWorkload::draw_entries(const simd::
     patch[p] = static_cast<std::uint32_t>(p / size * shape.row_step + p % size * shape.column_step);
   }
   const std::vector<float> slope(channels, 1.0F);
-  std::vector<layerwise::ImageEntries> entries(images);
+  std::vector<layerwise::ImageComponents> components(images);
 #pragma omp parallel for
   for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(images); ++i) {
     const auto image = static_cast<std::size_t>(i);
@@ -103,11 +103,11 @@ std::vector<layerwise::ImageEntries> GradientWorkload::draw_entries(const simd::
     std::vector<layerwise::Rounding> rounding(gradient.size());
     std::vector<std::int64_t> value_sum(channels);
     simd::kernels().prepare_rounding(gradient.data(), slope.data(), gradient.size(), channels, code_target, rounding.data());
-    layerwise::collect_entries(window.data(), pixels, words, channels, rounding.data(), region.data(), patch.data(),
-                               static_cast<std::uint32_t>(image * image_words), random.next(), entries[image], value_sum.data(),
-                               nullptr);
+    layerwise::collect_components(window.data(), pixels, words, channels, rounding.data(), region.data(), patch.data(),
+                                  static_cast<std::uint32_t>(image * image_words), random.next(), components[image],
+                                  value_sum.data(), nullptr);
   }
-  return entries;
+  return components;
 }
 
 GradientWorkload::GradientWorkload(std::size_t threads) {
@@ -115,21 +115,21 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
   const layerwise::MapShape& map = layer.geometry().input;
   const simd::ConvShape shape = layer.conv_shape();
   inputs_ = random_maps(map, images);
-  const std::vector<layerwise::ImageEntries> entries = draw_entries(shape, map.size());
-  constexpr std::uint32_t offset_mask = (1U << layerwise::entry_offset_bits) - 1;
+  const std::vector<layerwise::ImageComponents> components = draw_components(shape, map.size());
+  constexpr std::uint32_t offset_mask = (1U << layerwise::component_offset_bits) - 1;
   // As accumulate_weight_gradient() does: part after part of the batch, and in each all channels.
   const std::size_t part = layerwise::images_per_part(layer, images);
   std::size_t total = 0;
   for (std::size_t first = 0; first < images; first += part) {
-    const std::span<const layerwise::ImageEntries> some(entries.data() + first, std::min(part, images - first));
+    const std::span<const layerwise::ImageComponents> some(components.data() + first, std::min(part, images - first));
     for (std::size_t group = 0; group < channels; group += channels_per_call) {
       Lists& lists = lists_.emplace_back();
       lists.begin.push_back(0);
       for (std::size_t o = group; o < group + channels_per_call; ++o) {
         std::array<std::vector<std::uint32_t>, layerwise::code_values.size()> by_code;
-        for (const layerwise::ImageEntries& image : some) {
+        for (const layerwise::ImageComponents& image : some) {
           for (std::uint32_t k = image.begin[o]; k < image.begin[o + 1]; ++k) {
-            by_code[image.entries[k] >> layerwise::entry_offset_bits].push_back(image.entries[k] & offset_mask);
+            by_code[image.components[k] >> layerwise::component_offset_bits].push_back(image.components[k] & offset_mask);
           }
         }
         for (const auto& list : by_code) {

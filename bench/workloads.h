@@ -1,4 +1,4 @@
-// What bitloom_bench_kernels runs: one class per kernel, with data as a training run has it.
+// Workloads of bitloom_bench_kernels: one class per kernel, with data as a training run has it.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@ class Workload {
   Workload& operator=(const Workload&) = delete;
 
   virtual void run(const simd::Kernels& kernels, std::size_t item, std::size_t thread) = 0;
-  // What run() has written, and back to zero: kernels that add start from there.
+  // Output of run(), and its reset to zero: kernels that add start from there.
   virtual std::span<const std::byte> output(std::size_t thread) const = 0;
   virtual void clear(std::size_t thread) = 0;
 
   std::string name;
   std::size_t items = 0;
-  std::string unit;         // of `operations`
+  std::string unit;         // unit of `operations`
   double operations = 0;    // per item
   bool of_peak = false;     // operations compare with the peak of bit-MACs
   std::string second_unit;  // another way to count, "" for none
@@ -65,7 +65,7 @@ class ConvWorkload : public TypedWorkload<std::uint64_t> {
   // The same convolution for other software: source (images, C, size, size) and weights (O, C, 3, 3) of +1 and -1.
   std::vector<float> source() const;
   std::vector<float> weights() const;
-  // What it gives for image 0, (O, size, size). The outermost pixels are left 0: there a border of zero bits counts as +1.
+  // Expected output for image 0, (O, size, size). The outermost pixels are left 0: there a border of zero bits counts as +1.
   std::vector<float> expected() const;
 
  private:
@@ -79,7 +79,7 @@ class ConvWorkload : public TypedWorkload<std::uint64_t> {
 
 // The weight gradient of a 3x3 layer 256 -> 256 at 32x32 from a batch of 128 images: 7% of the pixels are in the window, their
 // gradients are rounded to codes of mean magnitude 2 (code_target in layerwise/layer_trainer.h); those that are 0 leave no
-// entry. An item is four output channels, as in training.
+// component. An item is four output channels, as in training.
 std::unique_ptr<Workload> make_gradient(std::size_t threads);
 // The hidden layer of a head: (16 images x 16 cells, 256 channels) times (256, 64). An item is one product.
 std::unique_ptr<Workload> make_gemm(std::size_t threads);
@@ -95,7 +95,7 @@ std::unique_ptr<Workload> make_centring(std::size_t threads);
 std::unique_ptr<Workload> make_descent(std::size_t threads);
 std::unique_ptr<Workload> make_adam(std::size_t threads);
 
-// What workloads are made of. `use` and `part` separate streams of random numbers.
+// Building blocks of workloads. `use` and `part` separate streams of random numbers.
 Random random_for(std::uint64_t use, std::uint64_t part = 0);
 layerwise::BinaryLayer make_layer(const ConvOptions& options);
 Buffer<std::uint64_t> random_maps(const layerwise::MapShape& shape, std::size_t images);

@@ -30,14 +30,14 @@ class BackwardWorkload : public TypedWorkload<float> {
       // Powers of two as gradients of mean magnitude 2 have them: half of the sizes 0 or 1, each further one half as often.
       const auto level = static_cast<std::uint8_t>(std::min(std::countr_zero(random.next()), 8));
       if (level > 0) codes_[k] = static_cast<std::uint8_t>((level - 1) | (random.next() & 8U));
-      entries_ += level > 0 ? 1 : 0;
+      components_ += level > 0 ? 1 : 0;
     }
     const layerwise::MapShape& map = layer_.geometry().input;
     outputs_ = per_thread<float>(threads, map.height * map.width * map.words() * word_bits);
     name = "backward convolution, 3x3 256->256, 32x32, 7% of the pixels in the window";
     items = 1;
     unit = "bit-add/s";
-    operations = static_cast<double>(entries_ * layer_.patch_bits());
+    operations = static_cast<double>(components_ * layer_.patch_bits());
     of_peak = true;
     second_unit = "images/s";
     second = 1;
@@ -52,7 +52,7 @@ class BackwardWorkload : public TypedWorkload<float> {
   layerwise::BinaryLayer layer_;
   std::vector<std::uint64_t> window_;
   std::vector<std::uint8_t> codes_;
-  std::size_t entries_ = 0;
+  std::size_t components_ = 0;
   std::vector<layerwise::BackwardScratch> scratch_;
 };
 

@@ -45,7 +45,7 @@ bool is_key(const std::string& key) {
   return key.size() >= 16 && key.size() <= 64 && key.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// What is wrong with the file of an entry, "" if nothing is.
+// Describes the fault in the file of an entry; "" if there is none.
 std::string fault_of(const std::string& key, const Header& header, std::span<const std::byte> file) {
   const Header expected;
   if (header.magic != expected.magic) return "it does not begin as a cache entry";

@@ -23,7 +23,7 @@ enum class CountMode {
 
 class CountCache {
  public:
-  // What one thread needs.
+  // Memory of one thread.
   struct Scratch {
     Buffer<std::int32_t> counts;
     std::vector<std::int32_t> sum;

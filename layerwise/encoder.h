@@ -14,7 +14,7 @@
 
 namespace bitloom::layerwise {
 
-// What encode() needs on the way; reused between calls of one thread.
+// Scratch memory of encode(); reused between calls of one thread.
 struct EncodeScratch {
   std::vector<std::int16_t> pixels;                       // the padded image
   std::vector<std::int32_t> values;                       // responses in one image row
@@ -59,7 +59,7 @@ class Encoder {
  private:
   // Taps of a row of the patch, rounded up to pairs.
   std::size_t run_depth() const { return (patch_ * shape_.channels + 1) / 2 * 2; }
-  // Of the image with its edge repeated.
+  // Size of the image with its edge repeated.
   std::size_t padded_height() const { return shape_.height + patch_ - 1; }
   std::size_t padded_width() const { return shape_.width + patch_ - 1; }
   void pack();

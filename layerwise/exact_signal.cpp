@@ -83,7 +83,7 @@ class ExactSignal::Channel {
   struct Digit {
     std::uint32_t zone, group;
     std::int32_t off, on;  // edge pixels at T and at T + 1
-    std::int32_t scale;    // of the digit in its key
+    std::int32_t scale;    // scale of the digit in its key
   };
   // Digits that together are an index into one table of sums; a bit field of a key.
   struct Group {
@@ -119,16 +119,16 @@ class ExactSignal::Channel {
   std::vector<Digit> digits_;
   std::vector<Group> groups_;
   std::size_t passes_ = 0;
-  std::size_t change_count_ = 0;             // in the last pass
+  std::size_t change_count_ = 0;             // changes in the last pass
   std::vector<std::int32_t> scales_, sums_;  // sums: (lists, B)
   std::vector<std::uint32_t> offsets_, begin_, slot_of_zone_;
   std::vector<std::vector<Change>> changes_;  // per pass
   std::vector<std::uint32_t> of_key_;
   std::vector<Slot> slots_;
-  std::uint32_t stamp_ = 0;  // which slots are in use
+  std::uint32_t stamp_ = 0;  // stamp of the slots in use
   std::vector<std::uint32_t> tables_, steps_, rows_;
   std::vector<const std::uint32_t*> steps_of_;  // per group
-  std::vector<std::int64_t> values_;            // of the changes
+  std::vector<std::int64_t> values_;            // values of the changes
 };
 
 void ExactSignal::Channel::start(const BinaryLayer& layer, std::span<const std::uint32_t> weights, std::size_t channel,

@@ -41,7 +41,7 @@ inline constexpr double exact_steps = 0x1p20;
 // The values that a trit of `value` -1, 0 or +1 can move to: the larger one first.
 constexpr std::array<int, 2> trit_moves(int value) { return {value == 1 ? 0 : 1, value == -1 ? 0 : -1}; }
 
-// What one forward pass left.
+// Results of one forward pass.
 struct ExactBatch {
   const std::uint64_t* inputs = nullptr;   // (N) maps of geometry().input, with border
   const std::uint64_t* outputs = nullptr;  // (N) maps of geometry().output
@@ -79,7 +79,7 @@ class ExactSignal {
 
   const BinaryLayer& layer_;
   std::vector<std::uint32_t> weights_;  // positions in a patch that are weights
-  std::vector<Edges> edges_;            // of a chunk of images
+  std::vector<Edges> edges_;            // edges of a chunk of images
   std::vector<ExactHead::Image> images_;
   std::vector<Channel> workers_;  // one per thread
 };

@@ -72,7 +72,7 @@ void FrozenInputs::gather_trained(std::size_t layer, const ForwardWorkspace& wor
 Hash128 FrozenInputs::hash(const Encoder& encoder) const {
   TensorFile encoder_file;
   encoder.save(encoder_file);
-  std::vector<Hash128> maps = {hash_bytes(encoder_file.serialize())};  // of the encoder and of each layer
+  std::vector<Hash128> maps = {hash_bytes(encoder_file.serialize())};  // hashes of the encoder and of each layer
   for (const BinaryLayer& layer : layers_) {
     const LayerSpec& spec = layer.spec();
     Hasher hasher;

@@ -1,5 +1,5 @@
-// What the learning layers of a stage read from the encoder and from frozen layers. It is the same whenever the same image
-// comes again, so it can be kept in bits instead of being computed again; which of the two is cheaper is a matter of figures.
+// The inputs that a stage's learning layers get from the encoder and frozen layers. They are the same whenever the same image
+// comes again, so they can be kept as bits instead of being computed again; which of the two is cheaper depends on figures.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class FrozenInputs {
   void gather_trained(std::size_t layer, const ForwardWorkspace& work, std::uint64_t* target) const;
   // Whether layer reads frozen maps only.
   bool covers(std::size_t layer) const;
-  // Of everything that a record depends on besides the image: down-sampling, weights and thresholds below, the encoder.
+  // Hash of everything that a record depends on besides the image: down-sampling, weights and thresholds below, the encoder.
   // Neither names nor the places of layers in the net count.
   Hash128 hash(const Encoder& encoder) const;
 
@@ -51,7 +51,7 @@ class FrozenInputs {
   std::size_t words_ = 0;
 };
 
-// What decides whether to cache. Seconds are those of one thread.
+// Costs that decide whether to cache. Seconds are those of one thread.
 struct FrozenCosts {
   std::size_t images = 0;
   std::size_t copies = 1;          // augmented copies of each

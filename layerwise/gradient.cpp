@@ -12,16 +12,16 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::uint32_t offset_mask = (1U << entry_offset_bits) - 1;
+constexpr std::uint32_t offset_mask = (1U << component_offset_bits) - 1;
 constexpr std::size_t code_count = code_values.size();
 
-// Appends the offsets of one channel's entries, a list per code: two passes over the images, to count and to place.
-void append_lists(std::span<const ImageEntries> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
+// Appends the offsets of one channel's components, a list per code: two passes over the images, to count and to place.
+void append_lists(std::span<const ImageComponents> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
                   std::vector<std::uint32_t>& begin) {
   std::array<std::uint32_t, code_count> position{};
-  for (const ImageEntries& image : images) {
+  for (const ImageComponents& image : images) {
     for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k)
-      ++position[image.entries[k] >> entry_offset_bits];
+      ++position[image.components[k] >> component_offset_bits];
   }
   auto end = static_cast<std::uint32_t>(offsets.size());
   for (std::uint32_t& count : position) {
@@ -31,22 +31,22 @@ void append_lists(std::span<const ImageEntries> images, std::size_t channel, std
     begin.push_back(end);
   }
   offsets.resize(end);
-  for (const ImageEntries& image : images) {
+  for (const ImageComponents& image : images) {
     for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) {
-      offsets[position[image.entries[k] >> entry_offset_bits]++] = image.entries[k] & offset_mask;
+      offsets[position[image.components[k] >> component_offset_bits]++] = image.components[k] & offset_mask;
     }
   }
 }
 
 }  // namespace
 
-std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, std::size_t words, std::size_t channels,
-                             const Rounding* rounding, const std::uint32_t* region, const std::uint32_t* patch_offset,
-                             std::uint32_t image_offset, std::uint64_t key, ImageEntries& out, std::int64_t* value_sum,
-                             std::uint8_t* codes) {
+std::int64_t collect_components(const std::uint64_t* window, std::size_t pixels, std::size_t words, std::size_t channels,
+                                const Rounding* rounding, const std::uint32_t* region, const std::uint32_t* patch_offset,
+                                std::uint32_t image_offset, std::uint64_t key, ImageComponents& out, std::int64_t* value_sum,
+                                std::uint8_t* codes) {
   thread_local std::vector<std::uint32_t> lists;
   lists.resize(word_bits * pixels);
-  out.entries.clear();
+  out.components.clear();
   out.begin.assign(channels + 1, 0);
   std::int64_t magnitude = 0;
   for (std::size_t w = 0; w < words; ++w) {
@@ -64,8 +64,8 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
         const auto u = static_cast<std::uint32_t>(((random ^ (bit * 0xd1342543de82ef95ULL)) * 0x9e3779b97f4a7c15ULL) >> 48U);
         const std::uint32_t level = (between & 15U) + (u < between >> 16U ? 1U : 0U);
         const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);
-        lists[bit * pixels + length[bit]] = (code << entry_offset_bits) | offset;
-        // What is rounded to 0 is dropped by not counting it: no branch to mispredict.
+        lists[bit * pixels + length[bit]] = (code << component_offset_bits) | offset;
+        // A value rounded to 0 is dropped by not counting it: no branch to mispredict.
         length[bit] += level == 0 ? 0U : 1U;
         if (codes != nullptr) codes[(p * words + w) * word_bits + bit] = level == 0 ? no_code : static_cast<std::uint8_t>(code);
       }
@@ -73,10 +73,10 @@ std::int64_t collect_entries(const std::uint64_t* window, std::size_t pixels, st
     for (std::size_t bit = 0; bit < word_bits && w * word_bits + bit < channels; ++bit) {
       const std::size_t o = w * word_bits + bit;
       const std::uint32_t* list = lists.data() + bit * pixels;
-      out.entries.insert(out.entries.end(), list, list + length[bit]);
-      out.begin[o + 1] = static_cast<std::uint32_t>(out.entries.size());
+      out.components.insert(out.components.end(), list, list + length[bit]);
+      out.begin[o + 1] = static_cast<std::uint32_t>(out.components.size());
       for (std::uint32_t k = 0; k < length[bit]; ++k) {
-        const std::int32_t value = code_values[list[k] >> entry_offset_bits];
+        const std::int32_t value = code_values[list[k] >> component_offset_bits];
         value_sum[o] += value;
         magnitude += std::abs(value);
       }
@@ -95,7 +95,7 @@ std::size_t images_per_part(const BinaryLayer& layer, std::size_t images) {
 }
 
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
-                                std::span<const ImageEntries> images, std::int32_t* sums) {
+                                std::span<const ImageComponents> images, std::int32_t* sums) {
   const simd::ConvShape shape = layer.conv_shape();
   constexpr std::ptrdiff_t channels_per_call = 4;
   const std::size_t part = images_per_part(layer, images.size());
@@ -105,7 +105,7 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
     thread_local std::vector<std::uint32_t> offsets;
     thread_local std::vector<std::uint32_t> begin;
     for (std::size_t first_image = 0; first_image < images.size(); first_image += part) {
-      const std::span<const ImageEntries> some = images.subspan(first_image, std::min(part, images.size() - first_image));
+      const std::span<const ImageComponents> some = images.subspan(first_image, std::min(part, images.size() - first_image));
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t first = 0; first < channels; first += channels_per_call) {
         const std::ptrdiff_t last = std::min(first + channels_per_call, channels);
@@ -132,16 +132,16 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
 
 namespace {
 
-// The entries of one pixel of outputs as lists of offsets of their rows of weights, one per code.
+// The components of one pixel of outputs as lists of offsets of their rows of weights, one per code.
 void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, std::size_t patch_words,
                BackwardScratch& scratch) {
-  std::vector<std::uint32_t>& entries = scratch.pixel.entries;
-  entries.resize(words * word_bits);
+  std::vector<std::uint32_t>& components = scratch.pixel.components;
+  components.resize(words * word_bits);
   std::uint32_t count = 0;
   for (std::size_t w = 0; w < words; ++w) {
     for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
       const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-      entries[count] = std::uint32_t{codes[o]} << entry_offset_bits | static_cast<std::uint32_t>(o * patch_words);
+      components[count] = std::uint32_t{codes[o]} << component_offset_bits | static_cast<std::uint32_t>(o * patch_words);
       count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
     }
   }
@@ -154,7 +154,7 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
 }  // namespace
 
 // For an input bit a (value 1 - 2a) and a weight w in {+1, -1, 0}, d counts a where w = +1 and 1 - a where w = -1, so
-// dd/da = w, and dL/da = sum over entries of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
+// dd/da = w, and dL/da = sum over components of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
 // z(k) that of nonzero bits (all of them for binary weights), sum of value * w = z - 2n.
 void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
                     const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient) {

@@ -48,7 +48,7 @@ class Head {
   std::size_t regions() const { return regions_; }  // cells (linear, hidden) or taps (class_conv)
   std::size_t channels() const { return channels_; }
   std::size_t classes() const { return classes_; }
-  std::size_t bytes() const;  // of what the model file stores
+  std::size_t bytes() const;  // bytes that the model file stores
   std::size_t macs() const;   // integer multiply-adds per image
 
   // Features of one image: counts (F) int16 of set bits per region and channel. bits: the layer's output without border.
@@ -114,7 +114,7 @@ class Head {
   // Takes what inference uses of another head of the same description: the start of its further training.
   void start_from(const Head& trained);
 
-  // What inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
+  // Saves all that inference needs, under "<prefix>."; with `training`, also masters and moments (bit-exact resume).
   void save(TensorFile& file, const std::string& prefix, bool training) const;
   void load(const TensorFile& file, const std::string& prefix, bool training);
 

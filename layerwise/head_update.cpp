@@ -10,7 +10,7 @@ namespace {
 
 constexpr double mean_decay = 0.95;
 constexpr double widest_at_full_rate = 2048;  // features
-constexpr double hidden_rate = 0.5;           // of the learning rate
+constexpr double hidden_rate = 0.5;           // share of the learning rate
 
 }  // namespace
 

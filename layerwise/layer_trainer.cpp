@@ -14,7 +14,7 @@ namespace {
 
 constexpr double statistics_decay = 0.95;
 constexpr double window_speed = 0.05;          // how far a step moves the logarithm of a window at most
-constexpr std::size_t most_window_steps = 16;  // that are made good for at once
+constexpr std::size_t most_window_steps = 16;  // largest number of steps made good for at once
 constexpr double smallest_window = 0.02;
 constexpr float smallest_unit = 1e-20F;  // without gradient it shrinks, but must be able to grow again
 
@@ -137,7 +137,7 @@ void LayerTrainer::set_statistics(const LayerSums& sums, std::size_t images) {
     const double mean = static_cast<double>(sums.count()[o]) / n;
     mean_[o] = mean + half;
     variance_[o] = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
-    // place_thresholds() rounds up and takes 1 off: the middle of what it takes for the threshold that is there.
+    // place_thresholds() rounds up and takes 1 off: the middle of the range that gives the present threshold.
     if (again_) offset_[o].value = (layer_.thresholds()[o] + 0.5 - mean_[o]) / std::sqrt(variance_[o]);
   }
   const MapShape& input = layer_.geometry().input;

@@ -95,7 +95,7 @@ class LayerTrainer {
   // mean square counts 1. centred_rms: sums.weight is what centre() makes, and this is that root mean square: where
   // gradients wait until they are large, that of what arrives tells little.
   void choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms = std::nullopt);
-  // What choose() noted: (O, B), the new minus the old value of the weights that change.
+  // The changes that choose() noted: (O, B), the new minus the old value of the weights that change.
   mpi::SparseVector changes() const;
   // Notes changes that others chose. Throws Error(data) if they do not fit the weights.
   void take_changes(const mpi::SparseVector& changes);
@@ -108,7 +108,7 @@ class LayerTrainer {
   void fit_unit(const LayerSums& sums, float used);
   void place_thresholds();
 
-  // What a logical worker sends of a channel instead of its counts (B) in sums.weight, `shift` bits finer: the gradient for a
+  // Sent by a logical worker for a channel instead of its counts (B) in sums.weight, `shift` bits finer: the gradient for a
   // centred input, without its factor of -2 (see choose()). total: the channel's sum of values.
   void centre(const std::int32_t* counts, std::int64_t total, unsigned shift, std::int32_t* centred) const;
 
@@ -136,10 +136,10 @@ class LayerTrainer {
   LayerOptions options_;
   const UpdateRule& rule_;
   bool again_;
-  std::uint64_t flip_key_;           // of what rules draw
+  std::uint64_t flip_key_;           // key of the random draws of rules
   std::vector<std::int16_t> state_;  // (O, B)
   std::vector<double> mean_, variance_, window_;
-  std::vector<double> unseen_;  // what changes moved the means by, times the steps that did not see them
+  std::vector<double> unseen_;  // moves of the means by changes, times the steps that did not see them
   std::vector<Offset> offset_;
   std::vector<double> density_;  // (C): share of set input bits
   std::vector<float> inside_;    // (taps): share of output pixels whose patch has this tap inside the map

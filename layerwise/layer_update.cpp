@@ -27,7 +27,7 @@ class Largest {
 
  private:
   std::size_t edge_;  // from here on all are taken,
-  std::size_t left_;  // and so many of those just below
+  std::size_t left_;  // and this number of those just below
 };
 
 }  // namespace
@@ -52,7 +52,7 @@ double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool cent
   return sum;
 }
 
-// Of the gradient of all weights: per row, then over rows.
+// Sum over the gradient of all weights: per row, then over rows.
 double LayerTrainer::sum_of_squares(const LayerSums& sums) {
   const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
 #pragma omp parallel

@@ -22,7 +22,7 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
-constexpr std::size_t first_images = 16;  // of each rank, until it is known how long one takes
+constexpr std::size_t first_images = 16;  // images of each rank, until it is known how long one takes
 constexpr double slice_seconds = 1;
 
 // Collective: calls each(begin, end, done) for this rank's share of one slice of the `count` images after the other; `done`
@@ -168,11 +168,11 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model) {
   return of(kernels, model, model.net.classifier, model.net.views);
 }
 
-Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
+Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& members,
                           const Views& views) {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
-  for (const std::string& name : voters) {
+  for (const std::string& name : members) {
     model.net.layer(name);
     const auto found = model.heads.find(name);
     if (found == model.heads.end()) fail_field(ErrorKind::usage, "layers", "layer '{}' has no head in this model", name);

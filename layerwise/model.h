@@ -60,13 +60,13 @@ struct EvaluationWatch {
   std::function<bool()> stop;
 };
 
-// Classifies images with the heads of `voters` (layer names): the log-probabilities of all heads in all views are summed.
+// Classifies images with the heads of `members` (layer names): the log-probabilities of all heads in all views are summed.
 class Classifier {
  public:
   Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
              std::vector<const Head*> heads, std::vector<std::size_t> head_layers, const Views& views);
   static Classifier of(const simd::Kernels& kernels, const Model& model);
-  static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& voters,
+  static Classifier of(const simd::Kernels& kernels, const Model& model, const std::vector<std::string>& members,
                        const Views& views);
 
   // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace. `plain_label` gets the class that

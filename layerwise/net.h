@@ -20,7 +20,7 @@ struct EncoderSpec {
   std::size_t filters = 64;
   std::size_t levels = 20;
   double epsilon = 0.05;  // ZCA regulariser, on pixels / 64
-  double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0: not divided
+  double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0 disables this
 };
 
 // One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel.
@@ -46,7 +46,7 @@ struct HeadSpec {
   std::string kind = "hidden";
   std::size_t grid = 4;
   std::size_t hidden = 64;
-  std::size_t kernel = 3;  // of class_conv
+  std::size_t kernel = 3;  // size of the kernels of class_conv
 
   bool operator==(const HeadSpec&) const = default;
 };
@@ -61,15 +61,15 @@ struct StageSpec {
   std::size_t epochs = 4;
   HeadSpec head;
   std::map<std::string, double>
-      options;          // of training, that this stage sets for itself (train_options.h): "smallest_offset", ...
-  std::string augment;  // what is done to this stage's images (data/augment.h), instead of what the run says; empty: that
+      options;                  // training options that this stage sets for itself (train_options.h): "smallest_offset", ...
+  std::string augment;          // augmentation of this stage's images (data/augment.h), instead of the run's; empty: the run's
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
 };
 
-// The forms of an image whose votes are summed.
+// Test-time augmentation: the views of an image whose log-probabilities are summed.
 struct Views {
   bool mirror = true;     // its mirror image
-  std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0: it is not
+  std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0 disables this
 
   std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
 };
@@ -80,7 +80,7 @@ struct NetSpec {
   std::vector<LayerSpec> layers;
   std::vector<StageSpec> stages;
   std::vector<std::string> classifier;  // layers whose heads vote; default: the last stage's heads
-  Views views;                          // of an image, that vote
+  Views views;                          // test-time augmentation
 
   const LayerSpec* find(const std::string& wanted) const;
   const LayerSpec& layer(const std::string& wanted) const;  // throws usage error with a suggestion

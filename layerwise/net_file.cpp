@@ -207,7 +207,7 @@ void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<st
 // Throws unless the stages train every layer after its inputs. Returns the layers that end with a head: only a head can vote.
 std::vector<std::string> check_stages(const NetSpec& net, const std::string& source) {
   std::set<std::string> trained;
-  std::set<std::string> standing;           // of these, what no stage has discarded
+  std::set<std::string> standing;           // trained ones that no stage has discarded
   std::map<std::string, HeadSpec> heads;    // by layer, as some stage describes it
   std::map<std::string, bool> head_stands;  // whether the last stage that trains the layer has one for it
   std::set<std::string> stage_names;
@@ -239,11 +239,11 @@ std::vector<std::string> check_stages(const NetSpec& net, const std::string& sou
   for (const LayerSpec& layer : net.layers) {
     if (!trained.contains(layer.name)) fail(ErrorKind::usage, "{}: no stage trains layer '{}'", source, layer.name);
   }
-  std::vector<std::string> voters;
+  std::vector<std::string> members;
   for (const auto& [name, stands] : head_stands) {
-    if (stands) voters.push_back(name);
+    if (stands) members.push_back(name);
   }
-  return voters;
+  return members;
 }
 
 }  // namespace
@@ -286,9 +286,9 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
     }
   }
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
-  const std::vector<std::string> voters = check_stages(net, source);
+  const std::vector<std::string> members = check_stages(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
-  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, voters);
+  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, members);
   without_discarded(net);  // throws if it cannot be done
   return net;
 }

@@ -21,7 +21,7 @@ struct PhaseTimes {
     update += other.update;
     return *this;
   }
-  // Of this rank's own images.
+  // Time on this rank's own images.
   double computing() const { return data + encode + prefix + forward + head + gradient; }
   double total() const { return computing() + reduce + update; }
 };

@@ -19,7 +19,7 @@
 
 namespace bitloom::layerwise {
 
-// What happened to records since the last take_counts().
+// Counts of records since the last take_counts().
 struct RecordCounts {
   std::uint64_t read = 0;
   std::uint64_t missing = 0;  // damaged ones included
@@ -44,7 +44,7 @@ class RecordFile {
 
   // Writes the header of a new file; returns 0 or the errno of what failed.
   int write_header() const;
-  // What is wrong with the header or the size of the file, "" if nothing is.
+  // Describes the fault in the header or the size of the file; "" if there is none.
   std::string fault() const;
   // The version in the header, if that is not format_version.
   std::optional<std::uint32_t> other_version() const;
@@ -82,7 +82,7 @@ class RecordFile {
   int descriptor_;
   std::string key_;
   std::uint64_t records_, words_;
-  std::uint64_t salt_;  // of the checksums: from the key
+  std::uint64_t salt_;  // salt of the checksums: from the key
   std::atomic<int> error_{0};
   std::atomic<std::uint64_t> read_{0}, missing_{0}, damaged_{0}, written_{0};
 };

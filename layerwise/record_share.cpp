@@ -19,7 +19,7 @@ namespace {
 constexpr double round_seconds = 0.5;
 constexpr double first_round = 0x1p16, largest_round = 0x1p23;  // bytes
 // The first messages are small, and connections are slow at first: a rate counts only when it has stopped growing by more than
-// this, unless it would have to be so many times as high.
+// `settled`, unless it would have to be `hopeless` times as high.
 constexpr double settled = 1.25, hopeless = 50;
 
 // A bit per rank and record.
@@ -291,7 +291,7 @@ class Sharing {
     row.seconds += round_took_;
     const double rate = static_cast<double>(round_bytes_) / std::max(round_took_, 1e-9);
     const double before = row.bytes_per_second;
-    // What is left for the last round may be too little to tell.
+    // The last round may have too few records left to tell.
     if (left > 0 || before == 0) row.bytes_per_second = rate;
     const auto all = static_cast<double>(row.elsewhere);
     row.send_seconds = all * static_cast<double>(record_bytes()) / row.bytes_per_second;
@@ -335,7 +335,7 @@ class Sharing {
   std::vector<std::int64_t> round_;  // bytes that each rank gets in the next round; 0: none
   std::vector<std::uint64_t> ways_to_;
   std::uint64_t round_bytes_ = 0;  // received in this round,
-  double round_took_ = 0;          // in so many seconds
+  double round_took_ = 0;          // in this number of seconds
 };
 
 }  // namespace

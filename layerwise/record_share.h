@@ -12,9 +12,9 @@
 
 namespace bitloom::layerwise {
 
-// What a rank brings.
+// A rank's file and the records it needs.
 struct RecordNeeds {
-  RecordFile* file = nullptr;            // that of its host, of one key, records() and words() on all ranks; null: it has none
+  RecordFile* file = nullptr;            // its host's file, of one key, records() and words() on all ranks; null: it has none
   std::span<const std::uint64_t> reads;  // the records that it will read
   // Seconds that it takes to compute one with all its threads; asked only where some are missing that others have. Throws
   // nothing.
@@ -23,13 +23,13 @@ struct RecordNeeds {
   std::function<void()> alive;
 };
 
-// What became of the records that a host's file lacked.
+// Counts and times of the records that a host's file lacked.
 struct RecordShare {
   int rank = 0;                 // the first of those that have the file open
-  std::uint64_t missing = 0;    // that its ranks will read
-  std::uint64_t elsewhere = 0;  // of these, that others have
-  std::uint64_t received = 0;   // of these; the rest is left to be computed
-  double seconds = 0;           // that it took, and
+  std::uint64_t missing = 0;    // records it lacks that its ranks will read
+  std::uint64_t elsewhere = 0;  // number of these that others have
+  std::uint64_t received = 0;   // number of these received; the rest is left to be computed
+  double seconds = 0;           // time it took, and
   double bytes_per_second = 0;  // how fast that was
   double send_seconds = 0;      // for all of them as the first messages promised, and
   double compute_seconds = 0;   // for computing them instead

@@ -33,7 +33,7 @@ inline constexpr const char* encoder_name = "encoder.safetensors";
 struct EpochSums {
   StepResult sums;
   std::size_t steps = 0;
-  std::size_t steps_here = 0;  // of this process
+  std::size_t steps_here = 0;  // steps of this process
   double seconds = 0;
 
   void add(const StepResult& step, double step_seconds);
@@ -78,7 +78,7 @@ class Run {
   void report_stage(const StageSummary& summary);
   EvaluationWatch watch(std::size_t images_before = 0);
   void report_start();
-  void validate(const std::vector<std::string>& voters, StageSummary& summary);
+  void validate(const std::vector<std::string>& members, StageSummary& summary);
   void finish_run();
   void check_frozen_option() const;
   bool plan_inputs(const Stage& stage);
@@ -87,12 +87,12 @@ class Run {
   void share_inputs(Stage& stage, RecordFile* records);
   nlohmann::json report_inputs(const Stage& stage);
   std::unique_ptr<Stage> make_stage(std::size_t s);
-  void place_residuals();
-  void tell_residuals(const mpi::SparseExchange& exchange);
+  void place_error_feedback();
+  void tell_error_feedback(const mpi::SparseExchange& exchange);
   void save_trained(TensorFile& file) const;
   void load_stage(const TensorFile& file, std::size_t s);
   void drop_outdated_heads(std::size_t s);
-  Classifier classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const;
+  Classifier classifier(const std::vector<std::string>& members, const Views& views, const Stage* stage) const;
   // Whether a second run with the same options may give another net.
   bool depends_on_time() const { return options_.train.sparse && options_.train.exchange.tree.quorum < 1; }
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
@@ -111,8 +111,8 @@ class Run {
   std::unique_ptr<Cache> cache_;
   std::string data_hash_;
   std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
-  std::vector<Hash128> keys_;            // of the stages
-  std::string identity_;                 // what a checkpoint must agree with
+  std::vector<Hash128> keys_;            // keys of the stages
+  std::string identity_;                 // text that a checkpoint must agree with
   RunResult result_;
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
@@ -120,7 +120,7 @@ class Run {
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;
   ProgressFile progress_file_{options_.folder, options_.start, options_.mark_seconds};
-  mpi::ResidualPlace residual_place_;
+  mpi::ErrorFeedbackPlace error_feedback_place_;
   std::size_t told_of_checkpoint_ = 0;                // 1 + the last stage of which the first was told
   std::optional<run::CheckpointWriter> checkpoints_;  // at rank 0
   // At rank 0: one that other ranks still send parts of; when it began, and how long training waited for it.
@@ -128,9 +128,9 @@ class Run {
   Clock::time_point unfinished_since_;
   double checkpoint_wait_ = 0;
   double checkpoint_spacing_ = 0;        // seconds between two, at least
-  std::exception_ptr checkpoint_error_;  // that ends the run: the other ranks learn of it with the next step
+  std::exception_ptr checkpoint_error_;  // error that ends the run: the other ranks learn of it with the next step
   bool inputs_error_told_ = false;
-  std::uint64_t dense_sent_ = 0;  // in a step of the stage, at most
+  std::uint64_t dense_sent_ = 0;  // largest number of bytes in a step of the stage
 };
 
 // In the metadata of a stage's blob: its StageHistory.

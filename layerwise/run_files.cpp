@@ -26,7 +26,7 @@ constexpr std::string_view checkpoint_version = "checkpoint 4";
 // In the metadata of the encoder's file: what it was fitted to.
 constexpr const char* encoder_key = "bitloom.encoder_of";
 
-// What one stage's result depends on: the data, the encoder as fitted, the options, its own description, and the stages that
+// Hash of all that a stage's result depends on: data, encoder as fitted, options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
 // to.
 std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,

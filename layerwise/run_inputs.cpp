@@ -30,7 +30,7 @@ std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
 
 }  // namespace
 
-// What cannot be done as asked, whatever the figures.
+// Refuses values of `frozen` that cannot be met, whatever the figures.
 void Run::check_frozen_option() const {
   const std::string& frozen = options_.frozen;
   if (frozen != "auto" && frozen != "cache" && frozen != "recompute") {
@@ -77,7 +77,7 @@ bool Run::plan_inputs(const Stage& stage) {
     return recompute(fmt::format("{} are more than the {} that are free in {}", format_bytes(missing_bytes),
                                  format_bytes(cache_->free_space()), cache_->folder().string()));
   }
-  // What does not stay in memory comes from the device.
+  // Records that do not stay in memory come from the device.
   const bool from_device = bytes > available_memory() / 2;
   const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
   FrozenCosts costs = stage.inputs().measure(*probe, from_device);

@@ -19,11 +19,11 @@ namespace bitloom::layerwise {
 
 using Json = nlohmann::json;
 
-// The heads of `voters`, those of the stage under way as they are now.
-Classifier Run::classifier(const std::vector<std::string>& voters, const Views& views, const Stage* stage) const {
+// The heads of `members`, those of the stage under way as they are now.
+Classifier Run::classifier(const std::vector<std::string>& members, const Views& views, const Stage* stage) const {
   std::vector<const Head*> heads;
   std::vector<std::size_t> head_layers;
-  for (const std::string& name : voters) {
+  for (const std::string& name : members) {
     for (std::size_t i = 0; i < result_.model.layers.size(); ++i) {
       if (result_.model.layers[i].spec().name == name) head_layers.push_back(i);
     }
@@ -38,7 +38,7 @@ Classifier Run::classifier(const std::vector<std::string>& voters, const Views& 
 
 namespace {
 
-// What each rank did in the sparse exchange of an epoch.
+// Counts and times of each rank in the sparse exchange of an epoch.
 class RankTable {
  public:
   enum Column { sent_up, sent_down, missed, at_limit, compute_us, encode_us, update_us, wait_us, columns };
@@ -85,7 +85,7 @@ class RankTable {
     seconds["busiest"]["rank"] = busiest;
     return seconds;
   }
-  // Of each level of the tree, the root's first.
+  // Figures of each level of the tree, the root's first.
   Json levels(int fan_in) const {
     Json levels = Json::array();
     for (std::size_t rank = 0; rank < ranks_ && ranks_ > 1; ++rank) {
@@ -137,7 +137,7 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   }
   if (!comm_.is_root()) return {};
   const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
-  const double down = static_cast<double>(counts.answer_bytes) / std::max(1.0, static_cast<double>(counts.answers));
+  const double down = static_cast<double>(counts.reply_bytes) / std::max(1.0, static_cast<double>(counts.replies));
   const auto elements = static_cast<double>(counts.elements);
   const double each = elements / static_cast<double>(counts.worker_updates);
   text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
@@ -147,9 +147,9 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
           {"bytes_per_answer", down},
           {"bytes_up_by_part", stage.bytes_by_part(counts)},
           {"dense_f32_bytes", 4 * each},
-          {"bytes_wanted", counts.wanted_bytes / std::max(1.0, static_cast<double>(counts.answers))},
+          {"bytes_wanted", counts.wanted_bytes / std::max(1.0, static_cast<double>(counts.replies))},
           {"bytes_wanted_mean", stage.exchange()->budget(static_cast<std::uint64_t>(each))},
-          {"sent_share", static_cast<double>(counts.entries) / std::max(elements, 1.0)},
+          {"sent_share", static_cast<double>(counts.sent_elements) / std::max(elements, 1.0)},
           {"values_at_limit", at_limit},
           {"seconds_per_update", table.seconds_per_update(counts.updates)},
           {"levels", table.levels(options_.train.exchange.tree.fan_in)},
@@ -297,22 +297,22 @@ PhaseTimes times_of(const Json& json) {
 
 Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*accuracy) : Json(); }
 
-// Signs of life while the net is evaluated, after so many images of another set.
+// Signs of life while the net is evaluated, after `images_before` images of another set.
 EvaluationWatch Run::watch(std::size_t images_before) {
   if (!comm_.is_root()) return {};
   return {[this, images_before](std::size_t images) { progress_file_.mark_evaluated(images_before + images); }, nullptr};
 }
 
 // Collective: the accuracy of the vote on the validation images, if there are any. Shifted views are for the end.
-void Run::validate(const std::vector<std::string>& voters, StageSummary& summary) {
+void Run::validate(const std::vector<std::string>& members, StageSummary& summary) {
   if (data_.validation.size() == 0) return;
   const Evaluation vote =
-      classifier(voters, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation, watch());
+      classifier(members, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation, watch());
   summary.validation_accuracy = vote.accuracy();
   summary.plain_accuracy = vote.plain_accuracy();
 }
 
-// What the report says of the process. Every start has a line.
+// The process as the report shows it. Every start has a line.
 void Run::report_start() {
   on_root([&] {
     metrics_->write({{"event", "start"},
@@ -345,7 +345,7 @@ void Run::report_stage(const StageSummary& summary) {
   metrics_->write(line);
 }
 
-// Of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
+// History of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
 std::string Run::history_text(std::size_t s) const {
   double begin = 0;
   for (std::size_t before = 0; before < s; ++before) begin += result_.stages[before].seconds;
@@ -360,7 +360,7 @@ void Run::keep_trained(std::size_t s) {
   result_.trained[keys_[s].hex()] = stage_bytes(s, comm_.broadcast_text(history));
 }
 
-// What load_stage() reads: the layers and heads of a finished stage as they are now.
+// The bytes that load_stage() reads: the layers and heads of a finished stage as they are now.
 std::vector<std::byte> Run::stage_bytes(std::size_t s, const std::string& history) const {
   const StageSpec& spec = options_.net.stages[s];
   TensorFile file;
@@ -410,7 +410,7 @@ void Run::finish_stage(const Stage& stage) {
 void Run::finish_run() {
   Model& model = result_.model;
   const MapShape input = model.encoder.output();
-  const Classifier voters = classifier(model.net.classifier, model.net.views, nullptr);
+  const Classifier ensemble = classifier(model.net.classifier, model.net.views, nullptr);
   mark_progress(0, true);
   std::size_t evaluated = 0;
   const auto evaluate = [&](const data::Dataset& images) {
@@ -418,7 +418,7 @@ void Run::finish_run() {
     EvaluationWatch watching = watch(evaluated);
     watching.stop = options_.stop;
     evaluated += images.size();
-    return voters.evaluate(comm_, images, watching);
+    return ensemble.evaluate(comm_, images, watching);
   };
   result_.validation = evaluate(data_.validation);
   result_.test = evaluate(data_.test);

@@ -30,11 +30,11 @@ struct Variant {
 };
 
 struct SearchOptions {
-  RunOptions run;       // of every variant, but for net, folder and resume; run.folder has one folder for each variant
+  RunOptions run;       // options of every variant, but for net, folder and resume; run.folder has one folder for each variant
   bool spread = false;  // with several ranks: each variant is trained by one of them
   std::map<std::string, std::string> files;  // left in the folder of a new search, by name
   std::string begun_file;                    // in the folder of a run that has begun
-  std::vector<std::string> result_files;     // of finished runs, which ranks on other hosts bring to rank 0's
+  std::vector<std::string> result_files;     // files of finished runs, which ranks on other hosts bring to rank 0's
 };
 
 // Trains a net with the ranks of `comm`.

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* shared_folder = "shared";  // of stages that the variants have in common
+constexpr const char* shared_folder = "shared";  // folder of stages that the variants have in common
 
 // The validation accuracy that the model in a run folder remembers, as text; "" if there is none.
 std::string accuracy_of_finished(const fs::path& folder) {

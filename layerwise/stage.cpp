@@ -26,7 +26,7 @@ const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std
   return *std::find_if(layers.begin(), layers.end(), [&](const BinaryLayer& layer) { return layer.spec().name == name; });
 }
 
-constexpr std::size_t largest_sum = 0x7FFFFFFF;  // in LayerSums::weight
+constexpr std::size_t largest_sum = 0x7FFFFFFF;  // largest value in LayerSums::weight
 
 // The largest share of a batch that a rank gets.
 std::size_t images_per_rank(std::size_t batch, std::size_t ranks) { return (batch + ranks - 1) / ranks; }
@@ -80,11 +80,11 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   const std::size_t held = options.sparse ? together : images_per_rank(batch, ranks);
   for (const std::string& name : spec.train) {
     const BinaryLayer& layer = layer_named(layers, name);
-    if (held * layer.geometry().input.size() >= (std::size_t{1} << entry_offset_bits)) {
+    if (held * layer.geometry().input.size() >= (std::size_t{1} << component_offset_bits)) {
       fail_field(ErrorKind::usage, "batch",
                  "{} images of layer '{}' per rank are more than this build can index; use more ranks", held, name);
     }
-    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << entry_offset_bits)) {
+    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << component_offset_bits)) {
       fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
            layer.channels() * layer.patch_bits());
     }
@@ -154,7 +154,7 @@ Stage::Stage(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spe
     }
     state.identity.resize(state.patch_offset.size());
     std::iota(state.identity.begin(), state.identity.end(), 0U);
-    state.entries.resize(most_images_);
+    state.components.resize(most_images_);
     const bool again = contains(earlier.layers, name);
     trainers_.push_back(std::make_unique<LayerTrainer>(layer, options_.layer, options.seed, id * 1000 + states_.size(), again));
     state.sums = trainers_.back()->make_sums();
@@ -337,8 +337,8 @@ std::size_t Stage::dense_bytes() const {
 
 bool Stage::learns(std::size_t step) const { return step >= std::min(options_.warmup_steps, total_steps() / 10); }
 
-// What all images of a step gave, now that the sums are those of all ranks. observed: how many images the layers' statistics
-// are of; 0: there are none.
+// Reports the results of a step's images, now that the sums are those of all ranks. observed: number of images in the layers'
+// statistics; 0 if there are none.
 void Stage::report_sums(std::size_t observed) {
   const std::size_t heads = heads_.size();
   result_.images += images_in_totals();
@@ -357,7 +357,7 @@ void Stage::report_sums(std::size_t observed) {
   result_.checkpoint |= totals_[2 * heads + 1] != 0;
 }
 
-// What the images of this rank or of one of its workers give.
+// Computes the sums over the images of this rank or of one of its workers.
 void Stage::compute(const Places& places, bool weights) {
   choose_images(places);
   for (LayerState& state : states_) state.sums.clear();

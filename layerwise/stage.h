@@ -26,7 +26,7 @@
 
 namespace bitloom::layerwise {
 
-// What a rank wants of a step. What others must know of it travels with the step's sums, so that no message is spent on it.
+// A rank's requests for a step. Those that others must know travel with the step's sums, so that no message is spent on them.
 struct StepRequest {
   bool stop = false;        // the run is to end after this step
   bool checkpoint = false;  // it is time for one
@@ -36,14 +36,14 @@ struct StepRequest {
 
 // With sparse messages and staleness, of an update some steps ago: of none in a stage's first steps, of several in its last.
 struct StepResult {
-  std::size_t images = 0;            // that these sums are of
+  std::size_t images = 0;            // number of images in these sums
   std::vector<double> loss;          // per head, summed over images, in nats
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
   std::vector<double> active_share;  // per trained layer, when it was last summed
   std::vector<CountMode> modes;      // per trained layer: how it was computed
   PhaseTimes times;                  // of this rank
-  mpi::ExchangeCounts exchange;      // of this rank, with sparse messages
+  mpi::ExchangeCounts exchange;      // counts of this rank, with sparse messages
   // Whether any rank asked for it in its StepRequest.
   bool stop = false, checkpoint = false;
 
@@ -51,7 +51,7 @@ struct StepResult {
   void clear(std::size_t heads, std::size_t layers);
 };
 
-// What earlier stages left of the layers that a stage trains again: they keep their weights, and their heads start
+// Results of earlier stages for the layers that a stage trains again: they keep their weights, and their heads start
 // from those that were there.
 struct Earlier {
   std::vector<std::string> layers;
@@ -63,8 +63,8 @@ struct Earlier {
 void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
                  const TrainOptions& options, std::size_t ranks);
 
-// Bytes that each worker of a stage keeps of what it does not send (SparseExchange::residual_bytes), found out without room for
-// all workers; `layers` stay as they are. 0 where workers keep nothing.
+// Bytes that each worker of a stage keeps of what it does not send (SparseExchange::error_feedback_bytes), found without room
+// for all workers; `layers` stay as they are. 0 where workers keep nothing.
 std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
                                    std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options);
 
@@ -94,7 +94,7 @@ class Stage {
   // Valid until the next step. Steps after the first few allocate no memory (but for sparse messages).
   const StepResult& step(const StepRequest& request = {});
 
-  // What this rank may read, until the stage ends, of the records of its inputs: ascending.
+  // Records of its inputs that this rank may read until the stage ends, ascending.
   std::vector<std::uint64_t> records_to_read() const;
 
   StageInputs& inputs() { return *inputs_; }
@@ -105,11 +105,11 @@ class Stage {
   const std::string& head_layer(std::size_t h) const { return spec_.heads[h]; }
   const std::vector<std::unique_ptr<LayerTrainer>>& trainers() const { return trainers_; }
 
-  // What a rank puts into the sums of a step in which weights learn, bytes.
+  // Bytes that a rank puts into the sums of a step in which weights learn.
   std::size_t dense_bytes() const;
   // With sparse messages: whether a step carries statistics.
   bool statistics_due(std::size_t step) const;
-  // Of how many steps these are, this one included, if workers sum them up.
+  // Number of steps whose statistics these are, this one included, if workers sum them up.
   std::size_t steps_observed(std::size_t step) const;
   // With sparse messages: waits until no other rank needs this one for a step that is done, as it must before anything else is
   // communicated.
@@ -144,7 +144,7 @@ class Stage {
   };
   struct LayerState {
     std::size_t index;                               // into the net's layers
-    std::vector<std::size_t> heads;                  // that sit on it
+    std::vector<std::size_t> heads;                  // heads that sit on it
     bool has_consumers = false;                      // within the stage, gradient passing
     bool feeds_back = false;                         // one of its inputs learns in this stage
     Buffer<std::uint64_t> inputs, outputs, windows;  // per local image
@@ -154,7 +154,7 @@ class Stage {
     // input that holds a pixel's cell, per output pixel.
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
-    std::vector<ImageEntries> entries;  // per local image
+    std::vector<ImageComponents> components;  // per local image
     LayerSums sums;
     double active_share = 0;             // when it was last summed
     std::unique_ptr<CountCache> counts;  // if minibatches are repeated and the inputs frozen
@@ -166,7 +166,7 @@ class Stage {
     std::size_t first = 0, count = 0;
   };
   struct ThreadState;
-  // Trained layers as the next answer will leave them, and what trains them.
+  // Trained layers as the next server reply will leave them, and what trains them.
   struct Server {
     std::vector<BinaryLayer> layers;
     std::vector<std::unique_ptr<LayerTrainer>> trainers;
@@ -193,7 +193,7 @@ class Stage {
   void report_sums(std::size_t observed);
   double rate(std::size_t step) const;
   double progress(std::size_t step) const;  // 0 at the start of the stage, 1 at its end
-  double message_length() const;            // of this step's sparse messages, in mean lengths
+  double message_length() const;            // length of this step's sparse messages, in mean lengths
   double head_rate(std::size_t step) const;
 
   // With sparse messages: stage_exchange.cpp.
@@ -204,8 +204,8 @@ class Stage {
   void run_workers();
   void send_worker();
   LayerTrainer& chooser(std::size_t t);
-  mpi::Bundle answer_to(mpi::Bundle merged);
-  void update_from_answer(std::size_t step);
+  mpi::Bundle reply_to(mpi::Bundle merged);
+  void update_from_reply(std::size_t step);
   void save_server(TensorFile& file) const;
   void load_exchange(const TensorFile& file);
 
@@ -225,27 +225,27 @@ class Stage {
   std::vector<LayerState> states_;
   std::vector<HeadState> heads_;
   std::vector<std::unique_ptr<ThreadState>> threads_;
-  StepResult result_;  // of the last step
+  StepResult result_;  // result of the last step
   StepRequest request_;
   // Per head: loss in millionths of nats, correct images; then requests: stop, checkpoint; then images.
   std::vector<std::int64_t> totals_;
 
   std::unique_ptr<mpi::SparseExchange> exchange_;  // null: dense sums
-  UpdateLayout layout_{0, 0};                      // of its messages
+  UpdateLayout layout_{0, 0};                      // layout of its messages
   std::vector<unsigned> fraction_bits_;            // per trained layer, of the gradients that are sent
   std::vector<std::int64_t> kept_statistics_;      // scratch
-  std::size_t answered_ = 0;                       // steps whose answers have arrived
-  std::size_t resumed_at_ = 0;                     // of a checkpoint: what steps before asked for has been done
-  // Of the steps since: the scales of the heads' features, then the units of the layers' gradients.
+  std::size_t replied_ = 0;                        // steps whose server replies have arrived
+  std::size_t resumed_at_ = 0;                     // step of a checkpoint: requests of steps before it are done
+  // By step since then: the scales of the heads' features, then the units of the layers' gradients.
   std::deque<std::vector<float>> scales_;
-  std::unique_ptr<Server> server_;  // at rank 0, if answers are late
+  std::unique_ptr<Server> server_;  // at rank 0, if server replies are late
 
   std::size_t loaded_ = ~std::size_t{0};  // the minibatch, counted from the start, that the inputs of the layers hold
   Workers workers_;
   std::size_t order_epoch_ = ~std::size_t{0};
-  std::vector<std::uint32_t> order_;   // of this epoch
+  std::vector<std::uint32_t> order_;   // order of images in this epoch
   Places places_;                      // of this rank
-  std::size_t most_images_ = 0;        // that are there at once
+  std::size_t most_images_ = 0;        // largest number of images at once
   std::vector<std::uint32_t> images_;  // data set indices of the local images
   std::vector<std::uint16_t> labels_;
 };

@@ -1,6 +1,6 @@
 // A stage's step with sparse messages: each logical worker computes on its own images, what it sends is merged on the way to
-// rank 0, and the answer, which is little too, updates all ranks alike. Rank 0 alone moves accumulators and chooses flips.
-// With staleness the answer to a step updates them some steps later; then rank 0 keeps what it chooses by, which is as new as
+// rank 0, and its reply, which is little too, updates all ranks alike. Rank 0 alone moves accumulators and chooses flips.
+// With staleness the reply to a step updates them some steps later; then rank 0 keeps what it chooses by, which is as new as
 // can be, beside what it computes with, which is as old as elsewhere.
 #include <algorithm>
 #include <array>
@@ -42,11 +42,11 @@ void fill(std::span<T> values, const mpi::SparseVector& vector) {
 
 std::uint64_t bytes_kept_by_worker(const simd::Kernels& kernels, const StageSpec& spec, const Encoder& encoder,
                                    std::vector<BinaryLayer> layers, const data::Dataset& train, TrainOptions options) {
-  if (options.exchange.exact() || options.exchange.residuals == mpi::Residuals::none) return 0;
+  if (options.exchange.exact() || options.exchange.error_feedback == mpi::ErrorFeedback::none) return 0;
   options.workers = options.batch = 1;
   mpi::Comm alone;
   const Stage stage(kernels, alone, spec, encoder, layers, train, options, 0, {});
-  return stage.exchange()->residual_bytes();
+  return stage.exchange()->error_feedback_bytes();
 }
 
 void Stage::make_exchange() {
@@ -56,7 +56,7 @@ void Stage::make_exchange() {
   for (const LayerState& state : states_) {
     const BinaryLayer& layer = layers_[state.index];
     feedback.push_back({state.sums.weight.size(), true, 1});
-    feedback.push_back({state.sums.channels, false, options_.threshold_urgency});
+    feedback.push_back({state.sums.channels, false, options_.bias_threshold_scale});
     statistics.push_back(state.sums.statistics.size());
     // Sums of a worker take a quarter of 32 bits at most.
     const MapShape& map = layer.geometry().output;
@@ -67,7 +67,7 @@ void Stage::make_exchange() {
   for (HeadState& head : heads_) {
     for (const std::vector<std::int64_t>* part : parts_of(head.sums)) {
       const bool bias = part == &head.sums.linear_bias || part == &head.sums.hidden_bias;
-      feedback.push_back({part->size(), false, bias ? options_.threshold_urgency : options_.head_urgency});
+      feedback.push_back({part->size(), false, bias ? options_.bias_threshold_scale : options_.head_threshold_scale});
     }
     statistics.push_back(head.sums.count.size());
     statistics.push_back(head.sums.count_squared.size());
@@ -75,7 +75,7 @@ void Stage::make_exchange() {
   statistics.push_back(1);
   const auto [first, last] = workers_.on_rank(static_cast<std::size_t>(comm_.rank()), static_cast<std::size_t>(comm_.size()));
   exchange_ = std::make_unique<mpi::SparseExchange>(comm_, options_.exchange, workers_.count(), first, last - first,
-                                                    std::move(feedback), std::move(statistics), options_.residual_place);
+                                                    std::move(feedback), std::move(statistics), options_.error_feedback_place);
   if (options_.exchange.staleness == 0 || !comm_.is_root()) return;
   server_ = std::make_unique<Server>();
   server_->layers.reserve(states_.size());  // their addresses stay
@@ -92,7 +92,7 @@ void Stage::make_exchange() {
 LayerTrainer& Stage::chooser(std::size_t t) { return server_ != nullptr ? *server_->trainers[t] : *trainers_[t]; }
 
 bool Stage::statistics_due(std::size_t step) const {
-  // Heads have gradients once they have seen statistics, and weights once heads have learned from answers to theirs: with
+  // Heads have gradients once they have seen statistics, and weights once heads have learned from replies to theirs: with
   // staleness all of that comes late.
   const std::size_t first = first_updates + 4 * options_.exchange.staleness;
   const bool just_begun = step < first || (learns(step) && !learns(step - first));
@@ -105,7 +105,7 @@ std::size_t Stage::steps_observed(std::size_t step) const {
   return steps;
 }
 
-// Of those whose statistics are sent together, the steps that are computed before what a step changes is there. With a
+// Number of steps, of those whose statistics are sent together, that are computed before a step's change is there. With a
 // staleness of 2 or more some after the next statistics miss it too; these draw the means back, by a few percent of the change.
 std::size_t Stage::steps_unseen(std::size_t step) const {
   if (!options_.exchange.keeps()) return 0;
@@ -128,14 +128,14 @@ void Stage::step_sparse() {
   } else {
     run_workers();
     Clock::time_point clock = Clock::now();
-    if (std::optional<mpi::Bundle> merged = exchange_->gather()) exchange_->spread(answer_to(*std::move(merged)));
+    if (std::optional<mpi::Bundle> merged = exchange_->gather()) exchange_->spread(reply_to(*std::move(merged)));
     lap(clock, result_.times.reduce);
   }
   std::vector<float>& scales = scales_.emplace_back();
   for (const HeadState& head : heads_) scales.push_back(head.head->feature_scale());
   for (const auto& trainer : trainers_) scales.push_back(trainer->unit());
   const bool last = step_ + 1 == total_steps();
-  while (answered_ <= step_ && (last || answered_ + options_.exchange.staleness <= step_)) update_from_answer(answered_++);
+  while (replied_ <= step_ && (last || replied_ + options_.exchange.staleness <= step_)) update_from_reply(replied_++);
   if (last) {
     Clock::time_point clock = Clock::now();
     exchange_->close();
@@ -207,12 +207,12 @@ std::size_t Stage::images_observed(const mpi::Bundle& bundle) const {
 }
 
 // At rank 0: what all ranks are to do about what the workers sent in this step.
-mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
-  mpi::Bundle answer;
-  answer.workers = merged.workers;
+mpi::Bundle Stage::reply_to(mpi::Bundle merged) {
+  mpi::Bundle reply;
+  reply.workers = merged.workers;
   const auto totals = exchange_->totals(merged, totals_.size());
-  answer.totals.assign(totals.begin(), totals.end());
-  answer.vectors.resize(merged.vectors.size());
+  reply.totals.assign(totals.begin(), totals.end());
+  reply.vectors.resize(merged.vectors.size());
   const std::size_t images = images_observed(merged);
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = chooser(t);
@@ -227,54 +227,54 @@ mpi::Bundle Stage::answer_to(mpi::Bundle merged) {
       std::optional<double> rms;
       if (!options_.exchange.exact()) rms = exchange_->rms_of_sum(weights, merged.workers);
       trainer.choose(sums, rate(step_), step_, rms);
-      answer.vectors[weights] = trainer.changes();
+      reply.vectors[weights] = trainer.changes();
       if (server_ != nullptr) trainer.apply(steps_unseen(step_));
     }
     if (server_ != nullptr) trainer.place_thresholds();
-    answer.vectors[values] = exchange_->limit(values, merged.vectors[values]);
-    answer.vectors[place] = std::move(statistics);
+    reply.vectors[values] = exchange_->limit(values, merged.vectors[values]);
+    reply.vectors[place] = std::move(statistics);
   }
   const auto keep = [&](std::size_t statistic) {
     const std::size_t place = layout_.place(statistic);
-    answer.vectors[place] = std::move(merged.vectors[place]);
+    reply.vectors[place] = std::move(merged.vectors[place]);
   };
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     for (std::size_t k = 0; k < UpdateLayout::head_parts; ++k) {
       const std::size_t part = layout_.head(h, k);
-      answer.vectors[part] = exchange_->limit(part, merged.vectors[part]);
+      reply.vectors[part] = exchange_->limit(part, merged.vectors[part]);
     }
     keep(layout_.counts(h));
     keep(layout_.counts_squared(h));
   }
   keep(layout_.images());
-  return answer;
+  return reply;
 }
 
-void Stage::update_from_answer(std::size_t step) {
+void Stage::update_from_reply(std::size_t step) {
   Clock::time_point clock = Clock::now();
-  const mpi::Bundle answer = exchange_->next_answer(step);
+  const mpi::Bundle reply = exchange_->next_reply(step);
   lap(clock, result_.times.reduce);
   const std::vector<float> scales = std::move(scales_.front());
   scales_.pop_front();
-  const std::size_t observed = images_observed(answer);
+  const std::size_t observed = images_observed(reply);
   const bool statistics = statistics_due(step) && observed > 0;
   const bool chooses = comm_.is_root() && server_ == nullptr;  // and has observed and noted changes
-  const auto totals = exchange_->totals(answer, 2 * heads_.size() + 3);
+  const auto totals = exchange_->totals(reply, 2 * heads_.size() + 3);
   totals_.assign(totals.begin(), totals.end());
-  // An answer that waited in a checkpoint would end the run that goes on from it again.
+  // A reply that waited in a checkpoint would end the run that goes on from it again.
   if (step < resumed_at_) std::fill_n(totals_.begin() + static_cast<std::ptrdiff_t>(2 * heads_.size()), 2, 0);
   const std::size_t images = images_in_totals();
   for (std::size_t t = 0; t < states_.size(); ++t) {
     LayerTrainer& trainer = *trainers_[t];
     LayerSums& sums = states_[t].sums;
-    fill(std::span(sums.statistics), answer.vectors[layout_.place(layout_.of_layer(t))]);
+    fill(std::span(sums.statistics), reply.vectors[layout_.place(layout_.of_layer(t))]);
     if (statistics && !chooses) trainer.observe(sums, observed, steps_observed(step));
-    if (const mpi::SparseVector& changes = answer.vectors[layout_.weights(t)]; changes.size != 0) {
+    if (const mpi::SparseVector& changes = reply.vectors[layout_.weights(t)]; changes.size != 0) {
       if (!chooses) trainer.take_changes(changes);
       result_.flips[t] += trainer.apply(steps_unseen(step));
     }
     if (learns(step)) {
-      fill(sums.value(), answer.vectors[layout_.values(t)]);
+      fill(sums.value(), reply.vectors[layout_.values(t)]);
       trainer.adapt(sums.value(), rate(step));
     }
     // With staleness the first of the steps that are summed up may have been measured in the unit before.
@@ -284,13 +284,13 @@ void Stage::update_from_answer(std::size_t step) {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     HeadState& head = heads_[h];
     if (statistics) {
-      fill(std::span(head.sums.count), answer.vectors[layout_.place(layout_.counts(h))]);
-      fill(std::span(head.sums.count_squared), answer.vectors[layout_.place(layout_.counts_squared(h))]);
+      fill(std::span(head.sums.count), reply.vectors[layout_.place(layout_.counts(h))]);
+      fill(std::span(head.sums.count_squared), reply.vectors[layout_.place(layout_.counts_squared(h))]);
       head.head->observe(head.sums, observed, steps_observed(step));
     }
-    if (answer.vectors[layout_.head(h, 0)].size == 0) continue;
+    if (reply.vectors[layout_.head(h, 0)].size == 0) continue;
     const auto parts = parts_of(head.sums);
-    for (std::size_t k = 0; k < parts.size(); ++k) fill(std::span(*parts[k]), answer.vectors[layout_.head(h, k)]);
+    for (std::size_t k = 0; k < parts.size(); ++k) fill(std::span(*parts[k]), reply.vectors[layout_.head(h, k)]);
     head.head->learn(head.sums, images, head_rate(step), options_.head_decay, scales[h]);
   }
   report_sums(statistics ? observed : 0);
@@ -298,7 +298,7 @@ void Stage::update_from_answer(std::size_t step) {
 }
 
 void Stage::settle() {
-  if (exchange_ != nullptr && step_ > answered_) exchange_->settle(step_ - 1);
+  if (exchange_ != nullptr && step_ > replied_) exchange_->settle(step_ - 1);
 }
 
 void Stage::leave() {
@@ -331,10 +331,10 @@ void Stage::save_server(TensorFile& file) const {
 
 void Stage::load_exchange(const TensorFile& file) {
   exchange_->load(file, exchange_name);
-  const std::size_t waiting = exchange_->answers_waiting();
+  const std::size_t waiting = exchange_->replies_waiting();
   const std::size_t each = heads_.size() + states_.size();
   if (waiting > step_) fail(ErrorKind::data, "checkpoint: {} server replies after {} steps", waiting, step_);
-  answered_ = step_ - waiting;
+  replied_ = step_ - waiting;
   const auto scales = file.get("stage.scales", DType::f32, {waiting, each}).as<float>();
   scales_.clear();
   for (std::size_t i = 0; i < waiting; ++i) {

@@ -12,8 +12,8 @@ namespace bitloom::layerwise {
 struct StageHistory {
   std::string run;         // the folder of the run that trained it; "": nobody knows
   std::string time;        // when it was finished, as utc_now() has it
-  double seconds = 0;      // of training
-  std::size_t images = 0;  // that passed through training steps
+  double seconds = 0;      // time of training
+  std::size_t images = 0;  // images that passed through training steps
   // Its lines of metrics.jsonl, one per epoch, marked as reused; their `seconds` count from the start of the stage.
   std::vector<nlohmann::json> epochs;
 };

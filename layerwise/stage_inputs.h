@@ -25,12 +25,12 @@ struct InputOptions {
 
 class StageInputs {
  public:
-  // What one thread needs for the image it works on. The maps of layers that learn are put into work.maps by the caller.
+  // Memory of one thread for the image it works on. The maps of layers that learn are put into work.maps by the caller.
   struct Workspace {
     ForwardWorkspace work;
     std::vector<std::uint8_t> stored;   // the image, where it is not in memory
     std::vector<std::uint8_t> image;    // augmented
-    std::vector<std::uint64_t> record;  // of the image; used while there is a record file
+    std::vector<std::uint64_t> record;  // record of the image; used while there is a record file
   };
 
   // `trained` are indices of the layers that learn, `id` is the stage's. What is passed by reference outlives this object.
@@ -54,7 +54,7 @@ class StageInputs {
 
   // How many different forms of each image there are: augmented copies, 1 without augmentation, 0 if every epoch has its own.
   std::size_t copies() const;
-  // Of all records together: copies() times the training images, and the words of each.
+  // Number of records: copies() times the training images; and the words of each.
   std::uint64_t records() const { return copies() * train_.size(); }
   std::uint64_t record_words() const { return frozen_.words(); }
   // Where that of an image in an epoch stands.

@@ -228,9 +228,9 @@ void Stage::backward_image(std::size_t place, std::size_t local, ThreadState& th
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
     LayerSums& sums = thread.sums[t];
     sums.magnitude()[0] +=
-        collect_entries(window, map.height * map.width, map.words(), layer.channels(), thread.rounding.data(), region,
-                        state.patch_offset.data(), image_offset, key, state.entries[local], sums.value().data(),
-                        state.feeds_back ? thread.codes.data() : nullptr);
+        collect_components(window, map.height * map.width, map.words(), layer.channels(), thread.rounding.data(), region,
+                           state.patch_offset.data(), image_offset, key, state.components[local], sums.value().data(),
+                           state.feeds_back ? thread.codes.data() : nullptr);
     if (state.feeds_back) send_down(t, local, window, thread);
   }
 }
@@ -274,7 +274,8 @@ void Stage::run_backward(const Places& places, bool weights) {
   if (!weights) return;
   for (LayerState& state : states_) {
     accumulate_weight_gradient(kernels_, layers_[state.index], state.inputs.data(),
-                               std::span<const ImageEntries>(state.entries).first(places.count), state.sums.weight.data());
+                               std::span<const ImageComponents>(state.components).first(places.count),
+                               state.sums.weight.data());
   }
 }
 

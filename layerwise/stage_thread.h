@@ -1,4 +1,4 @@
-// What one thread of a stage needs while it works on an image. Private to stage.cpp and stage_passes.cpp.
+// Working memory and sums of one thread of a stage. Private to stage.cpp and stage_passes.cpp.
 #pragma once
 
 #include <omp.h>

@@ -54,9 +54,9 @@ const std::array<RealOption, 20> options_table = {{
      "Half width of the surrogate-gradient window at the start, in standard deviations"},
     {thresholds, "largest_window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
      "Largest half width of the surrogate-gradient window, in standard deviations"},
-    {between_workers, "head_urgency", [](TrainOptions& o) -> double& { return o.head_urgency; }, 0.01, 100, false,
+    {between_workers, "head_urgency", [](TrainOptions& o) -> double& { return o.head_threshold_scale; }, 0.01, 100, false,
      "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
-    {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.threshold_urgency; }, 0.01, 100, false,
+    {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.bias_threshold_scale; }, 0.01, 100, false,
      "Threshold scale of channels' thresholds and heads' biases, which are few: the same ratio"},
 }};
 
@@ -162,8 +162,8 @@ std::string describe(const TrainOptions& options) {
     // The number is to be raised with every change of what such messages do to training.
     json["exchange"] = {{"version", 3},
                         {"value_bits", exchange.value_bits},
-                        {"urgency", {options.threshold_urgency, options.head_urgency}},
-                        {"residuals", static_cast<int>(exchange.residuals)},
+                        {"urgency", {options.bias_threshold_scale, options.head_threshold_scale}},
+                        {"residuals", static_cast<int>(exchange.error_feedback)},
                         {"statistics_every", exchange.statistics_every}};
     if (exchange.bytes_per_update != 0) {
       json["exchange"]["budget"] = exchange.bytes_per_update;

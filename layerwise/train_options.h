@@ -34,9 +34,9 @@ struct TrainOptions {
   std::size_t workers = 1;        // logical workers, who share the images (workers.h)
   bool sparse = false;            // they exchange sparse messages instead of whole sums
   mpi::ExchangeOptions exchange;  // with `sparse`
-  mpi::ResidualPlace residual_place;
-  double head_urgency = 2;        // mpi::FeedbackVector::urgency of heads, where that of weights is 1,
-  double threshold_urgency = 10;  // and of channels' thresholds and heads' biases
+  mpi::ErrorFeedbackPlace error_feedback_place;
+  double head_threshold_scale = 2;   // mpi::FeedbackVector::threshold_scale of heads; that of weights is 1
+  double bias_threshold_scale = 10;  // the same of channels' thresholds and heads' biases
   LayerOptions layer;
 
   InputOptions input() const { return {seed, augment, augment_copies}; }
@@ -44,7 +44,7 @@ struct TrainOptions {
 
 // An option that is a real number: its name, where it is kept, low <= value <= high (`open`: low < value).
 struct RealOption {
-  const char* group;  // of the command's help
+  const char* group;  // group in the command's help
   const char* name;   // "smallest_offset", as net files write it
   double& (*of)(TrainOptions& options);
   double low, high;
@@ -58,7 +58,7 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
 
 bool is_stage_option(const std::string& name);
 
-// What holds for a stage: the run's options, but for those that the net sets.
+// Options of a stage: the run's, but for those that the net sets.
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage);
 
 // The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a

@@ -33,7 +33,7 @@ std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
   }
   earlier.heads = &result_.model.heads;
   TrainOptions training = for_stage(options_.train, options_.net.stages[s]);
-  training.residual_place = residual_place_;
+  training.error_feedback_place = error_feedback_place_;
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
                                  data_.train, training, stage_ids(options_.net)[s], earlier);
 }
@@ -77,7 +77,7 @@ void Run::train_stage(std::size_t s) {
   }
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
-  if (options_.train.sparse) tell_residuals(*stage->exchange());
+  if (options_.train.sparse) tell_error_feedback(*stage->exchange());
   for (const auto& [name, value] : stage->spec().options) {
     progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
   }
@@ -165,11 +165,11 @@ RunResult Run::execute() {
     check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
                 static_cast<std::size_t>(comm_.size()));
   }
-  if (!options_.resume) place_residuals();
+  if (!options_.resume) place_error_feedback();
   open_folder();
   if (options_.resume) {
     read_checkpoint();
-    place_residuals();  // of the stages that are left
+    place_error_feedback();  // that of the stages that are left
   }
   const std::size_t all = options_.net.stages.size();
   const std::size_t wanted = options_.stages == 0 ? all : std::min(options_.stages, all);

@@ -36,17 +36,17 @@ struct PlannedBytes {
     // It is the budget's mean over a run: an epoch has what is wanted of it (ExchangeOptions::last_messages).
     bool follows_budget = false;
   };
-  Sparse up, down;          // of a worker's message; of an answer
-  std::uint64_t dense = 0;  // that a rank puts into the dense sums of an update in which weights learn: exact
+  Sparse up, down;          // lengths of a worker's message and of a reply
+  std::uint64_t dense = 0;  // bytes that a rank puts into the dense sums of an update in which weights learn: exact
 };
 
 struct RunOptions {
   std::filesystem::path folder;
   NetSpec net;
   TrainOptions train;
-  std::string data_name;  // what the user asked for, for messages and the report
+  std::string data_name;  // name that the user gave, for messages and the report
   std::string command;    // the command line, for the report
-  std::string start;      // what this process calls itself in its ProgressFile
+  std::string start;      // name of this process in its ProgressFile
   // Left in the folder of a new run, by name, once it is locked and known to hold no other.
   std::map<std::string, std::string> files;
   bool resume = false;  // continue from the folder's checkpoint
@@ -56,16 +56,16 @@ struct RunOptions {
   bool needs_cache = false;       // an error if the cache cannot be opened; otherwise the run goes on without
   std::uint64_t cache_limit = 0;  // bytes
   std::string frozen = "auto";    // outputs of frozen layers: cache, recompute, or what is cheaper; never the result
-  // Of what workers of one process keep (sparse): beyond it, it lies in a file in the cache's folder; 0: half of the memory
-  // that is free, shared by the processes of a host.
+  // Bytes that workers of one process may keep in memory (sparse); more lies in a file in the cache's folder. 0: half of the
+  // free memory, shared by the processes of a host.
   std::uint64_t residual_memory = 0;
   std::size_t stop_after_steps = 0;  // steps of this process after which it stops, resumable (tests); 0: never
   // Stages that were trained elsewhere, by their keys, as RunResult::trained of a run that trained them.
   std::map<std::string, std::vector<std::byte>> trained;
-  std::vector<std::byte> encoder;  // that was fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
+  std::vector<std::byte> encoder;  // encoder fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
   std::size_t stages = 0;          // number of the net's first ones to train, without a model; 0: all
-  double pace_seconds = 0;         // of StepRequest
-  std::string hold;                // of wait_while_held(), by the steps of a stage (tests)
+  double pace_seconds = 0;         // see StepRequest
+  std::string hold;                // for wait_while_held(), by the steps of a stage (tests)
   double mark_seconds = 0.2;       // between marks in the ProgressFile, but for those that are waited for
   std::map<std::string, PlannedBytes> planned;  // by stage; not all need be there
   std::function<bool()> stop;                   // asked at every step: has somebody asked to stop?
@@ -78,8 +78,8 @@ struct StageSummary {
   bool reused = false;
   // Nothing without validation images: by the vote over mirror images where the net has it, and of the image as it is.
   std::optional<double> validation_accuracy, plain_accuracy;
-  std::size_t images = 0;   // that passed through training steps of this run
-  StageHistory trained_by;  // of a reused one: how it was trained, without epochs
+  std::size_t images = 0;   // images that passed through training steps of this run
+  StageHistory trained_by;  // history of a reused one, without epochs
 };
 
 struct RunResult {
@@ -87,9 +87,9 @@ struct RunResult {
   Evaluation validation;  // empty if there is no validation set
   Evaluation test;
   std::vector<StageSummary> stages;
-  double seconds = 0;                                     // of training, over all resumptions
-  std::size_t images = 0;                                 // that passed through training steps, over all resumptions
-  std::size_t steps = 0;                                  // of this process
+  double seconds = 0;                                     // time of training, over all resumptions
+  std::size_t images = 0;                                 // images that passed through training steps, over all resumptions
+  std::size_t steps = 0;                                  // steps of this process
   std::map<std::string, std::vector<std::byte>> trained;  // with RunOptions::stages: these, by their keys
 };
 

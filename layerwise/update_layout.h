@@ -5,7 +5,7 @@
 
 namespace bitloom::layerwise {
 
-// Feedback vectors: per trained layer its weights' gradients (in the answer: the changes of the weights) and its channels' sums
+// Feedback vectors: per trained layer its weights' gradients (in the reply: the changes of the weights) and its channels' sums
 // of values; per head its five parts. Then statistics, with numbers of their own: per layer LayerSums::statistics without the
 // values, per head its counts, and how many images all of these are of.
 class UpdateLayout {
@@ -28,7 +28,7 @@ class UpdateLayout {
   // Where a statistic stands: behind the feedback vectors (mpi::SparseExchange).
   std::size_t place(std::size_t statistic) const { return feedback() + statistic; }
 
-  // What reports call a vector: "weights", "thresholds", "heads" or "statistics".
+  // Name of a vector in reports: "weights", "thresholds", "heads" or "statistics".
   const char* part(std::size_t vector) const {
     if (vector >= feedback()) return "statistics";
     if (vector >= 2 * layers_) return "heads";

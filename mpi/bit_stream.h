@@ -25,7 +25,7 @@ inline void put_varint(std::vector<std::byte>& out, std::uint64_t number) {
   out.push_back(static_cast<std::byte>(number));
 }
 
-// Of the front of `bytes`, which moves on. Throws Error(data).
+// Reads a varint from the front of `bytes`, which moves on. Throws Error(data).
 inline std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
   std::uint64_t number = 0;
   for (unsigned shift = 0; shift < 64; shift += 7) {

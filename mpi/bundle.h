@@ -1,4 +1,4 @@
-// What one message of an update carries: the sparse vectors of one logical worker, or of many that a rank has merged, on the
+// Content of one message of an update: the sparse vectors of one logical worker, or of many that a rank has merged, on the
 // way up; what all ranks are to apply, on the way down.
 //
 //   byte 0    0xB6
@@ -18,11 +18,11 @@
 namespace bitloom::mpi {
 
 struct Bundle {
-  std::uint64_t update = 0;           // which update of the run it belongs to, counted from 0
+  std::uint64_t update = 0;           // number of the run's update that it belongs to, from 0
   std::uint64_t workers = 0;          // logical workers whose vectors are in it
-  std::uint64_t worker_bytes = 0;     // of their bundles, before any were merged; in a message of one worker 0
+  std::uint64_t worker_bytes = 0;     // bytes of their bundles, before any were merged; in a message of one worker 0
   std::vector<std::int64_t> totals;   // few numbers that are summed, such as losses
-  std::vector<SparseVector> vectors;  // one of size 0 is not there
+  std::vector<SparseVector> vectors;  // size 0 stands for a missing one
 
   bool operator==(const Bundle&) const = default;
 };

@@ -67,7 +67,7 @@ void BundleTree::send_up(Bundle bundle) {
   comm_.send(tree_.parent(), std::move(bytes));
 }
 
-// What arrives meanwhile is decoded, which is no waiting.
+// Messages that arrive meanwhile are decoded, which is no waiting.
 template <typename F>
 void BundleTree::wait(F&& f) {
   const Clock::time_point start = Clock::now();
@@ -87,7 +87,7 @@ void BundleTree::wait_until(const std::function<bool()>& done, const char* what)
   });
 }
 
-void BundleTree::take_in(int child, const std::vector<std::byte>& message) {
+void BundleTree::accumulate(int child, const std::vector<std::byte>& message) {
   const Stopwatch stopwatch(counts_.merge);
   Bundle bundle = from_message(message);
   if (bundle.update == end_mark) {
@@ -142,13 +142,13 @@ void BundleTree::fold_late_statistics(std::uint64_t update, std::vector<Bundle>&
   late_statistics_.clear();
 }
 
-void BundleTree::take_answer(std::vector<std::byte> message) {
+void BundleTree::take_reply(std::vector<std::byte> message) {
   const Stopwatch stopwatch(counts_.merge);
   for (const int child : tree_.children()) {
     counts_.sent_down += message.size();
     comm_.send(child, message);
   }
-  answers_.push_back(decode_bundle(message));
+  replies_.push_back(decode_bundle(message));
 }
 
 void BundleTree::poll() {
@@ -158,10 +158,10 @@ void BundleTree::poll() {
 void BundleTree::look() {
   if (beside_) beside_();
   for (const int child : tree_.children()) {
-    while (const auto message = comm_.try_receive(child)) take_in(child, *message);
+    while (const auto message = comm_.try_receive(child)) accumulate(child, *message);
   }
   if (is_root()) return;
-  while (auto message = comm_.try_receive(tree_.parent())) take_answer(*std::move(message));
+  while (auto message = comm_.try_receive(tree_.parent())) take_reply(*std::move(message));
 }
 
 // The root's, in proportion to the levels below.
@@ -169,7 +169,7 @@ double BundleTree::deadline() const { return options_.deadline_seconds * tree_.h
 
 std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bundle> own) {
   const bool waits = own.has_value();
-  if (options_.quorum < 1 && is_answered(update)) ++counts_.missed;
+  if (options_.quorum < 1 && has_reply(update)) ++counts_.missed;
   Parts& parts = parts_[update];
   if (own) {
     parts.workers += own->workers;
@@ -180,7 +180,7 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   const Clock::time_point start = Clock::now();
   const auto complete = [&] {
     if (parts.workers >= below_) return true;
-    if (options_.quorum < 1 && !is_root() && has_answer(update)) return true;
+    if (options_.quorum < 1 && !is_root() && holds_reply(update)) return true;
     return options_.quorum < 1 && seconds_since(start) >= deadline() && (!is_root() || parts.workers >= enough);
   };
   if (waits) wait_until(complete, "exchange of gradients");
@@ -195,38 +195,38 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   return std::nullopt;
 }
 
-void BundleTree::spread(std::vector<std::byte> answer) { take_answer(std::move(answer)); }
+void BundleTree::spread(std::vector<std::byte> reply) { take_reply(std::move(reply)); }
 
-bool BundleTree::is_answered(std::uint64_t update) {
+bool BundleTree::has_reply(std::uint64_t update) {
   // A first look only tells MPI to move what came while nobody looked.
   for (int look = 0; look < 2; ++look) poll();
-  return has_answer(update);
+  return holds_reply(update);
 }
 
 void BundleTree::settle(std::uint64_t update) {
   const double waited = counts_.wait;
-  const auto here = [&] { return is_root() || has_answer(update); };
+  const auto here = [&] { return is_root() || holds_reply(update); };
   wait_until(here, "exchange of weight changes");
   // With a quorum nobody need receive what this rank sent up too late.
   if (options_.quorum == 1) finish_sends();
   counts_.wait = waited;  // this was between updates
 }
 
-// What others send may have to be received before they receive.
+// Messages of others may have to be received before they receive.
 void BundleTree::finish_sends() {
   const auto gone = [&] { return comm_.sends_finished(); };
   wait_until(gone, "exchange between ranks");
 }
 
-Bundle BundleTree::next_answer() {
+Bundle BundleTree::next_reply() {
   if (!is_root()) {
-    const auto arrived = [&] { return !answers_.empty(); };
+    const auto arrived = [&] { return !replies_.empty(); };
     wait_until(arrived, "exchange of weight changes");
   }
-  if (answers_.empty()) fail(ErrorKind::internal, "exchange: the root has answered nothing");
-  Bundle answer = std::move(answers_.front());
-  answers_.pop_front();
-  return answer;
+  if (replies_.empty()) fail(ErrorKind::internal, "exchange: the root has sent no reply");
+  Bundle reply = std::move(replies_.front());
+  replies_.pop_front();
+  return reply;
 }
 
 void BundleTree::close() {

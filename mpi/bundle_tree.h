@@ -1,9 +1,9 @@
-// The way of bundles along the tree of ranks: those of workers up to the root, merged wherever they meet, its answers down to
-// all ranks. Ranks need not be at the same update: answers wait until they are asked for, and so do bundles of ranks below that
+// The way of bundles along the tree of ranks: those of workers up to the root, merged wherever they meet, its replies down to
+// all ranks. Ranks need not be at the same update: replies wait until they are asked for, and so do bundles of ranks below that
 // are ahead.
 //
-// Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for so many
-// of them. What comes later is folded into the update that the root works on, statistics into the next that has some, or
+// Usually every update waits for all workers. With a quorum below 1 it waits for them until a deadline, after that for this
+// share of them. Later messages are folded into the update that the root works on, statistics into the next that has some, or
 // dropped: such runs depend on the time that things take.
 #pragma once
 
@@ -27,18 +27,18 @@ enum class Late { fold, drop };
 struct TreeOptions {
   int fan_in = 8;
   double quorum = 1;            // the share of all workers that is enough after the deadline
-  double deadline_seconds = 1;  // of the root, from when its own workers are done; ranks below it wait a part of that
+  double deadline_seconds = 1;  // wait of the root after its own workers are done; ranks below it wait a part of that
   Late late = Late::fold;
 };
 
 // Throws Error(usage).
 void check(const TreeOptions& options);
 
-// What a rank sent, missed, and how long it waited.
+// Counts of what a rank sent and missed, and how long it waited.
 struct TreeCounts {
   std::uint64_t sent_up = 0;    // bytes to the rank above
   std::uint64_t sent_down = 0;  // bytes to those below, together
-  std::uint64_t missed = 0;     // updates that were answered before this rank's workers had finished, or begun
+  std::uint64_t missed = 0;     // updates whose reply came before this rank's workers had finished, or begun
   double merge = 0;             // seconds of decoding, merging and encoding what passes,
   double wait = 0;              // and of looking for the next of it, or waiting
   TreeCounts& operator+=(const TreeCounts& other);
@@ -62,23 +62,23 @@ class BundleTree {
   // Sends what this rank's workers have for an update, and the ranks below it, up; at the root it is returned instead. Without
   // `own` they have nothing, and nothing is waited for.
   std::optional<Bundle> gather(std::uint64_t update, std::optional<Bundle> own);
-  // At the root: an answer for all, in its encoded form. Answers are given in the order of updates.
-  void spread(std::vector<std::byte> answer);
-  // Whether the answer to `update` is here.
-  bool is_answered(std::uint64_t update);
-  // Waits for the next answer.
-  Bundle next_answer();
-  // Waits until the answer to an update is here, and has been sent on. Before that others may need what this rank has to pass
+  // At the root: a reply for all, in its encoded form. Replies are given in the order of updates.
+  void spread(std::vector<std::byte> reply);
+  // Whether the reply to `update` is here, after a look for messages.
+  bool has_reply(std::uint64_t update);
+  // Waits for the next reply.
+  Bundle next_reply();
+  // Waits until the reply to an update is here, and has been sent on. Before that others may need what this rank has to pass
   // on, which does not happen while it waits for something else.
   void settle(std::uint64_t update);
   // Waits until what was sent is gone. Nothing moves while a rank computes, unless it polls.
   void finish_sends();
-  // Collective, after the last answer: waits for what is late, and forgets it.
+  // Collective, after the last reply: waits for what is late, and forgets it.
   void close();
 
-  // The answers that nobody has asked for yet; at the root these are all that some rank may still lack.
-  const std::deque<Bundle>& answers() const { return answers_; }
-  void set_answers(std::deque<Bundle> answers) { answers_ = std::move(answers); }
+  // The replies that nobody has asked for yet; at the root these are all that some rank may still lack.
+  const std::deque<Bundle>& replies() const { return replies_; }
+  void set_replies(std::deque<Bundle> replies) { replies_ = std::move(replies); }
 
   TreeCounts take_counts();
 
@@ -87,18 +87,18 @@ class BundleTree {
     std::vector<Bundle> bundles;
     std::size_t workers = 0;
   };
-  void take_in(int child, const std::vector<std::byte>& message);
+  void accumulate(int child, const std::vector<std::byte>& message);
   void take_late(Bundle bundle);
   bool has_statistics(const Bundle& bundle) const;
   void fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles);
-  void take_answer(std::vector<std::byte> message);
+  void take_reply(std::vector<std::byte> message);
   void send_up(Bundle bundle);
   void look();
   template <typename F>
   void wait(F&& f);
   void wait_until(const std::function<bool()>& done, const char* what);
   double deadline() const;
-  bool has_answer(std::uint64_t update) const { return !answers_.empty() && answers_.back().update >= update; }
+  bool holds_reply(std::uint64_t update) const { return !replies_.empty() && replies_.back().update >= update; }
 
   Comm& comm_;
   TreeOptions options_;
@@ -106,9 +106,9 @@ class BundleTree {
   std::size_t all_ = 0, below_ = 0;  // workers: in all; of this rank and those below it
   std::size_t feedback_;
   std::uint64_t next_ = 0;                // updates before it are closed here
-  std::map<std::uint64_t, Parts> parts_;  // of updates that are not
+  std::map<std::uint64_t, Parts> parts_;  // messages of updates that are not closed
   std::vector<Bundle> late_statistics_;   // at the root, until an update has some
-  std::deque<Bundle> answers_;            // not asked for yet
+  std::deque<Bundle> replies_;            // not asked for yet
   std::size_t ended_ = 0;                 // children that have nothing more to send
   std::function<void()> beside_;
   TreeCounts counts_;

@@ -7,10 +7,10 @@
 namespace bitloom::mpi {
 namespace {
 
-// Of gather_bytes; other collectives have a context of their own and need no tag.
+// Tag of gather_bytes; other collectives have a context of their own and need no tag.
 constexpr int gather_tag = 1;
 
-// Of broadcast_bytes: memory is in use only for what has arrived, whatever was announced.
+// Largest piece of broadcast_bytes: memory is in use only for what has arrived, whatever was announced.
 constexpr std::size_t piece_bytes = std::size_t{64} << 20U;
 
 // Throws SharedError unless the root can have what the ranks announce; `lengths` are theirs, and what the root can have behind

@@ -1,4 +1,4 @@
-// What all operations have in common.
+// Parts that all operations have in common.
 #include <unistd.h>
 
 #include <climits>

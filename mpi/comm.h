@@ -48,7 +48,7 @@ const char* name_of(Collective kind) noexcept;
 // Messages of one channel neither overtake nor wait for those of another.
 enum class Channel { main, state };
 
-// What one rank has handed to a kind of collective so far.
+// Counts of what one rank has handed to a kind of collective so far.
 struct Traffic {
   std::uint64_t calls = 0;
   std::uint64_t bytes_sent = 0;  // payload this rank contributed (not what the algorithm forwards); 0 with one rank
@@ -65,7 +65,7 @@ struct Traffic {
 struct Settings {
   double watchdog_seconds = 300;         // longest wait for other ranks, and longest call of MPI; 0 = for ever
   std::size_t elements_per_message = 0;  // longer reductions and broadcasts are split; 0 = what MPI's int counts allow
-  std::uint64_t most_bytes = 0;          // what others announce to this rank may be this long; 0 = this machine's memory
+  std::uint64_t most_bytes = 0;          // limit on lengths that others announce to this rank; 0 = this machine's memory
 };
 
 // How a process ends that hangs inside a call of MPI, from which no exception can take it.
@@ -167,7 +167,7 @@ class Comm {
     } catch (const Error& error) {
       message = described(error);
       kind = error.kind();
-    } catch (const std::system_error& error) {  // of std::filesystem, say
+    } catch (const std::system_error& error) {  // from std::filesystem, say
       message = described(error);
       kind = ErrorKind::io;
     } catch (const std::exception& error) {
@@ -216,7 +216,7 @@ class Environment {
   Comm world_;
 };
 
-// Of the machine that this process runs on.
+// Name of the machine that this process runs on.
 std::string host_name();
 // Collective: those of all ranks, at rank 0; empty elsewhere.
 std::vector<std::string> host_names(Comm& comm);

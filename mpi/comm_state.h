@@ -1,4 +1,4 @@
-// What is inside a Comm, and the only file of the project that includes <mpi.h>. Private to mpi/.
+// The state of a Comm, and the only file of the project that includes <mpi.h>. Private to mpi/.
 #pragma once
 
 // The C++ bindings that MPI-3 removed would only add symbols and warnings.
@@ -36,7 +36,7 @@ struct Comm::State {
   int size = 1;
   bool broken = false;
   Settings settings;
-  Watchdog* watchdog = nullptr;  // of processes that MPI has started
+  Watchdog* watchdog = nullptr;  // set in processes that MPI has started
   std::array<Traffic, collective_count> traffic{};
   // Messages under way; in containers that leave them where they are, because MPI knows their addresses.
   struct Message {

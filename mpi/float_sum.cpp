@@ -26,7 +26,7 @@ void receive_into(Comm& comm, int from, std::span<T> values) {
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
 }
 
-// What rank r sums of n values.
+// The part of n values that a rank sums.
 template <typename T>
 std::span<T> part_of(std::span<T> values, int rank, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);

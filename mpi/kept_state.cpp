@@ -36,17 +36,17 @@ std::span<const std::byte> next_message(std::span<const std::byte>& rest) {
 
 Bundle Kept::to_bundle() const {
   Bundle bundle;
-  for (const Residual& residual : feedback) {
-    bundle.vectors.push_back(residual.narrow.empty()
-                                 ? to_sparse(residual.wide)
-                                 : to_sparse(std::vector<std::int64_t>(residual.narrow.begin(), residual.narrow.end())));
+  for (const ErrorVector& error : feedback) {
+    bundle.vectors.push_back(error.narrow.empty()
+                                 ? to_sparse(error.wide)
+                                 : to_sparse(std::vector<std::int64_t>(error.narrow.begin(), error.narrow.end())));
   }
   for (const std::vector<std::int64_t>& sums : statistics) bundle.vectors.push_back(to_sparse(sums));
   return bundle;
 }
 
 KeptState::KeptState(const std::vector<FeedbackVector>& feedback, const std::vector<std::uint64_t>& statistics,
-                     std::size_t workers, const ResidualPlace& place, int rank)
+                     std::size_t workers, const ErrorFeedbackPlace& place, int rank)
     : feedback_(feedback), kept_(workers) {
   for (const FeedbackVector& vector : feedback) block_bytes_ += words_of(vector) * sizeof(std::int64_t);
   const std::size_t in_memory =
@@ -54,7 +54,7 @@ KeptState::KeptState(const std::vector<FeedbackVector>& feedback, const std::vec
   if (in_memory < workers && place.folder.empty()) {
     fail_field(ErrorKind::usage, "residual_memory",
                "{} workers of rank {} keep {}, more than {}; expected `cache` FOLDER, where the "
-               "rest can lie, fewer workers, or `residuals` none",
+               "rest can lie, fewer workers, or `error_feedback` none",
                workers, rank, format_bytes(workers * block_bytes_), format_bytes(place.memory));
   }
   memory_ = Buffer<std::byte>(in_memory * block_bytes_);
@@ -63,29 +63,29 @@ KeptState::KeptState(const std::vector<FeedbackVector>& feedback, const std::vec
     std::byte* const block =
         w < in_memory ? memory_.data() + w * block_bytes_ : file_.bytes().data() + (w - in_memory) * block_bytes_;
     blocks_.push_back(block);
-    kept_[w].feedback = residuals_at(block);
+    kept_[w].feedback = error_vectors_at(block);
     for (const std::uint64_t size : statistics) kept_[w].statistics.emplace_back(size, 0);
   }
 }
 
-std::vector<Residual> KeptState::residuals_at(std::byte* at) const {
-  std::vector<Residual> residuals;
+std::vector<ErrorVector> KeptState::error_vectors_at(std::byte* at) const {
+  std::vector<ErrorVector> errors;
   for (const FeedbackVector& vector : feedback_) {
-    Residual& residual = residuals.emplace_back();
+    ErrorVector& error = errors.emplace_back();
     if (vector.narrow) {
-      residual.narrow = {reinterpret_cast<std::int32_t*>(at), vector.size};
+      error.narrow = {reinterpret_cast<std::int32_t*>(at), vector.size};
     } else {
-      residual.wide = {reinterpret_cast<std::int64_t*>(at), vector.size};
+      error.wide = {reinterpret_cast<std::int64_t*>(at), vector.size};
     }
     at += words_of(vector) * sizeof(std::int64_t);
   }
-  return residuals;
+  return errors;
 }
 
 std::size_t KeptState::bytes_of_worker() const {
   if (kept_.empty()) return 0;
   std::size_t bytes = 0;
-  for (const Residual& residual : kept_.front().feedback) bytes += residual.narrow.size_bytes() + residual.wide.size_bytes();
+  for (const ErrorVector& error : kept_.front().feedback) bytes += error.narrow.size_bytes() + error.wide.size_bytes();
   for (const std::vector<std::int64_t>& sums : kept_.front().statistics) bytes += sums.size() * sizeof(std::int64_t);
   return bytes;
 }
@@ -93,7 +93,7 @@ std::size_t KeptState::bytes_of_worker() const {
 KeptState::Copy KeptState::copy(std::size_t worker) const {
   Copy copy{Buffer<std::byte>(block_bytes_), {}};
   if (block_bytes_ > 0) std::memcpy(copy.memory.data(), blocks_[worker], block_bytes_);
-  copy.kept = {residuals_at(copy.memory.data()), kept_[worker].statistics};
+  copy.kept = {error_vectors_at(copy.memory.data()), kept_[worker].statistics};
   return copy;
 }
 

@@ -1,5 +1,5 @@
-// What the workers of a rank keep of what they did not send (error feedback: Stich et al. 2018), in memory or in a file, and
-// how it is read while they go on.
+// State that the workers of a rank keep: what they did not send (error feedback: Stich et al. 2018), in memory or in a file,
+// and how it is read while they go on.
 #pragma once
 
 #include <condition_variable>
@@ -20,25 +20,25 @@ namespace bitloom::mpi {
 
 struct FeedbackVector {
   std::uint64_t size = 0;
-  bool narrow = false;  // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
-  double urgency = 1;   // threshold scale: its thresholds, in root mean squares, are lower than others' by this factor
+  bool narrow = false;         // its elements, and what is kept of them, fit 30 bits; what stays at the limit beyond is counted
+  double threshold_scale = 1;  // its thresholds, in root mean squares, are lower than others' by this factor
 };
 
 // Where a rank's workers keep what they do not send. It changes no result.
-struct ResidualPlace {
-  std::uint64_t memory = 0;  // bytes; workers whose residuals exceed it have them in a file of `folder`. 0: no limit
+struct ErrorFeedbackPlace {
+  std::uint64_t memory = 0;  // bytes; error feedback beyond it lies in a file of `folder`. 0: no limit
   std::filesystem::path folder;
 };
 
-// Of one feedback vector; the one of the two that it takes.
-struct Residual {
+// Error feedback of one feedback vector, in the one of the two types that it has.
+struct ErrorVector {
   std::span<std::int32_t> narrow;
   std::span<std::int64_t> wide;
 };
 
-// Of one worker.
+// State of one worker.
 struct Kept {
-  std::vector<Residual> feedback;
+  std::vector<ErrorVector> feedback;
   std::vector<std::vector<std::int64_t>> statistics;  // since they were last sent
 
   Bundle to_bundle() const;
@@ -49,13 +49,13 @@ class KeptState {
   // Zeros for `workers` workers, in memory as far as `place` says. Throws Error(usage) where that has no room and no folder,
   // and Error(io) if the file cannot be made.
   KeptState(const std::vector<FeedbackVector>& feedback, const std::vector<std::uint64_t>& statistics, std::size_t workers,
-            const ResidualPlace& place, int rank);
+            const ErrorFeedbackPlace& place, int rank);
   KeptState() = default;
 
   std::size_t workers() const { return kept_.size(); }
   Kept& operator[](std::size_t worker) { return kept_[worker]; }
   const Kept& operator[](std::size_t worker) const { return kept_[worker]; }
-  // Of one worker, its statistics included.
+  // Bytes that one worker keeps, its statistics included.
   std::size_t bytes_of_worker() const;
   std::size_t bytes_in_file() const { return file_.bytes().size(); }
 
@@ -67,13 +67,13 @@ class KeptState {
   Copy copy(std::size_t worker) const;
 
  private:
-  std::vector<Residual> residuals_at(std::byte* at) const;
+  std::vector<ErrorVector> error_vectors_at(std::byte* at) const;
 
   std::vector<FeedbackVector> feedback_;
-  std::size_t block_bytes_ = 0;  // of a worker's residuals, which lie side by side
+  std::size_t block_bytes_ = 0;  // size of a worker's error vectors, which lie side by side
   std::vector<std::byte*> blocks_;
   std::vector<Kept> kept_;
-  Buffer<std::byte> memory_;  // of the first workers,
+  Buffer<std::byte> memory_;  // memory of the first workers,
   FileMemory file_;           // and of the others
 };
 

@@ -1,4 +1,4 @@
-// What becomes of the bundles of the workers that one rank carries, until they are sent up together.
+// Merges the bundles of the workers that one rank carries, until they are sent up together.
 #pragma once
 
 #include <cstddef>

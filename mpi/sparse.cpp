@@ -25,7 +25,7 @@ struct NumberCode {
   std::uint64_t bits = 0;
 };
 
-// The best Rice code of the numbers and of so many zeros. Its parameter is near the logarithm of their mean, or, where a few
+// The best Rice code of the numbers and of `zeros` zeros. Its parameter is near the logarithm of their mean, or, where a few
 // large ones make up the mean and are better written in full, near the mean of their widths.
 NumberCode choose_rice(std::span<const std::uint64_t> numbers, std::uint64_t zeros, unsigned largest_parameter) {
   std::uint64_t widths = 0;

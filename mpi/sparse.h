@@ -27,7 +27,7 @@ namespace bitloom::mpi {
 struct SparseVector {
   static constexpr std::uint64_t largest_size = std::uint64_t{1} << 32U;
 
-  std::uint64_t size = 0;            // of the whole vector, at most largest_size
+  std::uint64_t size = 0;            // size of the whole vector, at most largest_size
   std::vector<std::uint32_t> index;  // ascending, below size
   std::vector<std::int64_t> value;   // by entry; not 0
 

@@ -19,7 +19,7 @@ constexpr std::uint64_t least_budget = 64;  // bytes
 constexpr double largest_compression = 1e6;
 constexpr std::uint64_t largest_narrow_step = std::uint64_t{1} << 30U;
 constexpr std::uint64_t largest_wide_step = std::uint64_t{1} << 59U;  // four of them fit
-constexpr double rms_parts = 16;                                      // of an integer, that a root mean square is rounded to
+constexpr double rms_parts = 16;                                      // parts of an integer in a rounded root mean square
 
 template <typename T>
 double root_mean_square(std::span<const T> values) {
@@ -66,12 +66,12 @@ void check(const ExchangeOptions& options) {
 ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
   updates += other.updates;
   worker_bytes += other.worker_bytes;
-  answer_bytes += other.answer_bytes;
-  answers += other.answers;
+  reply_bytes += other.reply_bytes;
+  replies += other.replies;
   wanted_bytes += other.wanted_bytes;
   workers += other.workers;
   worker_updates += other.worker_updates;
-  entries += other.entries;
+  sent_elements += other.sent_elements;
   elements += other.elements;
   at_limit += other.at_limit;
   add_sizes(vector_bytes, other.vector_bytes);
@@ -82,7 +82,7 @@ ExchangeCounts& ExchangeCounts::operator+=(const ExchangeCounts& other) {
 
 SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first,
                                std::size_t count, std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics,
-                               const ResidualPlace& place)
+                               const ErrorFeedbackPlace& place)
     : comm_(comm),
       options_(options),
       tree_(comm, options.tree, count, feedback.size()),
@@ -106,15 +106,15 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   tree_.set_beside([this] { move_state(); });
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);
   std::vector<ControlledVector> controlled;
-  for (const FeedbackVector& vector : feedback_) controlled.push_back({vector.size, vector.urgency});
+  for (const FeedbackVector& vector : feedback_) controlled.push_back({vector.size, vector.threshold_scale});
   up_ = down_ = ThresholdControl(std::move(controlled), options.has_budget() ? 0 : options.threshold);
-  answer_residuals_.resize(feedback_.size());
+  reply_error_feedback_.resize(feedback_.size());
 }
 
 SparseFilter SparseExchange::filter(std::uint64_t threshold, bool narrow) const {
   if (options_.exact() || options_.value_bits == 0 || threshold == nothing_passes) return {threshold, 1, 0};
   const std::uint64_t levels = levels_of(options_.value_bits);
-  // What is kept grows until it passes the threshold, so most of what passes is little above it: half of the levels are below
+  // Kept values grow until they pass the threshold, so most that pass are little above it: half of the levels are below
   // twice the threshold, all below four times. The few values beyond have longer codes; were they cut, low thresholds would
   // leave most of what workers compute behind, more of it in every update.
   const std::uint64_t step = levels == 1 ? threshold + threshold / 4 : 4 * threshold / levels;
@@ -167,9 +167,9 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::spa
     sent = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
   } else {
     sent = add_and_take(fresh, kept, filter(up_thresholds_[v], feedback_[v].narrow), &counts_.at_limit);
-    if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), T{0});
+    if (options_.error_feedback == ErrorFeedback::none) std::fill(kept.begin(), kept.end(), T{0});
   }
-  counts_.entries += sent.index.size();
+  counts_.sent_elements += sent.index.size();
   counts_.elements += sent.size;
   current_.vectors[v] = std::move(sent);
 }
@@ -211,7 +211,7 @@ void SparseExchange::end_worker() {
     current_.totals.insert(current_.totals.end(), current_magnitudes_.begin(), current_magnitudes_.end());
   }
   vector_sizes_.clear();
-  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // what a worker sends that is alone on its rank
+  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // length of the message of a worker alone on its rank
   add_sizes(counts_.vector_bytes, vector_sizes_);
   merger_->add(first_ + worker_, std::move(current_));
   ++counts_.worker_updates;
@@ -268,57 +268,56 @@ std::span<const std::int64_t> SparseExchange::totals(const Bundle& bundle, std::
 SparseVector SparseExchange::limit(std::size_t v, const SparseVector& merged) {
   if (options_.exact() || merged.size == 0) return merged;
   const Clock::time_point start = Clock::now();
-  std::vector<std::int64_t>& kept = answer_residuals_[v];
+  std::vector<std::int64_t>& kept = reply_error_feedback_[v];
   kept.resize(feedback_[v].size, 0);
   double squares = 0;
   for (const std::int64_t value : merged.value) squares += static_cast<double>(value) * static_cast<double>(value);
   down_.observe(v, std::sqrt(squares / static_cast<double>(merged.size)));
   add_to(kept, merged);
-  SparseVector answer = take(std::span(kept), filter(threshold_of(down_, v), false));
-  if (options_.residuals == Residuals::none) std::fill(kept.begin(), kept.end(), 0);
+  SparseVector reply = take(std::span(kept), filter(threshold_of(down_, v), false));
+  if (options_.error_feedback == ErrorFeedback::none) std::fill(kept.begin(), kept.end(), 0);
   counts_.encode += seconds_since(start);
-  return answer;
+  return reply;
 }
 
-void SparseExchange::spread(Bundle answer) {
+void SparseExchange::spread(Bundle reply) {
   const Clock::time_point start = Clock::now();
-  answer.update = update_;
-  answer.worker_bytes = 0;
-  answer.totals.resize(user_totals_);
+  reply.update = update_;
+  reply.worker_bytes = 0;
+  reply.totals.resize(user_totals_);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     const std::uint64_t threshold = threshold_of(up_, v);
-    answer.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
+    reply.totals.push_back(threshold == nothing_passes ? -1 : static_cast<std::int64_t>(threshold));
   }
-  std::vector<std::byte> bytes = encode(answer);
-  ++counts_.answers;
-  counts_.answer_bytes += bytes.size();
+  std::vector<std::byte> bytes = encode(reply);
+  ++counts_.replies;
+  counts_.reply_bytes += bytes.size();
   if (options_.has_budget()) {
-    down_.steer(static_cast<double>(bytes.size()), wanted(answer), vectors_in(answer), !with_statistics_);
+    down_.steer(static_cast<double>(bytes.size()), wanted(reply), vectors_in(reply), !with_statistics_);
   }
   counts_.encode += seconds_since(start);
   tree_.spread(std::move(bytes));
 }
 
-Bundle SparseExchange::next_answer(std::uint64_t update) {
-  Bundle answer = tree_.next_answer();
+Bundle SparseExchange::next_reply(std::uint64_t update) {
+  Bundle reply = tree_.next_reply();
   const std::size_t vectors = feedback_.size() + statistics_.size();
   const std::size_t own = feedback_.size();
-  if (answer.update != update || answer.totals.size() < own || answer.vectors.size() != vectors) {
-    fail(ErrorKind::data,
-         "exchange: an answer to update {} of {} totals and {} vectors; expected update {}, at least {}, and {}", answer.update,
-         answer.totals.size(), answer.vectors.size(), update, own, vectors);
+  if (reply.update != update || reply.totals.size() < own || reply.vectors.size() != vectors) {
+    fail(ErrorKind::data, "exchange: a reply to update {} of {} totals and {} vectors; expected update {}, at least {}, and {}",
+         reply.update, reply.totals.size(), reply.vectors.size(), update, own, vectors);
   }
-  require_sizes(answer);
-  const std::span<const std::int64_t> thresholds = std::span(answer.totals).last(own);
+  require_sizes(reply);
+  const std::span<const std::int64_t> thresholds = std::span(reply.totals).last(own);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     up_thresholds_[v] = thresholds[v] < 0 ? nothing_passes : static_cast<std::uint64_t>(thresholds[v]);
   }
   if (options_.staleness == 0 && options_.tree.quorum == 1) tree_.finish_sends();
   ++counts_.updates;
-  return answer;
+  return reply;
 }
 
-// What comes from other ranks is applied by place. Throws Error(data).
+// Vectors from other ranks are applied by place. Throws Error(data).
 void SparseExchange::require_sizes(const Bundle& bundle) const {
   for (std::size_t v = 0; v < bundle.vectors.size(); ++v) {
     const std::uint64_t expected = v < feedback_.size() ? feedback_[v].size : statistics_[v - feedback_.size()];

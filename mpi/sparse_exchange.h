@@ -1,5 +1,5 @@
 // The exchange of an update between logical workers: what each of them computed goes, filtered, up a tree of ranks that merge
-// it, and the root's answer comes down to all (the essay "Distributed training", "thresholded gradients"; error feedback: Stich
+// it, and the root's reply comes down to all (the essay "Distributed training", "thresholded gradients"; error feedback: Stich
 // et al. 2018; compression in both directions: Tang et al. 2019, DoubleSqueeze).
 //
 // An update has F feedback vectors, of which a worker sends the large elements and keeps the rest for later, S statistics,
@@ -8,8 +8,8 @@
 // them.
 //
 //   begin(); for each worker of this rank: begin_worker(), add..., end_worker();
-//   if (auto merged = gather()) spread(the root's answer to it);
-//   next_answer(), for this update or, where answers may be late (--staleness), for one before
+//   if (auto merged = gather()) spread(the root's reply to it);
+//   next_reply(), for this update or, where replies may be late (--staleness), for one before
 #pragma once
 
 #include <cstddef>
@@ -33,15 +33,15 @@
 
 namespace bitloom::mpi {
 
-// What a worker does with what it did not send: forget it; keep it, in checkpoints too; keep it, but in checkpoints only the
+// How a worker treats the part it did not send: forget it; keep it, in checkpoints too; keep it, but in checkpoints only the
 // sum over workers, which is small however many these are: after a restart the first worker has all of it.
-enum class Residuals { none, exact, sum };
+enum class ErrorFeedback { none, exact, sum };
 
 struct ExchangeOptions {
   // Threshold of what a worker sends, in root mean squares of what it computes in an update; 0 sends all.
   double threshold = 0;
   // If one of these is not 0, thresholds follow from it: from the bytes that a worker's messages have on average, and the
-  // root's answers; or from how many times fewer these are than the f32 gradients of what the update trains.
+  // root's replies; or from how many times fewer these are than the f32 gradients of what the update trains.
   std::uint64_t bytes_per_update = 0;
   double compression = 0;
   // With a ratio, how long the last messages of a run are, of their mean length; the first have 2 minus that. Who begins
@@ -50,36 +50,36 @@ struct ExchangeOptions {
   // How finely values are sent: 1 (sign), or as 4, 8, 16 bits are for values up to four thresholds, above which codes are
   // longer; 0: all of it.
   unsigned value_bits = 4;
-  Residuals residuals = Residuals::exact;
+  ErrorFeedback error_feedback = ErrorFeedback::exact;
   // Updates between those that carry statistics: their sums since then, if what is not sent is kept.
   std::size_t statistics_every = 8;
-  // Number of updates that workers compute before they need the answer to one: the age of their weights, in updates.
+  // Number of updates that workers compute before they need the reply to one: the age of their weights, in updates.
   std::size_t staleness = 0;
   TreeOptions tree;
 
   // Everything is sent in every update: the sums of a dense run.
   bool exact() const { return threshold == 0 && !has_budget(); }
   // Workers keep what they do not send.
-  bool keeps() const { return !exact() && residuals != Residuals::none; }
+  bool keeps() const { return !exact() && error_feedback != ErrorFeedback::none; }
   bool has_budget() const { return bytes_per_update != 0 || compression != 0; }
 };
 
 // Throws Error(usage).
 void check(const ExchangeOptions& options);
 
-// What the messages of an update, or of several, had.
+// Counts of the messages of an update, or of several.
 struct ExchangeCounts {
-  std::uint64_t updates = 0;                // whose answers were asked for
-  std::uint64_t worker_bytes = 0;           // at the root: of all workers' bundles, before any were merged
-  std::uint64_t answer_bytes = 0;           // at the root: of its bundles
-  std::uint64_t answers = 0;                // at the root: that it gave
-  double wanted_bytes = 0;                  // at the root: that a worker's messages should have had, over updates
-  std::uint64_t workers = 0;                // at the root: that were in time, over updates
+  std::uint64_t updates = 0;                // updates whose replies were asked for
+  std::uint64_t worker_bytes = 0;           // at the root: bytes of all workers' bundles, before any were merged
+  std::uint64_t reply_bytes = 0;            // at the root: bytes of its replies
+  std::uint64_t replies = 0;                // at the root: replies it gave
+  double wanted_bytes = 0;                  // at the root: bytes that a worker's messages should have had, over updates
+  std::uint64_t workers = 0;                // at the root: workers in time, over updates
   std::uint64_t worker_updates = 0;         // bundles of this rank's workers,
-  std::uint64_t entries = 0;                // elements of feedback vectors that they hold
+  std::uint64_t sent_elements = 0;          // elements of feedback vectors that they hold
   std::uint64_t elements = 0;               // and that these vectors have
   std::uint64_t at_limit = 0;               // elements of what is kept that could not grow on, over updates
-  std::vector<std::uint64_t> vector_bytes;  // what each vector has of the bytes of these bundles
+  std::vector<std::uint64_t> vector_bytes;  // bytes of each vector in these bundles
   double encode = 0;                        // seconds of this rank
   TreeCounts tree;                          // of this rank
   ExchangeCounts& operator+=(const ExchangeCounts& other);
@@ -90,7 +90,8 @@ class SparseExchange {
   // Workers first .. first + count of `workers` are this rank's; comm outlives this. Bundles have the feedback vectors first,
   // then the statistics. Throws Error(usage), and Error(io) if what is to be kept in a file cannot be.
   SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
-                 std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics, const ResidualPlace& place = {});
+                 std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics,
+                 const ErrorFeedbackPlace& place = {});
   SparseExchange(const SparseExchange&) = delete;
   SparseExchange& operator=(const SparseExchange&) = delete;
 
@@ -100,20 +101,20 @@ class SparseExchange {
 
   // Not while an update is under way.
   void set_merger(std::unique_ptr<Merger> merger) { merger_ = std::move(merger); }
-  // Bytes of a worker's message, and of the answer, that thresholds follow from, on average over a run, while bundles have
+  // Bytes of a worker's message, and of the reply, that thresholds follow from, on average over a run, while bundles have
   // `elements` elements of feedback vectors; 0 without a budget.
   double budget(std::uint64_t elements) const;
   // Bytes that a worker keeps, its statistics included.
-  std::size_t residual_bytes() const { return kept_.bytes_of_worker(); }
-  std::size_t residual_bytes_in_file() const { return kept_.bytes_in_file(); }  // of this rank's workers
+  std::size_t error_feedback_bytes() const { return kept_.bytes_of_worker(); }
+  std::size_t error_feedback_bytes_in_file() const { return kept_.bytes_in_file(); }  // of this rank's workers
 
   // Starts an update. statistics: whether it carries them. length: with a ratio, of its messages, in mean lengths.
   void begin(std::uint64_t update, bool statistics, double length = 1);
   void begin_worker(std::size_t worker);
-  // What the worker computed: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
+  // Adds a worker's results: feedback vector `v`, of 32 bits if it is narrow. One that is left out is left out by all workers.
   void add(std::size_t v, std::span<const std::int32_t> fresh);
   void add(std::size_t v, std::span<const std::int64_t> fresh);
-  // In every update; without residuals only those of the updates that carry statistics count.
+  // In every update; without error feedback only those of the updates that carry statistics count.
   void add_statistics(std::size_t s, std::span<const std::int64_t> values);
   void add_totals(std::span<const std::int64_t> totals);
   void end_worker();
@@ -123,20 +124,20 @@ class SparseExchange {
   // Where is_late() says so: lets an update go for which this rank's workers have computed nothing.
   void pass(std::uint64_t update);
   // Whether others have not waited for this rank.
-  bool is_late(std::uint64_t update) { return options_.tree.quorum < 1 && tree_.is_answered(update); }
-  // Root only: of what feedback vector `v` got, what its answer may hold; the rest is kept for later answers.
+  bool is_late(std::uint64_t update) { return options_.tree.quorum < 1 && tree_.has_reply(update); }
+  // Root only: of what feedback vector `v` got, what its reply may hold; the rest is kept for later replies.
   SparseVector limit(std::size_t v, const SparseVector& merged);
-  // Root only: the answer for all ranks.
-  void spread(Bundle answer);
-  // The next answer, which is that to `update`, on every rank. Moves the thresholds.
-  Bundle next_answer(std::uint64_t update);
-  // Waits until the answer to an update is here.
+  // Root only: the reply for all ranks.
+  void spread(Bundle reply);
+  // The next reply, which is that to `update`, on every rank. Moves the thresholds.
+  Bundle next_reply(std::uint64_t update);
+  // Waits until the reply to an update is here.
   void settle(std::uint64_t update) { tree_.settle(update); }
   // To be called now and then while this rank computes.
   void poll() { tree_.poll(); }
-  // Answers that have not been asked for, where a checkpoint was loaded or settle() has been called.
-  std::size_t answers_waiting() const { return tree_.answers().size(); }
-  // Collective, after the last answer.
+  // Replies that have not been asked for, where a checkpoint was loaded or settle() has been called.
+  std::size_t replies_waiting() const { return tree_.replies().size(); }
+  // Collective, after the last reply.
   void close() { tree_.close(); }
 
   // The first `count` totals. Throws Error(data) where workers added fewer.
@@ -173,11 +174,12 @@ class SparseExchange {
   template <typename T>
   void add_fresh(std::size_t v, std::span<const T> fresh, std::span<T> kept);
   std::uint64_t threshold_of(const ThresholdControl& control, std::size_t v) const;
-  Kept& kept() { return kept_[options_.residuals == Residuals::none ? 0 : worker_]; }
+  Kept& kept() { return kept_[options_.error_feedback == ErrorFeedback::none ? 0 : worker_]; }
   void move_state();
-  void put_residuals(TensorFile& file, const std::string& prefix, const std::vector<std::vector<std::byte>>& by_rank) const;
-  void load_residuals(const TensorFile& file, const std::string& prefix);
-  Bundle residual_of(const TensorFile& file, const std::string& name) const;
+  void put_error_feedback(TensorFile& file, const std::string& prefix,
+                          const std::vector<std::vector<std::byte>>& by_rank) const;
+  void load_error_feedback(const TensorFile& file, const std::string& prefix);
+  Bundle error_feedback_of(const TensorFile& file, const std::string& name) const;
   std::uint64_t users_of(const Bundle& sum, const std::string& name) const;
   void keep(std::size_t w, const Bundle& sum, std::uint64_t place);
   std::size_t statistic(std::size_t s) const { return feedback_.size() + s; }  // its place in Bundle::vectors
@@ -192,15 +194,15 @@ class SparseExchange {
 
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
-  KeptState kept_;  // of this rank's workers; those that keep nothing share an empty one
-  // Of a checkpoint under way.
+  KeptState kept_;  // state of this rank's workers; those that keep nothing share an empty one
+  // A checkpoint under way.
   std::unique_ptr<KeptSnapshot> snapshot_;  // until all of it is in gather_
   StateGather gather_;
   // The root's.
   ThresholdControl up_, down_;
-  std::vector<std::vector<std::int64_t>> answer_residuals_;  // by feedback vector; empty until it is answered
+  std::vector<std::vector<std::int64_t>> reply_error_feedback_;  // by feedback vector; empty before its first reply
 
-  // Of the update under way.
+  // The update under way.
   std::uint64_t update_ = 0;
   bool with_statistics_ = false;
   double length_ = 1;

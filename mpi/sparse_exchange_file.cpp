@@ -11,8 +11,8 @@ namespace {
 // Bytes of copies that a checkpoint under way may make of what workers keep, before they wait for it.
 constexpr std::size_t most_copies = std::size_t{256} << 20U;
 
-// What worker `worker` kept.
-std::string residual_name(const std::string& prefix, std::uint64_t worker) {
+// Name of the tensor with the error feedback of worker `worker`.
+std::string error_feedback_name(const std::string& prefix, std::uint64_t worker) {
   return fmt::format("{}.residual.{}", prefix, worker);
 }
 
@@ -61,21 +61,21 @@ void SparseExchange::save(TensorFile& file, const std::string& prefix) {
 }
 
 void SparseExchange::end_save(TensorFile& file, const std::string& prefix) {
-  if (gather_.under_way()) put_residuals(file, prefix, gather_.end());
+  if (gather_.under_way()) put_error_feedback(file, prefix, gather_.end());
 }
 
-// What workers keep, as their ranks sent it.
-void SparseExchange::put_residuals(TensorFile& file, const std::string& prefix,
-                                   const std::vector<std::vector<std::byte>>& by_rank) const {
+// Puts the workers' error feedback, as their ranks sent it, into a file.
+void SparseExchange::put_error_feedback(TensorFile& file, const std::string& prefix,
+                                        const std::vector<std::vector<std::byte>>& by_rank) const {
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
-    file.put(residual_name(prefix, worker), {message.size()}, as_numbers(message));
+    file.put(error_feedback_name(prefix, worker), {message.size()}, as_numbers(message));
   };
   Bundle total;
   std::size_t worker = 0;  // ranks carry them in their order
   for (const std::vector<std::byte>& rank : by_rank) {
     for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
       const std::span<const std::byte> message = next_message(rest);
-      if (options_.residuals != Residuals::sum) {
+      if (options_.error_feedback != ErrorFeedback::sum) {
         put(worker, message);
       } else {
         Bundle bundle = decode_bundle(message);
@@ -83,20 +83,20 @@ void SparseExchange::put_residuals(TensorFile& file, const std::string& prefix,
       }
     }
   }
-  if (options_.residuals == Residuals::sum) put(0, encode(total));
+  if (options_.error_feedback == ErrorFeedback::sum) put(0, encode(total));
 }
 
 void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
   if (comm_.is_root()) {
-    // The root has all answers that any rank has not asked for.
-    std::vector<std::byte> answers;
-    for (const Bundle& answer : tree_.answers()) append_message(answers, encode(answer));
-    file.put(prefix + ".answers", {answers.size()}, as_numbers(answers));
+    // The root has all replies that any rank has not asked for.
+    std::vector<std::byte> replies;
+    for (const Bundle& reply : tree_.replies()) append_message(replies, encode(reply));
+    file.put(prefix + ".answers", {replies.size()}, as_numbers(replies));
   }
   if (options_.exact()) return;  // nothing is kept
   if (options_.keeps()) {
     gather_.begin();
-    snapshot_ = std::make_unique<KeptSnapshot>(kept_, options_.residuals == Residuals::sum, most_copies);
+    snapshot_ = std::make_unique<KeptSnapshot>(kept_, options_.error_feedback == ErrorFeedback::sum, most_copies);
   }
   if (!comm_.is_root()) return;
   std::vector<double> state;
@@ -108,33 +108,33 @@ void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
   file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
   file.put(prefix + ".state", {state.size()}, state);
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
-    file.put(fmt::format("{}.answer_residual.{}", prefix, v), {answer_residuals_[v].size()}, answer_residuals_[v]);
+    file.put(fmt::format("{}.answer_residual.{}", prefix, v), {reply_error_feedback_[v].size()}, reply_error_feedback_[v]);
   }
 }
 
-void SparseExchange::load_residuals(const TensorFile& file, const std::string& prefix) {
-  if (options_.residuals == Residuals::none) return;
-  const bool sum = options_.residuals == Residuals::sum;
+void SparseExchange::load_error_feedback(const TensorFile& file, const std::string& prefix) {
+  if (options_.error_feedback == ErrorFeedback::none) return;
+  const bool sum = options_.error_feedback == ErrorFeedback::sum;
   Bundle bundle;
   std::uint64_t users = 1;  // workers that have a part of it
   if (sum) {
-    bundle = residual_of(file, residual_name(prefix, 0));
-    users = users_of(bundle, residual_name(prefix, 0));
+    bundle = error_feedback_of(file, error_feedback_name(prefix, 0));
+    users = users_of(bundle, error_feedback_name(prefix, 0));
   }
   for (std::size_t w = 0; w < kept_.workers(); ++w) {
-    for (Residual& residual : kept_[w].feedback) {
-      std::fill(residual.narrow.begin(), residual.narrow.end(), 0);
-      std::fill(residual.wide.begin(), residual.wide.end(), 0);
+    for (ErrorVector& error : kept_[w].feedback) {
+      std::fill(error.narrow.begin(), error.narrow.end(), 0);
+      std::fill(error.wide.begin(), error.wide.end(), 0);
     }
     for (std::vector<std::int64_t>& sums : kept_[w].statistics) std::fill(sums.begin(), sums.end(), 0);
-    if (!sum) bundle = residual_of(file, residual_name(prefix, first_ + w));
+    if (!sum) bundle = error_feedback_of(file, error_feedback_name(prefix, first_ + w));
     const std::uint64_t place = sum ? first_ + w : 0;
     if (place < users) keep(w, bundle, place);
   }
 }
 
-// What one worker kept, or all of them.
-Bundle SparseExchange::residual_of(const TensorFile& file, const std::string& name) const {
+// Error feedback of one worker, or the sum of all.
+Bundle SparseExchange::error_feedback_of(const TensorFile& file, const std::string& name) const {
   const auto numbers = file.get(name).as<std::uint8_t>();
   Bundle bundle = decode_bundle(std::as_bytes(numbers));
   const std::size_t n = feedback_.size();
@@ -171,7 +171,7 @@ void SparseExchange::keep(std::size_t w, const Bundle& sum, std::uint64_t place)
       if (place == 0) add_to(kept_[w].statistics[v - feedback_.size()], vector);
       continue;
     }
-    Residual& kept = kept_[w].feedback[v];
+    ErrorVector& kept = kept_[w].feedback[v];
     for (std::size_t i = 0; i < vector.index.size(); ++i) {
       if (feedback_[v].narrow) {
         kept.narrow[vector.index[i]] = share_of_kept<std::int32_t>(vector.value[i], place);
@@ -184,13 +184,13 @@ void SparseExchange::keep(std::size_t w, const Bundle& sum, std::uint64_t place)
 
 void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   const auto messages = file.get(prefix + ".answers").as<std::uint8_t>();
-  std::deque<Bundle> answers;
+  std::deque<Bundle> replies;
   for (std::span<const std::byte> rest = std::as_bytes(messages); !rest.empty();)
-    answers.push_back(decode_bundle(next_message(rest)));
-  tree_.set_answers(std::move(answers));
+    replies.push_back(decode_bundle(next_message(rest)));
+  tree_.set_replies(std::move(replies));
   if (options_.exact()) return;
   const std::size_t n = feedback_.size();
-  load_residuals(file, prefix);
+  load_error_feedback(file, prefix);
   const auto thresholds = file.get(prefix + ".thresholds", DType::u64, {n}).as<std::uint64_t>();
   up_thresholds_.assign(thresholds.begin(), thresholds.end());
   constexpr std::size_t each = ThresholdControl::state_size;
@@ -202,7 +202,7 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
     if (!kept.empty() && kept.size() != feedback_[v].size) {
       fail(ErrorKind::data, "{}.answer_residual.{}: {} elements; expected {}", prefix, v, kept.size(), feedback_[v].size);
     }
-    answer_residuals_[v].assign(kept.begin(), kept.end());
+    reply_error_feedback_[v].assign(kept.begin(), kept.end());
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t block = 64;     // elements that are looked at only if one of them passes
 constexpr std::size_t chunk = 16384;  // per task
 
-// What is sent of an element must fit it.
+// The part of an element that is sent must fit its type.
 template <typename T>
 constexpr std::uint64_t largest_step = std::uint64_t{1} << (8 * sizeof(T) - 2);
 

@@ -1,4 +1,4 @@
-// What a worker sends of a vector of integers, and what it keeps for later. In all of this, what is sent plus what is kept
+// Splits a vector of integers into what a worker sends and what it keeps for later. Always, what is sent plus what is kept
 // equals what was there, exactly (error feedback: Stich et al. 2018; the essay "Distributed training": "thresholded
 // gradients"); a worker that does not want feedback clears what was kept.
 #pragma once
@@ -13,7 +13,7 @@
 namespace bitloom::mpi {
 
 struct SparseFilter {
-  std::uint64_t threshold = 0;  // what is not larger than this stays
+  std::uint64_t threshold = 0;  // values that are not larger stay
   // Values are rounded to multiples of it, not to 0; at most 2^30 for elements of 32 bits, 2^62 for 64.
   std::uint64_t step = 1;
   std::uint64_t levels = 0;  // most steps that are sent at once: 1 for the sign alone; 0 for any number
@@ -27,7 +27,7 @@ std::uint64_t levels_of(unsigned value_bits);
 template <typename T>
 SparseVector take(std::span<T> pending, const SparseFilter& filter);
 
-// What is kept of an element lies between -largest_kept and largest_kept.
+// The kept part of an element lies between -largest_kept and largest_kept.
 template <typename T>
 inline constexpr T largest_kept = std::numeric_limits<T>::max() / 4;
 

@@ -18,7 +18,7 @@ class StateGather {
   // On every rank, at the same point of the run, when the root is done with the gathering before.
   void begin();
   bool under_way() const { return under_way_; }
-  // Of this rank, one after the other; last: it has no more.
+  // Adds this rank's pieces, one after the other; last: it has no more.
   void add(std::span<const std::byte> bytes, bool last);
   // Whether this rank has given its last.
   bool given() const { return given_; }

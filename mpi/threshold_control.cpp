@@ -20,11 +20,11 @@ constexpr double gain = 0.05;         // g
 constexpr double far_too_long = 2;    // b / a from which on m moves at once,
 constexpr double jump = 0.25;         // by this power of b / a
 constexpr double reserve = 8;         // R, in messages
-constexpr double most_saving = 0.05;  // of a message
-constexpr double rms_decay = 0.7;     // of the moving average, per observation
-constexpr double bits_of_value = 3;   // of an element that is sent, its sign included
-constexpr double largest = 0x1p60;    // of thresholds
-constexpr int bisections = 20;        // of log m: 512 / 0.5 to the 2^-20th power is 1 + 7e-6
+constexpr double most_saving = 0.05;  // largest share of a message that is saved
+constexpr double rms_decay = 0.7;     // decay of the moving average, per observation
+constexpr double bits_of_value = 3;   // bits of an element that is sent, its sign included
+constexpr double largest = 0x1p60;    // largest threshold
+constexpr int bisections = 20;        // steps in log m: 512 / 0.5 to the 2^-20th power is 1 + 7e-6
 
 // The same on every machine, unlike the C library's.
 double log2_fixed(double x) { return static_cast<double>(log_fixed(static_cast<float>(x))) / std::numbers::ln2; }
@@ -50,7 +50,7 @@ void ThresholdControl::steer(double bytes, double wanted, std::size_t vectors, b
   }
   saved_ = std::min(saved_ + wanted - bytes, reserve * wanted);
   const double aim = wanted * (1 - most_saving * std::min((reserve - saved_ / wanted) / (2 * reserve), 1.0));
-  double growth = 0;  // of log m
+  double growth = 0;  // growth of log m
   if (plain && bytes > far_too_long * aim) {
     growth = jump * static_cast<double>(log_fixed(static_cast<float>(bytes / aim)));
     owed_ = 0;
@@ -74,7 +74,7 @@ void ThresholdControl::begin_with(std::span<const std::int64_t> magnitudes, doub
       const std::span<const std::int64_t> counts = magnitudes.subspan(v * magnitude_widths, magnitude_widths);
       double above = 0;
       for (std::size_t w = width + 1; w < magnitude_widths; ++w) above += static_cast<double>(counts[w]);
-      // Of those as wide as the threshold, as if their logarithms were spread evenly.
+      // Share of those as wide as the threshold, as if their logarithms were spread evenly.
       const double low = width == 0 ? 1 : std::ldexp(1.0, static_cast<int>(width) - 1);
       const double share = 1 - std::clamp(log2_fixed(std::max(threshold, 1.0) / low), 0.0, 1.0);
       if (width < magnitude_widths) above += static_cast<double>(counts[width]) * share;

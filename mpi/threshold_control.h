@@ -1,5 +1,5 @@
 // The control of thresholds: which elements of an update's vectors are large enough to be sent, so that messages have as many
-// bytes as a budget allows. One control for each direction: what workers send, and what the root answers.
+// bytes as a budget allows. One control for each direction: what workers send, and what the root replies.
 //
 // Thresholds. The elements of vector v come in with a root mean square r_v. An element x is sent where |x| > m r_v / s_v. The
 // scale s_v says how much sooner than other vectors it is sent; the multiple m is one for all vectors, and is what is
@@ -61,7 +61,7 @@ class ThresholdControl {
   // width, over `workers` messages.
   void begin_with(std::span<const std::int64_t> magnitudes, double wanted, double workers);
 
-  // Of vector v: m r_v / s_v, or nothing_passes.
+  // Threshold of vector v: m r_v / s_v, or nothing_passes.
   std::uint64_t threshold(std::size_t v) const;
 
   // For checkpoints: m, o, S, and how many vectors messages carried; and r_v of all vectors.

@@ -1,4 +1,4 @@
-// What the collectives have cost so far.
+// Costs of the collectives so far.
 #include <array>
 
 #include "mpi/comm.h"

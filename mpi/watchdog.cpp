@@ -11,7 +11,7 @@
 namespace bitloom::mpi {
 namespace {
 
-// How often the thread looks: so many times in what it allows, but not more rarely than every second.
+// Number of looks of the thread in the time it allows; it looks at least every second.
 constexpr double looks = 10;
 constexpr double least_step = 1e-3, longest_step = 1;  // seconds
 

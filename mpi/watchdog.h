@@ -1,4 +1,4 @@
-// What ends a process that hangs inside MPI: a thread with a clock of its own, because nobody else gets to look at one while a
+// Ends a process that hangs inside MPI: a thread with a clock of its own, because nobody else gets to look at one while a
 // call does not return. It knows nothing of MPI, and is private to mpi/.
 #pragma once
 
@@ -89,11 +89,11 @@ class Watchdog {
   void step() noexcept { number_.store(number_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
   void run();
 
-  std::atomic<std::uint64_t> number_{0};  // of the call, as CallTimer counts
+  std::atomic<std::uint64_t> number_{0};  // number of the call, as CallTimer counts
   std::atomic<const char*> operation_{""};
   std::string who_;
   Hang hang_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   double seconds_;
   bool stop_ = false;

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the scripts of this folder share; sourced by them. Ends up in the repository's root.
+# Functions that the scripts of this folder share; sourced by them. Ends up in the repository's root.
 set -euo pipefail
-# What relative paths among arguments begin with.
+# Folder that relative paths among arguments begin at.
 started_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -68,7 +68,7 @@ build() {
   if (($# > 0)); then targets=(--target "$@"); fi
   echo "Building into build/$preset (log: $log)"
   local show='{ print > file }'
-  # Of "[12/80] Building CXX object ..." a terminal shows the numbers, in place.
+  # A terminal shows the numbers of "[12/80] Building CXX object ...", in place.
   if [[ -t 1 ]]; then show+=' /^\[[0-9]+\/[0-9]+\]/ { printf "\r  %s steps ", substr($1, 2, length($1) - 2); fflush() }'; fi
   if ! cmake --build "build/$preset" --parallel "$(nproc)" "${targets[@]}" 2>&1 | awk -v file="$log" "$show"; then
     echo
@@ -90,7 +90,7 @@ install_python() {
   return 1
 }
 
-# What mpirun needs on one machine, whatever it is: more ranks than it counts slots, cores left to OpenMP, and, only where the
+# Settings of mpirun on one machine, whatever it is: more ranks than it counts slots, cores left to OpenMP, and, only where the
 # user is root (a container), its consent to that.
 export_mpi_environment() {
   export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe

@@ -49,7 +49,7 @@ struct ConvThresholds {
   const std::int32_t* high = nullptr;
 };
 
-// What a convolution of one image writes. Maps are H rows of W pixels of words_for(O) words; `pitch` and `bits` let the
+// Outputs of a convolution of one image. Maps are H rows of W pixels of words_for(O) words; `pitch` and `bits` let the
 // caller write straight into the interior of a padded map. Only the H x W pixels are written, all of their words,
 // tail bits 0.
 struct ConvOutput {
@@ -92,8 +92,8 @@ struct Kernels {
   // Carry-save counters hold up to 64 rows at a time in bit planes; nothing is unpacked per row.
   void (*accumulate_rows)(const RowLists& rows, std::int32_t* sums);
 
-  // Counts set bits per channel over each cell of a grid: cell (a, b) covers rows a*H/G .. (a+1)*H/G - 1 and likewise
-  // columns (integer division). bits: H x W x words, rows `pitch` words apart; counts[(a * grid + b) * words * 64 + c].
+  // Counts set bits per channel over each cell of a grid: cell (a, b) covers rows a*H/G .. (a+1)*H/G - 1 and columns
+  // in the same way (integer division). bits: H x W x words, rows `pitch` words apart; counts[(a * grid + b) * words * 64 + c].
   void (*pool_counts)(const std::uint64_t* bits, std::size_t height, std::size_t width, std::size_t words, std::size_t pitch,
                       std::size_t grid, std::int16_t* counts);
 
@@ -108,7 +108,7 @@ struct Kernels {
   void (*threshold_pack)(const std::int32_t* values, std::size_t pixels, std::size_t features, const std::int32_t* thresholds,
                          std::uint64_t* bits);
 
-  // What gradients will be rounded to (layerwise/gradient.h, Rounding): with the size m = min(|gradient[i] * slope[i % period]
+  // Values gradients are rounded to (layerwise/gradient.h, Rounding): with the size m = min(|gradient[i] * slope[i % period]
   // * inverse_unit|, 128), bits 0..3 are the level l of m (0 below 1, else 1 + floor(log2 m)), bit 8 is the sign, bits 16..31
   // are how far m is from level l to level l + 1, in 1/65536. n a multiple of period.
   void (*prepare_rounding)(const float* gradient, const float* slope, std::size_t n, std::size_t period, float inverse_unit,

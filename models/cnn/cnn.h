@@ -13,9 +13,9 @@ namespace bitloom::models {
 struct Cnn {
   CnnConfig config;
   std::shared_ptr<nn::Sequence> layers = std::make_shared<nn::Sequence>();
-  std::vector<std::size_t> ends;            // of the engine's layers that each described layer has
-  nn::Parameter* whitening = nullptr;       // the frozen kernels of a whitening layer, or none
-  std::vector<nn::Parameter*> identities;   // kernels that begin as the identity on their first channels
+  std::vector<std::size_t> ends;           // of the engine's layers that each described layer has
+  nn::Parameter* whitening = nullptr;      // the frozen kernels of a whitening layer, or none
+  std::vector<nn::Parameter*> identities;  // kernels that begin as the identity on their first channels
 
   explicit Cnn(const CnnConfig& config);
   Cnn(const Cnn&) = delete;

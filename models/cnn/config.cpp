@@ -50,7 +50,8 @@ class Reader {
   void only(const std::vector<std::string>& keys) const {
     for (const auto& [key, value] : json_.items()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        fail(ErrorKind::usage, "{}: unknown key '{}'{}; expected {}", where_, key, did_you_mean(key, keys), fmt::join(keys, ", "));
+        fail(ErrorKind::usage, "{}: unknown key '{}'{}; expected {}", where_, key, did_you_mean(key, keys),
+             fmt::join(keys, ", "));
       }
     }
   }
@@ -118,8 +119,9 @@ CnnLayer read_layer(const Json& json, const std::string& where) {
 Json to_json(const CnnLayer& layer) {
   for (const NamedKind& kind : kinds()) {
     if (kind.kind != layer.kind) continue;
-    const std::map<std::string, Json> values{{"channels", layer.channels}, {"kernel", layer.kernel}, {"stride", layer.stride},
-                                             {"convolutions", layer.convolutions}, {"bias", layer.bias}, {"scale", layer.scale}};
+    const std::map<std::string, Json> values{{"channels", layer.channels}, {"kernel", layer.kernel},
+                                             {"stride", layer.stride},     {"convolutions", layer.convolutions},
+                                             {"bias", layer.bias},         {"scale", layer.scale}};
     Json json = {{"kind", kind.name}};
     for (const std::string& key : kind.keys) json[key] = values.at(key);
     return json;
@@ -229,8 +231,7 @@ Json architecture_of(const CnnConfig& config) {
             {"epsilon", config.norm.epsilon},
             {"gain", config.norm.gain},
             {"bias_rate", config.norm.bias_rate}}},
-          {"image",
-           {{"height", config.image.height}, {"width", config.image.width}, {"channels", config.image.channels}}},
+          {"image", {{"height", config.image.height}, {"width", config.image.width}, {"channels", config.image.channels}}},
           {"classes", config.classes}};
 }
 

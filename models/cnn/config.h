@@ -13,10 +13,21 @@ namespace bitloom::models {
 
 // A layer, or a group of them that has a name in the literature. `channels`: of its output.
 struct CnnLayer {
-  enum class Kind { whitening, conv, norm, activation, max_pool, global_max_pool, global_mean_pool, conv_group, basic_block, linear };
+  enum class Kind {
+    whitening,
+    conv,
+    norm,
+    activation,
+    max_pool,
+    global_max_pool,
+    global_mean_pool,
+    conv_group,
+    basic_block,
+    linear
+  };
   Kind kind = Kind::activation;
   std::size_t channels = 0;
-  std::size_t kernel = 3;        // rows and columns of a kernel; windows of max_pool
+  std::size_t kernel = 3;  // rows and columns of a kernel; windows of max_pool
   std::size_t stride = 1;
   std::size_t convolutions = 2;  // of conv_group: the first one, then pooling, then the others; 3: the last two beside a skip
   bool bias = true;              // of linear
@@ -36,12 +47,12 @@ struct CnnTraining {
   std::string optimizer = "sgd";
   double learning_rate = 0.1;
   double momentum = 0.9;
-  double weight_decay = 0.0001;         // SGD: of a step at the peak learning rate; AdamW: per learning rate
-  std::string schedule = "triangle";    // of schedules()
+  double weight_decay = 0.0001;       // SGD: of a step at the peak learning rate; AdamW: per learning rate
+  std::string schedule = "triangle";  // of schedules()
   double label_smoothing = 0;
   std::size_t lookahead = 0;
-  std::string augment = "none";         // as data::parse_augment() reads it, without flip
-  std::string flip = "none";            // none, random or alternating
+  std::string augment = "none";  // as data::parse_augment() reads it, without flip
+  std::string flip = "none";     // none, random or alternating
 };
 
 struct CnnConfig {

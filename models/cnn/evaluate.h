@@ -19,7 +19,8 @@ using CnnViews = layerwise::Views;
 
 class CnnClassifier {
  public:
-  // values: V of the net, which has its numbers and outlives this. Throws Error(usage) for a shift that the images do not allow.
+  // values: V of the net, which has its numbers and outlives this. Throws Error(usage) for a shift that the images do not
+  // allow.
   CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views);
 
   // Averages of logits (N, classes) of images (channels, height, width each).

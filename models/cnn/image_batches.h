@@ -19,7 +19,8 @@ namespace bitloom::models {
 struct PixelScale {
   std::vector<float> mean, deviation;  // (channels)
 };
-// Of all pixels of a set; a channel that is the same everywhere has deviation 1. Throws Error(io) where an image cannot be read.
+// Of all pixels of a set; a channel that is the same everywhere has deviation 1. Throws Error(io) where an image cannot be
+// read.
 PixelScale fit_pixel_scale(const data::Dataset& images);
 
 // out (height, width, channels) of an image (channels, height, width), mirrored left-right if wanted.

@@ -30,7 +30,7 @@ struct BitPlanes {
 
   Batch plane[most + 4];
   unsigned used = 0;        // planes that hold something
-  std::uint64_t bound = 0;  // what a column's count cannot exceed
+  std::uint64_t bound = 0;  // upper bound of a column's count
 
   BITLOOM_INLINE static Batch zero() { return Isa::splat(0); }
 

@@ -6,7 +6,7 @@
 //
 // Per call: input words become byte offsets of tables, one per nibble; per tile of 64 channels (one output word) weights
 // become nibbles, 64 bytes per nibble of the patch, byte 2c of the first vector for channel c and byte 2c + 1 for channel
-// 16 + c, the second vector likewise from channel 32; so even and odd bytes widen to channels in order.
+// 16 + c, the second vector the same from channel 32; so even and odd bytes widen to channels in order.
 #pragma once
 
 #include <immintrin.h>
@@ -277,7 +277,7 @@ void conv_with(const ConvShape& shape, const std::uint64_t* input, const ConvWei
   const std::size_t most_pixels = 0xffffffffU / square;
   TileStatistics statistics;
   std::size_t first = 0;     // channel
-  std::size_t channels = 0;  // of the tile
+  std::size_t channels = 0;  // channels of the tile
   std::size_t vectors = 0;
   std::uint64_t valid = 0;
   const auto begin = [&](std::size_t block, std::size_t blocks) {

@@ -1,4 +1,4 @@
-// What all files of the AVX-512 tables need first. Private to simd/isa.
+// Needed first by all files of the AVX-512 tables. Private to simd/isa.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -39,9 +39,10 @@ struct EvalSettings {
                  "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
     options.choice("mirror", mirror, {"on", "off", "model"},
                    "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
-    options.count("shift", shift, 0, 1000,
-                  "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
-                  "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+    options.count(
+        "shift", shift, 0, 1000,
+        "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
+        "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
@@ -132,8 +133,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   const data::DataSplits splits = read_images(session, options, settings);
   const layerwise::Model model =
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
-  const data::Dataset& set =
-      fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
+  const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   layerwise::Views views = model.net.views;
   if (settings.mirror != "model") views.mirror = settings.mirror == "on";
@@ -157,11 +157,11 @@ void eval_cnn(Session& session, Options& options, EvalSettings& settings, const 
 
 int eval(Session& session, std::span<const std::string> args) {
   EvalSettings settings;
-  Options options(
-      "bitloom eval MODEL|RUN [--data SPEC] [options]",
-      "Measures a model. Of one that classifies images, on a set of them: accuracy, loss in nats, a line per class. Of a GPT, with\n"
-      "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
-      "windows;\nwith --cloze: how often it tells the last word.");
+  Options options("bitloom eval MODEL|RUN [--data SPEC] [options]",
+                  "Measures a model. Of one that classifies images, on a set of them: accuracy, loss in nats, a line per "
+                  "class. Of a GPT, with\n"
+                  "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
+                  "windows;\nwith --cloze: how often it tells the last word.");
   settings.declare(options);
   if (!options.parse(args)) {
     session.terminal.line(options.help());

@@ -40,8 +40,7 @@ void export_cnn(Terminal& terminal, const fs::path& model, const fs::path& folde
   fs::create_directories(folder, error);
   if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
   models::to_pytorch_names(file).save(folder / model_file);
-  terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net",
-                 folder.string());
+  terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net", folder.string());
 }
 
 }  // namespace

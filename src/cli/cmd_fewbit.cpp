@@ -32,7 +32,7 @@ struct FewBitSettings {
   std::string function = "gelu", weight = "uniform", interval = "-10,10", out;
   std::size_t bits = 3, points = nn::FewBitOptions{}.points;
   bool json = false;
-  double low = 0, high = 0;  // of the interval
+  double low = 0, high = 0;  // ends of the interval
 
   void declare(Options& options) {
     std::vector<std::string> names;

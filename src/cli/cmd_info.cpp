@@ -60,7 +60,7 @@ void measure(Session& session, const Threads& threads) {
   terminal.print("  {:<20}{:>8.3f} on {} threads", simd::kernels().name, 1e-12 * peak_of_all_cores(), threads.per_rank);
 }
 
-// Of float models: what `train gpt` gives its speed as a share of.
+// Peak rates for float models: `train gpt` gives its speed as a share of these.
 void measure_floats(Terminal& terminal, nn::Device device) {
   constexpr double seconds = 0.5;
   nn::Engine engine(device);

@@ -37,7 +37,7 @@ Json layers_json(const std::vector<LayerSummary>& layers) {
   return list;
 }
 
-// What is known of a net alone.
+// Description of a net alone, without a model.
 Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& encoder) {
   Json json = {{"net", net.name},
                {"classifier", net.classifier},
@@ -209,7 +209,8 @@ int inspect(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom inspect MODEL|RUN|NET [options]",
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
-      "(one weight bit meets one input bit) per image. Of a float net: layers, parameters, multiply-adds per image; of a GPT: architecture, parameters, "
+      "(one weight bit meets one input bit) per image. Of a float net: layers, parameters, multiply-adds per image; of a GPT: "
+      "architecture, parameters, "
       "tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");

@@ -22,12 +22,9 @@ std::string shape_text(const nn::Shape& shape) {
 
 Json describe_cnn(const models::CnnConfig& config) {
   models::Cnn net(config);
-  Json json = {{"kind", models::cnn_kind},
-               {"net", config.name},
-               {"activation", config.activation},
-               {"parameters", net.parameters()},
-               {"macs", net.cost() / 2},
-               {"image", {config.image.height, config.image.width, config.image.channels}},
+  Json json = {{"kind", models::cnn_kind},        {"net", config.name},
+               {"activation", config.activation}, {"parameters", net.parameters()},
+               {"macs", net.cost() / 2},          {"image", {config.image.height, config.image.width, config.image.channels}},
                {"classes", config.classes}};
   for (const models::CnnRow& row : models::describe(net)) {
     json["layers"].push_back({{"name", row.name},
@@ -53,9 +50,9 @@ Json describe_cnn_model(const std::filesystem::path& file) {
 void print_cnn(Terminal& terminal, const Json& json) {
   const auto number = [](const Json& value) { return format_count(static_cast<std::uint64_t>(value.get<double>())); };
   const Json& image = json["image"];
-  terminal.print("net '{}': images of {} x {} pixels of {} colours, {} classes, activation {}\n", json["net"].get<std::string>(),
-                 image[0].get<std::size_t>(), image[1].get<std::size_t>(), image[2].get<std::size_t>(),
-                 json["classes"].get<std::size_t>(), json["activation"].get<std::string>());
+  terminal.print("net '{}': images of {} x {} pixels of {} colours, {} classes, activation {}\n",
+                 json["net"].get<std::string>(), image[0].get<std::size_t>(), image[1].get<std::size_t>(),
+                 image[2].get<std::size_t>(), json["classes"].get<std::size_t>(), json["activation"].get<std::string>());
   std::vector<std::vector<std::string>> rows{{"layer", "kind", "output", "parameters", "multiply-adds per image"}};
   for (const Json& layer : json["layers"]) {
     rows.push_back({layer["name"], layer["kind"], layer["output"], number(layer["parameters"]), number(layer["macs"])});

@@ -36,7 +36,7 @@ std::string value_of(Arguments args, const std::string& option) {
   return "";
 }
 
-// What `train KIND` leaves in a run folder, and where it runs.
+// Files that `train KIND` leaves in a run folder, and where it runs.
 struct Kind {
   std::string_view name;
   bool runs_in_many;  // processes; otherwise in one
@@ -78,7 +78,8 @@ const Kind& kind_of(Arguments program) {
       if (kind.name == program[1]) return kind;
     }
   }
-  fail(ErrorKind::usage, "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
+  fail(ErrorKind::usage,
+       "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
        fmt::join(program, " "));
 }
 
@@ -95,7 +96,7 @@ void require_one_process(const Kind& kind, const Options& options, std::size_t& 
   }
 }
 
-// What the processes of a run mean by their exit codes.
+// Meaning of the exit codes of a run's processes.
 launch::Ending ending_of(int code) {
   switch (code) {
     case exit_interrupted: return launch::Ending::interrupted;

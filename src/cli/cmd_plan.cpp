@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What both commands ask for.
+// Settings of both commands.
 struct PlanSettings {
   TrainSettings train;
   plan::Cluster cluster;
@@ -194,9 +194,9 @@ Json to_json(const plan::Timeline& timeline) {
           {"root_link_share", timeline.root_link_share}};
 }
 
-// What `train binary --plan` compares with: what follows a budget meets it; the rest changes as nets learn.
+// Bytes that `train binary --plan` compares with: messages under a budget meet it; the rest changes as nets learn.
 Json expected_bytes(const plan::VirtualResult& run) {
-  // Thresholds have ends, and answers hold changes of weights, which follow the budget by way of the gradients that arrive.
+  // Thresholds have ends, and replies hold changes of weights, which follow the budget by way of the gradients that arrive.
   const auto expected = [](const plan::MessageLength& length) {
     return Json{{"bytes", length.expected},
                 {"tolerance", length.follows_budget ? 0.15 : 0.5},
@@ -211,7 +211,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
   Json updates = Json::array();
   for (const plan::VirtualUpdate& update : run.updates) {
     updates.push_back({{"worker_bytes", update.worker_bytes},
-                       {"answer_bytes", update.answer_bytes},
+                       {"answer_bytes", update.reply_bytes},
                        {"level_bytes", update.level_bytes},
                        {"statistics", update.statistics},
                        {"flips", update.flips},
@@ -250,7 +250,7 @@ Json to_json(const Outcome& outcome, const PlanSettings& settings) {
             {"choose_seconds", run.choose},
             {"apply_seconds", run.apply},
             {"merge_seconds_per_byte", run.merge_per_byte},
-            {"residual_bytes_per_worker", run.residual_bytes},
+            {"residual_bytes_per_worker", run.error_feedback_bytes},
             {"peak_memory_bytes", run.peak_memory},
             {"message_memory_bytes", run.message_bytes}}},
           {"modelled",
@@ -299,7 +299,7 @@ void print_measured(Terminal& terminal, const Outcome& outcome, const PlanSettin
   }
   terminal.print("  time of a worker    {} computing, {} filtering and encoding; choosing flips {}, applying {}",
                  seconds(run.compute), seconds(run.encode), seconds(run.choose), seconds(run.apply));
-  if (run.residual_bytes > 0) terminal.print("  a worker keeps      {}", format_bytes(run.residual_bytes));
+  if (run.error_feedback_bytes > 0) terminal.print("  a worker keeps      {}", format_bytes(run.error_feedback_bytes));
   terminal.print("  memory              {} in this process for all {} workers", format_bytes(run.peak_memory),
                  settings.train.run.train.workers);
 }
@@ -354,7 +354,7 @@ void print_modelled(Terminal& terminal, const Outcome& outcome, const PlanSettin
       settings.cluster.price_per_hour > 0 ? fmt::format(", price {:.2f}", bill.price) : "");
 }
 
-// What to do, from the stage in which updates take longest.
+// Prints advice, from the stage in which updates take longest.
 void print_advice(Terminal& terminal, const Outcomes& outcomes) {
   const Outcome& longest = *std::max_element(outcomes.stages.begin(), outcomes.stages.end(), [](const auto& a, const auto& b) {
     return a.plan.timeline.update < b.plan.timeline.update;
@@ -398,7 +398,7 @@ void print_updates(Terminal& terminal, const Outcome& outcome, std::size_t worke
     const std::uint64_t to_root = update.level_bytes.size() > 1 ? update.level_bytes[1] : 0;
     terminal.print("{:>6}  {:>7.3f}  {:>7.1f}%  {:>7}  {:>12.0f}  {:>8}  {:>11}  {:>8}{}", n + 1, update.loss,
                    100 * update.accuracy, update.flips, static_cast<double>(update.worker_bytes) / static_cast<double>(workers),
-                   update.answer_bytes, to_root, seconds(update.seconds), update.statistics ? "  with statistics" : "");
+                   update.reply_bytes, to_root, seconds(update.seconds), update.statistics ? "  with statistics" : "");
   }
   terminal.line("");
 }

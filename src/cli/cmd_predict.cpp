@@ -25,7 +25,7 @@ struct Prediction {
   std::string error;               // not empty: nothing else holds
   std::vector<float> scores;       // (classes): probabilities
   std::vector<std::size_t> order;  // classes, the likeliest first
-  double milliseconds = 0;         // of encoding and classifying, without reading the file
+  double milliseconds = 0;         // time of encoding and classifying, without reading the file
 };
 
 // A model of any kind that gives probabilities of classes for an image of its shape.

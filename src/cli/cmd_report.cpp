@@ -54,7 +54,7 @@ report::Filters filters_of(const layerwise::Encoder& encoder) {
   return filters;
 }
 
-// Of a run without config.json: the lines of its options.
+// Options of a run without config.json, from the lines of its options file.
 Json options_of(const fs::path& file) {
   Json config = Json::object();
   std::istringstream ini(read_text(file));

@@ -49,7 +49,7 @@ int tokenizer_train(Session& session, std::span<const std::string> args) {
   text.declare(options);
   options.count("vocabulary", vocabulary, 1, 1000000000, "Number of tokens, of which 258 are bytes and special");
   options.text("out", out, "FILE", "Tokenizer to write");
-  options.flag("force", force, "Replacement of a file that is there");
+  options.flag("force", force, "Replacement of an existing file");
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return exit_done;

@@ -93,7 +93,7 @@ void check_images(Session& session, const Options& options, const TrainSettings&
   session.terminal.print("minibatches of {} images: there are no {} (--batch) to train on", train.size(), batch);
 }
 
-// What --resume reads.
+// Files that --resume reads, by name.
 std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
   return {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
 }
@@ -112,7 +112,7 @@ void print_next(Terminal& terminal, const std::string& folder) {
   terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
 }
 
-// What this run did not train itself, and whose it is.
+// Tells of stages that this run did not train itself, and whose they are.
 void tell_reused(Terminal& terminal, const layerwise::RunResult& result) {
   const auto reused = std::count_if(result.stages.begin(), result.stages.end(), [](const auto& stage) { return stage.reused; });
   if (reused == 0) return;
@@ -244,7 +244,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {
     settings.run = run;
     settings.resume = run.resume;
-    settings.searches.clear();  // of its options.ini, too
+    settings.searches.clear();  // those of its options.ini, too
     if (&comm == &session.comm) return train_one(session, options, settings, data, threads);
     Session alone{comm, session.terminal, session.command_line, {}};
     return train_one(alone, options, settings, data, threads);

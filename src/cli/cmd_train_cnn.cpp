@@ -87,18 +87,20 @@ class Training {
         net_(config_for(settings, options, data)) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     steps_per_epoch_ = data.train.size() / settings.batch;
-    steps_ = settings.steps != 0 ? settings.steps
-                                 : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(
-                                                                  settings.training.epochs * static_cast<double>(steps_per_epoch_))));
+    steps_ = settings.steps != 0
+                 ? settings.steps
+                 : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(settings.training.epochs *
+                                                                                      static_cast<double>(steps_per_epoch_))));
     const std::uint64_t memory = memory_for(settings, session, engine_.device());
     train::Session::Options all;
     all.train = settings.make_options(steps_);
     all.batch = settings.batch;
     all.choose_micro_batch = [this, memory](std::size_t share) { return choose_micro_batch(share, memory); };
     all.memory_hint = [this](std::size_t images) {
-      return fmt::format("{} images at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, or "
-                         "a smaller net",
-                         images, format_bytes(memory_of(images)));
+      return fmt::format(
+          "{} images at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, or "
+          "a smaller net",
+          images, format_bytes(memory_of(images)));
     };
     all.make_task = [this](std::size_t images) { return make_task(images); };
     training_ = std::make_unique<train::Session>(engine_, session.comm, std::move(all));
@@ -242,18 +244,19 @@ train::RunOptions Training::run_options() {
 
 void Training::announce(double peak) {
   Terminal& terminal = session_.terminal;
-  terminal.print("net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
-                 net_.config.name, format_count(net_.parameters()), 0.5e-9 * net_.cost(), data_.train.name, data_.train.size(),
-                 data_.validation.size(), data_.test.size());
+  terminal.print(
+      "net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
+      net_.config.name, format_count(net_.parameters()), 0.5e-9 * net_.cost(), data_.train.name, data_.train.size(),
+      data_.validation.size(), data_.test.size());
   const int processes = session_.comm.size();
   const std::size_t micro_batch = training_->micro_batch();
-  terminal.print("{} steps of {} images{}{}, {} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps_,
-                 settings_.batch,
-                 micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? ""
-                                                                                     : fmt::format(" ({} at once)", micro_batch),
-                 processes == 1 ? "" : fmt::format(" in {} processes", processes),
-                 fmt::format("{:.4g}", static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_)), settings_.values,
-                 engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print(
+      "{} steps of {} images{}{}, {} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps_,
+      settings_.batch,
+      micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? "" : fmt::format(" ({} at once)", micro_batch),
+      processes == 1 ? "" : fmt::format(" in {} processes", processes),
+      fmt::format("{:.4g}", static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_)), settings_.values,
+      engine_.backend_name(), 1e-9 * peak, settings_.out);
   terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
 }
 

@@ -135,9 +135,10 @@ class Training {
       return settings.choose_micro_batch(config_, share, memory);
     };
     all.memory_hint = [this](std::size_t sequences) {
-      return fmt::format("{} at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, "
-                         "--recompute block, or a smaller net",
-                         sequences, memory_text(sequences));
+      return fmt::format(
+          "{} at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, "
+          "--recompute block, or a smaller net",
+          sequences, memory_text(sequences));
     };
     all.make_task = [this](std::size_t sequences) {
       return std::make_unique<models::LanguageTask>(
@@ -229,8 +230,8 @@ class Training {
 train::RunOptions Training::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
-  run.may_change_steps = options_.source("steps") == Options::Source::command_line ||
-                         options_.source("steps") == Options::Source::config_file;
+  run.may_change_steps =
+      options_.source("steps") == Options::Source::command_line || options_.source("steps") == Options::Source::config_file;
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
   run.identity = identity_of(settings_, config_, train_options(), text_);
   run.field_name = &option_of;

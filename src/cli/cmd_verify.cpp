@@ -42,7 +42,7 @@ struct Verdict {
   bool is_missing = false;
 };
 
-// What is wrong with a file, or "".
+// Describes the fault of a file; "" if there is none.
 std::string error_in(const fs::path& path, Checksum checksum) {
   try {
     if (is_tokenizer(path)) {

@@ -83,18 +83,38 @@ void declare_run(Options& options, CnnSettings& settings) {
   settings.declare_engine(options);
   options.count("evaluate-every", settings.evaluate_every, 0, any_count,
                 "Steps between evaluations on the validation images; 0: once an epoch, at most 20 times");
-  options.choice("mirror", settings.mirror, {"on", "off"}, "Test-time augmentation with mirror images when test images are "
+  options.choice("mirror", settings.mirror, {"on", "off"},
+                 "Test-time augmentation with mirror images when test images are "
                  "classified at the end");
-  options.count("shift", settings.shift, 0, 1000, "Test-time augmentation then with images moved by so many pixels; 0 disables it");
+  options.count("shift", settings.shift, 0, 1000,
+                "Test-time augmentation then with images moved by so many pixels; 0 disables it");
   settings.declare_run_rest(options);
 }
 
 }  // namespace
 
 void CnnSettings::declare(Options& options) {
-  options.everyday({"net",       "activation",   "activation-bits", "data",  "validation",  "epochs",     "batch",
-                    "optimizer", "learning-rate", "schedule",       "weight-decay", "label-smoothing", "augment", "flip",
-                    "dtype",     "seed",         "out",             "resume", "config",     "init",       "device",
+  options.everyday({"net",
+                    "activation",
+                    "activation-bits",
+                    "data",
+                    "validation",
+                    "epochs",
+                    "batch",
+                    "optimizer",
+                    "learning-rate",
+                    "schedule",
+                    "weight-decay",
+                    "label-smoothing",
+                    "augment",
+                    "flip",
+                    "dtype",
+                    "seed",
+                    "out",
+                    "resume",
+                    "config",
+                    "init",
+                    "device",
                     "checkpoint-seconds"});
   declare_net(options, *this);
   options.group("Data");

@@ -10,7 +10,7 @@
 
 namespace bitloom::cli {
 
-// What the program ends with; documented in `bitloom --help`.
+// Exit codes of the program; documented in `bitloom --help`.
 enum ExitCode {
   exit_done = 0,
   exit_usage = 2,
@@ -29,7 +29,7 @@ struct Continuation {
   std::filesystem::path options;  // the run's file of options, without which there is nothing to go on with
 };
 
-// What every command gets.
+// Arguments that every command gets.
 struct Session {
   mpi::Comm& comm;
   Terminal& terminal;

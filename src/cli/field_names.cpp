@@ -11,8 +11,9 @@ namespace bitloom::cli {
 namespace {
 
 // Fields of options that are not called as their options are; of all others the option's name has '-' for '_'.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> other_names{
-    {{"fan_in", "tree"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> other_names{
+    {{"error_feedback", "residuals"},
+     {"fan_in", "tree"},
      {"flip_limit", "flips-per-update"},
      {"head_urgency", "head-threshold-scale"},
      {"threshold_urgency", "bias-threshold-scale"}}};

@@ -35,8 +35,7 @@ void FloatSettings::declare_seed(Options& options) {
 
 void FloatSettings::declare_folder(Options& options) {
   options.transient(true);
-  options.text("out", out, "FOLDER",
-               "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
+  options.text("out", out, "FOLDER", "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", resume, "Continuation of the run in --out, whose options need not be repeated");
   options.text("config", config_file, "FILE",
                "INI file with options, a line `name = value` each; the command line overrides it");

@@ -36,8 +36,8 @@ struct GptSettings : FloatSettings {
   double merge_dropout = 0;
   // Training.
   std::size_t steps = 2000;
-  double rate = 0;           // 0: the net's
-  double rate_floor = 0.1;   // of the peak
+  double rate = 0;          // 0: the net's
+  double rate_floor = 0.1;  // of the peak
   std::string warmup = "auto";
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
   std::string master_weights = "f32";

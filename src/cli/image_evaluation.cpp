@@ -62,12 +62,11 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
       return of == 0 ? std::string("-")
                      : fmt::format("{:.2f}%", 100.0 * static_cast<double>(count(row, row)) / static_cast<double>(of));
     };
-    terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", class_names[row], width, images, count(row, row),
-                   share(images), share(predicted),
-                   rival == row ? "-" : fmt::format("{} ({})", class_names[rival], count(row, rival)));
+    terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", class_names[row], width, images, count(row, row), share(images),
+                   share(predicted), rival == row ? "-" : fmt::format("{} ({})", class_names[rival], count(row, rival)));
   }
-  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", split,
-                 100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result));
+  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", split, 100 * result.accuracy(),
+                 result.correct, result.images, result.loss, images_per_second(result));
 }
 
 std::string views_text(const models::CnnViews& views) {

@@ -1,4 +1,4 @@
-// What `bitloom inspect` shows of a GPT.
+// The view of a GPT in `bitloom inspect`.
 #pragma once
 
 #include <filesystem>

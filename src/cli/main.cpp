@@ -163,7 +163,7 @@ int exit_code(ErrorKind kind) {
   return exit_internal;
 }
 
-// What the user can do about an end that leaves a run unfinished.
+// Advice to the user about an end that leaves a run unfinished.
 std::string advice(const Session& session, ErrorKind kind) {
   const auto& [command, options] = session.continuation;
   std::error_code error;

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t default_validation = 5000;
-constexpr std::size_t small_set = 20000;  // of which a tenth validates
+constexpr std::size_t small_set = 20000;  // a set of which a tenth validates
 const std::vector<std::string> data_option_names{"data",     "validation", "split-seed",  "max-train",
                                                  "max-test", "image-size", "image-memory"};
 

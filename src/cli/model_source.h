@@ -1,4 +1,4 @@
-// What the user means by MODEL or RUN: a model file or the folder of a run; and the options that choose data.
+// Meaning of MODEL or RUN: a model file or the folder of a run; and the options that choose data.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ inline constexpr const char* net_file = "net.json";         // the net with all 
 inline constexpr const char* log_file = "log.txt";
 inline constexpr const char* lock_file = ".lock";
 
-// A file, the model in a run folder or, of a float model's run that has none yet, the newest checkpoint. Throws a data error that says
-// what is missing.
+// A file, the model in a run folder or, of a float model's run that has none yet, the newest checkpoint. Throws a data error
+// that says what is missing.
 std::filesystem::path find_model(const std::string& argument);
 
 // Where a file is a checkpoint: "RUN: not finished; this is its checkpoint after step 120"; "" for models.
@@ -48,15 +48,15 @@ struct DataOptions {
   std::size_t split_seed = 1;
   std::size_t max_train = 0;
   std::size_t max_test = 0;
-  std::size_t image_size = 32;  // of images in folders
+  std::size_t image_size = 32;  // size of images in folders
   std::uint64_t image_memory = std::uint64_t{1} << 30;
   std::string image_store = "auto";  // folder of decoded images that exceed it; auto: the user's cache; "": they stay in memory
   std::uint64_t image_store_limit = std::uint64_t{8} << 30;
 
   void declare(Options& options);
-  // Of these, how images of folders are read.
+  // Declares, of these, how images of folders are read.
   void declare_folders(Options& options);
-  // What --validation means for a training set of `images`. Throws a usage error.
+  // Number of validation images by --validation for a training set of `images`. Throws a usage error.
   std::size_t validation_images(std::size_t images) const;
 };
 

@@ -1,4 +1,4 @@
-// What `report --picture` draws: one image on its way through the net of a run.
+// The picture of `report --picture`: one image on its way through the net of a run.
 #pragma once
 
 #include <filesystem>

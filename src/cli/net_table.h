@@ -22,7 +22,7 @@ struct LayerSummary {
 // input: the encoder's map. Throws a usage error when sizes do not fit.
 std::vector<LayerSummary> summarise_layers(const layerwise::NetSpec& net, const layerwise::MapShape& input);
 
-// What an encoder that is not fitted yet will give for images of height x width x colours.
+// Shape of the output of an encoder that is not fitted yet, for images of height x width x colours.
 layerwise::MapShape encoder_output(const layerwise::EncoderSpec& spec, std::size_t height, std::size_t width,
                                    std::size_t colours);
 

@@ -11,7 +11,7 @@ namespace bitloom::cli {
 namespace {
 
 constexpr auto interval = std::chrono::seconds(2);            // notices come half a minute to two minutes ahead
-constexpr auto patience = std::chrono::duration<double>(10);  // with the command
+constexpr auto patience = std::chrono::duration<double>(10);  // longest wait for the command
 
 bool noticed(const std::string& command) { return launch::run_all({{"sh", "-c", command}}, patience).front().code == 0; }
 

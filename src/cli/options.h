@@ -69,7 +69,7 @@ class Options {
               bool open = false);
   // 0, or a number with B, KiB, MiB, GiB or TiB.
   void bytes(const std::string& name, std::uint64_t& value, const std::string& description);
-  // What stands on the command line without an option, `low` to `high` of them; `what` names one.
+  // Arguments on the command line without an option, `low` to `high` of them; `what` names one.
   void arguments(std::vector<std::string>& values, const std::string& what, std::size_t low, std::size_t high);
 
   // Reads the command line (and --config if that is declared). Of a value that is given twice the last one counts. Throws usage

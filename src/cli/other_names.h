@@ -8,7 +8,7 @@ namespace bitloom::cli {
 struct OtherName {
   const char* name;
   const char* option;   // here, if the command has it; "": none,
-  const char* instead;  // and how it is set instead
+  const char* instead;  // the option that sets it instead
 };
 std::span<const OtherName> other_names();
 

@@ -1,4 +1,4 @@
-// What commands that train have in common: where a run goes, and its log.
+// Parts that commands that train have in common: where a run goes, and its log.
 #pragma once
 
 #include <filesystem>

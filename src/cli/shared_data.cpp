@@ -69,7 +69,7 @@ std::vector<std::byte> pass_on(Session& session, const std::vector<int>& missing
   return bytes;
 }
 
-// Of a rank that does not have its own, in its cache.
+// Cache of the data set, on a rank that does not have its own.
 class Kept {
  public:
   Kept(const std::filesystem::path& folder, std::uint64_t limit) {

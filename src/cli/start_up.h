@@ -1,4 +1,4 @@
-// What the program does before a command reads its options: MPI starts, and may hang.
+// Steps of the program before a command reads its options: MPI starts, and may hang.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace bitloom::cli {
 // is left to those who read options.
 mpi::Settings first_settings(std::span<const std::string> args);
 
-// What becomes of a process that hangs inside MPI: a message and exit_peer_lost.
+// End of a process that hangs inside MPI: a message and exit_peer_lost.
 mpi::Hang on_hang();
 
 }  // namespace bitloom::cli

@@ -1,4 +1,4 @@
-// What the machine has, as far as the program chooses by it or shows it.
+// Properties of the machine, as far as the program chooses by them or shows them.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace bitloom::cli {
 
 struct Threads {
-  int per_rank = 1;        // what this rank uses
-  int on_host = 1;         // of all ranks on this host
-  int cores_of_host = 1;   // that the ranks on this host may use
+  int per_rank = 1;        // threads that this rank uses
+  int on_host = 1;         // threads of all ranks on this host
+  int cores_of_host = 1;   // cores that the ranks on this host may use
   bool from_user = false;  // OMP_NUM_THREADS decided
 };
 

@@ -1,4 +1,4 @@
-// What the user sees: results on the standard output, messages on the standard error, progress on a live line where the output
+// Output to the user: results on the standard output, messages on the standard error, progress on a live line where the output
 // is a terminal. Only rank 0 prints. Once a log is open, all of it goes there too, with the time of day. What lines, messages
 // and progress take from files (names, classes, settings) cannot steer the terminal: control characters and bytes that are no
 // UTF-8 are written out.

@@ -1,4 +1,4 @@
-// What the commands that read text have in common.
+// Parts that commands that read text have in common.
 #pragma once
 
 #include <filesystem>
@@ -25,14 +25,14 @@ inline constexpr const char* tokenizer_spec_help =
     "bytes; a file of `bitloom tokenizer train`; a sentencepiece model (*.model); a folder with GPT-2's vocab.json and "
     "merges.txt, or with a file 'tokenizer'";
 
-// Of --validation: "29:1", training to validation, or the fraction for validation. Throws a usage error.
+// Share of --validation: "29:1", training to validation, or the fraction for validation. Throws a usage error.
 double parse_share(const std::string& text);
-// Seed 002, section 4.2.
+// Shoeybi et al. 2019, section 4.2.
 inline constexpr const char* default_validation = "29:1";
 inline constexpr const char* validation_help =
     "Share held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";
 
-// What `bitloom data text` leaves in a folder.
+// Files that `bitloom data text` leaves in a folder.
 inline constexpr const char* train_tokens_file = "train.tokens";
 inline constexpr const char* validation_tokens_file = "validation.tokens";
 inline constexpr const char* tokenizer_file = "tokenizer";

@@ -29,7 +29,7 @@ std::string fingerprint_of(const TextSource& source) {
   return hasher.finish().hex();
 }
 
-// What `bitloom data text` left in a folder.
+// Opens the files that `bitloom data text` left in a folder.
 void open_folder(const fs::path& folder, TextSource& source) {
   for (const char* name : {train_tokens_file, validation_tokens_file, tokenizer_file}) {
     if (!fs::exists(folder / name)) {

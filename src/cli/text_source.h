@@ -15,10 +15,10 @@ namespace bitloom::cli {
 struct TextSource {
   std::unique_ptr<data::Tokenizer> tokenizer;
   data::TokenFile train, validation;
-  std::string fingerprint;  // of text and tokenizer: runs on the same have the same
+  std::string fingerprint;  // fingerprint of text and tokenizer: equal for runs on the same
 };
 
-// What --data, --tokenizer and --validation say. Throws Error(usage) that names the option, or Error(data) that names the file.
+// Opens --data, --tokenizer and --validation. Throws Error(usage) that names the option, or Error(data) that names the file.
 TextSource open_text(Terminal& terminal, const GptSettings& settings);
 
 // A token file, which has to be of the tokenizer that `owner` has, as in "the model": else Error(data).

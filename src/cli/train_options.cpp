@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What has no effect without something else.
+// Options that have no effect without another.
 const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
@@ -49,7 +49,7 @@ const std::vector<Options::Need>& needs_table() {
   return table;
 }
 
-// Of earlier versions.
+// Options of earlier versions.
 constexpr std::array<Options::Former, 3> former_options{{{"head-urgency", "head-threshold-scale", "", ""},
                                                          {"threshold-urgency", "bias-threshold-scale", "", ""},
                                                          {"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
@@ -324,9 +324,9 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   train.sparse = exchange == "sparse";
   train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
   train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
-  train.exchange.residuals = residuals == "exact" ? mpi::Residuals::exact
-                             : residuals == "sum" ? mpi::Residuals::sum
-                                                  : mpi::Residuals::none;
+  train.exchange.error_feedback = residuals == "exact" ? mpi::ErrorFeedback::exact
+                                  : residuals == "sum" ? mpi::ErrorFeedback::sum
+                                                       : mpi::ErrorFeedback::none;
   if (train.exchange.has_budget() && options.source("threshold") == Options::Source::command_line) {
     fail(ErrorKind::usage, "--threshold: {}; with --bytes-per-update or --compression it follows from these",
          train.exchange.threshold);

@@ -42,11 +42,11 @@ struct TrainSettings {
 
   TrainSettings();
   void declare(Options& options);
-  // What decides how long an update takes, not where its run lies; sparse messages unless said otherwise.
+  // Options that decide how long an update takes, not where its run lies; sparse messages unless said otherwise.
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
-  // What the file of --plan says. Throws usage errors.
+  // Reads the text of the file of --plan. Throws usage errors.
   std::map<std::string, layerwise::PlannedBytes> planned(const std::string& text) const;
   // The net with --set and --epochs applied. Throws usage errors.
   layerwise::NetSpec make_net() const;

@@ -15,7 +15,7 @@ struct FieldDifference {
   friend bool operator==(const FieldDifference&, const FieldDifference&) = default;
 };
 
-// What a user calls a field. The command line has options for fields, of which libraries know nothing.
+// The user's name of a field. The command line has options for fields, of which libraries know nothing.
 using FieldName = std::function<std::string(const std::string& field)>;
 
 // By the order of the fields' names. In arrays an object with a "name" is known by it, a number by its index, and other arrays

@@ -9,7 +9,7 @@
 
 namespace bitloom {
 
-// What went wrong, as far as the caller's next action is concerned.
+// Kinds of error, as far as the caller's next action is concerned.
 enum class ErrorKind {
   usage,        // an option, a net description or an argument is wrong: exit code 2
   data,         // a data set, image, model or checkpoint cannot be used: exit code 3

@@ -1,6 +1,6 @@
 // Fields in messages. Libraries name the fields of their options, the command line has options for them: so that it finds the
 // fields in any message, also in one that other ranks or other errors quote, they stand between backquotes: "`batch`: 0;
-// expected at least 1", "expected `residuals` none".
+// expected at least 1", "expected `error_feedback` none".
 #pragma once
 
 #include <fmt/format.h>

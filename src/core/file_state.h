@@ -1,4 +1,4 @@
-// What has become of files meanwhile: temporary ones whose writers are gone, and open ones that have lost their name.
+// Later state of files: temporary ones whose writers are gone, and open ones that have lost their name.
 #pragma once
 
 #include <filesystem>

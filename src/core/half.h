@@ -10,7 +10,7 @@ namespace bitloom {
 
 struct bf16 {
   std::uint16_t bits = 0;
-  friend bool operator==(bf16, bf16) = default;  // of bits: NaN equals itself, 0 differs from -0
+  friend bool operator==(bf16, bf16) = default;  // compares bits: NaN equals itself, 0 differs from -0
 };
 
 struct f16 {

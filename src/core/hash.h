@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-struct XXH3_state_s;  // of xxhash.h, which only hash.cpp includes
+struct XXH3_state_s;  // from xxhash.h, which only hash.cpp includes
 
 namespace bitloom {
 

@@ -19,7 +19,7 @@ using HasFeature = bool (*)(std::string_view);
 template <typename Table>
 struct IsaTable {
   const char* name;      // as BITLOOM_ISA has it
-  const char* features;  // that its file was compiled with, separated by spaces; CMake says them (bitloom_isa)
+  const char* features;  // features its file was compiled with, separated by spaces; CMake says them (bitloom_isa)
   const Table* table;
 };
 

@@ -11,7 +11,7 @@
 namespace bitloom {
 namespace {
 
-// Of a line "key:   number kB".
+// Bytes by a line "key:   number kB".
 std::uint64_t meminfo(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   std::string line;
@@ -30,7 +30,7 @@ std::optional<std::uint64_t> number_in(const std::filesystem::path& path) {
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-// Of a line "key number" of memory.stat.
+// Number in a line "key number" of memory.stat.
 std::uint64_t statistic(const std::filesystem::path& path, const std::string& key) {
   std::ifstream file(path);
   std::string name;

@@ -1,4 +1,4 @@
-// What long-running library code tells its caller while it runs (the library itself never prints), and numbers as people
+// Messages of long-running library code to its caller while it runs (the library itself never prints), and numbers as people
 // read them.
 #pragma once
 

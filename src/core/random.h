@@ -15,7 +15,7 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What a stream is for; part of the key, so that two uses of one seed never share numbers. Values are stored in no file,
+// Purpose of a stream; part of the key, so that two uses of one seed never share numbers. Values are stored in no file,
 // but changing one changes every result: append only.
 enum class Stream : std::uint64_t {
   shuffle = 1,

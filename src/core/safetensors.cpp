@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::string_view checksum_key = "bitloom.xxh3";
-constexpr std::size_t length_bytes = 8;                           // of the header length
+constexpr std::size_t length_bytes = 8;                           // bytes of the header length
 constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the reference implementation stops at 100 MB
 
 struct DTypeRow {
@@ -190,7 +190,7 @@ class Parser {
 
   std::span<const std::byte> bytes_;
   std::string_view name_;
-  std::span<const std::byte> data_;  // what the offsets count from
+  std::span<const std::byte> data_;  // start of the offsets
   std::vector<Entry> entries_;
 };
 

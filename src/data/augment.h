@@ -11,9 +11,9 @@
 
 namespace bitloom::data {
 
-// What may be done to an image, in this order: crop, flip, contrast, brightness, colour, cutout. 0 or false is "not".
+// Changes that may be made to an image, in this order: crop, flip, contrast, brightness, colour, cutout. 0 or false disables.
 struct Augment {
-  int crop_padding = 0;  // shift by -n .. n pixels along each axis; what comes in is the reflection at the border
+  int crop_padding = 0;  // shift by -n .. n pixels along each axis; the border is reflected
   bool flip = false;     // mirror left-right, every second time
   int contrast = 0;      // distance from the image's mean scaled by a factor in 1 - n% .. 1 + n%
   int brightness = 0;    // all channels moved by -n .. n

@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 constexpr ImageShape cifar_shape{32, 32, 3};
 constexpr std::size_t train_batches = 5;
 
-// What one of the two formats is like.
+// Layout of one of the two formats.
 struct Format {
   const char* name;
   std::size_t label_bytes;  // per record
-  std::size_t label_at;     // which of them is the class
+  std::size_t label_at;     // place of the class among them
   std::size_t classes;      // if there is no file of names
   const char* names_file;   // one class name per line
   std::size_t record_bytes() const { return label_bytes + cifar_shape.size(); }

@@ -25,8 +25,8 @@ struct ImageShape {
 
 // N images of one shape with one class each.
 struct Dataset {
-  std::string name;                           // what messages and reports call it, e.g. "cifar10"
-  ImageShape shape;                           // of every image
+  std::string name;                           // name in messages and reports, e.g. "cifar10"
+  ImageShape shape;                           // shape of every image
   std::vector<std::string> class_names;       // C entries; their number is the number of classes
   std::vector<std::uint8_t> pixels;           // N x channels x height x width (planar, the order of CIFAR); empty with a store
   std::vector<std::uint16_t> labels;          // N entries, each below C

@@ -6,7 +6,7 @@
 
 namespace bitloom::data {
 
-// Of sets in memory.
+// Tensors of sets in memory.
 TensorFile to_tensors(const DataSplits& splits);
 
 // Throws Error(data) for anything that to_tensors() does not make.

@@ -76,7 +76,7 @@ DataSplits load_pair(const fs::path& folder, const LoadOptions&) {
   return {read(folder, true), {}, read(folder, false)};
 }
 
-// What can be read from a folder; the order is the order of recognition.
+// Kinds of data that can be read from a folder, in the order of recognition.
 struct Kind {
   const char* name;
   bool (*recognised)(const fs::path& folder);

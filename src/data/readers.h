@@ -48,18 +48,18 @@ void write_cifar10(const Dataset& train, const Dataset& test, const std::filesys
 
 struct LoadOptions {
   std::size_t validation = 0;  // images taken out of the training set for validation
-  std::uint64_t seed = 1;      // of the choice of validation images
+  std::uint64_t seed = 1;      // seed of the choice of validation images
   // Largest number of training images, before the split; 0 takes all. The first ones; of a folder, which is in order of
   // classes, some that the seed chooses. The same for test images.
   std::size_t max_train = 0;
   std::size_t max_test = 0;
   std::size_t synthetic_train = 10000;  // images that `synth` makes
   std::size_t synthetic_test = 2000;
-  std::size_t height = 32;  // of images in folders
+  std::size_t height = 32;  // size of images in folders
   std::size_t width = 32;
   std::size_t channels = 3;
   FolderMemory folder_memory{};
-  double folder_test_share = 0.2;  // of a folder without test/, for the test set
+  double folder_test_share = 0.2;  // share of a folder without test/ for the test set
 };
 
 // `spec` is one of

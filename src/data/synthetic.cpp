@@ -112,7 +112,7 @@ void paint_background(Random& random, const Colour& base, int strength, Canvas& 
   }
 }
 
-// Where a shape lies: u = (du.x x + du.y y) / 2^shift for (x, y) in quarter pixels from its centre, likewise v.
+// Where a shape lies: u = (du.x x + du.y y) / 2^shift for (x, y) in quarter pixels from its centre, v by dv.
 struct Placement {
   int centre_y = 0;  // quarter pixels
   int centre_x = 0;
@@ -163,7 +163,7 @@ void paint_shape(Random& random, const Placement& at, bool (*contains)(int, int)
         covered += contains(u, v);
       }
       if (covered == 0) continue;
-      const int weight = covered * opacity;  // of 256
+      const int weight = covered * opacity;  // in 256ths
       const int shade = (grain.at(y, x) * texture) >> 7;
       for (int c = 0; c < channels; ++c) {
         int& value = canvas[static_cast<std::size_t>(c * plane + y * side + x)];
@@ -184,7 +184,7 @@ void paint_distractor(Random& random, Canvas& canvas) {
   paint_shape(random, place(random, y, x, length, breadth), dot ? &in_disc : &in_full_square, colour, 10, 14, canvas);
 }
 
-// Colours of the shape and what is behind it: far enough apart in luma, in either direction.
+// Colours of the shape and its background: far enough apart in luma, in either direction.
 std::array<Colour, 2> contrasting_colours(Random& random) {
   const int gap = between(random, 60, 110);
   std::array<Colour, 2> pair{random_colour(random, 30, 225), random_colour(random, 30, 225)};

@@ -18,7 +18,7 @@ struct Host {
 // begins with `where` for anything else.
 std::vector<std::string> expand_hosts(const std::string& where, const std::string& text);
 
-// A host, or a list of hosts as above, per line, "slots=N" behind it; '#' begins a comment. A host that comes again has the
+// A host, or a list of hosts as above, per line, followed by "slots=N"; '#' begins a comment. A host that comes again has the
 // slots of all its lines. Throws a data error if the file cannot be read, and usage errors that name file and line.
 std::vector<Host> read_hostfile(const std::filesystem::path& path);
 

@@ -1,4 +1,4 @@
-// What processes that were killed leave behind on this machine.
+// Leftovers of killed processes on this machine.
 #pragma once
 
 #include <sys/types.h>

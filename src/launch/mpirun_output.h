@@ -1,4 +1,4 @@
-// What mpirun and the processes that it starts write, and what it says of their end.
+// Output of mpirun and of the processes that it starts, and what it says of their end.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ class LauncherTalk {
   bool inside_ = false;
 };
 
-// What mpirun's output says of what ended a run, "rank 2 on node7: signal 9 (Killed)", "rank 1: exit code 3" or "host node7 is
+// The cause of a run's end by mpirun's output, "rank 2 on node7: signal 9 (Killed)", "rank 1: exit code 3" or "host node7 is
 // gone"; "" if it says nothing.
 std::string cause_of_end(const std::string& output);
 

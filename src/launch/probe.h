@@ -17,7 +17,7 @@ enum class Presence { absent, leaving, there };
 // command that ends with 0 on a host that is about to be taken away, or empty; it counts as saying no after notice_seconds. The
 // host "localhost" needs no agent.
 std::vector<std::string> probe_command(const std::string& agent, const Host& host, const std::string& notice);
-// What its exit code says.
+// Meaning of its exit code.
 Presence presence_of(int code);
 
 }  // namespace bitloom::launch

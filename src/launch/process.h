@@ -22,7 +22,7 @@ class Process {
   ~Process();
 
   pid_t id() const { return id_; }
-  // What it has written since the last call; does not wait.
+  // Output since the last call; does not wait.
   std::string read();
   // Its exit code, 128 + n after signal n; nullopt while it runs.
   std::optional<int> poll();

@@ -24,12 +24,12 @@ class Roster {
   Roster(const SupervisorOptions& options, Voice& voice, Event event)
       : options_(options), voice_(voice), event_(std::move(event)) {}
 
-  // Of the next start, or the one under way; this machine, for rank 0, is the first.
+  // Hosts of the next start, or the one under way; this machine, for rank 0, is the first.
   const std::vector<Host>& members() const { return members_; }
   std::size_t processes() const;
   // Whether they are enough for a start.
   bool is_enough() const;
-  // What is missing, in words.
+  // Describes the hosts that are missing.
   std::string shortage() const;
   // Whether there are others that this machine goes on without.
   bool is_alone() const { return !options_.hosts.empty() && members_.size() == 1; }
@@ -71,7 +71,7 @@ class Roster {
   std::set<std::string> proven_;               // names, of the last members that came to a step
   std::map<std::string, Exclusion> excluded_;  // by name
   std::set<std::string> leaving_;              // names of hosts that were so when they were asked last
-  std::set<std::string> absent_;               // that were named last
+  std::set<std::string> absent_;               // hosts that were named last
   std::vector<Probe> probes_;
   Clock::time_point looked_ = Clock::now();
   bool asked_ = false;

@@ -9,15 +9,15 @@ namespace bitloom::launch {
 
 struct Mark {
   std::string text;           // the whole file: whatever changes in it is a sign of life
-  std::string start;          // which start wrote it
+  std::string start;          // the start that wrote it
   std::size_t stage = 0;      // under way
-  std::size_t step = 0;       // of the stage
-  std::size_t evaluated = 0;  // images, after that step
+  std::size_t step = 0;       // step of the stage
+  std::size_t evaluated = 0;  // images evaluated after that step
 
   bool is_beyond(const Mark& other) const;
 };
 
-// Of the run in the folder. A file that is missing, or is not as ProgressFile writes it, says nothing of how far the run is.
+// The mark of the folder's run. A file that is missing, or not as ProgressFile writes it, says nothing of how far the run is.
 Mark read_mark(const std::filesystem::path& folder);
 
 }  // namespace bitloom::launch

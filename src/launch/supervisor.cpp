@@ -31,12 +31,12 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr auto look_interval = std::chrono::milliseconds(20);
-constexpr double startup_seconds = 60;  // that processes have on top of the deadline until they are at work
+constexpr double startup_seconds = 60;  // time that processes have on top of the deadline until they are at work
 constexpr double kill_limit = 10;       // seconds that killed processes have to be gone
 constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
 
-// Of this supervisor's starts, unlike those of any other: process ids come again, in containers from 1 on.
+// Name of this supervisor's starts, unlike that of any other: process ids come again, in containers from 1 on.
 std::string fresh_name() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -73,8 +73,8 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   Voice& voice_;
-  const std::set<fs::path> segments_;  // that were there before
-  bool told_log_ = false;              // that it cannot be written
+  const std::set<fs::path> segments_;  // segments that were there before
+  bool told_log_ = false;              // whether it was said that the log cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
   std::size_t starts_ = 0, fruitless_starts_ = 0, recomputed_ = 0;
@@ -190,7 +190,7 @@ End Supervisor::watch() {
   try {
     started.emplace(mpirun_command(), std::vector<std::string>{fmt::format("{}={}", supervised_variable, name)});
   } catch (const Error& error) {
-    if (starts_ == 0) throw;  // what is wrong with the command stays wrong
+    if (starts_ == 0) throw;  // a wrong command stays wrong
     End end;
     end.cause = error.what();
     return look_into(std::move(end), {});
@@ -267,7 +267,7 @@ End Supervisor::watch() {
   return look_into(std::move(end), tail);
 }
 
-// What an end means. Only the run itself knows whether it is done.
+// Finds the meaning of an end. Only the run itself knows whether it is done.
 End Supervisor::look_into(End end, const OutputTail& tail) {
   if (options_.is_done()) {
     end.kind = End::Kind::done;
@@ -314,10 +314,10 @@ Outcome Supervisor::run() {
       fruitless_starts_ = 0;
       continue;
     }
-    // What is wrong with options or data stays wrong.
+    // Wrong options or data stay wrong.
     const bool hopeless = !roster_.is_proven() && options_.ending_of(end.code) == Ending::unusable;
     if (hopeless || ++fruitless_starts_ >= options_.attempts) return give_up(end);
-    // What rank 0 meets on its own disk is not the fault of other hosts.
+    // Faults of rank 0's own disk are not those of other hosts.
     if (!end.cause.starts_with("rank 0: ") || options_.ending_of(end.code) != Ending::disk) roster_.suspect_newcomers();
     if (!pause(std::min(longest_pause, 0.1 * static_cast<double>(1U << std::min<std::size_t>(fruitless_starts_, 12))))) break;
   }

@@ -25,8 +25,8 @@ enum class Ending {
 };
 
 struct SupervisorOptions {
-  std::vector<std::string> program;  // what each process runs: the program and its arguments, --out among them
-  std::filesystem::path folder;      // of the run
+  std::vector<std::string> program;  // command of each process: the program and its arguments, --out among them
+  std::filesystem::path folder;      // folder of the run
   std::vector<Host> hosts;           // without any: all processes on this machine
   std::size_t local = 2;             // number of processes then
   std::size_t min_workers = 1;       // processes without which it is not started
@@ -34,11 +34,11 @@ struct SupervisorOptions {
   std::string mpirun = "mpirun";
   std::string agent = "ssh";        // reaches hosts: AGENT HOST COMMAND
   std::string notice;               // a shell command that ends with 0 on a host that is about to be taken away
-  std::string interface;            // of the network that MPI takes; empty: any
+  std::string interface;            // interface of the network that MPI takes; empty: any
   double deadline_seconds = 120;    // without a sign of life, after which its processes count as hanging
   double probe_seconds = 15;        // between looks for hosts that are missing
-  double patience_seconds = 600;    // of waiting for enough hosts
-  std::size_t attempts = 5;         // in a row that come to no step, before it gives up
+  double patience_seconds = 600;    // longest wait for enough hosts
+  std::size_t attempts = 5;         // number of starts in a row that come to no step, before it gives up
   std::function<bool()> has_begun;  // is there a run in the folder that --resume continues?
   std::function<bool()> is_done;    // has it come to its end?
   std::function<bool()> stop;       // asked to end: the run is left resumable
@@ -48,10 +48,10 @@ struct SupervisorOptions {
 struct Outcome {
   enum class Kind { done, interrupted, gave_up };
   Kind kind = Kind::done;
-  int code = 0;  // that the last start ended with
+  int code = 0;  // exit code of the last start
 };
 
-// What a supervisor tells its user: lines, and what went wrong.
+// Output of a supervisor to its user: lines and errors.
 class Voice : public ProgressSink {
  public:
   virtual void error(std::string_view text) = 0;

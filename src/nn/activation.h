@@ -9,7 +9,7 @@
 
 namespace bitloom::nn {
 
-// What the derivative does when the sign of x changes.
+// Effect of a change of the sign of x on the derivative.
 enum class Symmetry {
   none,
   even,       // f'(-x) = f'(x): the sign of x need not be stored (Novikov et al., caption of figure 3)

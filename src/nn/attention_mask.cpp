@@ -65,7 +65,7 @@ AttentionMask AttentionMask::causal(std::size_t queries, std::size_t keys, std::
 
 namespace {
 
-// Of text, then an image: seen(q, k) is asked about image tokens up to the query's own.
+// Mask of text, then an image: seen(q, k) is asked about image tokens up to the query's own.
 template <typename Seen>
 AttentionMask over_image(std::size_t text, std::size_t grid, Seen seen) {
   const std::size_t tokens = text + grid * grid;

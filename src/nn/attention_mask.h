@@ -37,12 +37,12 @@ class AttentionMask {
   static AttentionMask column(std::size_t text, std::size_t grid);
   static AttentionMask convolutional(std::size_t text, std::size_t grid, std::size_t extent);
 
-  // Of what it says, not of this object: copies have the same, other masks have others. For backends that keep masks.
+  // Identifies the content, not this object: copies have the same, other masks have others. For backends that keep masks.
   std::uint64_t id() const { return id_; }
   std::size_t queries() const { return queries_; }
   std::size_t keys() const { return keys_; }
   std::size_t query_blocks() const { return first_entry_.empty() ? 0 : first_entry_.size() - 1; }
-  // Of a block of queries, by ascending keys: entries()[first_entry()[i]] up to first_entry()[i + 1].
+  // Entries of block i of queries, by ascending keys: entries()[first_entry()[i]] up to first_entry()[i + 1].
   const std::vector<std::uint32_t>& first_entry() const { return first_entry_; }
   const std::vector<Entry>& entries() const { return entries_; }
   // 64 words, one per query of the block; bit k: it sees the block's key k. Bits beyond the last query or key are 0.

@@ -1,4 +1,4 @@
-// What an implementation of ops.h provides. Arguments are those of ops.h, already checked; sizes may be 0. Private to src/nn.
+// Functions of an implementation of ops.h. Arguments are those of ops.h, already checked; sizes may be 0. Private to src/nn.
 #pragma once
 
 #include <cstddef>

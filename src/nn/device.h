@@ -11,7 +11,7 @@ namespace bitloom::nn {
 struct Device {
   enum class Kind { cpu, cuda };
   Kind kind = Kind::cpu;
-  int index = 0;  // of the GPU
+  int index = 0;  // number of the GPU
 
   friend bool operator==(const Device&, const Device&) = default;
 };
@@ -34,7 +34,7 @@ Gpu describe_gpu(int index);
 // Throws Error(usage), which names the field `device`, if this program cannot use the device.
 void check_device(Device device);
 
-// Of "cpu", "cuda" (the first) or "cuda:N". The Error(usage) about anything else names `argument`.
+// The device of "cpu", "cuda" (the first) or "cuda:N". The Error(usage) about anything else names `argument`.
 Device parse_device(std::string_view argument, std::string_view text);
 
 }  // namespace bitloom::nn

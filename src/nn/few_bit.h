@@ -12,7 +12,7 @@
 
 namespace bitloom::nn {
 
-// What is approximated, and where it counts: minimise L = integral of (f'(x) - q(x))^2 w(x) over [low, high], (3).
+// The function to approximate, and where it counts: minimise L = integral of (f'(x) - q(x))^2 w(x) over [low, high], (3).
 struct FewBitProblem {
   std::function<double(double)> derivative;  // f'
   std::function<double(double)> weight;      // w, not negative; need not integrate to 1
@@ -39,7 +39,7 @@ struct StepFunction {
   std::vector<double> levels;
   bool even = false;  // looked up by |x|
 
-  // What the number of an interval takes, if there are 2, 4, 8, ... of them.
+  // Bits of the number of an interval, if there are 2, 4, 8, ... of them.
   unsigned bits() const { return static_cast<unsigned>(std::bit_width(levels.size() - 1)); }
   // The number of boundaries below x (below |x| if even); 0 for NaN.
   std::size_t index(double x) const;

@@ -21,7 +21,7 @@ class Cells {
   const std::vector<double>& edges() const { return edges_; }       // n + 1
   const std::vector<Moments>& moments() const { return moments_; }  // n
 
-  // Of any interval from < to within: whole cells from memory, the rest by quadrature.
+  // Moments of any interval from < to within: whole cells from memory, the rest by quadrature.
   Moments between(double from, double to) const;
 
  private:

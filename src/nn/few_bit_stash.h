@@ -1,4 +1,4 @@
-// What few-bit training keeps of an activation's input: b bits per element, the number of the interval it lies in (listing 1 of
+// An activation's input as few-bit training keeps it: b bits per element, the number of the interval it is in (listing 1 of
 // Novikov et al. 2022).
 #pragma once
 

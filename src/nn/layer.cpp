@@ -77,7 +77,7 @@ std::uint64_t Sequence::stash_bytes(const Shape& x, DType values) const {
 }
 
 std::uint64_t Sequence::peak_stash_bytes(const Shape& x, DType values) const {
-  std::uint64_t below = 0;  // of the layers before this one, which are there until their turn
+  std::uint64_t below = 0;  // bytes of the layers before this one, which are there until their turn
   std::uint64_t peak = 0;
   Shape shape = x;
   for (const LayerPointer& layer : layers_) {

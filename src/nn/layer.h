@@ -17,7 +17,7 @@ namespace bitloom::nn {
 
 class KeyValueCache;
 
-// What a pass over a micro-batch needs besides its input.
+// Needs of a pass over a micro-batch, besides its input.
 struct Pass {
   Engine& engine;
   // Where forward puts and backward takes. Forward without one keeps nothing.
@@ -26,8 +26,8 @@ struct Pass {
   // Forward again, for the backward pass of a block whose stash was dropped: nothing outside it may change.
   bool again = false;
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;         // of the optimiser
-  std::uint64_t micro_batch = 0;  // of the step
+  std::uint64_t step = 0;         // step of the optimiser
+  std::uint64_t micro_batch = 0;  // number of the micro-batch in the step
   // Forward, not training: the sequences go on behind the tokens in it (layers/tokens.h).
   KeyValueCache* cache = nullptr;
   // Called in backward when nothing more will be added to a parameter's gradient in this pass.
@@ -87,7 +87,7 @@ class Sequence final : public Layer {
 
   Tensor forward(Pass& pass, const Tensor& x) override { return forward(pass, x, 0, size()); }
   Tensor backward(Pass& pass, const Tensor& dy) override { return backward(pass, dy, 0, size()); }
-  // Of layers first .. last - 1, a part that one process of a pipeline has.
+  // Passes of layers first .. last - 1, a part that one process of a pipeline has.
   Tensor forward(Pass& pass, const Tensor& x, std::size_t first, std::size_t last);
   Tensor backward(Pass& pass, const Tensor& dy, std::size_t first, std::size_t last);
 

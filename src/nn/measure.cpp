@@ -11,7 +11,7 @@
 namespace bitloom::nn {
 namespace {
 
-// Of the fastest call. The first, which may have to prepare something, does not count.
+// Seconds of the fastest call. The first, which may have to prepare something, does not count.
 template <typename F>
 double fastest(Engine& engine, double seconds, F&& f) {
   f();

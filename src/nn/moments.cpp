@@ -8,7 +8,7 @@ namespace {
 
 constexpr double tolerance = 1e-13;
 constexpr int deepest = 48;          // halvings on the way to a jump, which then lies in 1e-14 of the interval
-constexpr int most_halvings = 4096;  // of one integral: a function that is rough everywhere, or NaN, ends too
+constexpr int most_halvings = 4096;  // limit for one integral: a function that is rough everywhere, or NaN, ends too
 
 // Nodes and weights of Gauss and Legendre on [-1, 1], 8 points (Abramowitz, Stegun 1964, table 25.4).
 struct Node {

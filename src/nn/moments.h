@@ -8,7 +8,7 @@ namespace bitloom::nn {
 
 using RealFunction = std::function<double(double)>;
 
-// Of f under w on an interval. Kept as a mean and what is around it, not as the sums of (8): T = F2 - y^2 W there is a
+// Moments of f under w on an interval. Kept as a mean and the error around it, not as the sums of (8): T = F2 - y^2 W is a
 // difference of large numbers, and its rounding errors would hide the small errors of many levels.
 struct Moments {
   double weight = 0;   // integral of w
@@ -16,7 +16,7 @@ struct Moments {
   double scatter = 0;  // integral of (f - mean)^2 w: the error that this constant leaves, T of (7)
 };
 
-// Of two intervals together (Chan, Golub, LeVeque 1983, for sums).
+// Moments of two intervals together (Chan, Golub, LeVeque 1983, for sums).
 Moments merge(const Moments& a, const Moments& b);
 
 // From `from` to `to` > from, by Gauss-Legendre quadrature that halves the interval until halves and whole agree to 13 digits.

@@ -18,7 +18,7 @@ DType parameter_type(DType values) { return values == DType::f64 ? DType::f64 : 
 
 namespace {
 
-// What a table's elements take in a stash.
+// Bits that a table's elements take in a stash.
 unsigned few_bits(const Check& check, const FewBitTable& table) {
   const std::size_t levels = table.levels.size();
   if (levels < 2 || levels > 256 || !std::has_single_bit(levels) || table.boundaries.size() != levels - 1) {

@@ -1,4 +1,4 @@
-// What ops check about their arguments. Private to src/nn/ops*.cpp.
+// Checks of the arguments of ops. Private to src/nn/ops*.cpp.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace bitloom::nn {
 
-// What one op checks about its tensors; every complaint names the op.
+// Checks of one op's tensors; every complaint names the op.
 class Check {
  public:
   Check(Engine& engine, std::string_view op) : engine_(engine), op_(op) {}

@@ -71,7 +71,7 @@ void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x
 
 namespace {
 
-// (N,Y,X,C) with Y and X k times smaller, rounded down.
+// Shape of the pooled (N,Y,X,C), with Y and X k times smaller, rounded down.
 Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
   check.axes(name, large, 4);
   const Shape& shape = large.shape();

@@ -1,4 +1,4 @@
-// What is learned: a tensor, its gradient, and what trainers and parallel layouts must know about it.
+// A learned parameter: a tensor, its gradient, and what trainers and parallel layouts must know about it.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace bitloom::nn {
 struct Parameter {
   std::string name;  // "blocks.0.attention.qkv.weight"
   Shape shape;
-  // Of a matrix: stored as (outputs, inputs), not (inputs, outputs).
+  // A matrix is stored as (outputs, inputs), not (inputs, outputs).
   bool transposed = false;
   bool decays = true;
   bool reads_values = true;  // ops read it as values, of type V; false: vectors, which stay of type P
-  double rate = 1;         // factor on the learning rate; its weight decay is as strong as that of others
-  bool is_frozen = false;  // has values, which no optimiser moves
+  double rate = 1;           // factor on the learning rate; its weight decay is as strong as that of others
+  bool is_frozen = false;    // has values, which no optimiser moves
   // The residual block that it belongs to, for optimiser steps that leave out a block; none: outside all.
   std::optional<std::size_t> block;
-  // Of the initial values, element by element: normal with this deviation, or this constant if the deviation is 0.
+  // Initial values, element by element: normal with this deviation, or this constant if the deviation is 0.
   double deviation = 0, constant = 0;
 
-  Tensor value;     // of type P: what the optimiser moves; without masters of type V where ops read it as values
-  Tensor copy;      // of type V: what ops read; the same as value where V is P
+  Tensor value;     // of type P, moved by the optimiser; without masters of type V where ops read it as values
+  Tensor copy;      // of type V, read by ops; the same as value where V is P
   Tensor gradient;  // of type P
 
   // Its layer forms the gradient by products alone, each after asking must_add(): clearing marks it, and the first product

@@ -17,7 +17,7 @@
 
 namespace bitloom::nn {
 
-// What memory is for.
+// Uses of memory.
 enum class Use { parameters, gradients, optimizer, stash, activations, data, workspace };
 inline constexpr std::size_t use_count = 7;
 std::string_view name_of(Use use);
@@ -55,7 +55,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   Device device() const { return device_; }
 
-  // At least so many bytes, not initialised, 64 more may be read (not written) behind them. Back in the pool when the last
+  // At least `bytes` bytes, not initialised; 64 more may be read (not written) after them. Back in the pool when the last
   // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it, and
   // the allocator's other errors as they are.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
@@ -72,7 +72,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::uint64_t reserved() const;
   // Gives blocks that are not in use back to the device.
   void trim();
-  // In use at once, at most; 0: no limit.
+  // Limit on the bytes in use at once; 0 disables it.
   void set_limit(std::uint64_t bytes);
 
  private:

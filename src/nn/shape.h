@@ -23,7 +23,7 @@ class Shape {
   std::size_t back() const { return axes_ == 0 ? 1 : lengths_[axes_ - 1]; }
   // The number of elements.
   std::size_t size() const;
-  // What the rows of length back() number.
+  // Number of rows of length back().
   std::size_t rows() const;
   std::span<const std::size_t> lengths() const { return {lengths_.data(), axes_}; }
   Shape with(std::size_t axis, std::size_t length) const;

@@ -1,5 +1,5 @@
-// What layers keep of a forward pass for its backward pass, of one micro-batch: backward takes in the opposite order what
-// forward put.
+// Tensors that layers keep of a micro-batch's forward pass for its backward pass: backward takes them in the opposite order
+// of forward.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class Stash {
 
   bool empty() const { return tensors_.empty(); }
   std::size_t size() const { return tensors_.size(); }
-  // Of the tensors in it; memory that two of them share counts twice.
+  // Bytes of the tensors in it; memory that two of them share counts twice.
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t peak_bytes() const { return peak_bytes_; }
 

@@ -25,7 +25,7 @@ class Tensor {
   std::size_t bytes() const { return size_ * dtype_size(dtype_); }
   Device device() const { return device_; }
 
-  // Of the first element; a pointer into the device's memory.
+  // Address of the first element, in the device's memory.
   void* data() const { return memory_.get(); }
   // The elements of a tensor in this machine's memory. Throws Error(internal) if its type or device is another.
   template <TensorElement T>
@@ -48,7 +48,7 @@ class Tensor {
 
   std::shared_ptr<std::byte> memory_;
   Pool* pool_ = nullptr;              // alive as long as the memory
-  const std::byte* block_ = nullptr;  // that memory_ is in
+  const std::byte* block_ = nullptr;  // the block that memory_ is in
   Shape shape_;
   std::size_t size_ = 0;
   DType dtype_ = DType::f32;

@@ -64,7 +64,8 @@ void check(const RateSchedule& schedule) {
          schedule.peak);
   }
   if (!(schedule.start >= 0 && schedule.start <= schedule.peak)) {
-    fail(ErrorKind::usage, "start of the learning rate: {}; expected 0 to the learning rate, {}", schedule.start, schedule.peak);
+    fail(ErrorKind::usage, "start of the learning rate: {}; expected 0 to the learning rate, {}", schedule.start,
+         schedule.peak);
   }
   if (!std::is_sorted(schedule.halvings.begin(), schedule.halvings.end())) {
     fail(ErrorKind::usage, "halvings of the learning rate: expected ascending steps");

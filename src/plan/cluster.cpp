@@ -16,12 +16,12 @@ namespace {
 // 1448 bytes of a TCP segment take 1538 on Ethernet, preamble and gap included.
 constexpr double segment = 1448;
 constexpr double segment_on_wire = 1538;
-constexpr double envelope = 64;  // of Open MPI's header of a message
+constexpr double envelope = 64;  // bytes of Open MPI's header of a message
 
 constexpr std::size_t settling = 8;  // updates before times count
 constexpr std::size_t counted = 64;
 
-// A number with one of the units behind it.
+// A number followed by one of the units.
 double parse_with_unit(const std::string& label, const std::string& text, bool zero,
                        const std::vector<std::pair<const char*, double>>& units, const char* expected) {
   for (const auto& [unit, factor] : units) {
@@ -101,24 +101,24 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
     below[host] += carried(host);
     if (host > 0) below[(host - 1) / fan] += below[host];
   }
-  std::vector<double> bytes(hosts);  // that a host sends up
+  std::vector<double> bytes(hosts);  // bytes that a host sends up
   for (std::size_t host = 1; host < hosts; ++host) bytes[host] = on_wire(costs.message_bytes(below[host]));
-  const double answer = on_wire(costs.answer_bytes) * byte_seconds;
+  const double reply = on_wire(costs.reply_bytes) * byte_seconds;
   const double computing_time = cluster.pace_seconds > 0 ? cluster.pace_seconds : costs.compute * cluster.compute_scale;
   const double each = computing_time * static_cast<double>(hosts) / static_cast<double>(workers);
 
   const std::size_t updates = settling + counted + staleness;
   std::vector<double> free(hosts, 0);  // when a host can begin its next update
   std::vector<double> done(hosts);     // when it has computed, and merged what came
-  std::vector<std::vector<double>> answered(staleness + 1, std::vector<double>(hosts, 0));  // by update, around
+  std::vector<std::vector<double>> replied(staleness + 1, std::vector<double>(hosts, 0));  // by update, around
   // When the link of a host is free again: with staleness messages of several updates are on their way. Those that go up and
-  // the answers that go down are taken to leave a host in the middle of the tree without waiting for one another.
+  // the replies that go down are taken to leave a host in the middle of the tree without waiting for one another.
   std::vector<double> receiving(hosts, 0), sending_up(hosts, 0), sending_down(hosts, 0);
   std::vector<double> ends;
   double latency = 0;
   double computing = 0;
   double root_busy = 0;
-  std::vector<std::pair<double, double>> arriving;  // of a host's messages: when they are sent, and how long they take
+  std::vector<std::pair<double, double>> arriving;  // a host's messages: when they are sent, and how long they take
   for (std::size_t n = 0; n < updates; ++n) {
     double all_computing = 0;
     std::vector<double> computed(hosts);
@@ -147,14 +147,14 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
       done[host] = std::max(computed[host], arriving.empty() ? 0 : link) + merging * cluster.compute_scale;
     }
     // Down.
-    std::vector<double>& at = answered[n % (staleness + 1)];
+    std::vector<double>& at = replied[n % (staleness + 1)];
     at[0] = done[0] + costs.choose * cluster.compute_scale;
     for (std::size_t host = 0; host < hosts; ++host) {
-      // With staleness a host is computing when an answer arrives, and looks for it after each of its workers.
+      // With staleness a host is computing when a reply arrives, and looks for it after each of its workers.
       double& link = sending_down[host];
       link = std::max(link, at[host] + (host > 0 && staleness > 0 ? 0.5 * each : 0));
       for (std::size_t child = host * fan + 1; child < std::min(host * fan + 1 + fan, hosts); ++child) {
-        link += answer;
+        link += reply;
         at[child] = link + cluster.link.latency;
       }
     }
@@ -162,7 +162,7 @@ Timeline run_timeline(const Cluster& cluster, std::size_t workers, int fan_in, s
     for (std::size_t host = 0; host < hosts; ++host) {
       const double sent = std::max(done[host], host == 0 ? at[0] : 0);
       const bool waits = n >= staleness;
-      const double arrived = waits ? answered[(n - staleness) % (staleness + 1)][host] : 0;
+      const double arrived = waits ? replied[(n - staleness) % (staleness + 1)][host] : 0;
       free[host] = std::max(sent, arrived) + costs.apply * cluster.compute_scale;
       end = std::max(end, free[host]);
       if (n >= settling) latency += at[host] - computed[host];
@@ -211,7 +211,7 @@ Bill estimate_bill(const Cluster& cluster, double updates, double update_seconds
   const double useful = updates * update_seconds;
   const double per_second = static_cast<double>(cluster.hosts) * cluster.deaths_per_hour / 3600;
   const double cost_of_death = cluster.recovery_seconds + 0.5 * cluster.checkpoint_seconds;
-  // Of every second that passes, deaths take this much (first order; deaths while recovering start it again).
+  // Share of every second that deaths take (first order; deaths while recovering start it again).
   bill.lost_share = std::min(1.0, per_second * cost_of_death);
   if (bill.lost_share < 1) {
     bill.hours = useful / (1 - bill.lost_share) / 3600;

@@ -24,25 +24,25 @@ struct Cluster {
   double compute_scale = 1;     // seconds of a host's computing for one of this machine's
   double pace_seconds = 0;      // if not 0: what computing for an update takes a host instead of what was measured
   double jitter = 0.05;         // standard deviation of the logarithm of a host's time for an update
-  double straggler_share = 0;   // of the hosts in an update
-  double straggler_factor = 3;  // by which these take longer
-  double deaths_per_hour = 0;   // of one host
+  double straggler_share = 0;   // share of the hosts in an update
+  double straggler_factor = 3;  // factor by which these take longer
+  double deaths_per_hour = 0;   // deaths of one host
   double recovery_seconds = 3;  // from a death to the next update, without what is computed again
   double checkpoint_seconds = 5;
-  double price_per_hour = 0;  // of one host
+  double price_per_hour = 0;  // price of one host
 };
 
 // Throws Error(usage) that names the option.
 void check(const Cluster& cluster);
 
-// What an update needs.
+// Costs of an update.
 struct UpdateCosts {
   double compute = 0;                                        // seconds of a host, for its workers, messages included
-  double choose = 0;                                         // seconds of the root between the last message and its answer
-  double apply = 0;                                          // seconds of every host for the answer
+  double choose = 0;                                         // seconds of the root between the last message and its reply
+  double apply = 0;                                          // seconds of every host for the reply
   double merge_per_byte = 0;                                 // seconds of a rank above others
-  std::function<double(std::size_t workers)> message_bytes;  // of the merged message of that number of workers
-  double answer_bytes = 0;
+  std::function<double(std::size_t workers)> message_bytes;  // bytes of the merged message of that number of workers
+  double reply_bytes = 0;
 };
 
 // Bytes on the wire for a message's: Ethernet, IP and TCP headers, and MPI's.
@@ -50,10 +50,10 @@ double on_wire(double bytes);
 
 struct Timeline {
   double update = 0;           // mean seconds from one update to the next
-  double latency = 0;          // mean seconds from the end of a host's computing to the answer's arrival
+  double latency = 0;          // mean seconds from the end of a host's computing to the reply's arrival
   double slowest_tenth = 0;    // seconds that one update in ten takes at least
-  double computing_share = 0;  // of the time, of the hosts
-  double root_link_share = 0;  // of the time in which the root's incoming link is busy
+  double computing_share = 0;  // share of the hosts' time
+  double root_link_share = 0;  // share of the time in which the root's incoming link is busy
 };
 
 // The course of updates on a tree of hosts, event by event. `workers` are spread over the hosts; staleness as in
@@ -67,7 +67,7 @@ double dense_update_seconds(const Cluster& cluster, double compute, double bytes
 
 struct Bill {
   double hours = 0;       // expected, losses included
-  double lost_share = 0;  // of that: recovering, and computing what was lost; 1: it never ends
+  double lost_share = 0;  // share of that for recovering and computing what was lost; 1: it never ends
   double price = 0;
   double deaths = 0;
 };

@@ -69,7 +69,7 @@ UpdateCosts costs_of(const VirtualResult& run, std::size_t workers, std::size_t 
   costs.apply = run.apply;
   costs.merge_per_byte = run.merge_per_byte;
   costs.message_bytes = [measured = run.merging](std::size_t count) { return merged_bytes(measured, count); };
-  costs.answer_bytes = run.down.expected;
+  costs.reply_bytes = run.down.expected;
   return costs;
 }
 
@@ -105,14 +105,14 @@ Plan make_plan(const VirtualResult& run, const Cluster& cluster, const PlanOptio
   }
   // Less what is here of all hosts.
   const std::size_t images_here = std::max(options.images, run.images);
-  const std::uint64_t elsewhere = run.residual_bytes * options.workers + run.message_bytes +
+  const std::uint64_t elsewhere = run.error_feedback_bytes * options.workers + run.message_bytes +
                                   options.data_bytes / std::max<std::size_t>(options.images, 1) *
                                       (images_here > options.images ? images_here + options.images : images_here);
   const std::uint64_t rest = run.peak_memory > elsewhere ? run.peak_memory - elsewhere : 0;
   const std::size_t most = (options.workers + cluster.hosts - 1) / cluster.hosts;
-  plan.host_memory = options.data_bytes + rest + run.residual_bytes * most;
+  plan.host_memory = options.data_bytes + rest + run.error_feedback_bytes * most;
   const std::size_t half = (cluster.hosts + 1) / 2;
-  plan.survivor_memory = plan.host_memory + run.residual_bytes * ((options.workers + half - 1) / half - most);
+  plan.survivor_memory = plan.host_memory + run.error_feedback_bytes * ((options.workers + half - 1) / half - most);
   plan.later = run_timeline(cluster, options.workers, options.fan_in, options.staleness + 1, costs, options.seed);
   plan.bill = estimate_bill(cluster, options.updates, plan.timeline.update);
   return plan;

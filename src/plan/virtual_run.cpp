@@ -119,7 +119,7 @@ struct Mean {
 
 // Over the updates of a run.
 struct Sums {
-  Mean worker_bytes, answer_bytes, fixed_bytes;
+  Mean worker_bytes, reply_bytes, fixed_bytes;
   mpi::ExchangeCounts counts;
   double compute = 0, encode = 0, choose = 0, apply = 0;
   std::size_t timed = 0;
@@ -127,7 +127,7 @@ struct Sums {
 
   void time(const layerwise::StepResult& step, const VirtualTree::Cost& cost, double seconds) {
     ++timed;
-    const double filtering = step.exchange.encode - cost.finishing;  // which it counts as well
+    const double filtering = step.exchange.encode - cost.finishing;  // `encode` counts finishing as well
     compute += step.times.computing();
     encode += filtering;
     apply += step.times.update;
@@ -175,12 +175,14 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   const std::size_t per_epoch = train.size() / training.batch;
   spec.epochs = std::max(spec.epochs, (options.updates + per_epoch - 1) / per_epoch);
 
-  result.residual_bytes = layerwise::bytes_kept_by_worker(kernels, spec, below.encoder(), below.layers(), train, training);
-  if (const std::uint64_t kept = result.residual_bytes * workers; options.memory_limit != 0 && kept > options.memory_limit) {
+  result.error_feedback_bytes =
+      layerwise::bytes_kept_by_worker(kernels, spec, below.encoder(), below.layers(), train, training);
+  if (const std::uint64_t kept = result.error_feedback_bytes * workers;
+      options.memory_limit != 0 && kept > options.memory_limit) {
     fail_field(ErrorKind::usage, "workers",
                "what {} workers keep takes {} ({} each), more than `memory_limit` allows, {}; use fewer, a smaller net, or "
-               "`residuals` none",
-               workers, format_bytes(kept), format_bytes(result.residual_bytes), format_bytes(options.memory_limit));
+               "`error_feedback` none",
+               workers, format_bytes(kept), format_bytes(result.error_feedback_bytes), format_bytes(options.memory_limit));
   }
   mpi::Comm comm;
   layerwise::Stage stage(kernels, comm, spec, below.encoder(), below.layers(), train, training, below.id(), below.earlier());
@@ -196,7 +198,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
     VirtualUpdate update;
     update.seconds = seconds_since(start);
     update.worker_bytes = step.exchange.worker_bytes;
-    update.answer_bytes = step.exchange.answer_bytes;
+    update.reply_bytes = step.exchange.reply_bytes;
     update.statistics = stage.statistics_due(n);
     update.learns = stage.learns(n);
     const std::vector<LevelTraffic> levels = tree.take_levels();
@@ -207,7 +209,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
     update.accuracy = static_cast<double>(step.correct.back()) / images;
     const auto each = static_cast<double>(update.worker_bytes) / static_cast<double>(workers);
     progress.update(fmt::format("update {}/{}: {:.1f} s, {:.0f} bytes per worker, server reply {} bytes, {} flips, loss {:.3f}",
-                                n + 1, options.updates, update.seconds, each, update.answer_bytes, update.flips, update.loss));
+                                n + 1, options.updates, update.seconds, each, update.reply_bytes, update.flips, update.loss));
     const VirtualTree::Cost cost = tree.take_cost();
     result.peak_memory = layerwise::peak_memory();
     result.dense_f32_bytes =
@@ -220,7 +222,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
       sums.counts += step.exchange;
       const std::size_t observed = !update.statistics ? 0 : training.exchange.keeps() ? stage.steps_observed(n) : every;
       sums.worker_bytes.add(each, observed, every);
-      sums.answer_bytes.add(static_cast<double>(update.answer_bytes), observed, every);
+      sums.reply_bytes.add(static_cast<double>(update.reply_bytes), observed, every);
       // Statistics and totals.
       double fixed = each;
       for (const auto& [part, bytes] : stage.bytes_by_part(step.exchange)) fixed -= part == "statistics" ? 0 : bytes;
@@ -234,7 +236,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   result.budget = stage.exchange()->budget(static_cast<std::uint64_t>(result.dense_f32_bytes / 4));
   const double fixed = sums.fixed_bytes.over(every);
   result.up = length_of(sums.worker_bytes.over(every), fixed, result.budget);
-  result.down = length_of(sums.answer_bytes.over(every), fixed, result.budget);
+  result.down = length_of(sums.reply_bytes.over(every), fixed, result.budget);
   for (MergedMessage& message : result.merging) message.bytes *= result.up.expected / last;
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
   for (std::size_t t = 0; t < spec.train.size(); ++t) {

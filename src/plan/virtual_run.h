@@ -20,16 +20,16 @@ namespace bitloom::plan {
 
 struct VirtualOptions {
   layerwise::NetSpec net;
-  std::string stage;               // of the net; empty: the first
+  std::string stage;               // name of the net's stage; empty: the first
   layerwise::TrainOptions train;   // `sparse`, with workers and batch; of the stage where the net sets them
-  std::size_t ranks = 1;           // that share the workers
+  std::size_t ranks = 1;           // number of ranks that share the workers
   std::size_t updates = 20;        // a stage with fewer is made longer
-  std::uint64_t memory_limit = 0;  // bytes of what workers keep; 0: no limit
+  std::uint64_t memory_limit = 0;  // limit on the bytes that workers keep; 0: no limit
 };
 
 struct VirtualUpdate {
-  std::uint64_t worker_bytes = 0;  // of all workers, before any were merged
-  std::uint64_t answer_bytes = 0;
+  std::uint64_t worker_bytes = 0;  // bytes of all workers, before any were merged
+  std::uint64_t reply_bytes = 0;
   std::vector<std::uint64_t> level_bytes;  // sent up, by level; level 0 is the root
   bool statistics = false;                 // whether it carries them
   bool learns = false;                     // whether all learns, not heads alone
@@ -51,21 +51,21 @@ struct VirtualResult {
   std::vector<VirtualUpdate> updates;
   std::vector<LevelTraffic> levels;  // sums over the updates in which all learns, which `counted` counts
   std::size_t counted = 0;
-  MessageLength up, down;                      // of a worker's message; of an answer
+  MessageLength up, down;                      // lengths of a worker's message and of a reply
   double budget = 0;                           // SparseExchange::budget of an update in which all learns
-  std::map<std::string, double> by_part;       // of a worker's, in the updates that are counted: weights, thresholds, ...
+  std::map<std::string, double> by_part;       // bytes of a worker's message, in counted updates: weights, thresholds, ...
   std::vector<MergedMessage> merging;          // as expected
-  double dense_f32_bytes = 0;                  // what a worker's gradients would have as 32-bit floats
-  double dense_bytes = 0;                      // what a rank puts into dense sums here
+  double dense_f32_bytes = 0;                  // bytes of a worker's gradients as 32-bit floats
+  double dense_bytes = 0;                      // bytes that a rank puts into dense sums here
   std::map<std::string, std::size_t> weights;  // one-bit weights that learn, by layer
-  // Seconds: of a worker's computing, and its filtering and encoding; of the root's choosing; of a rank's applying an answer.
+  // Seconds: of a worker's computing, and its filtering and encoding; of the root's choosing; of a rank's applying a reply.
   double compute = 0, encode = 0, choose = 0, apply = 0;
-  double merge_per_byte = 0;         // of a message that is merged
-  std::uint64_t residual_bytes = 0;  // of one worker
-  std::uint64_t peak_memory = 0;     // of this process
-  std::uint64_t message_bytes = 0;   // of that, messages
-  std::size_t images = 0;            // per update
-  double total_updates = 0;          // of the stage, on the images that there are
+  double merge_per_byte = 0;               // time per byte of a message that is merged
+  std::uint64_t error_feedback_bytes = 0;  // bytes of one worker
+  std::uint64_t peak_memory = 0;           // bytes of this process
+  std::uint64_t message_bytes = 0;         // bytes of that for messages
+  std::size_t images = 0;                  // per update
+  double total_updates = 0;                // updates of the stage, on the images that there are
 };
 
 // Layers below the stage are as `lower` has them, if it is not null; otherwise their weights are random. Images are used again

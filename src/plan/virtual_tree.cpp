@@ -33,7 +33,7 @@ void VirtualTree::add(std::size_t worker, mpi::Bundle bundle) {
   own_.add(worker, std::move(bundle));
 }
 
-// Of the messages of the first 1, 2, 4, ... ranks.
+// Measures the merged messages of the first 1, 2, 4, ... ranks.
 void VirtualTree::measure_merged() {
   merging_.clear();
   mpi::Merger sum;
@@ -47,7 +47,7 @@ void VirtualTree::measure_merged() {
   }
 }
 
-// What has come to a rank, its own included.
+// Sum of the messages that have come to a rank, its own included.
 mpi::Bundle VirtualTree::merge_of(std::size_t rank) {
   mpi::Merger sum;
   for (const std::vector<std::byte>& message : messages_[rank]) {

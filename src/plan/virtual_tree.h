@@ -11,10 +11,10 @@
 
 namespace bitloom::plan {
 
-// What the ranks of one level of the tree send up; level 0 is the root, which sends nothing. Sums over updates.
+// Traffic that the ranks of one level of the tree send up; level 0 is the root, which sends nothing. Sums over updates.
 struct LevelTraffic {
   std::size_t ranks = 0;
-  std::uint64_t bytes = 0;    // of all ranks together
+  std::uint64_t bytes = 0;    // bytes of all ranks together
   std::uint64_t largest = 0;  // message of one rank
 };
 
@@ -32,7 +32,7 @@ class VirtualTree final : public mpi::Merger {
   void add(std::size_t worker, mpi::Bundle bundle) override;
   mpi::Bundle finish() override;
 
-  // Of the next update: how long the messages of 1, 2, 4, ... workers are when they are merged.
+  // Measures, in the next update, how long the messages of 1, 2, 4, ... workers are when they are merged.
   void measure_merging() { measures_ = true; }
   const std::vector<MergedMessage>& merging() const { return merging_; }
 
@@ -47,7 +47,7 @@ class VirtualTree final : public mpi::Merger {
     double finishing = 0;
   };
   Cost take_cost() { return std::exchange(cost_, {}); }
-  // Of all messages that are there at once, at most.
+  // Largest number of bytes of all messages held at once.
   std::uint64_t most_message_bytes() const { return most_message_bytes_; }
 
  private:

@@ -16,7 +16,7 @@ namespace bitloom::report {
 namespace {
 
 constexpr double page_width = 1200, margin = 36, gap = 26;
-constexpr double tiles_top = 118;  // of the row of images
+constexpr double tiles_top = 118;  // top of the row of images
 constexpr Colour ink{28, 36, 48}, muted{102, 112, 133}, grid{233, 236, 241}, axis{152, 162, 179}, pale{236, 240, 247};
 constexpr Colour bit_colour{38, 70, 130}, right_colour{42, 157, 104};
 constexpr std::array<Colour, 6> palette = {

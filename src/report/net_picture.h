@@ -24,7 +24,7 @@ struct NetPicture {
   std::string title, subtitle;
   std::size_t height = 0, width = 0;
   std::vector<std::uint8_t> rgb;                       // (height, width, 3)
-  std::vector<BitMaps> maps;                           // of the encoder, then of the layers; the first five are shown
+  std::vector<BitMaps> maps;                           // maps of the encoder, then of the layers; the first five are shown
   std::vector<std::pair<std::string, double>> scores;  // classes with their probabilities, the likeliest first
   std::string truth;                                   // the image's class; "": unknown
   std::vector<nlohmann::json> metrics;                 // the lines of metrics.jsonl; without epochs there are no curves

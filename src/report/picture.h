@@ -33,7 +33,7 @@ struct Box {
 struct Words {
   enum class Anchor { start, middle, end };
 
-  Point at;  // of the anchor on the base line
+  Point at;  // place of the anchor on the base line
   std::string text;
   Anchor anchor = Anchor::start;
   double size = 12;

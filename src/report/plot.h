@@ -41,7 +41,7 @@ struct LineChart {
   Axis y;
   std::vector<Series> series;
   std::vector<Band> bands;
-  std::string faint_note;  // what dashed and solid lines mean; both empty: no such entries in the legend
+  std::string faint_note;  // meaning of dashed and solid lines; both empty: no such entries in the legend
   std::string solid_note;
   double width = 1080;
   double height = 340;
@@ -59,7 +59,7 @@ struct BarChart {
   Axis x;
   std::vector<std::string> rows;
   std::vector<BarSeries> series;       // more than one: with a legend
-  std::vector<std::string> row_notes;  // what stands at the end of each bar; empty: nothing
+  std::vector<std::string> row_notes;  // text at the end of each bar; empty: nothing
   double limit = 0;                    // the axis reaches at least this far
   double width = 1080;
 };

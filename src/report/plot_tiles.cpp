@@ -18,7 +18,7 @@ double usable(double value) { return plottable(value, false) && value > 0 ? valu
 
 // The counts with missing ones as 0, and what the colours are scaled by.
 struct Table {
-  std::vector<std::vector<double>> shares;  // of the row's sum
+  std::vector<std::vector<double>> shares;  // share of the row's sum
   double largest_error = 0;                 // the largest share off the diagonal
 };
 

@@ -26,7 +26,7 @@ struct Filters {
 };
 
 struct ReportInput {
-  std::string title;                    // what the page is headed by: the run folder's name; may be empty
+  std::string title;                    // heading of the page: the run folder's name; may be empty
   nlohmann::json config;                // the options of the run; not an object: no configuration is shown
   std::vector<nlohmann::json> metrics;  // the lines of metrics.jsonl, in order; may be those of an unfinished run
   Filters filters;                      // count 0: none to show

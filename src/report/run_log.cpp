@@ -35,8 +35,8 @@ bool is_true(const json& object, const char* key) {
 // Reused stages have clocks of their own: they are put one after the other, and what this run trained behind them.
 void place_on_axis(std::vector<EpochEvent>& epochs) {
   double latest = 0;  // on the axis, so far
-  double reused = 0;  // of it in stages that are complete
-  double begin = 0;   // of the reused stage at hand
+  double reused = 0;  // part of it in stages that are complete
+  double begin = 0;   // begin of the reused stage at hand
   const EpochEvent* before = nullptr;
   for (EpochEvent& epoch : epochs) {
     const bool same = before != nullptr && before->reused && epoch.reused && before->stage == epoch.stage;
@@ -169,9 +169,9 @@ ResultEvent read_result(const json& line) {
     result.mirror = is_true(*views, "mirror");
     result.shift = number(*views, "shift");
   }
-  if (const auto voters = line.find("voters"); voters != line.end() && voters->is_array()) {
-    for (const json& voter : *voters) {
-      if (voter.is_string()) result.voters.push_back(voter.get<std::string>());
+  if (const auto members = line.find("voters"); members != line.end() && members->is_array()) {
+    for (const json& member : *members) {
+      if (member.is_string()) result.members.push_back(member.get<std::string>());
     }
   }
   const auto confusion = line.find("confusion");

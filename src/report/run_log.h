@@ -46,7 +46,7 @@ struct EpochEvent {
   double axis_seconds = missing;
   bool reused = false;
   double images_per_second = missing;
-  // With sparse messages: payload of a logical worker's messages and of the answers, per update; share of gradients sent.
+  // With sparse messages: payload of a logical worker's messages and of the replies, per update; share of gradients sent.
   double bytes_up = missing, bytes_down = missing, sent_share = missing;
   double updates = missing;
   std::array<std::optional<UpdateTimes>, update_rows.size()> update_times;
@@ -57,9 +57,9 @@ struct EpochEvent {
 struct StageEvent {
   std::string stage;
   double seconds = missing;  // how long the stage took in this run
-  double images = missing;   // that passed through training steps in this run
+  double images = missing;   // images that passed through training steps in this run
   bool reused = false;
-  // Of a reused one: the run that trained it, when, how long, on how many images.
+  // For a reused one: the run that trained it, when, how long, on how many images.
   std::string trained_by, trained_at;
   double trained_seconds = missing, trained_images = missing;
   // The vote of the stage's heads, over mirror images too where the net has it; and on images as they are.
@@ -69,7 +69,7 @@ struct StageEvent {
 struct ResultEvent {
   double validation_accuracy = missing, test_accuracy = missing, images = missing, seconds = missing;
   double validation_plain = missing, test_plain = missing;  // without mirror and shifted images
-  std::vector<std::string> voters;                          // layers whose heads vote
+  std::vector<std::string> members;                         // layers whose heads vote
   bool mirror = false;
   double shift = missing;  // pixels
   double peak_memory_bytes = missing, model_bytes = missing, weight_bits = missing, bit_macs = missing;
@@ -84,8 +84,8 @@ struct RunLog {
   std::vector<StageEvent> stages;     // the last event of each stage, in the order of their first
   std::optional<ResultEvent> result;  // the last one
 
-  std::vector<std::string> stage_names() const;  // of epochs and stage events, in the order of appearance
-  std::vector<std::string> layer_names() const;  // of epochs, in the same order
+  std::vector<std::string> stage_names() const;  // names in epochs and stage events, in the order of appearance
+  std::vector<std::string> layer_names() const;  // names in epochs, in the same order
   bool any_reused() const;
   // The mean over the updates of a stage, or of all for "", of a row of update_rows.
   std::optional<UpdateTimes> update_times(const std::string& stage, std::size_t row) const;

@@ -28,7 +28,7 @@ Scale linear_scale(Range range, int ticks, Fit fit) {
   }
   Scale scale;
   const double step = nice_step(range.high - range.low, ticks);
-  constexpr double slack = 1e-6;  // of a step: rounding errors of the divisions
+  constexpr double slack = 1e-6;  // share of a step: rounding errors of the divisions
   double first = std::ceil(range.low / step - slack);
   double last = std::floor(range.high / step + slack);
   scale.low = range.low;

@@ -1,4 +1,4 @@
-// What was trained: confusion of the classes, filters of the encoder, the layers.
+// The trained model: confusion of the classes, filters of the encoder, the layers.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What stands at the top and at the bottom of the page: headline figures; configuration and command.
+// Top and bottom of the page: headline figures; configuration and command.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string vote_note(const ResultEvent& result, double plain) {
   if (!result.mirror && !shifted) return "";
   std::string note = fmt::format(", with {} images", !shifted ? "mirror" : result.mirror ? "mirror and shifted" : "shifted");
   if (std::isfinite(plain)) note += "; " + percent(plain) + " without";
-  if (result.voters.size() > 1) note += fmt::format("; ensemble of {} layers", result.voters.size());
+  if (result.members.size() > 1) note += fmt::format("; ensemble of {} layers", result.members.size());
   return note;
 }
 
@@ -214,7 +214,7 @@ std::string headline(const ReportInput& input, const RunLog& log) {
                                   ? fmt::format("{} thread{} each", whole_text(start.threads), start.threads == 1 ? "" : "s")
                                   : "";
   std::string cards = accuracy_cards(log);
-  // What is not known yet has no card.
+  // Figures that are not known yet have no card.
   const auto add = [&](std::string_view label, const std::string& value, std::string_view note) {
     if (value != nothing) cards += card(label, value, note);
   };

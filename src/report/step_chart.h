@@ -12,7 +12,7 @@ namespace bitloom::report {
 struct StepChart {
   std::string title, subtitle;
   std::string x_title, y_title;
-  double low = 0, high = 0;               // what is shown of the x axis
+  double low = 0, high = 0;               // shown range of the x axis
   std::vector<std::vector<Point>> curve;  // pieces between jumps, in the units of the axes
   std::string curve_name;
   std::vector<double> boundaries;  // ascending; those outside of low..high are not shown

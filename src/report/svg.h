@@ -1,4 +1,4 @@
-// What the charts share; private to this folder.
+// Parts that the charts share; private to this folder.
 #pragma once
 
 #include <string>

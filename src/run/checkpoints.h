@@ -59,7 +59,7 @@ class CheckpointWriter {
   std::future<void> writing_;
 };
 
-// Of a run that is done.
+// Removes those of a run that is done.
 void remove_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace bitloom::run

@@ -43,7 +43,8 @@ Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> paramet
   for (nn::Parameter* parameter : parameters_) {
     const DType type = parameter->gradient.dtype();
     if (keeps_others && parameter->value.dtype() != type) {
-      fail_field(ErrorKind::usage, options.average > 0 ? "average" : "lookahead", "{}; expected 0 for '{}', whose values are {} alone",
+      fail_field(ErrorKind::usage, options.average > 0 ? "average" : "lookahead",
+                 "{}; expected 0 for '{}', whose values are {} alone",
                  options.average > 0 ? options.average : static_cast<double>(options.lookahead), parameter->name,
                  nn::to_text(parameter->value.dtype()));
     }
@@ -108,7 +109,8 @@ void Optimizer::step(double rate, double share, double scale, double norm,
 void Optimizer::look_ahead() {
   const bool ends = all_steps_ == options_.lookahead_steps;
   if (all_steps_ % options_.lookahead != 0 && !ends) return;
-  const double progress = static_cast<double>(all_steps_) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
+  const double progress =
+      static_cast<double>(all_steps_) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
   const double keeps = ends ? 1 : options_.lookahead_keeps * std::min(1.0, progress * progress * progress);
   for (Slow& each : slow_) {
     if (keeps != 1) nn::scale_add(engine_, 1 - keeps, *each.fast, keeps, each.slow);
@@ -131,7 +133,8 @@ std::string slow_name(const std::string& tensor) { return "optimizer.slow." + te
 
 void Optimizer::save(TensorFile& file) const {
   rule_->save(file);
-  for (std::size_t i = 0; i < averages_.size(); ++i) save_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
+  for (std::size_t i = 0; i < averages_.size(); ++i)
+    save_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
   for (const Slow& each : slow_) save_tensor(engine_, file, slow_name(each.name), each.slow);
   std::vector<std::uint64_t> steps = steps_;
   steps.push_back(all_steps_);
@@ -140,7 +143,8 @@ void Optimizer::save(TensorFile& file) const {
 
 void Optimizer::load(const TensorFile& file) {
   rule_->load(file);
-  for (std::size_t i = 0; i < averages_.size(); ++i) load_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
+  for (std::size_t i = 0; i < averages_.size(); ++i)
+    load_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
   for (Slow& each : slow_) load_tensor(engine_, file, slow_name(each.name), each.slow);
   const auto steps = file.get("optimizer.steps", DType::u64, {steps_.size() + 1}).as<std::uint64_t>();
   std::copy_n(steps.begin(), steps_.size(), steps_.begin());

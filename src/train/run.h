@@ -59,8 +59,8 @@ struct RunResult {
   std::optional<double> last_loss;  // of the last evaluation
   std::optional<double> best_loss;
   std::optional<double> last_accuracy, best_accuracy;  // where evaluations have one: best is that of the best loss
-  std::uint64_t best_step = 0;     // steps done at the best evaluation
-  std::uint64_t memory_bytes = 0;  // of tensors, at most
+  std::uint64_t best_step = 0;                         // steps done at the best evaluation
+  std::uint64_t memory_bytes = 0;                      // of tensors, at most
 };
 
 // Steps done when a checkpoint was written, by its metadata; none for the metadata of other files.

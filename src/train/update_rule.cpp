@@ -146,8 +146,8 @@ constexpr NamedUpdateRule table[] = {
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
     {"sgd",
-     [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t /*seed*/)
-         -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
+     [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
+        std::uint64_t /*seed*/) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
 };
 
 }  // namespace

@@ -141,7 +141,7 @@ OpCase random_attention_case(Draw& draw) {
   p.is_large = true;
   const bool is_square = p.mask.queries() == p.mask.keys();
   OpCase c = is_square && draw.coin() ? packed_attention_case(p, draw.any_of({0UL, 3UL, 8UL})) : attention_case(p);
-  c.limit = 4;  // of hundreds of seeds the worst
+  c.limit = 4;  // the worst of hundreds of seeds
   return c;
 }
 

@@ -50,7 +50,7 @@ struct OpCase {
   std::vector<std::string> ops;  // functions of nn/ops.h that it calls
   std::string name;              // shapes and options
   std::vector<Slot> inputs;
-  std::vector<Slot> outputs;  // of forward
+  std::vector<Slot> outputs;  // outputs of forward
   Run forward;
   // Where there is a backward pass: the gradient of output "y" is given as upstream "dy", that of input "x" is wanted as
   // gradient "dx". Backward sees all other tensors too.
@@ -58,7 +58,7 @@ struct OpCase {
   std::vector<Slot> gradients = {};
   Run backward = nullptr;
   std::vector<InPlace> forward_in_place = {}, backward_in_place = {};
-  // What V may be.
+  // Types that V may be.
   std::vector<DType> types = {DType::f64, DType::f32, DType::bf16, DType::f16};
   // Gradients are derivatives that differences of outputs show: not so where outputs are rounded or derivatives approximate.
   bool is_differentiable = true;

@@ -34,7 +34,7 @@ double difference(const OpCase& the_case, nn::Engine& engine, std::size_t input,
     return objective(moved, engine);
   };
   const double slope = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
-  return std::fabs(slope) < 1e-9 ? 0 : slope;  // what rounding leaves of a derivative of 0
+  return std::fabs(slope) < 1e-9 ? 0 : slope;  // rounding errors of a derivative of 0
 }
 
 std::size_t find(const std::vector<Slot>& slots, const std::string& name) {
@@ -75,7 +75,7 @@ std::string check_gradients(const OpCase& the_case, nn::Engine& engine, double l
     std::string problem = compare(actual, expected, limit);
     for (const std::uint64_t seed : {901U, 902U}) {
       if (!problem.empty()) break;
-      // Of length 1, so that no element moves far.
+      // A direction of length 1, so that no element moves far.
       std::vector<double> direction = normal_numbers(gradient.size(), seed);
       double squares = 0;
       for (const double x : direction) squares += x * x;

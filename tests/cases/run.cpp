@@ -99,7 +99,7 @@ class GuardedTensor {
 
   nn::Engine* engine_;
   nn::Tensor all_, tensor_;
-  std::vector<std::byte> start_;  // of all_
+  std::vector<std::byte> start_;  // bytes of all_ at the start
   std::size_t first_ = 0;         // byte of the tensor in it
 };
 
@@ -139,7 +139,7 @@ class Bench {
     }
     return "";
   }
-  // What the forward pass wrote is what backward must not.
+  // Tensors that the forward pass wrote must not be written by backward.
   void keep(const std::vector<Slot>& slots, const Outcome& outcome) {
     for (const Slot& slot : slots) {
       Slot kept = slot;
@@ -218,7 +218,7 @@ Outcome run(const OpCase& the_case, nn::Engine& engine, DType values, const RunO
 
 namespace {
 
-// What a sum of about a hundred products loses, and one rounding of the result.
+// Error of a sum of about a hundred products, and of one rounding of the result.
 double limit_of(DType dtype) {
   switch (dtype) {
     case DType::f64: return 1e-12;
@@ -236,7 +236,7 @@ std::string compare(const OpCase& the_case, const Outcome& actual, const Outcome
   for (const std::vector<Slot>* slots : {&the_case.outputs, &the_case.gradients}) {
     for (const Slot& slot : *slots) {
       const auto found = actual.numbers.find(slot.name);
-      if (found == actual.numbers.end()) continue;  // of a backward pass that was not run
+      if (found == actual.numbers.end()) continue;  // result of a backward pass that was not run
       const std::vector<double>& is = found->second;
       const std::vector<double>& should_be = expected.numbers.at(slot.name);
       if (is.empty() && should_be.empty()) continue;

@@ -24,7 +24,7 @@ struct RunOptions {
   const struct Outcome* kept = nullptr;  // backward is given these outputs, of another backend, instead of its own
 };
 
-// What the outputs and gradients of a case became, by name.
+// Computed outputs and gradients of a case, by name.
 struct Outcome {
   std::map<std::string, std::vector<double>> numbers;
   std::map<std::string, std::vector<std::byte>> bytes;

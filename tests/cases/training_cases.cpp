@@ -24,7 +24,7 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
   if (p.rounds) c.name += ", gradients rounded";
   if (p.smoothing != 0) c.name += fmt::format(", smoothing {}", p.smoothing);
   Slot logits = p.rounds ? parameters("logits", shape, 1, p.size_of_logits) : values("logits", shape, 1, p.size_of_logits);
-  // The columns beyond the classes would drown them.
+  // Columns after the classes would drown them.
   for (std::size_t i = 0; i < logits.numbers.size(); ++i) {
     if (i % p.columns >= p.classes) logits.numbers[i] = 1000;
   }

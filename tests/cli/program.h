@@ -34,10 +34,10 @@ Outcome run_program(const std::filesystem::path& folder, const std::vector<std::
 Outcome run_program_into(const std::filesystem::path& folder, const std::filesystem::path& file,
                          const std::vector<std::string>& args);
 
-// As run_program, with the standard output on a terminal of so many columns.
+// As run_program, with the standard output on a terminal of `columns` columns.
 Outcome run_on_screen(const std::filesystem::path& folder, unsigned short columns, const std::vector<std::string>& args);
 
-// Likewise the program whose GPU the CPU emulates.
+// As run_program, for the program whose GPU the CPU emulates.
 Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vector<std::string>& args,
                             const std::vector<std::string>& settings = {});
 
@@ -82,7 +82,7 @@ class Hold {
   Hold(const std::filesystem::path& folder, std::size_t steps);
   void until(std::size_t steps) const;
   void release() const;
-  // What the run is given.
+  // Option that the run is given.
   static Args option() { return {"--hold", "hold"}; }
 
  private:

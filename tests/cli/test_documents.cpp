@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Block {
-  std::string language;  // what follows ``` in its first line; empty: commands of a shell
+  std::string language;  // text after ``` in its first line; empty: commands of a shell
   std::vector<std::string> lines;
 };
 
@@ -45,7 +45,7 @@ struct Change {
   const char* to;
 };
 
-// What a command is there to show. `command` is how it begins or what it contains.
+// Result that a command is there to show. `command` is how it begins or what it contains.
 struct Expectation {
   const char* command;
   int code = 0;
@@ -135,7 +135,7 @@ void make_clone(const fs::path& folder) {
   fs::create_symlink(BITLOOM_PROGRAM, folder / "build/release/bin/bitloom");
 }
 
-// What the last line "test accuracy NN.NN%" says, or -1.
+// Percentage in the last line "test accuracy NN.NN%", or -1.
 double test_accuracy(const std::string& output) {
   static const std::regex line("test accuracy +([0-9.]+)%");
   double last = -1;

@@ -221,7 +221,7 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   const Outcome lines = models.run({"verify", "run", "--json"});
   CHECK(lines.code == 3);
   CHECK(Json::parse(lines.out.substr(0, lines.out.find('\n')))["good"] == true);
-  // What another program wrote has no checksum.
+  // Files of other programs have no checksum.
   std::string header = "{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
   header.resize(64, ' ');
   write_file(models.folder / "other.safetensors", std::string("\x40\0\0\0\0\0\0\0", 8) + header + "a");
@@ -253,7 +253,7 @@ TEST_CASE("a folder of data text, a run on it, and its measures", "[gpt]") {
   run({"import", "gpt", "hf", "--out", "back.safetensors", "--tokenizer", "tokens/tokenizer"});
   const Json back = Json::parse(run({"eval", "back.safetensors", "--data", "tokens", "--json"}));
   CHECK(back["text"]["perplexity"] == own["text"]["perplexity"]);
-  // Of a text file most is training text: nobody is told a loss of that by accident.
+  // Most of a text file is training text: nobody is told a loss of that by accident.
   run(with(small, {"--data", "text.txt", "--out", "other"}));
   CHECK(run_program(folder.path(), {"eval", "other"}).code == 2);
 }

@@ -1,4 +1,4 @@
-// What --help and --help-all show, and that messages name options that there are.
+// Output of --help and --help-all; messages name options that there are.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -59,7 +59,7 @@ namespace {
 
 const std::set<std::string> of_mpirun{"allow-run-as-root", "host", "hostfile", "mca", "oversubscribe"};
 
-// What a command prints for --help or --help-all.
+// Output of a command for --help or --help-all.
 std::string help_of(const std::string& command, const char* option) {
   const TempDir folder;
   Args args = words(command);

@@ -1,4 +1,4 @@
-// What the program prints, and where it cannot.
+// Output of the program, and outputs that it cannot write to.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -13,7 +13,7 @@ using namespace bitloom::test;
 
 namespace {
 
-// Of a small net, as quick_training() has it.
+// Options of a small net, as quick_training() has it.
 const Args small = {
     "--net", "tiny",     "--data", "synth",        "--set", "layer1.width=64", "--set", "layer2.width=64", "--max-train",
     "300",   "--epochs", "1",      "--validation", "40",    "--warmup-steps",  "0"};
@@ -100,7 +100,7 @@ TEST_CASE("messages by a ratio are longer at the start of a stage, and as long a
   for (const nlohmann::json& epoch : epochs_of({"--last-messages", "1", "--out", "level"})) CHECK(wanted(epoch) == Approx(1));
 }
 
-// Seed 004, "Sparse gradients": 256 * 3 * 3 * 256 * 10 weights, 23 MB of a worker, 1.5 TB of 65,536.
+// The essay "Distributed training", "Sparse gradients": 256 * 3 * 3 * 256 * 10 weights, 23 MB of a worker, 1.5 TB of 65,536.
 TEST_CASE("a plan counts the essay's net as the essay does", "[plan]") {
   const TempDir folder;
   const Outcome plan = run_program(

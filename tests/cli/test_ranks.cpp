@@ -16,7 +16,7 @@
 using namespace bitloom;
 using namespace bitloom::test;
 
-TEST_CASE("late answers and a quorum are options of a run", "[train]") {
+TEST_CASE("late replies and a quorum are options of a run", "[train]") {
   const TempDir folder;
   const Args late = {"--exchange", "sparse", "--workers", "6", "--staleness", "2"};
   const Outcome one = run_program(folder.path(), with(quick_training("one"), late));
@@ -122,7 +122,7 @@ TEST_CASE("the metrics of sparse messages tell where the time of an update goes"
   const auto sum = [](const nlohmann::json& row) {
     return row["compute"].get<double>() + row["encode"].get<double>() + row["update"].get<double>() + row["wait"].get<double>();
   };
-  const double seconds = 32 / epoch["images_per_second"].get<double>();  // of an update, all told
+  const double seconds = 32 / epoch["images_per_second"].get<double>();  // time of an update, all told
   CHECK(sum(rows["root"]) < 1.05 * seconds);
   CHECK(sum(rows["root"]) > 0.4 * seconds);
   for (const char* who : {"root", "mean", "busiest"}) {

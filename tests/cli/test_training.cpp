@@ -295,7 +295,7 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
 
-  // What workers keep lies in a file where memory does not suffice, and what fits nowhere is refused before the run begins.
+  // Error feedback lies in a file where memory does not suffice; a run for which it fits nowhere is refused before it begins.
   const Args little = with(sparse, {"--residual-memory", "100KiB"});
   const Outcome filed = run_ranks(folder.path(), 2, with(quick_training("filed"), with(little, {"--cache", "cache"})));
   INFO(filed.out << filed.err);
@@ -309,7 +309,7 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   CHECK(has(refused.err, "expected --cache FOLDER"));
   CHECK_FALSE(std::filesystem::exists(folder / "refused"));
 
-  // Answers that wait in the checkpoint were asked for together with the stop.
+  // Replies that wait in the checkpoint were asked for together with the stop.
   const Args late = with(sparse, {"--staleness", "2"});
   CHECK(run_program(folder.path(), with(quick_training("late"), late)).code == 0);
   CHECK(run_ranks(folder.path(), 2, with(quick_training("late-stopped"), with(late, {"--stop-after-steps", "3"}))).code == 4);

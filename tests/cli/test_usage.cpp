@@ -1,4 +1,4 @@
-// What the command line accepts, and what it says about the rest.
+// Command lines that are accepted, and messages about the rest.
 #include <sstream>
 #include <string>
 #include <utility>

@@ -184,7 +184,7 @@ TEST_CASE("a writer that is killed at any moment leaves the old file or the new 
   for (; killed; ++call) {
     CAPTURE(call);
     write_atomically(path, before);
-    REQUIRE(files_in(folder.path()) == 1);  // what the killed writer of the last round left is gone
+    REQUIRE(files_in(folder.path()) == 1);  // the leftover of the killed writer of the last round is gone
     killed = test::killed_at_call(call, [&] { write_atomically(path, after); });
     const std::string content = test::read_file(path);
     REQUIRE((content == before || content == after));
@@ -214,7 +214,7 @@ TEST_CASE("temporary files are removed when their writers are gone, and no other
   REQUIRE(::flock(writer, LOCK_EX | LOCK_NB) == 0);
   write_atomically(folder / "model", "whole");
   CHECK_FALSE(fs::exists(dead));
-  CHECK(fs::exists(older));  // of another file
+  CHECK(fs::exists(older));  // it belongs to another file
   CHECK(fs::exists(alive));
   remove_abandoned_temporaries(folder.path());
   CHECK_FALSE(fs::exists(older));

@@ -1,4 +1,4 @@
-// What containers leave to their processes.
+// Memory that containers leave to their processes.
 #include "core/memory.h"
 
 #include <limits>

@@ -1,4 +1,4 @@
-// What the kernels of src/nn/cuda are written against, on the CPU: the counterpart of src/nn/cuda/native/cuda_platform.h, so
+// The platform of the kernels of src/nn/cuda, on the CPU: the counterpart of src/nn/cuda/native/cuda_platform.h, so
 // that all of them are tested where there is no GPU. What this cannot show is speed, and what several blocks do to each other.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What tests do to the emulated GPU.
+// Controls of the emulated GPU for tests.
 #pragma once
 
 namespace bitloom::emulated {

@@ -46,7 +46,7 @@ struct Warp {
 
 // The one GPU.
 struct Machine {
-  std::vector<std::unique_ptr<Thread>> threads;  // of a block, kept from launch to launch
+  std::vector<std::unique_ptr<Thread>> threads;  // threads of a block, kept from launch to launch
   std::vector<Warp> warps;
   std::vector<unsigned char> shared;
   const std::function<void()>* kernel = nullptr;

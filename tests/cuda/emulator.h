@@ -19,7 +19,7 @@ struct dim3 {
   dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}  // implicit, as CUDA has it
 };
 
-// Of the thread that runs.
+// Indices of the thread that runs.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // Throws std::logic_error that names the kernel for what no GPU would do.
@@ -29,7 +29,7 @@ void block_barrier();
 void warp_barrier();
 unsigned char* dynamic_shared();
 
-// What all lanes of the warp have put, each `bytes`, once all have: lane i's at i * lane_bytes. Valid until this lane's next
+// The `bytes` bytes of every lane of the warp, once all are there: lane i's at i * lane_bytes. Valid until this lane's next
 // call but one.
 inline constexpr std::size_t lane_bytes = 64;
 const unsigned char* exchange_bytes(const void* mine, std::size_t bytes);

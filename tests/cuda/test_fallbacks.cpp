@@ -1,4 +1,4 @@
-// What the backend does where a library or the GPU refuses: only the emulated ones do so when they are told to.
+// The backend where a library or the GPU refuses: only the emulated ones do so when they are told to.
 #include <fmt/format.h>
 
 #include <string>
@@ -59,7 +59,7 @@ TEST_CASE("products for which the library has no algorithm are computed on copie
   }
 }
 
-// What a kernel's failure leaves was reported as "out of memory", and the benchmark went on with a smaller net.
+// The error that a kernel's failure leaves was reported as "out of memory", and the benchmark went on with a smaller net.
 TEST_CASE("a GPU that refuses everything is not out of memory", "[cuda]") {
   nn::Engine engine(device_of("cuda"), "cuda");
   const emulated::BrokenDevice broken;

@@ -56,7 +56,7 @@ std::vector<float> numbers(nn::Engine& engine, const nn::Tensor& x) {
   return all;
 }
 
-// Of bf16, with something in it.
+// Whether two bf16 tensors are equal and not all 0.
 bool are_same(nn::Engine& engine, const nn::Tensor& a, const nn::Tensor& b) {
   const std::vector<float> x = numbers<bf16>(engine, a);
   return x == numbers<bf16>(engine, b) && std::any_of(x.begin(), x.end(), [](float value) { return value != 0; });

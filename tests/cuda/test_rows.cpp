@@ -42,7 +42,7 @@ TEST_CASE("ids that are no rows are reported with the first of them, and touch n
 TEST_CASE("targets that are no classes are reported, and their rows do not count", "[cuda]") {
   nn::Engine engine({nn::Device::Kind::cuda, 0}, "cuda");
   const nn::Tensor logits = floats(engine, std::vector<float>(4 * 3, 0.5F), {4, 3});
-  const nn::Tensor targets = integers(engine, {1, 0, -2, 2});  // of 2 classes
+  const nn::Tensor targets = integers(engine, {1, 0, -2, 2});  // targets of 2 classes
   nn::Tensor loss = engine.empty({4}, DType::f32, nn::Use::data);
   nn::Tensor dlogits = engine.empty({4, 3}, DType::f32, nn::Use::data);
   nn::cross_entropy(engine, logits, targets, 2, 1, loss, &dlogits);

@@ -105,7 +105,7 @@ TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store
   CHECK(image == std::vector<std::uint8_t>(bytes, 0));
   CHECK(message_of(ErrorKind::io, [&] { store->check(); }) ==
         file.string() + ": image 3 cannot be read or is damaged; remove the file, and it is made again");
-  fs::resize_file(file, 64 + 5 * (8 + bytes));  // what a full disk or a hand leaves is made whole
+  fs::resize_file(file, 64 + 5 * (8 + bytes));  // a file cut by a full disk or by hand is made whole
   CHECK(open_counted(folder.path()) == images - 4);
 }
 

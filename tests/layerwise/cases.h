@@ -1,4 +1,4 @@
-// What the tests of layerwise/ share: random layers and maps, a small data set.
+// Shared by the tests of layerwise/: random layers and maps, a small data set.
 #pragma once
 
 #include <cstddef>

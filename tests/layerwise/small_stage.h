@@ -85,7 +85,7 @@ class SmallStage {
   SmallStage& operator=(const SmallStage&) = delete;
 
   layerwise::Stage& stage() { return *stage_; }
-  // All state after so many more steps.
+  // All state after `steps` more steps.
   TensorFile run(std::size_t steps) {
     for (std::size_t i = 0; i < steps; ++i) stage_->step();
     stage_->settle();

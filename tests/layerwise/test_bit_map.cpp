@@ -17,7 +17,7 @@ bool bit_at(const std::vector<std::uint64_t>& map, const MapShape& shape, std::s
   return get_bit(map.data() + shape.interior() + y * shape.pitch() + x * shape.words(), c);
 }
 
-// What place() should give for one output bit of a reduction.
+// Expected result of place() for one output bit of a reduction.
 bool reduced(const std::vector<std::uint64_t>& map, const MapShape& shape, Downsample kind, std::size_t factor, std::size_t y,
              std::size_t x, std::size_t c) {
   std::size_t count = 0;

@@ -81,7 +81,7 @@ TEST_CASE("the cache returns what was put, of any size, to every object on the f
     const std::span<const std::byte> bytes = mapped->bytes();
     REQUIRE(std::equal(bytes.begin(), bytes.end(), blob.begin(), blob.end()));
     REQUIRE(reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 == 0);
-    // What kernels may load past the end, also where the file ends with its last page.
+    // Bytes that kernels may load past the end, also where the file ends with its last page.
     REQUIRE(std::all_of(bytes.data() + bytes.size(), bytes.data() + bytes.size() + 64,
                         [](std::byte b) { return b == std::byte{0}; }));
   }
@@ -391,7 +391,7 @@ TEST_CASE("record files are found, shared, bounded, evicted and rebuilt") {
   }
   REQUIRE(reports.front().find("header") != std::string::npos);
   REQUIRE(reports.back().find("bytes instead of") != std::string::npos);
-  // Of another version, which may still want it.
+  // A file of another version, which may still want it.
   std::string newer = good;
   newer[8] = 2;
   test::write_file(path, newer);

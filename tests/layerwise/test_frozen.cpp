@@ -88,7 +88,7 @@ TEST_CASE("records are named by all that they depend on, and by nothing else", "
   CHECK(changed.hash() != hash);
   changed.layers[0].thresholds()[5] -= 1;
   CHECK(changed.hash() == hash);
-  changed.layers[2].thresholds()[0] += 1;  // of a layer that learns
+  changed.layers[2].thresholds()[0] += 1;  // a layer that learns
   CHECK(changed.hash() == hash);
   std::vector<std::uint64_t> row(changed.layers[1].rows().data(),
                                  changed.layers[1].rows().data() + changed.layers[1].patch_words());

@@ -11,7 +11,7 @@ using namespace bitloom;
 
 namespace {
 
-// What gemm_s16 makes of the identity and `pairs`: the matrix (k, 16) that they hold.
+// Product by gemm_s16 of the identity and `pairs`: the matrix (k, 16) that they hold.
 std::vector<std::int32_t> unpacked(const test::Guarded<std::int16_t>& pairs, std::size_t k) {
   const std::size_t depth = layerwise::round_up(k, 2);
   std::vector<std::int16_t> identity(k * depth);

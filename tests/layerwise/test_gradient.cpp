@@ -99,10 +99,11 @@ TEST_CASE("gradients are rounded without bias to powers of two", "[gradient]") {
   std::vector<double> sum(64), squares(64);
   std::vector<std::uint8_t> codes(64);
   std::vector<std::int64_t> values(64);
-  ImageEntries entries;
+  ImageComponents components;
   Random random(3, Stream::test);
   for (int draw = 0; draw < draws; ++draw) {
-    collect_entries(&window, 1, 1, 64, rounding.data(), &zero, &zero, 0, random.next(), entries, values.data(), codes.data());
+    collect_components(&window, 1, 1, 64, rounding.data(), &zero, &zero, 0, random.next(), components, values.data(),
+                       codes.data());
     for (std::size_t i = 0; i < 64; ++i) {
       REQUIRE((codes[i] == no_code || codes[i] < code_values.size()));
       const double value = value_of(codes[i]);
@@ -128,9 +129,9 @@ TEST_CASE("rounding is drawn for every pixel anew and depends on key and positio
   const auto round = [&](std::uint64_t key) {
     std::vector<std::uint8_t> codes(pixels * 64);
     std::vector<std::int64_t> values(64);
-    ImageEntries entries;
-    collect_entries(window.data(), pixels, 1, 64, half.data(), zero.data(), zero.data(), 0, key, entries, values.data(),
-                    codes.data());
+    ImageComponents components;
+    collect_components(window.data(), pixels, 1, 64, half.data(), zero.data(), zero.data(), 0, key, components, values.data(),
+                       codes.data());
     return codes;
   };
   const std::vector<std::uint8_t> first = round(17);
@@ -150,29 +151,29 @@ TEST_CASE("rounding is drawn for every pixel anew and depends on key and positio
   CHECK(std::fabs(channel_agrees / pairs - 0.5) < 0.05);
 }
 
-TEST_CASE("entries are the pixels in the window that have a code", "[gradient]") {
+TEST_CASE("components are the pixels in the window that have a code", "[gradient]") {
   for (const Shape& shape : shapes) {
     const Setup s(shape, 5);
     const MapShape& output = s.layer.geometry().output;
     const std::size_t channels = s.layer.channels();
     std::vector<std::int64_t> values(s.layer.padded_channels(), 100);
-    ImageEntries entries;
+    ImageComponents components;
     const std::int64_t magnitude =
-        collect_entries(s.windows.data(), s.pixels, output.words(), channels, s.rounding.data(), s.region.data(),
-                        s.patch_offset.data(), 1000, 5, entries, values.data(), nullptr);
+        collect_components(s.windows.data(), s.pixels, output.words(), channels, s.rounding.data(), s.region.data(),
+                           s.patch_offset.data(), 1000, 5, components, values.data(), nullptr);
     std::int64_t expected_magnitude = 0;
-    REQUIRE(entries.begin.size() == channels + 1);
+    REQUIRE(components.begin.size() == channels + 1);
     for (std::size_t o = 0; o < channels; ++o) {
       std::vector<std::uint32_t> expected;
       std::int64_t sum = 100;
       for (std::size_t p = 0; p < s.pixels; ++p) {
         if (!s.in_window(0, p, o) || s.code(0, p, o) == no_code) continue;
-        expected.push_back((std::uint32_t{s.code(0, p, o)} << entry_offset_bits) | (s.patch_offset[p] + 1000));
+        expected.push_back((std::uint32_t{s.code(0, p, o)} << component_offset_bits) | (s.patch_offset[p] + 1000));
         sum += value_of(s.code(0, p, o));
         expected_magnitude += std::abs(value_of(s.code(0, p, o)));
       }
-      const std::vector<std::uint32_t> found(entries.entries.begin() + entries.begin[o],
-                                             entries.entries.begin() + entries.begin[o + 1]);
+      const std::vector<std::uint32_t> found(components.components.begin() + components.begin[o],
+                                             components.components.begin() + components.begin[o + 1]);
       REQUIRE(found == expected);
       REQUIRE(values[o] == sum);
     }
@@ -189,15 +190,16 @@ TEST_CASE("gradients per region hold at all pixels of the region", "[gradient]")
     for (std::size_t c = 0; c < 128; ++c) spread[p * 128 + c] = s.rounding[region[p] * 128 + c];
   }
   std::vector<std::int64_t> values(128), spread_values(128);
-  ImageEntries entries, spread_entries;
-  const auto magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, s.rounding.data(), region.data(),
-                                         s.patch_offset.data(), 0, 5, entries, values.data(), nullptr);
-  const auto spread_magnitude = collect_entries(s.windows.data(), s.pixels, 2, 70, spread.data(), s.region.data(),
-                                                s.patch_offset.data(), 0, 5, spread_entries, spread_values.data(), nullptr);
+  ImageComponents components, spread_components;
+  const auto magnitude = collect_components(s.windows.data(), s.pixels, 2, 70, s.rounding.data(), region.data(),
+                                            s.patch_offset.data(), 0, 5, components, values.data(), nullptr);
+  const auto spread_magnitude =
+      collect_components(s.windows.data(), s.pixels, 2, 70, spread.data(), s.region.data(), s.patch_offset.data(), 0, 5,
+                         spread_components, spread_values.data(), nullptr);
   CHECK(magnitude == spread_magnitude);
   CHECK(values == spread_values);
-  CHECK(entries.entries == spread_entries.entries);
-  CHECK(entries.begin == spread_entries.begin);
+  CHECK(components.components == spread_components.components);
+  CHECK(components.begin == spread_components.begin);
 }
 
 TEST_CASE("the weight gradient counts input bits, in every instruction set", "[gradient]") {
@@ -205,12 +207,12 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
     const Setup s(shape, 7);
     const LayerGeometry& geometry = s.layer.geometry();
     const MapShape& input = geometry.input;
-    std::vector<ImageEntries> entries(Setup::images);
+    std::vector<ImageComponents> components(Setup::images);
     std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
     for (std::size_t i = 0; i < Setup::images; ++i) {
-      collect_entries(s.windows.data() + i * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
-                      s.rounding.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
-                      static_cast<std::uint32_t>(i * input.size()), 5, entries[i], values.data(), nullptr);
+      collect_components(s.windows.data() + i * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
+                         s.rounding.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                         static_cast<std::uint32_t>(i * input.size()), 5, components[i], values.data(), nullptr);
     }
     // Brute force over images, pixels, channels, taps and input channels.
     std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
@@ -235,7 +237,7 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
     for (const std::string& name : simd::supported_kernels()) {
       INFO(name << " channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
       std::vector<std::int32_t> sums(expected.size(), 3);  // which must not show
-      accumulate_weight_gradient(simd::kernels(name), s.layer, s.inputs.data(), entries, sums.data());
+      accumulate_weight_gradient(simd::kernels(name), s.layer, s.inputs.data(), components, sums.data());
       CHECK(sums == expected);
     }
   }
@@ -287,7 +289,8 @@ TEST_CASE("the gradient of input bits is the weighted sum over what they feed", 
 }
 
 TEST_CASE("the gradient of an input bit predicts what flipping it does to the counts", "[gradient]") {
-  // d moves by +-1 per weight that sees the bit; with one entry of value v, -v * (change of d) is the predicted loss change.
+  // d moves by +-1 per weight that sees the bit; with one component of value v, -v * (change of d) is the predicted loss
+  // change.
   const Setup s(shapes[2], 9);
   const LayerGeometry& geometry = s.layer.geometry();
   const simd::Kernels& kernels = simd::kernels("ref");
@@ -324,23 +327,23 @@ TEST_CASE("the weight gradient of a large batch is the sum over its images", "[g
   const std::size_t size = geometry.input.size();
   constexpr std::size_t batch = 700;  // a megabyte of maps: the three images in turns
   Buffer<std::uint64_t> inputs(batch * size);
-  std::vector<ImageEntries> entries(batch);
+  std::vector<ImageComponents> components(batch);
   std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
   for (std::size_t i = 0; i < batch; ++i) {
     const std::size_t image = i % Setup::images;
     std::copy_n(s.inputs.data() + image * size, size, inputs.data() + i * size);
-    collect_entries(s.windows.data() + image * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
-                    s.rounding.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
-                    static_cast<std::uint32_t>(i * size), 5, entries[i], values.data(), nullptr);
+    collect_components(s.windows.data() + image * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
+                       s.rounding.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
+                       static_cast<std::uint32_t>(i * size), 5, components[i], values.data(), nullptr);
   }
   std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
   for (std::size_t image = 0; image < Setup::images; ++image) {
     std::vector<std::int32_t> alone(expected.size(), 0);
-    accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {&entries[image], 1}, alone.data());
+    accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {&components[image], 1}, alone.data());
     const auto times = static_cast<std::int32_t>((batch - image + Setup::images - 1) / Setup::images);
     for (std::size_t k = 0; k < expected.size(); ++k) expected[k] += times * alone[k];
   }
   std::vector<std::int32_t> sums(expected.size(), 0);
-  accumulate_weight_gradient(simd::kernels(), s.layer, inputs.data(), entries, sums.data());
+  accumulate_weight_gradient(simd::kernels(), s.layer, inputs.data(), components, sums.data());
   CHECK(sums == expected);
 }

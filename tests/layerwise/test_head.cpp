@@ -300,7 +300,7 @@ TEST_CASE("dropped features are at their mean, the others are scaled up", "[head
     std::vector<float> gradient(examples.counts.size());
     const Head::Loss loss = head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n,
                                           objective, sums, gradient.data());
-    // What was dropped: where an image alone leaves no gradient of the linear weights of its class.
+    // Dropped features: those with which an image alone leaves no gradient of the linear weights of its class.
     Reference reference(head);
     std::vector<double> counts;
     std::size_t dropped = 0;

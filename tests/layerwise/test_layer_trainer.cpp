@@ -369,7 +369,7 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
         draw_gradient(sums, 20, random);
         each.update(sums, 1, 1.0, true, step);
       };
-      for (std::uint64_t step = 9; step < 12; ++step) advance(loaded, step);  // what it was before does not matter
+      for (std::uint64_t step = 9; step < 12; ++step) advance(loaded, step);  // its state before does not matter
       for (std::uint64_t step = 0; step < 6; ++step) {
         if (step == 3) {
           one.save(file);

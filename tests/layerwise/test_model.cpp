@@ -157,9 +157,9 @@ TEST_CASE("the vote is the mean of heads and views", "[model]") {
     std::vector<std::uint8_t> mirrored(data.shape.size());
     data::shift(data.image(i), data.shape, 0, 0, true, mirrored.data());
     std::vector<double> mean(data.classes(), 0);
-    for (const std::string& voter : {std::string("a"), std::string("b")}) {
+    for (const std::string& member : {std::string("a"), std::string("b")}) {
       for (const std::uint8_t* view : {image, static_cast<const std::uint8_t*>(mirrored.data())}) {
-        const auto one = scores(Classifier::of(kernels, model, {voter}, {false, 0}), view);
+        const auto one = scores(Classifier::of(kernels, model, {member}, {false, 0}), view);
         double total = 0;
         for (const float score : one) total += std::exp(static_cast<double>(score));
         CHECK(std::fabs(total - 1) < 1e-4);  // log-probabilities

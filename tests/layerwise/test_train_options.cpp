@@ -33,7 +33,7 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.batch = 1; }));
   CHECK(changed([](TrainOptions& o) { o.seed = 7; }));
   CHECK(changed([](TrainOptions& o) { o.augment.flip = true; }));
-  CHECK_FALSE(changed([](TrainOptions& o) { o.augment_copies = 2; }));  // of images that are not augmented
+  CHECK_FALSE(changed([](TrainOptions& o) { o.augment_copies = 2; }));  // copies of images that are not augmented
   const auto with_flip = [](std::size_t copies) {
     TrainOptions options;
     options.augment.flip = true;

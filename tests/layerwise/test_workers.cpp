@@ -34,7 +34,7 @@ TEST_CASE("every worker brings its own images, each at most once in an epoch", "
       CHECK(first.size() == images / batch * batch);
       CHECK(std::set<std::uint32_t>(first.begin(), first.end()).size() == first.size());
       if (images > count) CHECK(first != second);
-      // What one worker brings in one epoch no other brings in another.
+      // An image that one worker has in one epoch no other has in another.
       const auto owner = [&](const std::vector<std::uint32_t>& order, std::uint32_t image) {
         const auto place = static_cast<std::size_t>(std::find(order.begin(), order.end(), image) - order.begin());
         for (std::size_t w = 0; place < order.size() && w < count; ++w) {

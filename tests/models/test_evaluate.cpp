@@ -186,7 +186,7 @@ TEST_CASE("evaluation tells how far it is, and stops", "[evaluate]") {
   const Perplexity part = until(2);
   CHECK(!part.is_complete);
   CHECK(part.tokens == 67);
-  // What was counted is the loss of so many tokens: what follows does not matter.
+  // The loss is that of the tokens counted: what follows does not matter.
   CHECK(part.loss == Approx(measure(gpt, Ids(tokens.begin(), tokens.begin() + 68), 10, 2).loss).epsilon(1e-6));
 }
 

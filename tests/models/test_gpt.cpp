@@ -72,7 +72,7 @@ TEST_CASE("the named sizes have the parameters of their papers", "[gpt]") {
   CHECK(count("gpt2-355m") == 354823168 + 47 * 1024);
   CHECK(count("gpt2-774m") == 774030080 + 47 * 1280);
   CHECK(count("gpt2-1.5b") == 1557611200 + 47 * 1600);
-  // Seed 002, table 1, with the vocabulary padded to 51,200.
+  // Shoeybi et al. 2019, table 1, with the vocabulary padded to 51,200.
   CHECK(static_cast<double>(count("1.2b")) == Approx(1.213e9).epsilon(5e-4));
   CHECK(static_cast<double>(count("2.5b")) == Approx(2.490e9).epsilon(5e-4));
   CHECK(static_cast<double>(count("4.2b")) == Approx(4.199e9).epsilon(5e-4));
@@ -213,7 +213,7 @@ TEST_CASE("loss and gradients of a GPT are those of plain loops on every backend
         INFO(backend << ", " << dtype_name(type.dtype) << ", " << bits << " bits");
         Run run(config, type.dtype, backend);
         CHECK(run.pass(true).sum == Approx(loss).epsilon(type.loss));
-        // Of few bits: an element next to a boundary may fall on its other side, and its derivative is another then.
+        // With few bits an element next to a boundary may fall on its other side, and its derivative is another then.
         const double limit = bits == 0 ? type.gradients : std::max(type.gradients, 0.05);
         CHECK(compare(all_gradients(run.engine, run.parameters), gradients, limit) == "");
       }

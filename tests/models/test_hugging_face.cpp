@@ -64,7 +64,7 @@ struct Imported {
   std::vector<nn::Parameter*> parameters;
 };
 
-// Of all tokens that a net may draw.
+// Logits of all tokens that a net may draw.
 template <typename Net>
 std::vector<float> logits_of(Net& net) {
   return token_logits(net.engine, net.net, random_tokens(20, 83, 1));

@@ -1,4 +1,4 @@
-// What a GPT takes of memory, told before and counted.
+// Memory that a GPT takes, told before and counted.
 #include "models/gpt/memory.h"
 
 #include <cmath>

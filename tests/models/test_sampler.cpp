@@ -1,4 +1,4 @@
-// What a GPT draws: with a cache what it draws without, by the probabilities of its logits.
+// Tokens that a GPT draws: with a cache the same as without, by the probabilities of its logits.
 #include "models/gpt/sampler.h"
 
 #include <algorithm>

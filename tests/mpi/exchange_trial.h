@@ -28,16 +28,16 @@ inline std::vector<std::int64_t> drawn(std::uint64_t update, std::uint64_t worke
 
 inline bool has_statistics(std::uint64_t update) { return update % 3 == 0; }
 
-// A few workers' updates; what the root answers is what it got.
+// A few workers' updates; the root's reply is what it got.
 class Trial {
  public:
-  Trial(Comm& comm, const ExchangeOptions& options, const ResidualPlace& place = {})
+  Trial(Comm& comm, const ExchangeOptions& options, const ErrorFeedbackPlace& place = {})
       : first_(static_cast<std::size_t>(comm.rank()) * workers / static_cast<std::size_t>(comm.size())),
         last_((static_cast<std::size_t>(comm.rank()) + 1) * workers / static_cast<std::size_t>(comm.size())),
         exchange_(comm, options, workers, first_, last_ - first_, {{narrow_size, true}, {wide_size, false}}, {statistics_size},
                   place) {}
 
-  // What this rank's workers have to say in update n.
+  // Adds the values of this rank's workers in update n.
   void compute(std::uint64_t n) {
     exchange_.begin(n, has_statistics(n), length);
     for (std::size_t w = first_; w < last_; ++w) {
@@ -66,17 +66,17 @@ class Trial {
     for (std::size_t v = 0; v < 2; ++v) merged->vectors[v] = exchange_.limit(v, merged->vectors[v]);
     exchange_.spread(*std::move(merged));
   }
-  // An update, and the answer to it or to one before.
-  Bundle update(std::uint64_t n, std::uint64_t answered) {
+  // An update, and the reply to it or to one before.
+  Bundle update(std::uint64_t n, std::uint64_t replied_to) {
     compute(n);
     send();
-    return exchange_.next_answer(answered);
+    return exchange_.next_reply(replied_to);
   }
   Bundle update(std::uint64_t n) { return update(n, n); }
   const Bundle& merged() const { return merged_; }  // at the root
   SparseExchange& exchange() { return exchange_; }
 
-  double length = 1;  // of messages
+  double length = 1;  // length of messages
 
  private:
   std::size_t first_, last_;
@@ -93,7 +93,7 @@ inline std::vector<ExchangeOptions> option_cases() {
   budget.value_bits = 1;
   budget.tree.fan_in = 1;
   ExchangeOptions forgetful = fixed;
-  forgetful.residuals = Residuals::none;
+  forgetful.error_feedback = ErrorFeedback::none;
   forgetful.value_bits = 8;
   forgetful.tree.fan_in = 2;
   ExchangeOptions ratio;

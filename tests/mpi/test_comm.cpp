@@ -18,7 +18,7 @@ namespace {
 
 const std::vector<std::size_t> sizes{0, 1, 3, 1000003};
 
-// What rank `rank` contributes at place i: all bits are in use, so that sums over ranks wrap around.
+// Contribution of rank `rank` at place i: all bits are in use, so that sums over ranks wrap around.
 std::uint64_t contribution(int rank, std::size_t i) {
   std::uint64_t x = (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15U + i * 0xbf58476d1ce4e5b9U;
   x = (x ^ (x >> 30)) * 0x94d049bb133111ebU;

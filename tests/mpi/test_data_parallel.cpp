@@ -73,7 +73,7 @@ TEST_CASE("processes that share the micro-batches of a step train one net", "[da
     }
     const double limit = values == DType::f32 ? 1e-4 : 3e-2;
     CHECK(test::compare(to_double(together.parameters()), to_double(alone.parameters()), limit) == "");
-    const Loss expected = alone.trainer.evaluate(3, 0, 5);  // so many that ranks have unequal shares
+    const Loss expected = alone.trainer.evaluate(3, 0, 5);  // 5: ranks have unequal shares
     const Loss loss = together.trainer.evaluate(3, 0, 5);
     CHECK(loss.count == expected.count);
     CHECK(std::abs(loss.sum - expected.sum) < 1e-2 * expected.sum);

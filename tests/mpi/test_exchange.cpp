@@ -1,4 +1,4 @@
-// What logical workers exchange does not depend on the ranks that carry them, and nothing is lost on the way.
+// The exchange of logical workers does not depend on the ranks that carry them, and nothing is lost on the way.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -38,7 +38,7 @@ TEST_CASE("ranks do not change what workers exchange", "[exchange]") {
     CHECK(all.updates == 12);
     if (test::world().is_root()) {
       CHECK(all.worker_bytes == one.worker_bytes);
-      CHECK(all.answer_bytes == one.answer_bytes);
+      CHECK(all.reply_bytes == one.reply_bytes);
     }
     CHECK(one.tree.sent_up == 0);
     // Every rank but the root sends up, and every rank but the root is sent to.
@@ -46,11 +46,11 @@ TEST_CASE("ranks do not change what workers exchange", "[exchange]") {
                                       static_cast<std::int64_t>(all.tree.sent_down)};
     CHECK((all.tree.sent_up > 0) == !test::world().is_root());
     test::world().sum(std::span(sent));
-    CHECK(sent[1] == static_cast<std::int64_t>(one.answer_bytes) * (test::world().size() - 1));
+    CHECK(sent[1] == static_cast<std::int64_t>(one.reply_bytes) * (test::world().size() - 1));
   }
 }
 
-TEST_CASE("answers may be late by some updates, on all ranks alike and after a restart", "[exchange]") {
+TEST_CASE("replies may be late by some updates, on all ranks alike and after a restart", "[exchange]") {
   constexpr std::uint64_t updates = 12;
   constexpr std::uint64_t saved_after = 7;
   for (ExchangeOptions options : option_cases()) {
@@ -59,21 +59,21 @@ TEST_CASE("answers may be late by some updates, on all ranks alike and after a r
       options.staleness = staleness;
       std::vector<Bundle> expected;
       TensorFile file;
-      // Updates from .. to, and the answers that are due; to the last of them also what is left.
-      const auto run = [&](Trial& trial, std::uint64_t from, std::uint64_t to, auto&& with_answer) {
+      // Updates from .. to, and the replies that are due; to the last of them also what is left.
+      const auto run = [&](Trial& trial, std::uint64_t from, std::uint64_t to, auto&& with_reply) {
         for (std::uint64_t n = from; n < to; ++n) {
           trial.compute(n);
           trial.send();
-          if (n >= staleness) with_answer(trial.exchange().next_answer(n - staleness));
+          if (n >= staleness) with_reply(trial.exchange().next_reply(n - staleness));
           if (n + 1 == saved_after) trial.exchange().save(file, "x");
         }
-        for (std::uint64_t n = to - staleness; n < to; ++n) with_answer(trial.exchange().next_answer(n));
+        for (std::uint64_t n = to - staleness; n < to; ++n) with_reply(trial.exchange().next_reply(n));
         trial.exchange().close();
       };
-      const auto compare = [&](const Bundle& answer) { REQUIRE((answer == expected.at(answer.update))); };
+      const auto compare = [&](const Bundle& reply) { REQUIRE((reply == expected.at(reply.update))); };
       Comm alone;
       Trial single(alone, options);
-      run(single, 0, updates, [&](Bundle answer) { expected.push_back(std::move(answer)); });
+      run(single, 0, updates, [&](Bundle reply) { expected.push_back(std::move(reply)); });
       REQUIRE(expected.size() == updates);
       Trial shared(test::world(), options);
       run(shared, 0, updates, compare);
@@ -115,16 +115,16 @@ TEST_CASE("with a quorum an update does not wait for a rank that is late, and fo
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         trial.send();
       }
-      const Bundle answer = trial.exchange().next_answer(n);
-      add_to(std::span(sum).first(narrow_size), answer.vectors[0]);
-      if (answer.vectors[2].size != 0) add_to(std::span(sum).last(statistics_size), answer.vectors[2]);
-      in_time += answer.workers;
-      done = n >= 6 && has_statistics(n) && answer.workers == workers;
+      const Bundle reply = trial.exchange().next_reply(n);
+      add_to(std::span(sum).first(narrow_size), reply.vectors[0]);
+      if (reply.vectors[2].size != 0) add_to(std::span(sum).last(statistics_size), reply.vectors[2]);
+      in_time += reply.workers;
+      done = n >= 6 && has_statistics(n) && reply.workers == workers;
     }
     trial.exchange().close();
     const ExchangeCounts counts = trial.exchange().take_counts();
     CHECK(counts.tree.missed >= missed);
-    // All ranks have the same answers.
+    // All ranks have the same replies.
     std::vector<std::int64_t> roots = sum;
     comm.broadcast(std::span(roots));
     CHECK(roots == sum);
@@ -142,7 +142,7 @@ TEST_CASE("with a quorum an update does not wait for a rank that is late, and fo
 TEST_CASE("without a threshold everything arrives in the update it belongs to", "[exchange]") {
   Trial trial(test::world(), {});
   for (std::uint64_t n = 0; n < 3; ++n) {
-    const Bundle answer = trial.update(n);
+    const Bundle reply = trial.update(n);
     std::vector<std::int64_t> narrow(narrow_size);
     std::vector<std::int64_t> statistics(statistics_size);
     for (std::size_t w = 0; w < workers; ++w) {
@@ -151,11 +151,11 @@ TEST_CASE("without a threshold everything arrives in the update it belongs to", 
       for (std::size_t i = 0; i < narrow_size; ++i) narrow[i] += a[i];
       for (std::size_t i = 0; i < statistics_size; ++i) statistics[i] += s[i];
     }
-    CHECK(dense(answer.vectors[0]) == narrow);
+    CHECK(dense(reply.vectors[0]) == narrow);
     if (n % 3 == 0) {
-      CHECK(dense(answer.vectors[2]) == statistics);
+      CHECK(dense(reply.vectors[2]) == statistics);
     } else {
-      CHECK(answer.vectors[2].size == 0);
+      CHECK(reply.vectors[2].size == 0);
     }
   }
 }
@@ -165,9 +165,9 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
   Comm alone;
   // A low threshold must not cut what is far above it: the rest would grow with every update.
   ExchangeOptions options;
-  for (const auto& [threshold, residual] : {std::pair{3.0, true}, std::pair{3.0, false}, std::pair{0.1, true}}) {
+  for (const auto& [threshold, keeps] : {std::pair{3.0, true}, std::pair{3.0, false}, std::pair{0.1, true}}) {
     options.threshold = threshold;
-    options.residuals = residual ? Residuals::exact : Residuals::none;
+    options.error_feedback = keeps ? ErrorFeedback::exact : ErrorFeedback::none;
     SparseExchange exchange(alone, options, 2, 0, 2, {{1000, true}}, {});
     const std::vector<std::int64_t> gradient = drawn(1, 1, 1, 1000, 100);
     const std::vector<std::int32_t> fresh(gradient.begin(), gradient.end());
@@ -183,7 +183,7 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
       Bundle merged = *exchange.gather();
       merged.vectors[0] = exchange.limit(0, merged.vectors[0]);
       exchange.spread(std::move(merged));
-      add_to(sum, exchange.next_answer(n).vectors[0]);
+      add_to(sum, exchange.next_reply(n).vectors[0]);
     }
     double worst = 0;
     double largest = 0;
@@ -191,30 +191,30 @@ TEST_CASE("what is not sent is sent later: sums over updates stay near the truth
       worst = std::max(worst, std::abs(static_cast<double>(sum[i] - 2 * updates * fresh[i])));
       largest = std::max(largest, std::abs(2.0 * updates * fresh[i]));
     }
-    CAPTURE(threshold, residual, worst, largest);
-    CHECK((worst < 0.1 * largest) == residual);
+    CAPTURE(threshold, keeps, worst, largest);
+    CHECK((worst < 0.1 * largest) == keeps);
   }
 }
 
 TEST_CASE("statistics are the sums since they were last sent, if what is not sent is kept", "[exchange]") {
-  for (const Residuals residuals : {Residuals::exact, Residuals::sum, Residuals::none}) {
+  for (const ErrorFeedback kind : {ErrorFeedback::exact, ErrorFeedback::sum, ErrorFeedback::none}) {
     ExchangeOptions options;
     options.threshold = 2;
-    options.residuals = residuals;
+    options.error_feedback = kind;
     Trial trial(test::world(), options);
     std::vector<std::int64_t> expected(statistics_size);
     for (std::uint64_t n = 0; n < 7; ++n) {
-      if (residuals == Residuals::none) std::fill(expected.begin(), expected.end(), 0);
+      if (kind == ErrorFeedback::none) std::fill(expected.begin(), expected.end(), 0);
       for (std::size_t w = 0; w < workers; ++w) {
         const auto s = drawn(n, w, 2, statistics_size, 50);
         for (std::size_t i = 0; i < statistics_size; ++i) expected[i] += s[i];
       }
-      const Bundle answer = trial.update(n);
+      const Bundle reply = trial.update(n);
       if (n % 3 == 0) {
-        CHECK(dense(answer.vectors[2]) == expected);
+        CHECK(dense(reply.vectors[2]) == expected);
         std::fill(expected.begin(), expected.end(), 0);
       } else {
-        CHECK(answer.vectors[2].size == 0);
+        CHECK(reply.vectors[2].size == 0);
       }
     }
   }
@@ -240,7 +240,7 @@ TEST_CASE("thresholds find the bytes that are asked for, in both directions", "[
       continue;
     }
     CHECK(static_cast<double>(counts.worker_bytes) / measured / workers == Approx(wanted).epsilon(0.05));
-    CHECK(static_cast<double>(counts.answer_bytes) / measured == Approx(wanted).epsilon(0.05));
+    CHECK(static_cast<double>(counts.reply_bytes) / measured == Approx(wanted).epsilon(0.05));
     CHECK(counts.wanted_bytes == Approx(wanted * measured));
   }
 }
@@ -262,7 +262,7 @@ TEST_CASE("of a ratio messages may be longer and shorter than the mean", "[excha
     if (!test::world().is_root()) continue;
     CHECK(counts.wanted_bytes == Approx(length * mean * updates));
     CHECK(static_cast<double>(counts.worker_bytes) / updates / workers == Approx(length * mean).epsilon(0.08));
-    CHECK(static_cast<double>(counts.answer_bytes) / updates == Approx(length * mean).epsilon(0.08));
+    CHECK(static_cast<double>(counts.reply_bytes) / updates == Approx(length * mean).epsilon(0.08));
   }
   // A number of bytes is one for every update.
   options.compression = 0;
@@ -278,8 +278,8 @@ TEST_CASE("messages that are far too long since gradients have grown are shorten
   constexpr double wanted = 500;
   ExchangeOptions options;
   options.bytes_per_update = static_cast<std::uint64_t>(wanted);
-  for (const Residuals residuals : {Residuals::exact, Residuals::none}) {
-    options.residuals = residuals;
+  for (const ErrorFeedback kind : {ErrorFeedback::exact, ErrorFeedback::none}) {
+    options.error_feedback = kind;
     Comm alone;
     SparseExchange exchange(alone, options, 1, 0, 1, {{size, true, 1}}, {});
     // Root mean squares are seen in the first updates; then gradients are three times as large.
@@ -294,7 +294,7 @@ TEST_CASE("messages that are far too long since gradients have grown are shorten
       Bundle merged = *exchange.gather();
       merged.vectors[0] = exchange.limit(0, merged.vectors[0]);
       exchange.spread(std::move(merged));
-      exchange.next_answer(n);
+      exchange.next_reply(n);
       const std::uint64_t bytes = exchange.take_counts().worker_bytes;
       if (n >= calm) after.push_back(bytes);
     }
@@ -306,7 +306,7 @@ TEST_CASE("messages that are far too long since gradients have grown are shorten
 
 TEST_CASE("what messages had too many at the start is saved in those that follow", "[exchange]") {
   constexpr std::uint64_t updates = 1500;
-  constexpr std::uint64_t loud = 2;  // whose answers have all elements, whatever the thresholds are
+  constexpr std::uint64_t loud = 2;  // whose replies have all elements, whatever the thresholds are
   constexpr std::size_t size = 4000;
   constexpr double wanted = 250;
   ExchangeOptions options;
@@ -322,14 +322,14 @@ TEST_CASE("what messages had too many at the start is saved in those that follow
     exchange.end_worker();
     std::optional<Bundle> merged = exchange.gather();
     REQUIRE(merged);
-    SparseVector answer = exchange.limit(0, merged->vectors[0]);
-    if (n < loud) answer = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
-    merged->vectors[0] = std::move(answer);
+    SparseVector reply = exchange.limit(0, merged->vectors[0]);
+    if (n < loud) reply = to_sparse(std::vector<std::int64_t>(fresh.begin(), fresh.end()));
+    merged->vectors[0] = std::move(reply);
     exchange.spread(*std::move(merged));
-    exchange.next_answer(n);
-    if (n + 1 == loud) first_down = exchange.take_counts().answer_bytes;
+    exchange.next_reply(n);
+    if (n + 1 == loud) first_down = exchange.take_counts().reply_bytes;
   }
-  const std::uint64_t down = first_down + exchange.take_counts().answer_bytes;
+  const std::uint64_t down = first_down + exchange.take_counts().reply_bytes;
   exchange.close();
   CHECK(static_cast<double>(first_down) > 15 * loud * wanted);
   CHECK(static_cast<double>(down) <= updates * wanted);
@@ -357,7 +357,7 @@ TEST_CASE("what is urgent waits less", "[exchange]") {
       for (std::size_t i = 0; i < size; ++i) waiting[v][i] += fresh[i] - sent[i];
     }
     exchange.spread(*std::move(merged));
-    exchange.next_answer(n);
+    exchange.next_reply(n);
   }
   const auto largest = [](const std::vector<std::int64_t>& values) {
     return static_cast<double>(std::abs(*std::max_element(
@@ -374,7 +374,7 @@ TEST_CASE("messages have the bytes that are asked for from the first on that hol
     CAPTURE(wanted);
     ExchangeOptions options;
     options.bytes_per_update = wanted;
-    options.residuals = Residuals::none;
+    options.error_feedback = ErrorFeedback::none;
     Comm alone;
     Trial trial(alone, options);
     trial.update(0);  // shows how large gradients are

@@ -48,20 +48,20 @@ TEST_CASE("an exchange is saved while updates go on, as it was when that began",
   constexpr std::uint64_t begun_after = 4, updates = 9;
   std::vector<ExchangeOptions> cases = option_cases();
   cases.push_back(cases[1]);
-  cases.back().residuals = Residuals::sum;
+  cases.back().error_feedback = ErrorFeedback::sum;
   cases.push_back(cases[1]);
   cases.back().staleness = 2;
   for (const ExchangeOptions& options : cases) {
-    CAPTURE(options.threshold, options.bytes_per_update, static_cast<int>(options.residuals), options.staleness);
+    CAPTURE(options.threshold, options.bytes_per_update, static_cast<int>(options.error_feedback), options.staleness);
     // Two of them alike; one stops to be saved, and the other goes on.
     TensorFile expected, file;
     const auto run = [&](bool stops) {
       Trial trial(comm, options);
-      std::vector<Bundle> answers;
+      std::vector<Bundle> replies;
       for (std::uint64_t n = 0; n < updates; ++n) {
         trial.compute(n);
         trial.send();
-        if (n >= options.staleness) answers.push_back(trial.exchange().next_answer(n - options.staleness));
+        if (n >= options.staleness) replies.push_back(trial.exchange().next_reply(n - options.staleness));
         if (n + 1 != begun_after) continue;
         if (stops) {
           if (options.staleness > 0) trial.exchange().settle(n);
@@ -70,7 +70,7 @@ TEST_CASE("an exchange is saved while updates go on, as it was when that began",
           trial.exchange().begin_save(file, "x");
         }
       }
-      for (std::uint64_t n = updates - options.staleness; n < updates; ++n) answers.push_back(trial.exchange().next_answer(n));
+      for (std::uint64_t n = updates - options.staleness; n < updates; ++n) replies.push_back(trial.exchange().next_reply(n));
       trial.exchange().close();
       if (!stops) {
         trial.exchange().wait_for_save();
@@ -78,13 +78,14 @@ TEST_CASE("an exchange is saved while updates go on, as it was when that began",
       }
       CHECK(trial.exchange().is_saved());
       comm.barrier();
-      return answers;
+      return replies;
     };
     const std::vector<Bundle> stopped = run(true);
     REQUIRE((run(false) == stopped));
     REQUIRE(file.tensors.size() == expected.tensors.size());
     REQUIRE((file.serialize() == expected.serialize()));
-    if (comm.is_root()) CHECK(file.contains("x.residual.6") == (options.keeps() && options.residuals == Residuals::exact));
+    if (comm.is_root())
+      CHECK(file.contains("x.residual.6") == (options.keeps() && options.error_feedback == ErrorFeedback::exact));
   }
 }
 
@@ -165,12 +166,12 @@ TEST_CASE("what workers keep lies in a file where memory does not suffice, which
   std::vector<Bundle> expected;
   for (std::uint64_t n = 0; n < 8; ++n) expected.push_back(in_memory.update(n));
   test::world().barrier();
-  CHECK(in_memory.exchange().residual_bytes_in_file() == 0);
+  CHECK(in_memory.exchange().error_feedback_bytes_in_file() == 0);
   for (const std::size_t memory : {std::size_t{1}, each + 1, 3 * each}) {
     CAPTURE(memory, here);
     const std::size_t in_file = (here - std::min(here, memory / each)) * each;
     Trial trial(test::world(), options, {memory, folder.path()});
-    CHECK(trial.exchange().residual_bytes_in_file() == in_file);
+    CHECK(trial.exchange().error_feedback_bytes_in_file() == in_file);
     for (std::uint64_t n = 0; n < 4; ++n) REQUIRE((trial.update(n) == expected[n]));
     TensorFile file;
     trial.exchange().save(file, "x");
@@ -189,7 +190,7 @@ TEST_CASE("what workers keep lies in a file where memory does not suffice, which
 TEST_CASE("a sum of what workers kept is one worker's after a restart, and nothing of it is lost", "[exchange]") {
   ExchangeOptions options;
   options.threshold = 2;
-  options.residuals = Residuals::sum;
+  options.error_feedback = ErrorFeedback::sum;
   Trial trial(test::world(), options);
   for (std::uint64_t n = 0; n < 5; ++n) trial.update(n);
   TensorFile file;
@@ -215,7 +216,7 @@ TEST_CASE("a sum of what workers kept that is too large for one worker is kept b
   Comm& comm = test::world();
   ExchangeOptions options;
   options.threshold = 2;
-  options.residuals = Residuals::sum;
+  options.error_feedback = ErrorFeedback::sum;
   constexpr std::size_t size = 3;
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto rank = static_cast<std::size_t>(comm.rank());
@@ -230,7 +231,7 @@ TEST_CASE("a sum of what workers kept that is too large for one worker is kept b
     exchange.end_worker();
   }
   if (std::optional<Bundle> merged = exchange.gather()) exchange.spread(*std::move(merged));
-  exchange.next_answer(0);
+  exchange.next_reply(0);
   const auto saved = [&](SparseExchange& of) {
     TensorFile file;
     of.save(file, "x");

@@ -11,7 +11,7 @@
 namespace bitloom::mpi {
 namespace {
 
-// Of sizes so different that every order of adding gives other bits.
+// Numbers of sizes so different that every order of adding gives other bits.
 template <typename T>
 std::vector<T> numbers_of(int rank, std::size_t n) {
   Random random(static_cast<std::uint64_t>(rank) + 1, Stream::test);

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t records = 3000, words = 64;  // some 1.5 MB: several messages
 
-// What record i holds.
+// Content of record i.
 std::vector<std::uint64_t> content(std::uint64_t i) {
   std::vector<std::uint64_t> record(1 + words);
   for (std::uint64_t w = 1; w <= words; ++w) record[w] = mix64(i * 1000 + w);
@@ -119,7 +119,7 @@ TEST_CASE("records that are computed sooner than they come stay where they are",
   const auto rows = share_records(world(), {&host.file(), all, [] { return 0.0; }, {}});
   for (const RecordShare& row : rows) {
     CHECK(row.compute_seconds == 0);
-    CHECK(row.received > 0);  // what told how fast they come
+    CHECK(row.received > 0);  // those that told how fast they come
     CHECK(row.received < records / 10);
   }
   CHECK(rows.size() == static_cast<std::size_t>(world().size() - 1));
@@ -192,7 +192,7 @@ TEST_CASE("messages that nobody asked for, and lengths that cannot be, are error
         if (world().rank() == 1) values[place] = value;
         world().sum(std::span(values));
       };
-      sum_of(ranks, 1, 12345);  // which file it has
+      sum_of(ranks, 1, 12345);  // number of its file
       sum_of(ranks, 1, has_records);
       sum_of(ranks, 1, has_words);
       if (sends) {

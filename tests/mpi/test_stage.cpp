@@ -152,7 +152,7 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
   }
 }
 
-TEST_CASE("with answers that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
+TEST_CASE("with replies that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
   for (StageCase c : {stage_cases()[1], stage_cases()[3]}) {
     for (const bool exact : {false, true}) {
       INFO(c.name);
@@ -162,7 +162,7 @@ TEST_CASE("with answers that are late, ranks do not change a stage, nor does a r
       c.options.exchange.threshold = exact ? 0 : 1.5;
       c.options.exchange.statistics_every = 3;
       c.options.exchange.staleness = 0;
-      c.stage.epochs = 5;  // of three steps
+      c.stage.epochs = 5;  // each has three steps
       mpi::Comm alone;
       SmallStage fresh(c, simd::kernels(), alone);
       const std::size_t all = fresh.stage().total_steps();
@@ -190,7 +190,7 @@ TEST_CASE("with answers that are late, ranks do not change a stage, nor does a r
   }
 }
 
-TEST_CASE("a stage that is shorter than the delay of its answers ends with all of them, and can be restored there", "[stage]") {
+TEST_CASE("a stage that is shorter than the delay of its replies ends with all of them, and can be restored there", "[stage]") {
   StageCase c = stage_cases()[0];
   c.stage.epochs = 1;  // three steps
   c.options.workers = 6;
@@ -210,7 +210,7 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
     for (const std::size_t staleness : {0U, 1U}) {
       CAPTURE(fan_in, staleness);
       StageCase c = stage_cases()[0];
-      c.stage.epochs = 4;  // of three steps
+      c.stage.epochs = 4;  // each has three steps
       c.options.workers = 6;
       c.options.sparse = true;
       c.options.exchange.threshold = 0.5;
@@ -253,7 +253,7 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
   }
 }
 
-TEST_CASE("with answers that are late, all images are counted once", "[stage]") {
+TEST_CASE("with replies that are late, all images are counted once", "[stage]") {
   StageCase c = stage_cases()[1];
   c.options.workers = 6;
   c.options.sparse = true;

@@ -83,7 +83,7 @@ TEST_CASE("thresholds are steered to the length that is wanted, also where messa
         for (const double each : seen) sum += each;
         CHECK(std::abs(seen.back() - wanted) < 0.06 * wanted);                 // saving 5% at most
         CHECK(std::abs(seen[seen.size() - 2] - seen.back()) < 0.01 * wanted);  // and settled
-        // What the start had too many is saved later; what it had too few is not made up for beyond the reserve.
+        // Excess bytes of the start are saved later; missing ones are not made up for beyond the reserve.
         CHECK(sum / 400 < 1.01 * wanted);
       }
     }

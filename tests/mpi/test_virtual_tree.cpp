@@ -1,4 +1,4 @@
-// What a tree of ranks that are not there sends is what real ones send, to the byte.
+// A tree of virtual ranks sends what real ones send, to the byte.
 #include "plan/virtual_tree.h"
 
 #include <memory>
@@ -25,11 +25,11 @@ TEST_CASE("a virtual tree sends what real ranks send, and gives the same net", "
     c.options.exchange.tree.fan_in = fan_in;
     SmallStage real(c, simd::kernels(), world());
     std::vector<std::int64_t> sent(ranks);
-    std::uint64_t answers = 0;
+    std::uint64_t replies = 0;
     for (int step = 0; step < 8; ++step) {
       const layerwise::StepResult& result = real.stage().step();
       sent[static_cast<std::size_t>(world().rank())] += static_cast<std::int64_t>(result.exchange.tree.sent_up);
-      answers += result.exchange.answer_bytes;
+      replies += result.exchange.reply_bytes;
     }
     world().sum(std::span(sent));
     TensorFile expected;
@@ -40,8 +40,8 @@ TEST_CASE("a virtual tree sends what real ranks send, and gives the same net", "
     auto owned = std::make_unique<plan::VirtualTree>(6, ranks, fan_in);
     plan::VirtualTree& tree = *owned;
     simulated.stage().exchange()->set_merger(std::move(owned));
-    std::uint64_t simulated_answers = 0;
-    for (int step = 0; step < 8; ++step) simulated_answers += simulated.stage().step().exchange.answer_bytes;
+    std::uint64_t simulated_replies = 0;
+    for (int step = 0; step < 8; ++step) simulated_replies += simulated.stage().step().exchange.reply_bytes;
     const std::vector<std::uint64_t> virtually = tree.take_sent_up();
     REQUIRE(virtually.size() == ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -55,7 +55,7 @@ TEST_CASE("a virtual tree sends what real ranks send, and gives the same net", "
     for (const std::uint64_t bytes : virtually) by_rank += bytes;
     CHECK(by_level == by_rank);
     if (!world().is_root()) continue;
-    CHECK(simulated_answers == answers);
+    CHECK(simulated_replies == replies);
     TensorFile given;
     simulated.stage().save(given);
     CHECK(difference(expected, given) == "");
@@ -106,18 +106,18 @@ TEST_CASE("a plan with a number of bytes names those that cross the network once
     for (std::size_t rank = 1; rank < ranks; ++rank) {
       CHECK(static_cast<double>(sent[rank]) / measured == Approx(planned.up.expected).epsilon(0.15));
     }
-    const double answers = static_cast<double>(sent[0]) / measured;
+    const double replies = static_cast<double>(sent[0]) / measured;
     if (planned.down.follows_budget) {
-      CHECK(answers == Approx(planned.down.expected * static_cast<double>(ranks - 1)).epsilon(0.15));
+      CHECK(replies == Approx(planned.down.expected * static_cast<double>(ranks - 1)).epsilon(0.15));
     }
     if (!comm.is_root()) continue;
     CHECK(static_cast<double>(counts.worker_bytes) / measured / static_cast<double>(ranks) ==
           Approx(planned.up.expected).epsilon(0.15));
-    // What is counted is what crosses the network.
+    // The bytes counted are those that cross the network.
     std::uint64_t others = 0;
     for (std::size_t rank = 1; rank < ranks; ++rank) others += static_cast<std::uint64_t>(sent[rank]);
     CHECK(others == Approx(static_cast<double>(counts.worker_bytes) * static_cast<double>(ranks - 1) / ranks).epsilon(0.05));
-    CHECK(static_cast<std::uint64_t>(sent[0]) == counts.answer_bytes * (ranks - 1));
+    CHECK(static_cast<std::uint64_t>(sent[0]) == counts.reply_bytes * (ranks - 1));
   }
 }
 

@@ -29,7 +29,7 @@ std::size_t differences(const AttentionMask& mask, const Sees& sees) {
   return wrong + (mask.size() != size ? 1 : 0);
 }
 
-// What kernels rely on, beyond sees().
+// Checks what kernels rely on, beyond sees().
 void check_blocks(const AttentionMask& mask) {
   REQUIRE(mask.query_blocks() == (mask.queries() + 63) / 64);
   for (std::size_t i = 0; i < mask.query_blocks(); ++i) {

@@ -104,7 +104,7 @@ TEST_CASE("gradient checks see gradients that are wrong", "[nn][cases]") {
     return [=](nn::Engine&, Tensors& t) { static_cast<double*>(t["dx"].data())[where] += error; };
   };
   CHECK(has(check_gradients(doubling(7, nullptr, off(6, 1e-5)), engine), "dx: element 6"));
-  // Of a large tensor not every element is looked at alone, but every one counts.
+  // Not every element of a large tensor is looked at alone, but every one counts.
   for (const std::size_t where : {0U, 1U, 500U, 777U, 999U}) {
     CHECK(has(check_gradients(doubling(1000, nullptr, off(where, 1e-2)), engine), "dx: "));
   }

@@ -159,18 +159,18 @@ TEST_CASE("tables of vector kernels agree on softmax and cross-entropy", "[nn][k
       const std::size_t classes = columns > 2 ? columns - 2 : columns;
       const std::int32_t targets[rows] = {0, -1, static_cast<std::int32_t>(classes - 1)};
       for (const TargetFactors factors : {TargetFactors{3, 0}, TargetFactors{3, 0.25F}}) {
-      Guarded<float> loss(rows), expected_loss(rows);
-      kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), dx.data(), rows);
-      baseline.cross_entropy(x.data(), targets, classes, columns, factors, expected_loss.data(), expected_dx.data(), rows);
-      if (classes > 1) {
-        CHECK(check(loss, expected_loss) == "");
-        CHECK(check(dx, expected_dx) == "");
-      }
-      CHECK(loss[1] == 0);
-      for (std::size_t i = 0; i < columns; ++i) CHECK(widened(dx[columns + i]) == 0);
-      loss.refill();
-      kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), nullptr, rows);
-      if (classes > 1) CHECK(check(loss, expected_loss) == "");
+        Guarded<float> loss(rows), expected_loss(rows);
+        kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), dx.data(), rows);
+        baseline.cross_entropy(x.data(), targets, classes, columns, factors, expected_loss.data(), expected_dx.data(), rows);
+        if (classes > 1) {
+          CHECK(check(loss, expected_loss) == "");
+          CHECK(check(dx, expected_dx) == "");
+        }
+        CHECK(loss[1] == 0);
+        for (std::size_t i = 0; i < columns; ++i) CHECK(widened(dx[columns + i]) == 0);
+        loss.refill();
+        kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), nullptr, rows);
+        if (classes > 1) CHECK(check(loss, expected_loss) == "");
       }
     }
   });

@@ -135,7 +135,7 @@ TEST_CASE("intervals that are not symmetric fold too", "[few_bit]") {
     CHECK(table.rms == Catch::Approx(std::sqrt(table.error / (high - low))));
     CHECK(table.error <= fit_few_bit(uniform_problem("tanh", low, high, false), 2, quick).error * (1 + 1e-9));
   }
-  // What lies on one side only is the same problem on either.
+  // A problem on one side only is the same on either.
   CHECK(fit_few_bit(uniform_problem("tanh", 0.5, 3), 2, quick).levels ==
         fit_few_bit(uniform_problem("tanh", -3, -0.5), 2, quick).levels);
 }

@@ -12,7 +12,7 @@ using namespace bitloom;
 
 namespace {
 
-// What the bits of a format mean, from its definition, in double precision.
+// Meaning of the bits of a format, from its definition, in double precision.
 struct Format {
   int exponent_bits, fraction_bits;
 

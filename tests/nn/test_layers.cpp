@@ -75,7 +75,7 @@ class Setting {
     CHECK(stash_.empty());
     return dx;
   }
-  // Of some elements of a tensor, by central differences.
+  // Checks some elements of a tensor by central differences.
   void check_gradient(const std::string& what, Tensor& tensor, const Tensor& gradient) {
     std::vector<double> values = engine_.to_host<double>(tensor);
     const std::vector<double> expected_all = engine_.to_host<double>(gradient);
@@ -189,7 +189,8 @@ TEST_CASE("gradients of layers of images", "[layers]") {
   branch->emplace<Convolution>("b2", 5, 4, 1, bare);
   Convolution::Options skip = options;
   skip.conv = {2, 0};
-  check_layer(std::make_unique<Residual>(std::move(branch), 0, std::make_unique<Convolution>("s", 3, 4, 1, skip)), {2, 7, 5, 3});
+  check_layer(std::make_unique<Residual>(std::move(branch), 0, std::make_unique<Convolution>("s", 3, 4, 1, skip)),
+              {2, 7, 5, 3});
   check_layer(std::make_unique<Upsample>(3), {2, 4, 3, 2});
   check_layer(std::make_unique<Flatten>(Shape{4, 3, 2}), {2, 4, 3, 2});
 }

@@ -1,4 +1,4 @@
-// What ops.h refuses: every tensor of every op is left out, put on another device, and given another type and other shapes.
+// Errors of ops.h: every tensor of every op is left out, put on another device, and given another type and other shapes.
 #include <map>
 
 #include "nn/few_bit.h"
@@ -206,7 +206,7 @@ class Trial {
     }
   }
 
-  // What the op says with this tensor in place of the right one.
+  // Message of the op with this tensor in place of the right one.
   std::string with(const Argument& argument, const Tensor& tensor) {
     Arguments arguments = right_;
     arguments[argument.name] = tensor;

@@ -18,7 +18,7 @@ using test::has;
 using test::message_of;
 using test::tested_backends;
 
-// What a device was asked for; has room for so many bytes.
+// Records the requests to a device that has room for `room` bytes.
 struct Device0 {
   std::uint64_t room = std::uint64_t{1} << 40U;
   std::uint64_t held = 0;

@@ -23,11 +23,11 @@ Cluster even(std::size_t hosts, double latency) {
   return cluster;
 }
 
-UpdateCosts costs_with(double bytes, double answer) {
+UpdateCosts costs_with(double bytes, double reply) {
   UpdateCosts costs;
   costs.compute = 0.1;
   costs.message_bytes = [bytes](std::size_t workers) { return bytes * static_cast<double>(workers); };
-  costs.answer_bytes = answer;
+  costs.reply_bytes = reply;
   return costs;
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("every level of a tree adds its latency twice, unless staleness hides 
   CHECK(run_timeline(even(5, 0.02), 5, 4, 0, costs, 1).update == Approx(0.1 + 2 * 0.02).epsilon(1e-3));
   CHECK(run_timeline(even(7, 0.02), 7, 2, 0, costs, 1).update == Approx(0.1 + 4 * 0.02).epsilon(1e-3));
   CHECK(run_timeline(even(7, 0.02), 7, 6, 0, costs, 1).update == Approx(0.1 + 2 * 0.02).epsilon(1e-3));
-  // The way to the root and back is shorter than an update: an answer that may be one update late is never waited for.
+  // The way to the root and back is shorter than an update: a reply that may be one update late is never waited for.
   CHECK(run_timeline(even(5, 0.02), 5, 4, 1, costs, 1).update == Approx(0.1).epsilon(0.02));
   // Here it takes three of them.
   CHECK(run_timeline(even(5, 0.15), 5, 4, 1, costs, 1).update == Approx(0.5 * (0.1 + 2 * 0.15)).epsilon(0.05));
@@ -64,7 +64,7 @@ TEST_CASE("messages queue on the root's link, in both directions", "[cluster]") 
   const double up = 4 * on_wire(10000) / 1e5;
   const double down = 4 * on_wire(5000) / 1e5;
   const Timeline timeline = run_timeline(cluster, 5, 4, 0, costs, 1);
-  // The first host that has its answer begins again while the root still sends to the others.
+  // The first host that has its reply begins again while the root still sends to the others.
   CHECK(timeline.update > 0.1 + up);
   CHECK(timeline.update < 0.1 + up + down + 1e-6);
   CHECK(timeline.root_link_share == Approx(up / timeline.update).epsilon(1e-6));

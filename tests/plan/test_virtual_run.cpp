@@ -20,7 +20,7 @@ plan::VirtualOptions small_options() {
   options.train.layer.rule.learning_rate = 0.3;
   options.train.exchange.tree.fan_in = 3;
   options.ranks = 10;
-  options.updates = 24;  // of a stage that has four, in epochs of two
+  options.updates = 24;  // the stage has four, in epochs of two
   return options;
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
     flips += update.flips;
     REQUIRE(update.level_bytes.size() == 3);
     CHECK(update.level_bytes[1] < update.worker_bytes);
-    CHECK(update.answer_bytes > 0);
+    CHECK(update.reply_bytes > 0);
   }
   CHECK(flips > 0);
   double parts = 0;
@@ -66,11 +66,11 @@ TEST_CASE("a virtual cluster learns, and its messages add up", "[plan]") {
   CHECK(result.levels[1].ranks == 3);
   CHECK(result.levels[2].ranks == 6);
   CHECK(result.levels[2].bytes > 0);
-  REQUIRE(result.merging.size() == 4);  // of 1, 2, 4, 8 ranks
+  REQUIRE(result.merging.size() == 4);  // for 1, 2, 4, 8 ranks
   CHECK(result.merging[3].workers == 16);
   CHECK(result.merging[3].bytes > result.merging[0].bytes);
   CHECK(result.merging[3].bytes < 8 * result.merging[0].bytes);
-  CHECK(result.residual_bytes > 0);
+  CHECK(result.error_feedback_bytes > 0);
   REQUIRE(result.weights.contains("a"));
   CHECK(result.dense_bytes > 4 * result.weights.at("a"));
 }
@@ -91,14 +91,14 @@ TEST_CASE("the tree of a virtual cluster changes what is sent, not what is learn
 TEST_CASE("more workers than images take images again", "[plan]") {
   plan::VirtualOptions options = small_options();
   options.train.batch = options.train.workers = 300;
-  options.train.exchange.residuals = mpi::Residuals::none;
+  options.train.exchange.error_feedback = mpi::ErrorFeedback::none;
   options.ranks = 300;
-  options.updates = 5;  // of a stage that would have two
+  options.updates = 5;  // the stage would have two
   const plan::VirtualResult result = run(options);
   CHECK(result.updates.size() == 5);
   CHECK(result.total_updates == 2);
   CHECK(result.images == 300);
-  CHECK(result.residual_bytes == 0);
+  CHECK(result.error_feedback_bytes == 0);
   CHECK(result.levels.back().ranks > 100);
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a plan finds the link from which on dense sums are faster", "[plan]")
   const plan::Plan slow = plan::make_plan(run_here, cluster, options);
   CHECK(slow.timeline.update < slow.dense_seconds);
   REQUIRE(!slow.sparse_ranges.empty());
-  // What it says of links is so on both sides of where they change.
+  // Its ranges of link rates hold on both sides of where they change.
   for (const auto& [from, to] : slow.sparse_ranges) {
     for (const auto& [rate, wins] : {std::pair{from / 1.2, false}, {from * 1.2, true}, {to / 1.2, true}, {to * 1.2, false}}) {
       if (!(rate > 0) || !std::isfinite(rate)) continue;
@@ -153,7 +153,7 @@ TEST_CASE("a plan finds the link from which on dense sums are faster", "[plan]")
   CHECK(slow.trees.back().levels == 1);
   CHECK(slow.trees.front().root_bytes < slow.trees.back().root_bytes);
   CHECK(slow.bill.hours == Approx(100 * slow.timeline.update / 3600));
-  CHECK(slow.host_memory >= 2 * run_here.residual_bytes);
+  CHECK(slow.host_memory >= 2 * run_here.error_feedback_bytes);
 }
 
 }  // namespace bitloom::test

@@ -200,7 +200,7 @@ TEST_CASE("the picture of a net shows image, bits, verdict and training", "[pict
   const std::string svg = to_svg(picture);
   REQUIRE(xml_problem(svg) == "");
   CHECK(svg.find("weights that flip in a step") != std::string::npos);
-  CHECK(count_of(svg, ">layer1<") == 2);  // of its maps and in the legend
+  CHECK(count_of(svg, ">layer1<") == 2);  // at its maps and in the legend
   CHECK(picture.height > draw(small_net()).height);
   const data::Image image = decoded(to_png(picture, 1));
   CHECK(image.shape.width == 1200);

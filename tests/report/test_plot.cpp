@@ -74,7 +74,7 @@ TEST_CASE("line charts survive one point, gaps and constants") {
   require_sound(one);
   CHECK(count_of(one, "<circle") == 1);
 
-  // The gap splits the line, and the lone point behind it is visible.
+  // The gap splits the line, and the lone point after it is visible.
   const std::string gaps = to_svg(line({1, 2, 3, 4, not_a_number}, {1, 2, not_a_number, 4, 5}));
   require_sound(gaps);
   CHECK(count_of(gaps, "<circle") == 3);

@@ -91,7 +91,7 @@ struct ConvCase {
   std::size_t out_words() const { return words_for(shape.out_channels); }
 };
 
-// What a convolution wrote: bits inside a map with a border of one pixel, window, statistics.
+// Output of a convolution: bits inside a map with a border of one pixel, window, statistics.
 struct ConvResult {
   Guarded<std::uint64_t> bits, window;
   Guarded<std::int64_t> sum, sum_of_squares;

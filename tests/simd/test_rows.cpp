@@ -16,7 +16,7 @@ namespace {
 struct ListParameters {
   std::size_t lists, most_rows, runs, run_words, pitch;
   std::vector<std::int32_t> scale;
-  bool all_rows = false;  // every list has most_rows rows, instead of up to so many
+  bool all_rows = false;  // every list has most_rows rows, instead of up to that number
 };
 
 struct ListCase {

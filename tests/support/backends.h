@@ -24,7 +24,7 @@ inline std::vector<std::string> tested_backends() {
   return chosen;
 }
 
-// What a backend runs on.
+// Device that a backend runs on.
 inline nn::Device device_of(const std::string& backend) {
   return backend == "cuda" ? nn::Device{nn::Device::Kind::cuda, 0} : nn::Device{};
 }

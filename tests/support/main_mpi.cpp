@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   bitloom::mpi::Environment environment({},
                                         {1, [](const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); }});
   bitloom::test::environment = &environment;
-  // Without this check, tests would pass as so many runs of one rank where mpirun and the library do not belong together.
+  // Without this check, tests would pass as separate runs of one rank where mpirun and the library do not belong together.
   const char* expected = std::getenv("BITLOOM_TEST_RANKS");
   if (expected != nullptr && std::atoi(expected) != environment.world().size()) {
     std::fprintf(stderr, "expected %s ranks, but MPI has %d\n", expected, environment.world().size());

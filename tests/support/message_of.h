@@ -1,4 +1,4 @@
-// What an operation complains about.
+// Message of the error that an operation throws.
 #pragma once
 
 #include <string>

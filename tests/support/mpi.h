@@ -1,4 +1,4 @@
-// What the tests in tests/mpi/ share: their binary has one MPI environment, made by its main().
+// Shared by the tests in tests/mpi/: their binary has one MPI environment, made by its main().
 #pragma once
 
 #include "mpi/comm.h"

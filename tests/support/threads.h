@@ -5,7 +5,7 @@
 
 namespace bitloom::test {
 
-// So many threads until the end of the scope.
+// Sets the number of threads until the end of the scope.
 class Threads {
  public:
   explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }

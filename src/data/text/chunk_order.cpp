@@ -13,7 +13,7 @@
 namespace bitloom::data {
 namespace {
 
-// What is drawn, besides the epoch: the second key of the random stream, with the shard or document above.
+// Purpose of a draw, besides the epoch: the second key of the random stream, with the shard or document above.
 enum class Draw : std::uint64_t { deal = 0, shards = 1, documents = 2, cut = 3, chunks = 4, merges = 5 };
 
 Random draws(std::uint64_t seed, std::uint64_t epoch, Draw what, std::size_t part = 0) {
@@ -33,8 +33,8 @@ struct ChunkOrder::Circle {
   std::uint64_t epoch;
   std::size_t shard;
   std::vector<std::uint32_t> documents;
-  std::vector<std::uint64_t> starts;  // of each, in the flattened shard; then the shard's tokens
-  std::vector<std::int32_t> tokens;   // of the flattened shard, with merge dropout; otherwise none: they are in the file
+  std::vector<std::uint64_t> starts;  // start of each in the flattened shard; then the shard's tokens
+  std::vector<std::int32_t> tokens;   // tokens of the flattened shard, with merge dropout; otherwise none: they are in the file
   std::uint64_t cut;                  // where the first chunk begins
   std::vector<std::uint32_t> chunks;
 };
@@ -126,7 +126,7 @@ void ChunkOrder::deal(std::size_t shards) {
   }
   if (shards_.empty()) {
     shards_.push_back(shard);
-  } else {  // what is too little for a shard
+  } else {  // the rest, too little for a shard
     shards_.back().last = shard.last;
     shards_.back().tokens += shard.tokens;
   }

@@ -14,8 +14,8 @@ namespace bitloom::data {
 
 // BPE dropout of training text (Provilkov et al. 2020): every epoch has other tokens of the same text.
 struct TokenDropout {
-  double rate = 0;                       // of merges that are left out
-  const Tokenizer* tokenizer = nullptr;  // of the token file; needed for a rate above 0, and outlives the order
+  double rate = 0;                       // share of merges that are left out
+  const Tokenizer* tokenizer = nullptr;  // tokenizer of the token file; needed for a rate above 0, and outlives the order
 };
 
 // The endless sequence of training examples of Shoeybi et al. 2019, section 4.2: documents are divided into shards of equal

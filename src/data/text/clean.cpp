@@ -14,7 +14,7 @@ std::size_t count_tokens(std::string_view text, const Tokenizer* tokenizer) {
   return tokenizer == nullptr ? count_words(text) : encode(*tokenizer, text).size();
 }
 
-// What threads find out about a document by itself.
+// Facts that threads find out about a document by itself.
 struct Facts {
   std::size_t tokens = 0;
   std::vector<std::uint64_t> shingles;
@@ -69,7 +69,7 @@ class Cleaner {
   const CleanOptions& options_;
   CleanResult& result_;
   NearDuplicateIndex index_;
-  std::vector<std::size_t> set_sizes_;  // of the shingles of what is kept
+  std::vector<std::size_t> set_sizes_;  // number of shingles of each kept document
 };
 
 void count_overlaps(const TextInput& input, const CleanOptions& options, CleanResult& result, ProgressSink* progress) {

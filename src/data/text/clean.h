@@ -22,15 +22,15 @@ struct CleanOptions {
   double jaccard = 0.7;
   // Files of test sets: how much of them stands in what is kept.
   std::vector<std::string> tests;
-  double false_positive_rate = 1e-3;  // of the Bloom filter that this is looked up in
+  double false_positive_rate = 1e-3;  // rate of the Bloom filter that this is looked up in
 };
 
 struct DroppedDocument {
   std::string id;
   std::string reason;      // "short" or "duplicate"
-  std::size_t tokens = 0;  // of short ones
-  std::string twin;        // of duplicates: the document that was kept
-  double jaccard = 0;      // of duplicates: their similarity
+  std::size_t tokens = 0;  // number of tokens, for short ones
+  std::string twin;        // for duplicates: the document that was kept
+  double jaccard = 0;      // for duplicates: their similarity
 };
 
 struct TestOverlap {

@@ -30,7 +30,7 @@ void for_each_parallel(std::size_t size, Work&& work) {
 
 struct OwnedDocument {
   std::string id, text;
-  std::uint64_t number = 0;  // of the input's documents
+  std::uint64_t number = 0;  // number among the input's documents
 };
 
 // Calls take(batch) for all documents in order, some megabytes at a time.

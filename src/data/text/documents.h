@@ -11,10 +11,10 @@ namespace bitloom::data {
 struct TextInput {
   // UTF-8. Names that end in .jsonl or .ndjson hold a JSON object per line, anything else plain text.
   std::vector<std::string> files;
-  // What plain text is divided by: "file" (by nothing: a file is a document), "blank-lines", or a line such as
+  // Separator of documents in plain text: "file" (none: a file is a document), "blank-lines", or a line such as
   // "<|endoftext|>", which is left out. What is empty but for white space is no document.
   std::string documents = "file";
-  // Of the JSON objects: which string is the document.
+  // Name of the string in JSON objects that is the document.
   std::string field = "text";
 };
 

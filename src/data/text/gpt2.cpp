@@ -71,7 +71,7 @@ class Gpt2Tokenizer final : public Tokenizer {
     for (std::size_t i = 0; i < spelt_.size(); ++i) numbers.emplace(spelt_[i], static_cast<std::int32_t>(i));
     find_special(numbers, names);
     for (std::size_t i = 0; i < spelt_.size(); ++i) {
-      // What is not spelt in bytes was added by hand: encode() never gives it.
+      // Tokens not spelt in bytes were added by hand: encode() never gives them.
       texts_.push_back(spelling().read(spelt_[i]).value_or(spelt_[i]));
     }
     texts_[static_cast<std::size_t>(end_of_text_)].clear();

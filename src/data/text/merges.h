@@ -10,7 +10,7 @@
 
 namespace bitloom::data {
 
-// What a segment of text is merged with: drawn once for the text, so that equal words of it get different tokens.
+// Random draws for merging a segment of text: made once for the text, so that equal words of it get different tokens.
 struct DropoutDraws {
   double rate = 0;
   Random random;
@@ -31,7 +31,7 @@ class MergeTable {
     struct Candidate {
       double rank;
       std::int32_t left, right;              // indices of symbols
-      std::int32_t left_token, right_token;  // what they were: if they are not any more, this is stale
+      std::int32_t left_token, right_token;  // the tokens then: if they have changed, this is stale
       std::int32_t result;
     };
     std::vector<Symbol> symbols;

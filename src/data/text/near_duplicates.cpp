@@ -36,7 +36,7 @@ std::string normalized(std::string_view text) {
 
 std::vector<std::uint64_t> shingles(std::string_view text) {
   const std::string plain = normalized(text);
-  std::vector<std::size_t> begins;  // of characters
+  std::vector<std::size_t> begins;  // starts of characters
   for (std::size_t i = 0; i < plain.size(); ++i) {
     if ((static_cast<unsigned char>(plain[i]) & 0xC0U) != 0x80U) begins.push_back(i);
   }

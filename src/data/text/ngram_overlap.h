@@ -17,8 +17,8 @@ void for_each_ngram(std::string_view text, const std::function<void(const Hash12
 class NgramOverlap {
  public:
   struct Count {
-    std::uint64_t ngrams = 0;  // of the test set, each as often as it stands there
-    std::uint64_t found = 0;   // of these, in the training text
+    std::uint64_t ngrams = 0;  // number in the test set, each as often as it stands there
+    std::uint64_t found = 0;   // number of these in the training text
 
     double percent() const { return ngrams == 0 ? 0 : 100.0 * static_cast<double>(found) / static_cast<double>(ngrams); }
   };

@@ -89,7 +89,7 @@ class Preparing {
  private:
   struct Split {
     TokenSink& sink;
-    std::uint64_t words = 0, bytes = 0;  // of the document under way
+    std::uint64_t words = 0, bytes = 0;  // counts of the document under way
   };
 
   // Into pieces that are tokenized by themselves.

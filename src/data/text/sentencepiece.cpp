@@ -181,7 +181,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   bool by_line_ = false;
   std::vector<std::string> texts_;  // by token: what it decodes to, in an exact model
   std::array<std::int32_t, byte_pieces> bytes_of_{};
-  std::unordered_map<std::string, std::int32_t> numbers_;  // of normal pieces
+  std::unordered_map<std::string, std::int32_t> numbers_;  // numbers of normal pieces
   MergeTable merges_;
 };
 

@@ -1,4 +1,4 @@
-// What a model file of sentencepiece says of itself, as far as its library keeps it from its users: the kind of model, the kind
+// Properties of a sentencepiece model file that its library keeps from its users: the kind of model, the kind
 // of every piece, the treatment of spaces. The fields are those of sentencepiece_model.proto, read as protocol buffers
 // (protobuf.dev/programming-guides/encoding).
 #pragma once

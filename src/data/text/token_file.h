@@ -26,7 +26,7 @@ class TokenFile {
     std::string tokenizer_hash;
     // Tokens of the original tokenization, which perplexity is normalised by: what white space separates in the text.
     std::uint64_t words = 0;
-    std::uint64_t bytes = 0;  // of text
+    std::uint64_t bytes = 0;  // bytes of text
   };
 
   TokenFile() = default;
@@ -41,7 +41,7 @@ class TokenFile {
   const std::string& tokenizer_hash() const;
   std::uint64_t words() const;
   std::uint64_t bytes() const;
-  // Of document i: its first token, and the one behind its last.
+  // First token of document i, and the one after its last.
   std::uint64_t document_begin(std::size_t i) const;
   std::uint64_t document_end(std::size_t i) const;
   // Copies tokens begin .. begin + out.size() - 1. Throws Error(data) that names file, place and token for one that is not in
@@ -68,7 +68,7 @@ class TokenFile {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  // Of the document under way, without the end of text.
+  // Adds tokens of the document under way, without the end of text.
   virtual void add(std::span<const std::int32_t> tokens) = 0;
   // `words` and `bytes`: of its text.
   virtual void end_document(std::int32_t end_of_text, std::uint64_t words, std::uint64_t bytes) = 0;

@@ -12,7 +12,7 @@
 namespace bitloom::data {
 
 // BPE dropout (Provilkov et al. 2020): a merge is left out with this probability, so that the same text becomes other tokens.
-// What is drawn follows from seed and text alone.
+// The draws follow from seed and text alone.
 struct MergeDropout {
   double rate = 0;  // 0 <= rate <= 1
   std::uint64_t seed = 0;
@@ -26,7 +26,7 @@ class Tokenizer {
   virtual std::string_view kind() const = 0;
   // Tokens are 0 .. size() - 1.
   virtual std::size_t size() const = 0;
-  // What stands behind every document.
+  // Token after every document.
   virtual std::int32_t end_of_text() const = 0;
 
   // Appends the tokens of `text`, which is UTF-8 (bytes: anything). Throws Error(usage) for dropout where nothing merges.
@@ -49,7 +49,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec);
 // `name` stands for the text in messages.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view serialized, std::string_view name);
 
-// Of serialize(), in hexadecimal digits: token files and models name the tokenizer that they are for by it.
+// Hash of serialize(), in hexadecimal digits: token files and models name the tokenizer that they are for by it.
 std::string tokenizer_hash(const Tokenizer& tokenizer);
 
 std::vector<std::int32_t> encode(const Tokenizer& tokenizer, std::string_view text);

@@ -11,7 +11,7 @@
 
 namespace bitloom::data {
 
-// What serialize() gives: a line with kind, length and hash of the body, which so notices damage, and the body.
+// Result of serialize(): a line with kind, length and hash of the body, which so notices damage, and the body.
 std::string envelope(std::string_view kind, std::string_view body);
 
 // From the body of an envelope, or of sentencepiece's own file. Error(data) that names `name`.
@@ -22,14 +22,14 @@ std::unique_ptr<Tokenizer> parse_gpt2(std::string_view body, std::string_view na
 std::unique_ptr<Tokenizer> read_gpt2(std::string_view vocab_json, std::string_view vocab_name, std::string_view merges_text,
                                      std::string_view merges_name);
 
-// What is drawn for `text`. Throws Error(usage) for a rate that is no probability.
+// Random draws for `text`. Throws Error(usage) for a rate that is no probability.
 DropoutDraws dropout_draws(const MergeDropout& dropout, std::string_view text);
 // For kinds without merges. Throws Error(usage) for a rate above 0.
 void require_no_dropout(const MergeDropout& dropout, std::string_view kind);
 // Throws Error(usage) that names the token.
 std::size_t checked_token(std::int32_t token, std::size_t size);
 
-// What gpt2 calls its end of text.
+// Name of the end of text in gpt2.
 inline constexpr std::string_view gpt2_end_of_text = "<|endoftext|>";
 
 }  // namespace bitloom::data

@@ -63,7 +63,7 @@ std::vector<AttentionEntry> entries_of(const AttentionMask& mask) {
   return entries;
 }
 
-// What all heads of a call share, and where each has its rows.
+// Arguments that all heads of a call share, and where each has its rows.
 template <typename V>
 class Call {
  public:

@@ -31,7 +31,7 @@ inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnn
 #endif
 }
 
-// What a convolution is made of: (N,C,Y,X) and (O,I,KY,KX) in oneDNN's order of axes, whatever their layout in memory.
+// Tensors and options of a convolution: (N,C,Y,X) and (O,I,KY,KX) in oneDNN's order of axes, whatever their layout in memory.
 struct Convolution {
   dnnl::memory::desc x, w, bias, y;
   dnnl::memory::dims strides, padding;

@@ -36,7 +36,7 @@ struct RoundingKey {
 struct DropoutKey {
   std::uint64_t seed = 0, site = 0;
   std::uint32_t threshold = 0;
-  float factor = 1;  // of those that are kept
+  float factor = 1;  // factor of the elements that are kept
 };
 
 // Factors of cross_entropy(): of its gradient, and the share of a target that all classes have.
@@ -67,7 +67,7 @@ struct AttentionHead {
   const AttentionEntry* entries = nullptr;
   DropoutKey dropout;
   std::uint64_t first_element = 0;             // number of the pair (query 0, key 0), for dropout
-  std::size_t first_block = 0, end_block = 0;  // of queries: what this call is about
+  std::size_t first_block = 0, end_block = 0;  // blocks of queries of this call
   float* scratch = nullptr;                    // attention_scratch() or attention_backward_scratch() floats, 64-byte aligned
 };
 

@@ -190,7 +190,7 @@ class Blocks {
 
  private:
   std::size_t m_, n_, s_;
-  std::size_t rows_, columns_;  // of a block; the last ones may have fewer
+  std::size_t rows_, columns_;  // size of a block; the last ones may have fewer
   std::size_t down_, across_;   // blocks of a matrix
 };
 

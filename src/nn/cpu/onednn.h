@@ -28,7 +28,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  // At least so many bytes, aligned to 64. Throws Error(io).
+  // At least `bytes` bytes, aligned to 64. Throws Error(io).
   void* get(std::size_t bytes);
 
  private:
@@ -66,12 +66,12 @@ class Call {
 // A primitive one of whose operands, the weights, has a layout of its own.
 struct LaidOutCall {
   std::unique_ptr<Call> main;
-  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: what runs at a time
+  std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: parts run at a time
   std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
-  std::size_t bytes = 0;          // of the weights in the layout of `main`
+  std::size_t bytes = 0;          // bytes of the weights in the layout of `main`
 };
 
-// What oneDNN builds and runs meanwhile it does in this thread alone.
+// While one lives, oneDNN builds and runs in this thread alone.
 class OneThread {
  public:
   OneThread();
@@ -83,7 +83,7 @@ class OneThread {
   int before_;
 };
 
-// What an operation is: the first word of its key.
+// Kind of an operation: the first word of its key.
 enum class Operation : std::uint64_t { matmul, convolution, convolution_data, convolution_weights };
 
 class OneDnn {
@@ -114,7 +114,7 @@ class OneDnn {
   using BlockWork = std::function<void(std::size_t block, std::size_t thread, void* scratch)>;
   void for_blocks(std::size_t blocks, const LaidOutCall& call, const BlockWork& work);
 
-  // What one op needs at a time: the primitive's scratch memory, and inputs and output in another type or layout.
+  // Memory of one op at a time: the primitive's scratch memory, and inputs and output in another type or layout.
   Workspace scratchpad, a, b, layout, out;
 
  private:

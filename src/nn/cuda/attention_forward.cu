@@ -5,7 +5,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// Of the rows of a thread, with scores in units of log2(e): the largest and, of its columns, the sum of 2^(score - largest).
+// For the rows of a thread, scores in units of log2(e): the largest and, over its columns, the sum of 2^(score - largest).
 template <typename E>
 struct Softmax {
   float largest[E::rows], sum[E::rows];

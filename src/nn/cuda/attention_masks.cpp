@@ -9,7 +9,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// What is put one after the other into one piece of the device's memory.
+// Arrays put one after the other into one piece of the device's memory.
 class Image {
  public:
   // Where it begins; all are multiples of 8 bytes.
@@ -78,7 +78,7 @@ DeviceMask MaskCache::find(const AttentionMask& mask) {
 
   std::vector<MaskBlock> blocks;
   blocks.reserve(mask.entries().size());
-  std::size_t words = 0;  // of partial blocks
+  std::size_t words = 0;  // words of the largest partial block
   for (const AttentionMask::Entry& entry : mask.entries()) {
     blocks.push_back(to_block(entry.keys, entry));
     if (!entry.is_full) words = std::max(words, (std::size_t{entry.rows} + 1) * AttentionMask::block);

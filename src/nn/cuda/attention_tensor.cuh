@@ -136,7 +136,7 @@ class TensorEngine {
   // 16 bytes more than needed, so that the 8 rows that a load of a matrix reads are in different banks.
   static constexpr unsigned row_stride = D + 8;
   static constexpr unsigned tile_elements = tile_size * row_stride;
-  static constexpr unsigned packs = D / pack_size;  // of a row
+  static constexpr unsigned packs = D / pack_size;  // packs of a row
 
   __device__ static void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
     if constexpr (std::is_same_v<T, Bf16>) {

@@ -54,7 +54,7 @@ __device__ TileRows<T> tile_rows(const AttentionTask& task, const AttentionRows<
           static_cast<unsigned>(task.head_size), all.is_aligned};
 }
 
-// Of a tile, in shared memory.
+// Numbers of a tile, in shared memory.
 struct TileNumbers {
   std::uint64_t seen[tile_size];  // per query, if the mask's block is a partial one
   float lse[tile_size], delta[tile_size];

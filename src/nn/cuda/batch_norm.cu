@@ -4,7 +4,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// Of numbers of a column.
+// Moments of numbers of a column.
 struct Moments {
   float count, mean, squares;  // squares: of distances from the mean, summed
   // Chan, Golub, LeVeque 1983.
@@ -193,9 +193,15 @@ void batch_norm_backward(Stream stream, const NormShape& shape, const void* dy, 
     const auto variances = vector_of(variance, shape.columns);
     const BatchNormGradients<T> sums{{dgain, dbias, totals}, dy_rows, x_rows, means, variances, shape.epsilon};
     reduce_columns(stream, "batch_norm_backward", sums, tiles, totals + shape.columns);
-    const BatchNormBackward<T> norm{
-        dy_rows, x_rows, vector_of(gain, shape.columns), means, variances, shape.epsilon, static_cast<float>(shape.rows), totals,
-        rows_of(static_cast<T*>(dx), shape.columns)};
+    const BatchNormBackward<T> norm{dy_rows,
+                                    x_rows,
+                                    vector_of(gain, shape.columns),
+                                    means,
+                                    variances,
+                                    shape.epsilon,
+                                    static_cast<float>(shape.rows),
+                                    totals,
+                                    rows_of(static_cast<T*>(dx), shape.columns)};
     apply_columns(stream, "batch_norm_backward", norm, tiles);
   });
 }

@@ -1,4 +1,4 @@
-// What is done to a product of matrices that the library did not do.
+// The bias and activation of a product of matrices, where the library did not apply them.
 #include "nn/cuda/activation_functions.cuh"
 #include "nn/cuda/columns.cuh"
 

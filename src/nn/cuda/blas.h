@@ -8,7 +8,7 @@
 
 namespace bitloom::nn::cuda {
 
-// What is done to a product before it is written, where the library can do it on the way. Not relu: libraries make 0 of a NaN,
+// Applied to a product before it is written, where the library can do it on the way. Not relu: libraries make 0 of a NaN,
 // which would hide an overflow.
 enum class Epilogue : unsigned char { none, bias, gelu_tanh, bias_gelu_tanh };
 

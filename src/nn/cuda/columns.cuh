@@ -1,4 +1,4 @@
-// What is computed per column of (rows,columns): reductions over all rows, in two launches and in an order that shapes alone
+// Computations per column of (rows,columns): reductions over all rows, in two launches and in an order that shapes alone
 // decide, and functions of elements with parameters per column. C++17.
 #pragma once
 
@@ -19,7 +19,7 @@ struct ColumnTiles {
 // Neither is 0.
 inline ColumnTiles tiles_of(std::size_t rows, std::size_t columns) {
   constexpr std::size_t enough_blocks = 1024;
-  constexpr std::size_t least_rows = 4;  // of a thread
+  constexpr std::size_t least_rows = 4;  // smallest number of rows of a thread
   const std::size_t packs = (columns + pack_size - 1) / pack_size;
   unsigned width = 1;
   while (width < 32 && width < packs) width *= 2;
@@ -44,7 +44,7 @@ __device__ inline std::size_t first_column(const ColumnTiles& tiles) {
   return (static_cast<std::size_t>(blockIdx.x) * tiles.width + threadIdx.x % tiles.width) * pack_size;
 }
 
-// What the lanes of a block have for each of `columns` columns, sums (lanes,columns), merged into sums (columns). lanes: a
+// Merges the sums of a block's lanes for each of `columns` columns: sums (lanes,columns) into sums (columns). lanes: a
 // power of two.
 template <typename Sum>
 __device__ void merge_lanes(Sum* sums, unsigned lanes, unsigned columns) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned threads = 256;
 
-// Of a tensor (..., rows, columns, channels).
+// Place of an element in a tensor (..., rows, columns, channels).
 struct Element {
   std::size_t image, row, column, channel;
   __device__ Element(std::size_t at, std::size_t rows, std::size_t columns, std::size_t channels)
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads) backward_data(std::size_t n, const Co
     float sum = 0;
     for (std::size_t term = threadIdx.x % warp_size; term < terms; term += warp_size) {
       const Element k(term, c.kernel_rows, c.kernel_columns, c.outputs);
-      // Of y, times the stride; huge, or no multiple of it, if there is none.
+      // Row and column of y, times the stride; huge, or no multiple of it, if there is none.
       const std::size_t row = to.row + c.padding - k.row, column = to.column + c.padding - k.column;
       if (row % c.stride != 0 || row / c.stride >= c.out_rows) continue;
       if (column % c.stride != 0 || column / c.stride >= c.out_columns) continue;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads)
     backward_weights(std::size_t n, const Convolution c, const T* x, const T* dy, T* dw) {
   const std::size_t pixels = c.images * c.out_rows * c.out_columns;
   for (std::size_t at = blockIdx.x; at < n; at += gridDim.x) {
-    const Element k(at, c.kernel_rows, c.kernel_columns, c.inputs);  // of output channel k.image
+    const Element k(at, c.kernel_rows, c.kernel_columns, c.inputs);  // place in output channel k.image
     float sum = 0;
     for (std::size_t pixel = threadIdx.x; pixel < pixels; pixel += threads) {
       const Element of_y(pixel, c.out_rows, c.out_columns, 1);

@@ -27,7 +27,7 @@ bool is_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(
 
 std::size_t room_for_copy(const Tensor& tensor) { return is_aligned(tensor) ? 0 : Scratch::rounded(tensor.bytes()); }
 
-// Of workspaces: what is taken from one, part by part.
+// Takes parts, one by one, from a workspace.
 class Parts {
  public:
   explicit Parts(void* memory) : next_(static_cast<std::byte*>(memory)) {}
@@ -131,8 +131,7 @@ void CudaBackend::max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& wh
 void CudaBackend::max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) {
   const Windows windows = windows_of(k, dy.shape(), dx.shape());
   if (windows.large_size() != k * k * windows.size()) fill(dx, 0);  // what no window has
-  cuda::spread(stream(), windows, number_of(dy), dy.data(), static_cast<const std::uint8_t*>(which.data()),
-               dx.data());
+  cuda::spread(stream(), windows, number_of(dy), dy.data(), static_cast<const std::uint8_t*>(which.data()), dx.data());
 }
 
 void CudaBackend::upsample(std::size_t k, const Tensor& x, Tensor& y) {

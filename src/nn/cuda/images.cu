@@ -43,7 +43,12 @@ struct Sizes {
   Index k, rows, columns, channels, large_rows, large_columns;
 
   explicit Sizes(const Windows& w)
-      : k(w.k), rows(w.rows), columns(w.columns), channels(w.channels), large_rows(w.large_rows), large_columns(w.large_columns) {}
+      : k(w.k),
+        rows(w.rows),
+        columns(w.columns),
+        channels(w.channels),
+        large_rows(w.large_rows),
+        large_columns(w.large_columns) {}
 };
 
 // Where the window of k x k of an element of the small tensor begins in the large one, and what is between its rows and
@@ -61,8 +66,7 @@ struct Window {
 };
 
 template <typename Index, typename T>
-__global__ void __launch_bounds__(threads)
-    max_of_windows(Index n, Sizes<Index> sizes, const T* x, T* y, std::uint8_t* which) {
+__global__ void __launch_bounds__(threads) max_of_windows(Index n, Sizes<Index> sizes, const T* x, T* y, std::uint8_t* which) {
   const Index k = sizes.k;
   for (auto at = static_cast<Index>(first_piece()); at < n; at += static_cast<Index>(piece_stride())) {
     const Window<Index> window(at, sizes);
@@ -144,8 +148,8 @@ void max_pool(Stream stream, const Windows& windows, Number number, const void* 
     with_index(windows.large_size(), [&](auto index) {
       using T = typename decltype(type)::type;
       using Index = typename decltype(index)::type;
-      launch(stream, "max_pool", shape_for(n), max_of_windows<Index, T>, n, Sizes<Index>(windows),
-             static_cast<const T*>(x), static_cast<T*>(y), which);
+      launch(stream, "max_pool", shape_for(n), max_of_windows<Index, T>, n, Sizes<Index>(windows), static_cast<const T*>(x),
+             static_cast<T*>(y), which);
     });
   });
 }

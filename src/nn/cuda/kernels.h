@@ -15,7 +15,7 @@ using Stream = CUstream_st*;
 // V of nn/ops.h.
 enum class Number : unsigned char { f32, bf16, f16 };
 
-// What kernels may find in their arguments, which the host cannot look at: told to it when it next waits. The word, in the
+// Faults that kernels find in arguments, which the host cannot look at: it is told when it next waits. The word, in the
 // device's memory, has
 // ~0 or the smallest of (number of the element << 8 | Fault).
 enum class Fault : unsigned char { gather_id, scatter_id, target };
@@ -36,7 +36,7 @@ void scale_add(Stream stream, float alpha, Number x_number, const void* x, float
 struct Drops {
   std::uint64_t seed = 0, site = 0;
   std::uint32_t threshold = 0;  // in units of 2^-16
-  float factor = 1;             // of what is kept
+  float factor = 1;             // factor of the elements that are kept
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 // y (matrices,y_rows,y_columns) = x (matrices,x_rows,x_columns) as far as they reach, and 0 beyond.
@@ -158,7 +158,7 @@ void sum_of_windows(Stream stream, const Windows& windows, Number number, const 
 
 // --- layer_norm.cu, batch_norm.cu ---
 
-// Of x, y and their gradients.
+// Shape of x, y and their gradients.
 struct NormShape {
   Number number = Number::f32;
   std::size_t rows = 0, columns = 0;
@@ -204,7 +204,7 @@ void column_sums(Stream stream, Number number, const void* x, std::size_t rows, 
 void softmax(Stream stream, Number number, const void* x, void* y, std::size_t rows, std::size_t columns);
 void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
                       std::size_t columns);
-// Of logits and dlogits, which have the same type unless logits are f32.
+// Types and shape of logits and dlogits, which have the same type unless logits are f32.
 struct CrossEntropy {
   Number number = Number::f32, gradient_number = Number::f32;
   std::size_t rows = 0, columns = 0, classes = 0;
@@ -216,7 +216,7 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
 
 // --- optimizer.cu ---
 
-// Tensors are gone through in chunks of so many elements, those of one after those of the other; part i has chunks
+// Tensors are gone through in chunks of this number of elements, those of one after those of the other; part i has chunks
 // first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
 inline constexpr std::size_t optimizer_chunk = 8192;
 struct AdamWPart {
@@ -232,7 +232,7 @@ struct AdamWPart {
 // The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
 struct AdamWFactors {
   float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
-  std::uint64_t step;  // of nn/stochastic_rounding.h
+  std::uint64_t step;  // step for nn/stochastic_rounding.h
 };
 // parts (count): on the device.
 void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks);

@@ -15,7 +15,7 @@ struct LayerNorm {
   float *mean, *rstd;
 };
 
-// Of rows whose length is `columns`, from deviations from something near their mean.
+// Moments of rows of length `columns`, from deviations from something near their mean.
 struct RowMoments {
   float shift, rstd;  // x - mean = deviation - shift
 

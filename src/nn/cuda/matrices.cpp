@@ -6,7 +6,7 @@
 namespace bitloom::nn::cuda {
 namespace {
 
-// What the library may do with a product of these options.
+// The part of these options that the library may apply to a product.
 struct Fusable {
   bool has_bias;
   Function function;

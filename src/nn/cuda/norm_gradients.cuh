@@ -1,11 +1,11 @@
-// What the backward passes of layer and batch norm share. C++17.
+// Parts that the backward passes of layer and batch norm share. C++17.
 #pragma once
 
 #include "nn/cuda/columns.cuh"
 
 namespace bitloom::nn::cuda {
 
-// Of a column: what rows add to the gradients of its gain and bias.
+// Sums over rows for the gradients of a column's gain and bias.
 struct GradientSums {
   float gain, bias;
   __device__ void merge(const GradientSums& other) {

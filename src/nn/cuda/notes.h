@@ -1,4 +1,4 @@
-// What a user may want to know of how ops are computed: that a library has nothing for a shape, so that something slower takes
+// Notes to the user on how ops are computed: that a library has nothing for a shape, so that something slower takes
 // its place. Each is said once.
 #pragma once
 

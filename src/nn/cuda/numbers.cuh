@@ -40,7 +40,7 @@ __device__ inline T from_float(float x) {
   return FromFloat<T>::of(x);
 }
 
-// What a thread reads or writes at once: 16 bytes, or 32 of f32.
+// Numbers that a thread reads or writes at once: 16 bytes, or 32 of f32.
 constexpr int pack_size = 8;
 template <typename T>
 struct alignas(16) Pack {

@@ -25,7 +25,7 @@ __device__ T group_reduce(T x, F f) {
   if constexpr (Width > warp_size) {
     constexpr unsigned warps = Width / warp_size;
     __shared__ T of_warp[warps];
-    __syncthreads();  // what an earlier call put there has been read
+    __syncthreads();  // the results of an earlier call have been read
     if (threadIdx.x % warp_size == 0) of_warp[threadIdx.x / warp_size] = x;
     __syncthreads();
     x = of_warp[0];

@@ -5,7 +5,7 @@
 
 namespace bitloom::nn::cuda {
 
-// Of a tensor (rows,columns), or of a vector, which is its row 0. T may be const.
+// Rows of a tensor (rows,columns), or a vector, which is its row 0. T may be const.
 template <typename T>
 struct Rows {
   T* data = nullptr;
@@ -71,10 +71,10 @@ struct RowLayout {
   static constexpr unsigned width = Width;
   static constexpr int packs = Packs;
   static constexpr unsigned threads = Width == 32 ? 128 : Width;  // of a block
-  static constexpr unsigned rows = threads / Width;               // of a block at once
+  static constexpr unsigned rows = threads / Width;               // rows of a block at once
 };
 
-// work(layout) for one that holds rows of so many columns, few packs each: a backward pass has four numbers per element in
+// work(layout) for one that holds rows of `columns` columns, few packs each: a backward pass has four numbers per element in
 // registers. False if they are too long to be held.
 template <typename Work>
 bool with_row_layout(std::size_t columns, Work&& work) {

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(threads)
 // --- Numbers of rows, sorted by their ids: least digit first, every pass keeps the order of equal digits ---
 
 constexpr unsigned digits = 256, digit_bits = 8;
-constexpr unsigned sorted_at_once = 1024;  // by a block
+constexpr unsigned sorted_at_once = 1024;  // number of keys a block sorts at once
 
 // A row of `dout` and where it goes: rows that go nowhere have the key table_rows, behind all others.
 struct Keyed {
@@ -51,7 +51,7 @@ struct SortInput {
   std::size_t rows, table_rows;
   const std::int32_t* ids;
   const Keyed* sorted;  // or none
-  unsigned shift;       // of this pass's digit
+  unsigned shift;       // position of this pass's digit
 
   __device__ Keyed operator[](std::size_t i) const {
     if (sorted != nullptr) return sorted[i];
@@ -61,7 +61,7 @@ struct SortInput {
   }
 };
 
-// Of the block's share: thread d calls visit(i) for every element i that has digit d, in order. Every thread calls.
+// Visits the block's share: thread d calls visit(i) for every element i that has digit d, in order. Every thread calls.
 template <typename Visit>
 __device__ void for_digit(const SortInput& in, Visit visit) {
   __shared__ std::uint32_t packed[sorted_at_once / 4];  // digits, four to a word
@@ -129,7 +129,7 @@ struct Runs {
   const Keyed* sorted;
   Rows<const T> dout;
   Rows<float> dtable;
-  Rows<float> open;  // (2 tiles,columns): of a tile, what it has of a run from before, and of one that goes on behind it
+  Rows<float> open;  // (2 tiles,columns): per tile, its sums of a run from before, and of one that goes on after it
 
   __device__ std::size_t end_of(std::size_t tile) const {
     return (tile + 1) * tile_rows < rows ? (tile + 1) * tile_rows : rows;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(threads) add_runs(Runs<T> a) {
   }
 }
 
-// A warp per tile and 256 columns: the run that begins in this tile and goes on behind it.
+// A warp per tile and 256 columns: the run that begins in this tile and goes on after it.
 template <typename T>
 __global__ void __launch_bounds__(threads) add_open_runs(Runs<T> a) {
   const std::size_t piece = first_piece() / 32;

@@ -1,4 +1,4 @@
-// What the backend needs of a GPU besides kernels: its memory, one stream on which all is done in order, and copies. Two
+// The backend's access to a GPU besides kernels: its memory, one stream on which all is done in order, and copies. Two
 // implementations: native/runtime.cpp on CUDA's runtime, and one in tests/cuda on the CPU.
 #pragma once
 
@@ -27,7 +27,7 @@ class Runtime {
   Stream stream() const;
   // In the GPU's memory, for kernels to set.
   FaultWord* fault() const;
-  // What kernels have put there before the host last waited, which is forgotten.
+  // The fault that kernels put there before the host last waited, which is forgotten.
   FaultWord take_fault();
   // It may outlive this.
   std::unique_ptr<Allocator> make_allocator() const;

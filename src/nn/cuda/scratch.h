@@ -26,7 +26,7 @@ class Scratch {
     }
     return memory_.get();
   }
-  // What a part takes, so that the next is aligned too.
+  // Bytes that a part takes, so that the next is aligned too.
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
  private:

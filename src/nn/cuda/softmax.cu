@@ -26,7 +26,7 @@ struct OnlineSum {
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) sum += __expf(v[j] - largest);
   }
-  // Of all threads of a group.
+  // Merges those of all threads of a group.
   template <unsigned Width>
   __device__ void merge_group() {
     const float own = largest;
@@ -250,8 +250,8 @@ void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits,
     using T = typename decltype(type)::type;
     using Gradient = typename decltype(gradient_type)::type;
     const CrossEntropyRows<T, Gradient> all{
-        shape.rows,  shape.classes, rows_of(static_cast<const T*>(logits), shape.columns),   targets,
-        shape.scale, shape.smoothing, loss, rows_of(static_cast<Gradient*>(dlogits), shape.columns), fault};
+        shape.rows,      shape.classes, rows_of(static_cast<const T*>(logits), shape.columns),   targets, shape.scale,
+        shape.smoothing, loss,          rows_of(static_cast<Gradient*>(dlogits), shape.columns), fault};
     using Short = RowLayout<32, 1>;
     using Long = RowLayout<long_row_threads, 1>;
     constexpr std::size_t most_of_a_warp = 1024;

@@ -14,9 +14,9 @@ class Convolution final : public Layer {
   struct Options {
     Conv2d conv;
     bool bias = true;
-    double deviation = 0;      // standard deviation of the initial weights; 0: 1 / sqrt(inputs kernel^2)
-    bool is_frozen = false;    // the weights are not trained
-    bool reads_images = false; // x is data, whose gradient nobody wants
+    double deviation = 0;       // standard deviation of the initial weights; 0: 1 / sqrt(inputs kernel^2)
+    bool is_frozen = false;     // the weights are not trained
+    bool reads_images = false;  // x is data, whose gradient nobody wants
   };
   Convolution(const std::string& name, std::size_t inputs, std::size_t outputs, std::size_t kernel, const Options& options);
   Tensor forward(Pass& pass, const Tensor& x) override;

@@ -1,4 +1,4 @@
-// What layers have in common. Private to src/nn/layers.
+// Parts that layers have in common. Private to src/nn/layers.
 #pragma once
 
 #include <string>

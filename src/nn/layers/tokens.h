@@ -31,23 +31,23 @@ class KeyValueCache {
   // Forgets all tokens, not the memory.
   void clear() { size_ = 0; }
 
-  // For attention, during a pass: what is in the cache of this call, with qkv (B,T',W) added behind it: (B,capacity,W).
+  // For attention, during a pass: the cached tokens of this call, followed by qkv (B,T',W): (B,capacity,W).
   const Tensor& append(Engine& engine, const Tensor& qkv);
   const AttentionMask& mask() const { return mask_; }
 
  private:
   std::size_t sequences_, capacity_, size_ = 0;
-  std::size_t tokens_ = 0, call_ = 0;  // of the pass under way
+  std::size_t tokens_ = 0, call_ = 0;  // shape and number of the pass under way
   std::vector<Tensor> calls_;
   AttentionMask mask_;
 };
 
 struct SelfAttentionOptions {
   std::size_t heads = 1;
-  double dropout = 0;                  // of the softmax's results
+  double dropout = 0;                  // rate on the softmax's results
   std::uint64_t dropout_number = 0;    // distinct for every dropout of the net
-  double deviation = 0.02;             // of the initial weights
-  double projection_deviation = 0.02;  // of those that lead back to the residual stream
+  double deviation = 0.02;             // deviation of the initial weights
+  double projection_deviation = 0.02;  // deviation of those that lead back to the residual stream
   bool transposed = false;             // as LinearOptions has it
 };
 
@@ -95,7 +95,7 @@ class Embedding final : public Layer {
   std::string name_;
   std::size_t vocabulary_, width_;
   Parameter tokens_, positions_;
-  Tensor position_ids_;  // of the last shape, from position 0 on
+  Tensor position_ids_;  // ids of the last shape, from position 0 on
 };
 
 }  // namespace bitloom::nn

@@ -111,7 +111,7 @@ void RefBackend::attention(const AttentionShape& shape, const AttentionMask& mas
   for (std::size_t b = 0; b < queries.sequences(); ++b) {
     for (std::size_t h = 0; h < shape.heads; ++h) {
       for (std::size_t i = 0; i < mask.queries(); ++i) {
-        std::vector<double> score(mask.keys(), -std::numeric_limits<double>::infinity());  // of pairs that are not seen
+        std::vector<double> score(mask.keys(), -std::numeric_limits<double>::infinity());  // score of pairs that are not seen
         for (std::size_t j = 0; j < mask.keys(); ++j) {
           if (mask.sees(i, j)) score[j] = shape.scale * dot(queries.at(b, i, h), keys.at(b, j, h), size);
         }

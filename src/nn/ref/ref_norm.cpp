@@ -11,7 +11,7 @@ struct Moments {
   double mean = 0, variance = 0;
 };
 
-// Of count numbers, `step` apart.
+// Moments of count numbers, `step` apart.
 Moments moments_of(const double* x, std::size_t count, std::size_t step) {
   Moments moments;
   const auto n = static_cast<double>(std::max<std::size_t>(count, 1));

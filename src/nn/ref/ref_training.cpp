@@ -31,7 +31,8 @@ void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
     const double mean = std::accumulate(row, row + classes, 0.0) / static_cast<double>(classes);
     loss_r[r] = largest + std::log(sum) - (1 - smoothing) * row[target] - smoothing * mean;
     for (std::size_t c = 0; c < classes; ++c) {
-      const double wanted = (c == static_cast<std::size_t>(target) ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
+      const double wanted =
+          (c == static_cast<std::size_t>(target) ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
       gradient[r * columns + c] = scale * (std::exp(row[c] - largest) / sum - wanted);
     }
   }
@@ -73,7 +74,7 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     store(each.value, value);
     store(each.mean, mean);
     store(each.variance, variance);
-    if (each.copy) store(each.copy, load(each.value));  // what convert() would make of the values as they are kept
+    if (each.copy) store(each.copy, load(each.value));  // as convert() would give from the values as they are kept
   }
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("an epoch has every token at most once, and nearly all", "[chunk_order
         CHECK(all.size() + shards * (context - 1) >= file.size());
         ever.insert(once.begin(), once.end());
       }
-      if (context < 64) CHECK(ever.size() == file.size());  // what is left out changes
+      if (context < 64) CHECK(ever.size() == file.size());  // the tokens left out change
     }
   }
 }

@@ -50,7 +50,7 @@ TEST_CASE("with merge dropout every epoch has other tokens of the same text", "[
     const std::string text = some_text(120, 5);
     const TokenFile file = tokens_of(text, *tokenizer);
     const ChunkOrder order(file, context, seed, 5, {0.1, tokenizer.get()});
-    CHECK(order.chunks() > file.size() / context);  // of more tokens
+    CHECK(order.chunks() > file.size() / context);  // more tokens, more chunks
     const std::string circle = text + text;
     std::set<std::string> texts;
     std::set<Tokens> seen;
@@ -67,7 +67,7 @@ TEST_CASE("with merge dropout every epoch has other tokens of the same text", "[
       CHECK(static_cast<double>(bytes) < 1.05 * static_cast<double>(text.size()));
     }
     CHECK(seen.size() > 0.9 * 3 * static_cast<double>(order.chunks()));  // a few of so short ones are the same by chance
-    // What is drawn follows from seed and epoch, not from what was read before.
+    // The draws follow from seed and epoch, not from what was read before.
     const auto third = epoch_of(order, 2);
     CHECK(epoch_of(ChunkOrder(file, context, seed, 5, {0.1, tokenizer.get()}), 2) == third);
     CHECK(epoch_of(ChunkOrder(file, context, seed + 1, 5, {0.1, tokenizer.get()}), 2) != third);

@@ -11,7 +11,7 @@
 namespace bitloom::nn {
 namespace {
 
-// What a block of queries carries from block to block of keys; vectors go along the queries.
+// State that a block of queries carries from block to block of keys; vectors go along the queries.
 template <typename Element>
 struct QueryState {
   std::size_t rows = 0;  // queries

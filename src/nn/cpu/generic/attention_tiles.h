@@ -1,4 +1,4 @@
-// What attention's forward and backward passes share: tiles packed from the rows of a head, transposition, masks of a block.
+// Shared by attention's forward and backward passes: tiles packed from the rows of a head, transposition, masks of a block.
 //
 // A tile has 64 rows (tokens; those beyond the last are 0) of padded_head(D) columns (beyond D 0). Scores are formed
 // transposed, S^T (keys, queries) = K Q^T: then the maximum and the sum of a softmax go over rows of vectors, no vector is ever
@@ -99,7 +99,7 @@ BITLOOM_INLINE void transpose_bits(std::uint64_t* words) {
   }
 }
 
-// Of a block, per key a word whose bit i says something of query i.
+// Masks of a block, per key a word whose bit i says something of query i.
 struct BlockMasks {
   bool all_seen = true;
   bool all_kept = true;

@@ -15,7 +15,7 @@ BITLOOM_INLINE typename Isa::Word small_words(typename Isa::Float x) {
   return Isa::as_word(x + Isa::splat(8388608)) & Isa::word_splat(0xFF);
 }
 
-// What for_vectors() gives to its body: how the vector there is loaded and stored, whole or the part that is left at the end.
+// Argument of the body of for_vectors(): loads and stores the vector there, whole or the part that is left at the end.
 template <typename Isa>
 struct WholeVector {
   static constexpr bool is_whole = true;
@@ -27,7 +27,7 @@ struct WholeVector {
   BITLOOM_INLINE void store(T* to, typename Isa::Float x) const {
     Isa::store(to, x);
   }
-  // Of whole numbers below 256, as bytes in memory.
+  // Loads and stores whole numbers below 256, bytes in memory.
   BITLOOM_INLINE typename Isa::Float load_small(const std::uint8_t* from) const { return Isa::to_float(Isa::load_bytes(from)); }
   BITLOOM_INLINE void store_small(std::uint8_t* to, typename Isa::Float x) const { Isa::store_bytes(to, small_words<Isa>(x)); }
 };

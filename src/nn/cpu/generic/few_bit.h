@@ -1,4 +1,4 @@
-// What few-bit training keeps of an activation's input: the number of its interval, packed into few bits (nn/bit_pack.h).
+// An activation's input as few-bit training keeps it: the number of its interval, packed into few bits (nn/bit_pack.h).
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 namespace bitloom::nn {
 namespace {
 
-// Numbers that are packed at once. They pass through memory from vectors to words to bytes; so many that what is read in
+// Numbers that are packed at once. They pass through memory from vectors to words to bytes; enough that what is read in
 // another width than it was written in has reached the cache by then.
 inline constexpr std::size_t few_bit_block = 512;
 typedef std::uint64_t EightWords __attribute__((vector_size(64)));
 
-// Of each word eight numbers below 2^bits, one per byte, into the low 8 bits bits, in order: neighbours are moved together,
+// Packs each word's eight numbers below 2^bits, one per byte, into its low 8 bits bits, in order: neighbours move together,
 // then pairs, then fours.
 BITLOOM_INLINE void squeeze(EightWords& x, unsigned bits) {
   constexpr std::uint64_t bytes = 0x00FF00FF00FF00FFU, pairs = 0x0000FFFF0000FFFFU, fours = 0x00000000FFFFFFFFU;
@@ -112,7 +112,7 @@ void activate_few_bit_by_lanes(const V* x, V* y, std::size_t n, const float* bou
         const std::uint64_t packed = interleaved_indices<Isa, kBits>(even ? Isa::abs(value) : value, boundary, lanes);
         part.store(y + i, Function::value(value));
         std::uint8_t* to = stash + i / 8 * kBits;
-        // What a store of 8 bytes writes beyond its own is overwritten next, but for the last vectors.
+        // Bytes that a store of 8 writes beyond its own are overwritten next, but for the last vectors.
         const std::size_t left = n - i;
         __builtin_memcpy(to, &packed, left >= 4 * Isa::width ? sizeof packed : ((left < 16 ? left : 16) * kBits + 7) / 8);
       });
@@ -165,7 +165,7 @@ void activate_few_bit_by_vectors(const V* x, V* y, std::size_t n, const float* b
   using Packer = NumberPacker<Isa, kBits>;
   const Packer packer(boundaries, even);
   std::size_t i = 0;
-  // What is written beyond a block's bytes is overwritten next. y may be x.
+  // Bytes written beyond a block's own are overwritten next. y may be x.
   for (; n - i >= Packer::block && (n - i) / 8 * kBits >= Packer::written; i += Packer::block, stash += Packer::bytes) {
     Float value[Packer::vectors];
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-// What files of isa/ share whose vectors lack an instruction: bases of their struct `Isa` (local_arch.h).
+// Shared by files of isa/ whose vectors lack an instruction: bases of their struct `Isa` (local_arch.h).
 #pragma once
 
 #include <cstddef>

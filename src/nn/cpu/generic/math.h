@@ -135,7 +135,7 @@ BITLOOM_INLINE typename Isa::Float log(typename Isa::Float x) {
   return result + (x - x);
 }
 
-// What the normal distribution leaves in its tail, for 0 <= t <= tail_end: Phi(-t) = ratio e, phi(t) = e / sqrt(2 pi), e =
+// Tail of the normal distribution, for 0 <= t <= tail_end: Phi(-t) = ratio e, phi(t) = e / sqrt(2 pi), e =
 // exp(-t^2 / 2). The ratio is a polynomial in (t - 3) / (t + 3), fitted over [0, 20] (the substitution of Shepherd and
 // Laframboise 1981). Largest t, at which e has become 0: its power of two is 2^-127, which scale_by makes 0; or, by exact
 // scaling, one that float does not have.

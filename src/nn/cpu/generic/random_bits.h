@@ -1,5 +1,5 @@
 // Philox 4x32-10 (Salmon et al. 2011) on as many counters at once as a vector has lanes, and dropout: which elements are kept.
-// What the draws mean is said in nn/philox.h and nn/dropout.h; tests compare with those.
+// The meaning of the draws is in nn/philox.h and nn/dropout.h; tests compare with those.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@ namespace {
 
 struct Denominator {
   float most = 0;  // the largest element
-  float sum = 0;   // of exp(x - most)
+  float sum = 0;   // sum of exp(x - most)
 };
 
 // In one reading of memory (Milakov, Gimelshein 2018, algorithm 3), a piece at a time: the second look at a piece, for the

@@ -137,13 +137,13 @@ struct Blas::State {
     cublasLtHandle_t made = nullptr;
     check_blas(cublasLtCreate(&made), "starting");
     handle.reset(made);
-    // What NVIDIA recommends and more: kernels that divide a sum need it.
+    // At least NVIDIA's recommendation: kernels that divide a sum need it.
     workspace_bytes = std::size_t{runtime.gpu().major >= 9 ? 64U : 32U} << 20U;
   }
 
   Plan make_plan(const Product& p) {
     Plan plan;
-    (void)runtime.stream();  // what the library knows of the GPU is that of the current one
+    (void)runtime.stream();  // the library asks about the current GPU
     plan.operation = make_operation(p, has_bias(p) ? place_of_bias(p) : nullptr);
     plan.a = make_layout(p.in, p.s, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k);
     plan.b = make_layout(p.in, p.s, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);

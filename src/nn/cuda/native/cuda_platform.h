@@ -1,4 +1,4 @@
-// What kernels are written against: CUDA. tests/cuda/cuda_platform.h has the same names for a CPU, where every kernel is tested
+// The platform of kernels: CUDA. tests/cuda/cuda_platform.h has the same names for a CPU, where every kernel is tested
 // without a GPU; which of the two is included is a matter of the include path. C++17.
 #pragma once
 
@@ -22,7 +22,7 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-// Of a block, as many bytes as its launch asked for, aligned to 16.
+// Shared memory of a block, as many bytes as its launch asked for, aligned to 16.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ uint4 bitloom_dynamic_shared[];
   return reinterpret_cast<unsigned char*>(bitloom_dynamic_shared);

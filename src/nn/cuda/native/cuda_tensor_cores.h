@@ -1,4 +1,4 @@
-// What a warp does with tensor cores, and copies into shared memory that go on beside the computation: instructions of compute
+// A warp's work with tensor cores, and copies into shared memory that go on beside the computation: instructions of compute
 // capability 8.0 (PTX ISA: "mma.m16n8k16", "ldmatrix", "cp.async"). tests/cuda/cuda_tensor_cores.h has the same for a CPU. All
 // lanes of a warp call these together, copies excepted. C++17.
 //

@@ -62,7 +62,7 @@ constexpr cudnnDataType_t type_of(Number number) {
   return types[static_cast<std::size_t>(number)];
 }
 
-// Of what the products are computed, the best first.
+// Math types that products may be computed with, the best first.
 std::span<const cudnnMathType_t> math_of(Number number) {
   static constexpr std::array exact = {CUDNN_FMA_MATH};
   static constexpr std::array half = {CUDNN_TENSOR_OP_MATH, CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
@@ -108,7 +108,7 @@ struct Plan {
   }
 };
 
-// What the library calls the parts of a pass: its answers, its heuristics, and the size of a workspace.
+// The library's names for the parts of a pass: its results, its heuristics, and the size of a workspace.
 struct Forward {
   using Found = cudnnConvolutionFwdAlgoPerf_t;
   using Algorithm = cudnnConvolutionFwdAlgo_t;
@@ -179,7 +179,7 @@ Plan make_plan(cudnnHandle_t handle, const Convolution& c) {
   return plan;
 }
 
-// What a call said: whether it was done. What the heuristics named may be refused all the same, and is not tried again.
+// Whether a call was done. An algorithm that the heuristics named may be refused all the same, and is not tried again.
 bool was_done(cudnnStatus_t status, Plan& plan, const char* what) {
   if (!is_unsupported(status)) check_dnn(status, what);
   plan.is_possible = status == CUDNN_STATUS_SUCCESS;

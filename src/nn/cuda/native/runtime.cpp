@@ -21,7 +21,7 @@ void check_cuda(int status, const char* what);
 
 namespace {
 
-// Of the driver: 0 where there is none, with the reason.
+// Number of GPUs by the driver: 0 where there is none, with the reason.
 int count_gpus(std::string& problem) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -113,7 +113,7 @@ class CudaAllocator final : public Allocator {
 
 }  // namespace
 
-// What is uploaded goes through pinned memory, so that the host need not wait for the stream: a few buffers in turn, each with
+// Uploads go through pinned memory, so that the host need not wait for the stream: a few buffers in turn, each with
 // an event that says when its copy is done.
 struct Runtime::State {
   static constexpr std::size_t buffer_bytes = std::size_t{4} << 20U;
