@@ -100,6 +100,9 @@ std::vector<OpCase> conv_cases() {
   // Which kernel oneDNN takes for it depends on the number of threads.
   cases.push_back(conv_case({{1, 7, 18, 16}, {16, 16, 4, 1}, {.stride = 3, .padding = 1}, false}));
   cases.push_back(conv_case({{0, 5, 5, 3}, {4, 3, 3, 3}, {.padding = 1}}));
+  // Weight gradients by shifted products, where there is AMX; tests/nn/test_conv_weights.cpp has larger ones.
+  cases.push_back(conv_case({{3, 3, 5, 128}, {130, 128, 3, 3}, {.padding = 1}, true, true}));
+  cases.push_back(conv_case({{2, 3, 2, 129}, {128, 129, 5, 5}, {.padding = 2}, false, true}));
   cases.push_back(conv_case({{3, 17, 15, 9}, {31, 9, 3, 3}, {.padding = 1}, true, true}));
   cases.push_back(conv_case({{2, 19, 21, 3}, {13, 3, 7, 7}, {.stride = 2, .padding = 3}, true, true}));
   return cases;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "nn/cpu/conv_weights.h"
 #include "nn/cpu/cpu_backend.h"
 #include "nn/cpu/elements.h"
 #include "nn/cpu/onednn.h"
@@ -235,22 +236,13 @@ void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, cons
       [&] { return describe(problem); });
 }
 
-namespace {
-
-// sums[0] += sums[1] + ... in this order, of arrays of `size` one behind the other.
-void add_sums(float* sums, std::size_t size, std::size_t groups) {
-  for_elements(size, groups * sizeof(float), [&](std::size_t first, std::size_t count) {
-    for (std::size_t group = 1; group < groups; ++group) {
-      const float* from = sums + group * size;
-      for (std::size_t i = first; i < first + count; ++i) sums[i] += from[i];
-    }
-  });
-}
-
-}  // namespace
-
 void CpuBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) {
   if (dw.size() == 0 || dy.size() == 0) return;
+  if (takes_shifted_products(*onednn_, conv, x, dy, dw.shape())) {
+    return translate_errors(
+        "conv2d_backward_weights", [&] { add_shifted_products(*onednn_, conv, x, dy, dw); },
+        [&] { return fmt::format("x {}, dy {}, dw {}", to_text(x), to_text(dy), to_text(dw)); });
+  }
   const Problem problem{Operation::convolution_weights,     conv, x.shape(), dw.shape(), dy.shape(),
                         compute_type(*onednn_, dy.dtype()), false};
   translate_errors(

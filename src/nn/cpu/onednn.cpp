@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "core/half.h"
+#include "nn/cpu/parallel.h"
 
 namespace bitloom::nn {
 namespace {
@@ -70,6 +71,7 @@ OneThread::~OneThread() { omp_set_num_threads(before_); }
 OneDnn::OneDnn()
     : engine_(dnnl::engine::kind::cpu, 0),
       has_bf16_(has_isa(dnnl::cpu_isa::avx512_core_bf16)),
+      has_amx_(has_isa(dnnl::cpu_isa::avx512_core_amx)),
       may_divide_(has_isa(dnnl::cpu_isa::avx512_core)),
       calls_(most_calls) {}
 
@@ -124,6 +126,15 @@ void bf16_to_f32(std::span<const bf16> from, float* to) {
 void f32_to_bf16(std::span<const float> from, bf16* to) {
 #pragma omp parallel for schedule(static) if (from.size() > part)
   for (std::size_t i = 0; i < from.size(); ++i) to[i] = to_bf16(from[i]);
+}
+
+void add_sums(float* sums, std::size_t size, std::size_t arrays) {
+  for_elements(size, arrays * sizeof(float), [&](std::size_t first, std::size_t count) {
+    for (std::size_t array = 1; array < arrays; ++array) {
+      const float* from = sums + array * size;
+      for (std::size_t i = first; i < first + count; ++i) sums[i] += from[i];
+    }
+  });
 }
 
 const float* as_f32(const Tensor& tensor, Workspace& memory) {

@@ -84,7 +84,7 @@ class OneThread {
 };
 
 // Kind of an operation: the first word of its key.
-enum class Operation : std::uint64_t { matmul, convolution, convolution_data, convolution_weights };
+enum class Operation : std::uint64_t { matmul, convolution, convolution_data, convolution_weights, shifted_products };
 
 class OneDnn {
  public:
@@ -94,6 +94,8 @@ class OneDnn {
   // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted
   // to f32 then.
   bool has_bf16() const { return has_bf16_; }
+  // Whether it multiplies tiles of bf16 (AMX).
+  bool has_amx() const { return has_amx_; }
   // Whether oneDNN may divide products among threads. Its kernels without AVX-512 have last bits that
   // depend on the number of threads.
   bool may_divide() const { return may_divide_; }
@@ -119,7 +121,7 @@ class OneDnn {
 
  private:
   dnnl::engine engine_;
-  bool has_bf16_, may_divide_;
+  bool has_bf16_, has_amx_, may_divide_;
   LruCache<LaidOutCall> calls_;
 };
 
@@ -132,6 +134,9 @@ std::unique_ptr<Call> make_reorder(const dnnl::engine& engine, const dnnl::memor
 // The elements of an f32 or bf16 tensor as f32, in `memory` unless they are f32.
 const float* as_f32(const Tensor& tensor, Workspace& memory);
 void f32_to_bf16(std::span<const float> from, bf16* to);
+
+// sums[0] += sums[1] + ... in this order, for arrays of `size` one after the other.
+void add_sums(float* sums, std::size_t size, std::size_t arrays);
 void bf16_to_f32(std::span<const bf16> from, float* to);
 
 // Runs work() of an op; oneDNN's errors become Error(internal) that names the op and describe().
