@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/cnn_options.h"
@@ -184,17 +185,25 @@ class Training {
 
   models::CnnDescription description() const { return {net_.config, scale_, data_.train.class_names}; }
 
-  layerwise::Evaluation classify(const data::Dataset& set, const models::CnnViews& views) {
+  // By the averaged parameters, if there are any, or as they are.
+  layerwise::Evaluation classify(const data::Dataset& set, const models::CnnViews& views, const train::SignOfLife& alive,
+                                 bool averaged) {
     models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
     layerwise::Evaluation result;
-    training_->trainer().averaged([&] { result = classifier.evaluate(session_.comm, set); });
+    const auto evaluate = [&] {
+      result = classifier.evaluate(session_.comm, set, [&](std::size_t) {
+        alive();
+        return true;
+      });
+    };
+    averaged ? training_->trainer().averaged(evaluate) : evaluate();
     return result;
   }
 
   train::RunOptions run_options();
   void announce(double peak);
+  void test(const train::SignOfLife& alive);
   void summarise(const train::RunResult& result);
-  void test();
 
   Session& session_;
   CnnSettings& settings_;
@@ -207,6 +216,7 @@ class Training {
   std::uint64_t steps_per_epoch_ = 1, steps_ = 1;
   std::unique_ptr<models::ImageBatches> batches_;
   std::unique_ptr<train::Session> training_;
+  std::optional<layerwise::Evaluation> tested_;
 };
 
 train::RunOptions Training::run_options() {
@@ -265,18 +275,18 @@ void Training::run() {
   announce(options.peak_operations);
   train::RunHooks hooks;
   if (data_.validation.size() != 0) {
-    hooks.evaluate = [this] {
-      const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0});
+    hooks.evaluate = [this](const train::SignOfLife& alive) {
+      const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0}, alive, true);
       return train::Evaluated{{found.loss * static_cast<double>(found.images), found.images}, found.accuracy()};
     };
   }
+  if (data_.test.size() != 0) hooks.after = [this](const train::SignOfLife& alive) { test(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
   hooks.make_model = [this] { return models::save_cnn(engine_, net_, values_, description()); };
   session_.continuation = continuation_of("cnn", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_->run(options, hooks, progress);
   session_.on_root([&] { summarise(result); });
-  if (data_.test.size() != 0) test();
   session_.terminal.print("next:\n  bitloom eval {0}\n  bitloom predict {0} IMAGE...\n  bitloom report {0}", settings_.out);
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
@@ -291,6 +301,11 @@ void Training::summarise(const train::RunResult& result) {
     terminal.print("  {:<22}{:.2f}%, loss {:.4f}", "validation accuracy", 100 * result.last_accuracy.value_or(0),
                    *result.last_loss);
   }
+  if (tested_) {
+    const std::string count = views_text({settings_.mirror == "on", settings_.shift});
+    terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy", 100 * tested_->accuracy(),
+                   tested_->correct, tested_->images, count, count == "1" ? "" : "s", tested_->loss);
+  }
   terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
   const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
   terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
@@ -298,24 +313,16 @@ void Training::summarise(const train::RunResult& result) {
                  peak(nn::Use::optimizer), peak(nn::Use::stash));
 }
 
-// Of the model that was written, by all views.
-void Training::test() {
-  const models::CnnViews views{settings_.mirror == "on", settings_.shift};
-  layerwise::Evaluation result;
-  if (settings_.keep == "best") {
-    train::Trainer& trainer = training_->trainer();
+// Classifies the test images by the model that was written, with test-time augmentation.
+void Training::test(const train::SignOfLife& alive) {
+  const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
+  if (is_best) {
     session_.on_root([&] {
       models::load_values(engine_, TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required), net_, values_);
     });
-    trainer.share();
-    models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
-    result = classifier.evaluate(session_.comm, data_.test);
-  } else {
-    result = classify(data_.test, views);
+    training_->trainer().share();
   }
-  const std::string count = views_text(views);
-  session_.terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy",
-                          100 * result.accuracy(), result.correct, result.images, count, count == "1" ? "" : "s", result.loss);
+  tested_ = classify(data_.test, {settings_.mirror == "on", settings_.shift}, alive, !is_best);
 }
 
 }  // namespace

@@ -304,7 +304,9 @@ void Training::run() {
   announce(options.peak_operations);
   train::RunHooks hooks;
   if (validation_sequences() != 0) {
-    hooks.evaluate = [this] { return train::Evaluated{training_session_->evaluate(validation_sequences()), {}}; };
+    hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
+      return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
+    };
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };

@@ -108,6 +108,7 @@ class Run {
     }
     result_.steps = trainer_.steps() - first;
     on_root([&] { finish(); });
+    if (hooks_.after) hooks_.after([this] { mark(false); });
     return result_;
   }
 
@@ -253,7 +254,7 @@ class Run {
   void evaluate() {
     if (!hooks_.evaluate) return;
     on_root([&] { log(); });
-    const Evaluated found = hooks_.evaluate();
+    const Evaluated found = hooks_.evaluate([this] { mark(false); });
     on_root([&] { record(found); });
   }
 

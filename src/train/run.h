@@ -44,8 +44,13 @@ struct Evaluated {
   std::optional<double> accuracy;  // share of examples, where there is such a thing
 };
 
+// Called now and then during what takes long: a sign of life, without which a supervisor takes the run for hanging.
+using SignOfLife = std::function<void()>;
+
 struct RunHooks {
-  std::function<Evaluated()> evaluate;     // may be none; on all ranks or none
+  std::function<Evaluated(const SignOfLife&)> evaluate;  // may be none; on all ranks or none
+  // Called on all ranks once the model and everything else is written, before the run's folder is let go. May be none.
+  std::function<void(const SignOfLife&)> after;
   std::function<TensorFile()> make_model;  // of the parameters as they are now
   // Adds to a checkpoint what makes its parameters a model that can be read: kind, architecture, tokenizer. May be none.
   std::function<void(TensorFile&)> describe_model;

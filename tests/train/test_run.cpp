@@ -53,7 +53,7 @@ struct Setting {
   }
   RunResult run() {
     RunHooks hooks;
-    hooks.evaluate = [this] { return Evaluated{trainer.evaluate(500, 0, 2), {}}; };
+    hooks.evaluate = [this](const SignOfLife&) { return Evaluated{trainer.evaluate(500, 0, 2), {}}; };
     hooks.make_model = [this] {
       TensorFile file;
       for (const nn::Parameter* parameter : trainer.parameters()) {
@@ -172,7 +172,7 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
     RunHooks hooks;
     double loss = 1;
     std::vector<std::uint64_t> saved;
-    hooks.evaluate = [&] { return Evaluated{{loss += 1, 1}, {}}; };
+    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, {}}; };
     hooks.make_model = [&] {
       saved.push_back(setting.trainer.steps());
       TensorFile file;
