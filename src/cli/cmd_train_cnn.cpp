@@ -313,9 +313,9 @@ void Training::test() {
   } else {
     result = classify(data_.test, views);
   }
-  const std::string count = views_text(views);
+  const std::size_t count = view_count(views);
   session_.terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy",
-                          100 * result.accuracy(), result.correct, result.images, count, count == "1" ? "" : "s", result.loss);
+                          100 * result.accuracy(), result.correct, result.images, count, count == 1 ? "" : "s", result.loss);
 }
 
 }  // namespace
