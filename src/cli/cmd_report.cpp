@@ -3,10 +3,12 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/cnn_report.h"
 #include "cli/command.h"
 #include "cli/model_source.h"
 #include "cli/net_picture.h"
 #include "cli/net_table.h"
+#include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/metrics.h"
@@ -66,13 +68,17 @@ Json options_of(const fs::path& file) {
   return config;
 }
 
-report::ReportInput gather(const fs::path& run) {
+report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   report::ReportInput input;
   input.title = fs::absolute(run).lexically_normal().filename().string();
   if (input.title.empty()) input.title = fs::absolute(run).lexically_normal().parent_path().filename().string();
   input.config = read_config(run);
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
   if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of(run / options_file);
+  if (is_cnn_run(input)) {
+    add_cnn(input, run, terminal);
+    return input;
+  }
   const std::optional<TensorFile> tensors = read_tensors(run);
   if (!tensors || tensors->metadata.contains(models::kind_key)) return input;
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
@@ -99,7 +105,8 @@ int report(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom report RUN [--out FILE.html] [--picture FILE.png|FILE.svg]",
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
-      "also its confusion matrix, filters, flips per step and where the time went.");
+      "also its confusion matrix, filters, flips per step and where the time went; of a convolutional net also its layers and\n"
+      "filters and, from the run's test images, the confusion matrix and the surest mistakes.");
   options.arguments(arguments, "RUN", 1, 1);
   options.text("out", out, "FILE", "Page to write; without it: RUN/report.html, or none with --picture");
   options.text("picture", picture, "FILE",
@@ -110,6 +117,7 @@ int report(Session& session, std::span<const std::string> args) {
     return exit_done;
   }
   options.finish();
+  choose_threads(session.comm);
   if (picture.empty() && !image.empty()) fail(ErrorKind::usage, "--image: '{}'; expected it with --picture", image);
   const report::PictureFormat format = picture.empty() ? nullptr : report::picture_format(picture, "--picture");
   session.on_root([&] {
@@ -129,7 +137,7 @@ int report(Session& session, std::span<const std::string> args) {
       if (out.empty()) return;
     }
     const fs::path page = out.empty() ? run / "report.html" : fs::path(out);
-    const std::string html = report::render_report(gather(run));
+    const std::string html = report::render_report(gather(run, session.terminal));
     write_atomically(page, html);
     session.terminal.print("{} ({})", page.string(), format_bytes(html.size()));
   });

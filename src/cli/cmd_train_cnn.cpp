@@ -302,9 +302,9 @@ void Training::summarise(const train::RunResult& result) {
                    *result.last_loss);
   }
   if (tested_) {
-    const std::string count = views_text({settings_.mirror == "on", settings_.shift});
+    const std::size_t count = view_count({settings_.mirror == "on", settings_.shift});
     terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy", 100 * tested_->accuracy(),
-                   tested_->correct, tested_->images, count, count == "1" ? "" : "s", tested_->loss);
+                   tested_->correct, tested_->images, count, count == 1 ? "" : "s", tested_->loss);
   }
   terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
   const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };

@@ -69,8 +69,8 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
                  result.correct, result.images, result.loss, images_per_second(result));
 }
 
-std::string views_text(const models::CnnViews& views) {
-  return fmt::format("{}", (views.mirror ? 2 : 1) * (views.shift != 0 ? 3 : 1));
+std::size_t view_count(const models::CnnViews& views) {
+  return (views.mirror ? std::size_t{2} : std::size_t{1}) * (views.shift != 0 ? 3 : 1);
 }
 
 OpenCnn::OpenCnn(const std::filesystem::path& file, const CnnUse& use)

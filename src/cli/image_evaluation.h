@@ -26,8 +26,8 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
                       const layerwise::Evaluation& result);
 nlohmann::json evaluation_json(const std::string& split, const layerwise::Evaluation& result);
 
-// Number of views of an image that a convolutional net averages over, as text.
-std::string views_text(const models::CnnViews& views);
+// Number of views of an image that a convolutional net averages over.
+std::size_t view_count(const models::CnnViews& views);
 
 // A convolutional net in a file, ready to classify, and the options by which it does.
 struct CnnUse {
@@ -42,6 +42,7 @@ class OpenCnn {
   const models::CnnDescription& description() const { return loaded_.description; }
   models::CnnClassifier& classifier() { return *classifier_; }
   models::Cnn& net() { return *loaded_.net; }
+  nn::Engine& engine() { return engine_; }
 
  private:
   nn::Engine engine_;

@@ -67,7 +67,9 @@ std::string list_of(const std::string& verb, const std::string& before) {
 std::string general_help() {
   const auto paragraph = [](const std::string& text) { return wrapped(text, columns_of_help(), 0) + "\n"; };
   return "Usage: bitloom VERB [KIND] [options]\n\n" +
-         paragraph("Bitloom trains bit-packed neural networks on CPUs. `mpirun -n N bitloom train ...` uses N processes.") +
+         paragraph(
+             "Bitloom trains neural networks: binary nets, convolutional nets and GPTs. `mpirun -n N bitloom train ...` uses N "
+             "processes.") +
          "\nCommands:\n" + list_of("", "  ") + "\n" +
          paragraph("`bitloom help VERB [KIND]` or `bitloom VERB [KIND] --help` lists a command's options.") +
          "`bitloom --version` prints the version.\n\n"

@@ -190,6 +190,15 @@ data::DataSplits load_data(const DataOptions& options) {
   return splits;
 }
 
+data::DataSplits data_of_run(const fs::path& run) {
+  Options options("", "");
+  DataOptions data;
+  data.declare(options);
+  options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
+  options.finish();
+  return load_data(data);
+}
+
 std::string absolute_spec(const std::string& spec) {
   const std::size_t colon = spec.find(':');
   if (spec.substr(0, colon) == "synth") return spec;

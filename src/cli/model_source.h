@@ -69,6 +69,9 @@ data::LoadOptions load_options(const DataOptions& options);
 // Reads what `options` says, with the validation set split off.
 data::DataSplits load_data(const DataOptions& options);
 
+// The images that a run was trained on, validated and tested, by its options.ini.
+data::DataSplits data_of_run(const std::filesystem::path& run);
+
 // `spec` with the path in it made absolute, so that a run can be continued from another folder.
 std::string absolute_spec(const std::string& spec);
 

@@ -28,15 +28,6 @@ struct Subject {
   std::string truth;                 // "": unknown
 };
 
-data::DataSplits data_of_run(const fs::path& run) {
-  Options options("", "");
-  DataOptions data;
-  data.declare(options);
-  options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
-  options.finish();
-  return load_data(data);
-}
-
 std::size_t likeliest(const std::vector<float>& scores) {
   return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
 }

@@ -68,11 +68,19 @@ font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace}
 pre.command{white-space:pre-wrap;overflow-wrap:anywhere}
 details{margin-top:12px}
 summary{cursor:pointer;color:var(--muted);margin-bottom:8px}
+.images{display:grid;grid-template-columns:repeat(8,minmax(0,1fr));gap:18px 14px;margin-top:14px}
+figure{margin:0;min-width:0;break-inside:avoid}
+figure img{display:block;width:100%;height:auto;border:1px solid var(--line);border-radius:4px}
+.small img{image-rendering:pixelated}
+figcaption{font-size:13px;line-height:1.35;margin-top:5px;color:var(--muted);overflow-wrap:anywhere}
+figcaption b,figcaption span{display:block}
+figcaption b{color:var(--ink)}
 footer{margin-top:22px;color:var(--muted);font-size:13px}
 @media (max-width:760px){
 main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
 .card,.card.lead{grid-column:span 6}.card.lead b{font-size:30px}.card b{font-size:18px}
 .broad{display:none}.narrow{display:block}
+.images{grid-template-columns:repeat(3,minmax(0,1fr));gap:14px 10px}
 .pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
 th{white-space:normal}td,th{padding-right:8px}
 .listed thead{display:none}.listed tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}

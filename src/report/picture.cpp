@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "core/error.h"
@@ -89,6 +90,26 @@ cairo_status_t append(void* file, const unsigned char* bytes, unsigned size) {
   return CAIRO_STATUS_SUCCESS;
 }
 
+using Surface = std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)>;
+
+Surface make_surface(double width, double height) {
+  if (!(width >= 1) || !(height >= 1) || !(width * height <= 1e8) || !(std::max(width, height) <= 32767)) {
+    fail(ErrorKind::usage, "picture: {} x {} pixels, expected 1 to 32767 each way and 100 million in all", width, height);
+  }
+  return {cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width), static_cast<int>(height)),
+          &cairo_surface_destroy};
+}
+
+void require(cairo_status_t status) {
+  if (status != CAIRO_STATUS_SUCCESS) fail(ErrorKind::io, "the PNG cannot be made: {}", cairo_status_to_string(status));
+}
+
+std::string png_of(const Surface& surface) {
+  std::string file;
+  require(cairo_surface_write_to_png_stream(surface.get(), &append, &file));
+  return file;
+}
+
 struct Format {
   const char* ending;
   PictureFormat write;
@@ -110,22 +131,36 @@ std::string to_svg(const Picture& picture) {
 }
 
 std::string to_png(const Picture& picture, double scale) {
-  const double width = std::round(picture.width * scale), height = std::round(picture.height * scale);
-  if (!(width >= 1) || !(height >= 1) || !(width * height <= 1e8) || !(std::max(width, height) <= 32767)) {
-    fail(ErrorKind::usage, "picture: {} x {} pixels, expected 1 to 32767 each way and 100 million in all", width, height);
-  }
-  const std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)> surface(
-      cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width), static_cast<int>(height)),
-      &cairo_surface_destroy);
+  const Surface surface = make_surface(std::round(picture.width * scale), std::round(picture.height * scale));
   const std::unique_ptr<cairo_t, void (*)(cairo_t*)> canvas(cairo_create(surface.get()), &cairo_destroy);
   cairo_scale(canvas.get(), scale, scale);
   draw(canvas.get(), Box{0, 0, picture.width + 1, picture.height + 1, {255, 255, 255}});
   for (const auto& shape : picture.shapes) std::visit([&](const auto& each) { draw(canvas.get(), each); }, shape);
-  std::string file;
-  cairo_status_t status = cairo_status(canvas.get());
-  if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_write_to_png_stream(surface.get(), &append, &file);
-  if (status != CAIRO_STATUS_SUCCESS) fail(ErrorKind::io, "the PNG cannot be made: {}", cairo_status_to_string(status));
-  return file;
+  require(cairo_status(canvas.get()));
+  return png_of(surface);
+}
+
+std::string to_png(std::span<const std::uint8_t> pixels, std::size_t channels, std::size_t height, std::size_t width) {
+  if (channels == 0 || pixels.size() != channels * height * width) {
+    fail(ErrorKind::usage, "image: {} bytes; expected {} x {} x {} (channels, height, width)", pixels.size(), channels, height,
+         width);
+  }
+  const Surface surface = make_surface(static_cast<double>(width), static_cast<double>(height));
+  require(cairo_surface_status(surface.get()));
+  unsigned char* const rows = cairo_image_surface_get_data(surface.get());
+  const auto stride = static_cast<std::size_t>(cairo_image_surface_get_stride(surface.get()));
+  const auto value = [&](std::size_t colour, std::size_t pixel) -> std::uint32_t {
+    return pixels[(channels < 3 ? 0 : colour) * height * width + pixel];
+  };
+  for (std::size_t y = 0; y < height; ++y) {
+    for (std::size_t x = 0; x < width; ++x) {
+      const std::size_t pixel = y * width + x;
+      const std::uint32_t word = value(0, pixel) << 16 | value(1, pixel) << 8 | value(2, pixel);  // in the machine's byte order
+      std::memcpy(rows + y * stride + x * sizeof(word), &word, sizeof(word));
+    }
+  }
+  cairo_surface_mark_dirty(surface.get());
+  return png_of(surface);
 }
 
 PictureFormat picture_format(const std::string& file, std::string_view argument) {

@@ -2,7 +2,9 @@
 // which take their colours from the page around them, it brings its own. Sizes are in units of 1/96 inch, y grows downwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -54,6 +56,10 @@ std::string to_svg(const Picture& picture);
 // The bytes of a PNG file of width x height units, `scale` pixels each. Throws a usage error if that is nothing or more than
 // 100 million pixels, an io error if it cannot be made.
 std::string to_png(const Picture& picture, double scale = 2);
+
+// The bytes of a PNG file of pixels (channels, height, width): red, green and blue where there are three channels or more,
+// otherwise the first as grey. Throws a usage error where the sizes do not fit, an io error if it cannot be made.
+std::string to_png(std::span<const std::uint8_t> pixels, std::size_t channels, std::size_t height, std::size_t width);
 
 // The format that a file's ending asks for, .svg or .png in any case. Throws a usage error that names `argument`, the file and
 // the endings otherwise.

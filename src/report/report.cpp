@@ -28,11 +28,11 @@ std::string render_report(const ReportInput& input) {
   body += headline(input, log);
   body += learning_curves(log);
   body += stage_table(log);
-  body += confusion(log);
+  if (log.result) body += confusion(*log.result, "Images of the test set.");
   body += time_split(log);
   body += weight_activity(log);
   body += messages(log);
-  body += filters(input);
+  body += filters(input.filters, "The linear filters of the encoder, whose responses become the first bits.");
   body += layer_table(input, log);
   body += configuration(input);
   body += repeat_command(log, " The result does not depend on the number of ranks and threads, nor on the kernels.");

@@ -85,9 +85,8 @@ std::string mistake_table(const ResultEvent& result) {
 
 }  // namespace
 
-std::string confusion(const RunLog& log) {
-  if (!log.result || log.result->confusion.empty()) return "";
-  const ResultEvent& result = *log.result;
+std::string confusion(const ResultEvent& result, std::string_view note) {
+  if (result.confusion.empty()) return "";
   std::string body;
   if (result.classes.size() <= most_classes) {
     HeatMap map;
@@ -111,13 +110,13 @@ std::string confusion(const RunLog& log) {
             "</details>\n";
   return section(
       "confusion", "Which classes are told apart",
-      "Images of the test set. The diagonal counts the correct ones; the mistakes beside it are coloured relative to the "
-      "most frequent one.",
+      fmt::format("{} The diagonal counts the correct ones; the mistakes beside it are coloured relative to the most "
+                  "frequent one.",
+                  note),
       body);
 }
 
-std::string filters(const ReportInput& input) {
-  const Filters& from = input.filters;
+std::string filters(const Filters& from, std::string_view meaning) {
   if (from.count == 0) return "";
   TileChart tiles{fmt::format("{} filters of {} x {} pixels", from.count, from.height, from.width),
                   from.count,
@@ -125,9 +124,7 @@ std::string filters(const ReportInput& input) {
                   from.width,
                   from.colours,
                   from.taps};
-  std::string note =
-      "The linear filters of the encoder, whose responses become the first bits. Each is scaled on its own: mid-grey is 0, its "
-      "largest weight is black or white.";
+  std::string note = fmt::format("{} Each is scaled on its own: mid-grey is 0, its largest weight is black or white.", meaning);
   if (from.count > tiles.limit) note += fmt::format(" The first {} of {} are shown.", tiles.limit, from.count);
   return section("filters", "First-layer filters", note, framed(tiles));
 }

@@ -58,11 +58,15 @@ std::string weight_activity(const RunLog& log);
 std::string messages(const RunLog& log);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
+// section_images.cpp: of a float net that classifies images
+std::string float_layer_table(const std::vector<FloatLayerRow>& layers);
+std::string wrong_images(const Classification& test);
 // float_report.cpp: the whole page of a float model's run.
 std::string float_report(const ReportInput& input);
 // section_model.cpp
-std::string confusion(const RunLog& log);
-std::string filters(const ReportInput& input);
+std::string confusion(const ResultEvent& result, std::string_view note);
+// `meaning`: a sentence, not escaped.
+std::string filters(const Filters& from, std::string_view meaning);
 std::string layer_table(const ReportInput& input, const RunLog& log);
 
 }  // namespace bitloom::report

@@ -1,10 +1,11 @@
 #include "core/error.h"
 #include "report/report.h"
-#include "tests/report/xml.h"
+#include "tests/report/page.h"
 #include "tests/support/catch.h"
 
 using namespace bitloom;
 using namespace bitloom::report;
+using bitloom::test::has;
 using nlohmann::json;
 
 namespace {
@@ -47,19 +48,6 @@ ReportInput full_run() {
   input.layers = {{"layer1", "input", "32 x 32 x 64", 1000, 5000, "reused"},
                   {"layer2", "layer1", "16 x 16 x 64", 2000, 500, "trained"}};
   return input;
-}
-
-bool has(const std::string& page, const std::string& text) { return page.find(text) != std::string::npos; }
-
-void require_self_contained(const std::string& page) {
-  REQUIRE(xml_problem(page) == "");
-  REQUIRE(!has(page, "<script"));
-  REQUIRE(!has(page, "<link"));
-  REQUIRE(!has(page, "src="));
-  REQUIRE(!has(page, "url("));
-  REQUIRE(!has(page, "@import"));
-  // The names of XML's vocabularies are no addresses to load from.
-  REQUIRE(count_of(page, "http") == count_of(page, "xmlns=\"http://www.w3.org/"));
 }
 
 }  // namespace

@@ -1,0 +1,152 @@
+#include "cli/cnn_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "cli/image_evaluation.h"
+#include "cli/inspect_cnn.h"
+#include "cli/model_source.h"
+#include "core/error.h"
+#include "data/image.h"
+#include "train/run.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t shown_images = 24;
+constexpr std::size_t largest_side = 192;  // pixels of an image in the page
+
+// The architecture in the run's first line of metrics; none where there is no such line.
+std::optional<models::CnnConfig> recorded_net(const std::vector<Json>& metrics) {
+  for (const Json& line : metrics) {
+    if (!line.is_object() || !line.contains("net")) continue;
+    try {
+      return models::parse_cnn_model(line["net"].dump(), metrics_file);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<report::FloatLayerRow> layers_of(const models::CnnConfig& config) {
+  std::vector<report::FloatLayerRow> rows;
+  const Json description = describe_cnn(config);
+  for (const Json& layer : description["layers"]) {
+    rows.push_back({layer["name"], layer["kind"], layer["output"], layer["parameters"], layer["macs"]});
+  }
+  return rows;
+}
+
+// Kernels (outputs, inputs, height, width) of the first layer, if it reads images.
+report::Filters filters_of(OpenCnn& cnn) {
+  const std::vector<nn::Parameter*> parameters = nn::parameters_of(*cnn.net().layers);
+  const std::size_t colours = cnn.description().config.image.channels;
+  if (parameters.empty() || parameters[0]->shape.axes() != 4 || parameters[0]->shape[1] != colours) return {};
+  const nn::Shape& shape = parameters[0]->shape;
+  report::Filters filters{shape[0], shape[2], shape[3], colours, {}};
+  const std::vector<float> kernels = cnn.engine().to_host<float>(parameters[0]->value);
+  const std::size_t area = shape[2] * shape[3];
+  for (std::size_t k = 0; k < shape[0]; ++k) {
+    for (std::size_t pixel = 0; pixel < area; ++pixel) {
+      for (std::size_t c = 0; c < colours; ++c) filters.taps.push_back(kernels[(k * colours + c) * area + pixel]);
+    }
+  }
+  return filters;
+}
+
+report::WrongImage shown(const data::Dataset& set, const models::CnnClassifier::Mistake& mistake) {
+  std::vector<std::uint8_t> room;
+  const auto pixels = set.image(mistake.image, room);
+  data::Image image{set.shape, {pixels.begin(), pixels.end()}};
+  const std::size_t side = std::max(image.shape.height, image.shape.width);
+  if (side > largest_side) {
+    const auto smaller = [&](std::size_t pixels_now) { return std::max<std::size_t>(1, pixels_now * largest_side / side); };
+    image = data::resize(image, smaller(image.shape.height), smaller(image.shape.width));
+  }
+  return {image.shape.height,
+          image.shape.width,
+          image.shape.channels,
+          std::move(image.pixels),
+          set.class_names[set.labels[mistake.image]],
+          set.class_names[mistake.label],
+          mistake.probability};
+}
+
+report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dataset& set, Terminal& terminal) {
+  mpi::Comm alone;
+  std::vector<models::CnnClassifier::Mistake> wrong;
+  const layerwise::Evaluation found = cnn.classifier().evaluate(
+      alone, set,
+      [&](std::size_t done) {
+        terminal.update(fmt::format("classifying the test images: {} of {}", done, set.size()));
+        return true;
+      },
+      &wrong);
+  report::Classification test;
+  test.images = found.images;
+  test.correct = found.correct;
+  test.views = view_count(use.views);
+  test.loss = found.loss;
+  test.classes = set.class_names;
+  const std::size_t classes = set.classes();
+  for (std::size_t row = 0; row < classes; ++row) {
+    const auto begin = found.confusion.begin() + static_cast<std::ptrdiff_t>(row * classes);
+    test.confusion.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(classes));
+  }
+  wrong.resize(std::min(wrong.size(), shown_images));
+  for (const auto& mistake : wrong) test.wrong.push_back(shown(set, mistake));
+  return test;
+}
+
+// The model or the newest checkpoint; none of a run that has only begun.
+std::optional<fs::path> file_of(const fs::path& run) {
+  for (const char* name : {model_file, checkpoint_file}) {
+    if (fs::exists(run / name)) return run / name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_cnn_run(const report::ReportInput& input) {
+  return std::ranges::any_of(input.metrics, [](const Json& line) {
+    return line.is_object() && line.contains("kind") && line["kind"] == models::cnn_kind;
+  });
+}
+
+void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal) {
+  const std::optional<fs::path> file = file_of(run);
+  if (!file) {
+    if (const auto config = recorded_net(input.metrics)) input.float_layers = layers_of(*config);
+    input.test_missing = "the run has neither a model nor a checkpoint.";
+    return;
+  }
+  const CnnUse use;
+  OpenCnn cnn(*file, use);
+  const models::CnnDescription& model = cnn.description();
+  input.float_layers = layers_of(model.config);
+  input.filters = filters_of(cnn);
+  try {
+    const data::DataSplits data = data_of_run(run);
+    if (data.test.size() == 0) {
+      input.test_missing = "the run's data has no test images.";
+      return;
+    }
+    check_fit(data.test, model.config.image, model.class_names);
+    input.test = classify(cnn, use, data.test, terminal);
+    if (const auto step = train::step_of_checkpoint(TensorMapping::open(*file).metadata)) {
+      input.test->model = fmt::format("the checkpoint after step {}", *step);
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::io && error.kind() != ErrorKind::usage) throw;
+    input.test_missing = fmt::format("the run's test images cannot be used. {}", error.what());
+  }
+}
+
+}  // namespace bitloom::cli

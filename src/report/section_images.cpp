@@ -1,0 +1,81 @@
+// A float net that classifies images: its layers, and the test images that it is most wrong about.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "report/markup.h"
+#include "report/picture.h"
+#include "report/sections.h"
+
+namespace bitloom::report {
+namespace {
+
+constexpr std::size_t largest_pixelated = 96;  // pixels a side; larger images are not magnified
+
+// RFC 4648, section 4.
+std::string base64(const std::string& bytes) {
+  static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (i + j < bytes.size() ? static_cast<std::uint8_t>(bytes[i + j]) : 0U);
+    }
+    for (std::size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? letters[group >> (18 - 6 * j) & 63U] : '=';
+  }
+  return text;
+}
+
+// "97.3%"; a probability that is not 1 is not shown as 100%.
+std::string probability_text(double probability) {
+  if (!(probability >= 0 && probability <= 1)) return nothing;
+  return probability >= 0.9995 && probability < 1 ? "over 99.9%" : fmt::format("{:.1f}%", 100 * probability);
+}
+
+std::string figure(const WrongImage& image) {
+  const std::string png = to_png(image.pixels, image.channels, image.height, image.width);
+  return fmt::format(
+      "<figure><img width=\"{}\" height=\"{}\" alt=\"{}\" src=\"data:image/png;base64,{}\"/>"
+      "<figcaption><b>{}</b>taken for {}<span>{}</span></figcaption></figure>\n",
+      image.width, image.height, escape(image.truth), base64(png), escape(image.truth), escape(image.taken_for),
+      probability_text(image.probability));
+}
+
+}  // namespace
+
+std::string wrong_images(const Classification& test) {
+  if (test.wrong.empty()) return "";
+  std::string figures;
+  bool is_small = true;
+  for (const WrongImage& image : test.wrong) {
+    figures += figure(image);
+    is_small = is_small && std::max(image.height, image.width) <= largest_pixelated;
+  }
+  const std::size_t wrong = test.images - std::min(test.correct, test.images);
+  return section(
+      "mistakes", "The surest mistakes",
+      fmt::format("Of the {} test images that were classified wrongly, those with the highest probability of the wrong "
+                  "class: the true class, the class that the image was taken for, and its probability.",
+                  whole_text(static_cast<double>(wrong))),
+      fmt::format("<div class=\"images{}\">{}</div>\n", is_small ? " small" : "", figures));
+}
+
+std::string float_layer_table(const std::vector<FloatLayerRow>& layers) {
+  if (layers.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  double parameters = 0, multiply_adds = 0;
+  for (const FloatLayerRow& layer : layers) {
+    const auto own = static_cast<double>(layer.parameters);
+    parameters += own;
+    multiply_adds += layer.multiply_adds;
+    rows.push_back(
+        {escape(layer.name), escape(layer.kind), escape(layer.output), whole_text(own), count_text(layer.multiply_adds)});
+  }
+  return section("layers", "Layers", "Output size is height x width x channels; multiply-adds are those of one image.",
+                 table({{"layer"}, {"kind"}, {"output size"}, {"parameters", true}, {"multiply-adds", true}}, rows,
+                       {"total", "", "", whole_text(parameters), count_text(multiply_adds)}));
+}
+
+}  // namespace bitloom::report
