@@ -286,7 +286,7 @@ TEST_CASE("what SGD and lookahead cannot take is named", "[train]") {
   CHECK(message([](OptimizerOptions&) {}) == "no error");
   CHECK(has(message([](OptimizerOptions& o) { o.rule = "sdg"; }), "`optimizer`: 'sdg'; did you mean 'sgd'?"));
   CHECK(has(message([](OptimizerOptions& o) { o.momentum = 1; }), "`momentum`: 1"));
-  CHECK(has(message([](OptimizerOptions& o) { o.lookahead_keeps = 1; }), "`lookahead_keeps`: 1"));
+  CHECK(has(message([](OptimizerOptions& o) { o.lookahead_keeps = 1; }), "lookahead_keeps: 1; expected 0 up to 1"));
   CHECK(has(message([](OptimizerOptions& o) { o.decay = -1; }), "`weight_decay`: -1"));
   CHECK(has(message([](OptimizerOptions& o) { o.average = 0.9, o.lookahead = 5; }),
             "`average`: 0.9; expected 0 with `lookahead` 5"));
