@@ -241,7 +241,7 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   INFO(best.out << best.err);
   REQUIRE(best.code == 0);
   const Json measured = Json::parse(run_program(folder.path(), {"eval", "best", "--json"}).out);
-  CHECK(has(best.out, fmt::format("loss {:.4f}\nnext:", measured["loss"].get<double>())));
+  CHECK(has(best.out, fmt::format("loss {:.4f}\n  model", measured["loss"].get<double>())));
   const Json result = read_metrics(folder / "best/metrics.jsonl").back();
   for (const Json& line : lines_of(folder / "best", "evaluation")) CHECK(line["loss"] >= result["best_validation_loss"]);
   const Json on_validation = Json::parse(
