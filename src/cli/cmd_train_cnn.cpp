@@ -194,7 +194,9 @@ class Training {
   // By the averaged parameters, if there are any, or as they are.
   layerwise::Evaluation classify(const data::Dataset& set, const models::CnnViews& views, const train::SignOfLife& alive,
                                  bool averaged) {
-    models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
+    // No more images at once than in training, for which there is memory.
+    const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 256);
+    models::CnnClassifier classifier(engine_, net_, scale_, values_, views, at_once);
     layerwise::Evaluation result;
     const auto evaluate = [&] {
       result = classifier.evaluate(session_.comm, set, [&](std::size_t) {

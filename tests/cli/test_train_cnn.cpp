@@ -236,6 +236,11 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   const Outcome none = run_program(folder.path(), changed(quick_cnn("none", 2), "--validation", "0"));
   CHECK(none.code == 0);
   CHECK_FALSE(has(none.out, "validation accuracy"));
+  // Evaluations took 256 images at once, whatever memory there was.
+  Args narrow = with(changed(quick_cnn("narrow", 1, "airbench94"), "--batch", "8"), {"--memory", "64MiB"});
+  const Outcome fits = run_program(folder.path(), changed(narrow, "--validation", "100"));
+  INFO(fits.out << fits.err);
+  CHECK(fits.code == 0);
   // The kept model is that of the evaluation with the lowest loss, and what is measured at the end is it.
   const Outcome best = run_program(folder.path(), with(quick_cnn("best", 12), {"--keep", "best", "--learning-rate", "20"}));
   INFO(best.out << best.err);

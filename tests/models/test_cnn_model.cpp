@@ -259,6 +259,10 @@ TEST_CASE("accuracy, confusion, loss and mistakes are those of plain code", "[cn
   CHECK(result.correct == static_cast<std::size_t>(confusion[0] + confusion[4] + confusion[8]));
   CHECK(result.loss == Approx(loss / 300).epsilon(1e-5));
   CHECK(watched == std::vector<std::size_t>{256, 300});
+  const auto in_parts =
+      CnnClassifier(cnn.engine, cnn.net, description_of(cnn.net).scale, DType::f32, one_view, 7).evaluate(alone, images);
+  CHECK(in_parts.confusion == confusion);
+  CHECK(in_parts.loss == Approx(result.loss).epsilon(1e-5));
   REQUIRE(wrong.size() == mistakes.size());
   for (std::size_t i = 0; i < wrong.size(); ++i) {
     CHECK(static_cast<double>(wrong[i].probability) == Approx(mistakes[i].probability).epsilon(1e-4));
