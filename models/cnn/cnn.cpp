@@ -162,6 +162,12 @@ const char* kind_name(Kind kind) {
   return "";
 }
 
+std::uint64_t learned_numbers(nn::Layer& layer) {
+  std::uint64_t count = 0;
+  for (const nn::Parameter* parameter : nn::parameters_of(layer)) count += parameter->is_frozen ? 0 : parameter->shape.size();
+  return count;
+}
+
 }  // namespace
 
 Cnn::Cnn(const CnnConfig& described) : config(described) {
@@ -181,11 +187,7 @@ nn::Shape Cnn::input(std::size_t images) const {
   return {images, config.image.height, config.image.width, config.image.channels};
 }
 
-std::uint64_t Cnn::parameters() {
-  std::uint64_t count = 0;
-  for (const nn::Parameter* parameter : nn::parameters_of(*layers)) count += parameter->is_frozen ? 0 : parameter->shape.size();
-  return count;
-}
+std::uint64_t Cnn::parameters() { return learned_numbers(*layers); }
 
 std::vector<CnnRow> describe(Cnn& net) {
   std::vector<CnnRow> rows;
@@ -196,7 +198,7 @@ std::vector<CnnRow> describe(Cnn& net) {
     for (; at < net.ends[i]; ++at) {
       row.cost += (*net.layers)[at].cost(row.output);
       row.output = (*net.layers)[at].output(row.output);
-      for (const nn::Parameter* parameter : nn::parameters_of((*net.layers)[at])) row.parameters += parameter->shape.size();
+      row.parameters += learned_numbers((*net.layers)[at]);
     }
     shape = row.output;
     rows.push_back(std::move(row));

@@ -31,9 +31,9 @@ struct Cnn {
 // Rows of a table of a net's layers: parameters are named after them.
 struct CnnRow {
   std::string name, kind;
-  nn::Shape output;  // of one image
-  std::uint64_t parameters = 0;
-  double cost = 0;  // multiplications and additions of a forward pass
+  nn::Shape output;              // of one image
+  std::uint64_t parameters = 0;  // that are learned
+  double cost = 0;               // multiplications and additions of a forward pass
 };
 std::vector<CnnRow> describe(Cnn& net);
 

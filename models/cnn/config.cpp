@@ -194,6 +194,9 @@ CnnConfig read_config(const Json& json, const std::string& source, bool is_model
   if (!is_model) return config;
   if (!json.contains("image") || !json.contains("classes")) fail(ErrorKind::usage, "{}: no 'image' or 'classes'", source);
   const Reader image(json["image"], source + ": \"image\"");
+  for (const char* key : {"height", "width", "channels"}) {
+    if (!image.has(key)) image.refuse(key, "a whole number");
+  }
   image.count("height", config.image.height, 1, 4096);
   image.count("width", config.image.width, 1, 4096);
   image.count("channels", config.image.channels, 1, 4);

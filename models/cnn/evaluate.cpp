@@ -13,7 +13,7 @@
 namespace bitloom::models {
 namespace {
 
-constexpr std::size_t images_at_once = 256;
+constexpr std::size_t part_of_rank = 256;  // images that a process takes before the next one does
 
 struct View {
   int moved = 0;  // pixels up and left
@@ -28,8 +28,10 @@ std::vector<View> views_of(std::size_t shift) {
 
 }  // namespace
 
-CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views)
-    : engine_(engine), net_(net), scale_(std::move(scale)), values_(values), views_(views) {
+CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
+                             std::size_t at_once)
+    : engine_(engine), net_(net), scale_(std::move(scale)), values_(values), views_(views), at_once_(at_once) {
+  if (at_once == 0) fail(ErrorKind::internal, "0 images at once");
   const std::size_t least = std::min(net.config.image.height, net.config.image.width);
   if (views.shift >= least) {
     fail_field(ErrorKind::usage, "shift", "{}; expected less than the {} pixels of an image", views.shift, least);
@@ -61,6 +63,15 @@ std::vector<float> CnnClassifier::pass(std::span<const float> images, std::size_
 }
 
 std::vector<float> CnnClassifier::logits(std::span<const std::span<const std::uint8_t>> images) {
+  std::vector<float> all;
+  for (std::size_t first = 0; first < images.size(); first += at_once_) {
+    const std::vector<float> some = logits_of_part(images.subspan(first, std::min(at_once_, images.size() - first)));
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::vector<float> CnnClassifier::logits_of_part(std::span<const std::span<const std::uint8_t>> images) {
   const data::ImageShape& shape = net_.config.image;
   std::vector<float> numbers(images.size() * shape.size());
   std::vector<std::uint8_t> moved(shape.size());
@@ -90,14 +101,14 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   const std::size_t classes = net_.config.classes;
   layerwise::Evaluation result;
   result.confusion.assign(classes * classes, 0);
-  const std::size_t batches = (set.size() + images_at_once - 1) / images_at_once;
+  const std::size_t batches = (set.size() + part_of_rank - 1) / part_of_rank;
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::int64_t micro_nats = 0;
   std::size_t done = 0;
-  std::vector<std::vector<std::uint8_t>> rooms(images_at_once);
+  std::vector<std::vector<std::uint8_t>> rooms(part_of_rank);
   for (auto b = static_cast<std::size_t>(comm.rank()); b < batches; b += static_cast<std::size_t>(comm.size())) {
-    const std::size_t first = b * images_at_once;
-    const std::size_t count = std::min(images_at_once, set.size() - first);
+    const std::size_t first = b * part_of_rank;
+    const std::size_t count = std::min(part_of_rank, set.size() - first);
     std::vector<std::span<const std::uint8_t>> images;
     for (std::size_t i = 0; i < count; ++i) images.push_back(set.image(first + i, rooms[i]));
     set.check_reads();

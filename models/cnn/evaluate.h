@@ -19,9 +19,9 @@ using CnnViews = layerwise::Views;
 
 class CnnClassifier {
  public:
-  // values: V of the net, which has its numbers and outlives this. Throws Error(usage) for a shift that the images do not
-  // allow.
-  CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views);
+  // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most. Throws Error(usage) for a
+  // shift that the images do not allow.
+  CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views, std::size_t at_once = 256);
 
   // Averages of logits (N, classes) of images (channels, height, width each).
   std::vector<float> logits(std::span<const std::span<const std::uint8_t>> images);
@@ -38,6 +38,7 @@ class CnnClassifier {
                                  std::vector<Mistake>* wrong = nullptr);
 
  private:
+  std::vector<float> logits_of_part(std::span<const std::span<const std::uint8_t>> images);
   std::vector<float> pass(std::span<const float> images, std::size_t count);
 
   nn::Engine& engine_;
@@ -45,6 +46,7 @@ class CnnClassifier {
   PixelScale scale_;
   DType values_;
   CnnViews views_;
+  std::size_t at_once_;
 };
 
 }  // namespace bitloom::models

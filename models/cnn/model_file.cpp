@@ -1,10 +1,14 @@
 #include "models/cnn/model_file.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
+#include "models/foreign_tensors.h"
 #include "models/gpt/model_file.h"
 #include "train/optimizer.h"
 
@@ -21,6 +25,24 @@ train::Buffers buffers_of(nn::Engine& engine, Cnn& net, DType values) {
   train::Buffers buffers;
   net.layers->add_buffers(engine, values, buffers);
   return buffers;
+}
+
+// What a checkpoint has in the place of a tensor: its moving average or its slow weights, where it has them.
+std::string source_of(const TensorFile& file, const std::string& name) {
+  for (const std::string& other : {train::average_name(name), train::slow_name(name)}) {
+    if (file.contains(other)) return other;
+  }
+  return name;
+}
+
+// Endings of names, ours and those of PyTorch's layers, where they differ.
+std::string pytorch_name(const std::string& name) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> endings{
+      {{".gain", ".weight"}, {".moving_mean", ".running_mean"}, {".moving_variance", ".running_var"}}};
+  for (const auto& [ours, theirs] : endings) {
+    if (name.ends_with(ours)) return name.substr(0, name.size() - ours.size()) + std::string(theirs);
+  }
+  return name;
 }
 
 std::vector<float> floats_of(const Json& json, const char* key, std::size_t count, const std::string& name) {
@@ -83,14 +105,11 @@ TensorFile save_cnn(nn::Engine& engine, Cnn& net, DType values, const CnnDescrip
 void load_values(nn::Engine& engine, const TensorFile& file, Cnn& net, DType values) {
   const std::vector<nn::Parameter*> parameters = nn::parameters_of(*net.layers);
   for (nn::Parameter* parameter : parameters) {
-    const std::string average = train::average_name(parameter->name);
-    const std::string slow = train::slow_name(parameter->name);
-    std::string name = file.contains(average) ? average : file.contains(slow) ? slow : parameter->name;
     nn::Tensor read = parameter->value;
-    train::load_tensor(engine, file, name, read);
+    train::load_tensor(engine, file, source_of(file, parameter->name), read);
   }
   for (const auto& [name, tensor] : buffers_of(engine, net, values)) {
-    train::load_tensor(engine, file, file.contains(train::slow_name(name)) ? train::slow_name(name) : name, *tensor);
+    train::load_tensor(engine, file, source_of(file, name), *tensor);
   }
   nn::refresh_copies(engine, parameters);
 }
@@ -110,21 +129,36 @@ LoadedCnn load_cnn(nn::Engine& engine, const std::filesystem::path& path, DType 
 }
 
 TensorFile to_pytorch_names(const TensorFile& file) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> endings{
-      {{".gain", ".weight"}, {".moving_mean", ".running_mean"}, {".moving_variance", ".running_var"}}};
   TensorFile renamed;
   renamed.metadata = file.metadata;
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with("optimizer.") || name.starts_with("trainer.")) continue;
-    std::string other = name;
-    for (const auto& [ours, theirs] : endings) {
-      if (!name.ends_with(ours)) continue;
-      other = name.substr(0, name.size() - ours.size());
-      other += theirs;
-    }
-    renamed.tensors.emplace(other, tensor);
+    renamed.tensors.emplace(pytorch_name(name), file.tensors.at(source_of(file, name)));
   }
   return renamed;
+}
+
+void load_pytorch_values(nn::Engine& engine, const TensorFile& file, Cnn& net, const std::string& name) {
+  TensorFile renamed;
+  std::set<std::string> known;
+  const auto take = [&](const std::string& ours, const nn::Shape& shape) {
+    const std::string& theirs = *known.insert(pytorch_name(ours)).first;
+    const std::string label = fmt::format("{}: the tensor '{}'", name, theirs);
+    const std::vector<std::size_t> wanted(shape.lengths().begin(), shape.lengths().end());
+    if (!file.contains(theirs)) fail(ErrorKind::data, "{} is missing; expected one of shape {}", label, nn::to_text(shape));
+    const bitloom::Tensor& tensor = file.get(theirs);
+    if (tensor.shape != wanted) {
+      fail(ErrorKind::data, "{} has the shape ({}); expected {}", label, fmt::join(tensor.shape, ", "), nn::to_text(shape));
+    }
+    renamed.put(ours, wanted, to_floats(tensor, label));
+  };
+  for (const nn::Parameter* parameter : nn::parameters_of(*net.layers)) take(parameter->name, parameter->shape);
+  for (const auto& [ours, tensor] : buffers_of(engine, net, DType::f32)) take(ours, tensor->shape());
+  for (const auto& [theirs, tensor] : file.tensors) {
+    if (known.contains(theirs) || theirs.ends_with(".num_batches_tracked")) continue;
+    fail(ErrorKind::data, "{}: the tensor '{}' has no place in the net '{}'", name, theirs, net.config.name);
+  }
+  load_values(engine, renamed, net, DType::f32);
 }
 
 }  // namespace bitloom::models

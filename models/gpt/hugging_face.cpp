@@ -13,9 +13,9 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/half.h"
 #include "core/safetensors.h"
 #include "core/text.h"
+#include "models/foreign_tensors.h"
 
 namespace bitloom::models {
 namespace {
@@ -135,20 +135,6 @@ TensorFile load_weights(const fs::path& folder) {
                                                                                          : "there is no such file";
   fail(ErrorKind::data, "{}: {}; expected one file, as save_pretrained(folder, max_shard_size=\"1TB\") writes", path.string(),
        instead);
-}
-
-std::vector<float> to_floats(const Tensor& tensor, const std::string& label) {
-  std::vector<float> values(tensor.size());
-  const auto convert = [&](const auto& from) {
-    std::transform(from.begin(), from.end(), values.begin(), [](auto value) { return to_float(value); });
-  };
-  switch (tensor.dtype) {
-    case DType::f32: std::ranges::copy(tensor.as<float>(), values.begin()); break;
-    case DType::f16: convert(tensor.as<f16>()); break;
-    case DType::bf16: convert(tensor.as<bf16>()); break;
-    default: fail(ErrorKind::data, "{} is of type {}; expected F32, F16 or BF16", label, dtype_name(tensor.dtype));
-  }
-  return values;
 }
 
 // Takes tensors out of a file, one by one, so that what is left has no place in the net.

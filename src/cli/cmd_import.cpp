@@ -1,9 +1,11 @@
-// bitloom import gpt: GPT-2's weights as Hugging Face's transformers keep them, made a model.
+// bitloom import: weights as other programs keep them, made a model.
 #include <filesystem>
 
 #include "cli/command.h"
+#include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "models/cnn/model_file.h"
 #include "models/gpt/hugging_face.h"
 #include "models/gpt/model_file.h"
 
@@ -35,7 +37,52 @@ void import_gpt2(Terminal& terminal, const fs::path& folder, const std::string& 
                  config.vocabulary, format_bytes(fs::file_size(out)));
 }
 
+// The net that a file's metadata describe, or that of another model.
+models::CnnDescription describe(const TensorFile& file, const fs::path& path, const std::string& like) {
+  if (!like.empty()) {
+    const fs::path model = find_model(like);
+    return models::cnn_description_of(TensorFile::load(model), model.string());
+  }
+  if (!file.metadata.contains(models::kind_key)) {
+    fail(ErrorKind::usage, "--like: missing; the metadata of {} describe no net", path.string());
+  }
+  return models::cnn_description_of(file, path.string());
+}
+
+void import_pytorch(Terminal& terminal, const fs::path& path, const std::string& like, const fs::path& out) {
+  const TensorFile file = TensorFile::load(path);
+  const models::CnnDescription description = describe(file, path, like);
+  nn::Engine engine;
+  models::Cnn net(description.config);
+  nn::make_parameters(engine, nn::parameters_of(*net.layers), DType::f32);
+  models::load_pytorch_values(engine, file, net, path.string());
+  models::save_cnn(engine, net, DType::f32, description).save(out);
+  terminal.print("{}: net '{}', {} parameters ({})", out.string(), net.config.name, format_count(net.parameters()),
+                 format_bytes(fs::file_size(out)));
+}
+
 }  // namespace
+
+int import_cnn(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  std::string out;
+  std::string like;
+  Options options("bitloom import cnn FILE --out MODEL [--like MODEL|RUN]",
+                  "Makes a model of a PyTorch module's state_dict in a safetensors file, in f32, f16 or bf16, with the names "
+                  "that\n`bitloom export` writes (see scripts/torch_cnn.py).");
+  options.arguments(arguments, "FILE", 1, 1);
+  options.text("out", out, "MODEL", "Model file to write");
+  options.text("like", like, "MODEL|RUN",
+               "Model whose net, classes and scale of pixels these are; without it: those in the metadata of FILE");
+  if (!options.parse(args)) {
+    session.terminal.line(options.help());
+    return exit_done;
+  }
+  options.finish();
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
+  session.on_root([&] { import_pytorch(session.terminal, arguments.front(), like, out); });
+  return exit_done;
+}
 
 int import_gpt(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;

@@ -37,7 +37,8 @@ constexpr std::size_t most_evaluations = 20;
 std::string option_of(const std::string& field) {
   static const std::map<std::string, std::string> named{
       {"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
-      {"net", "--net or --activation"}};
+      {"net", "--net or --activation"},
+      {"decays_vectors", "decays_vectors of --net"}};
   if (const auto found = named.find(field.substr(0, field.find('.'))); found != named.end()) return found->second;
   std::string option = field;
   std::replace(option.begin(), option.end(), '_', '-');
@@ -48,6 +49,7 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
   const models::CnnTraining& t = settings.training;
   return {{"net", architecture_of(config)},
           {"activation_bits", config.activation_bits},
+          {"decays_vectors", config.decays_vectors},
           {"batch", t.batch},
           {"optimizer", t.optimizer},
           {"learning_rate", t.learning_rate},
@@ -85,7 +87,7 @@ class Training {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         values_(choose_dtype(engine_, settings.values)),
         scale_(session.comm.together([&] { return models::fit_pixel_scale(data.train); })),
-        net_(config_for(settings, options, data)) {
+        net_(session.comm.together([&] { return config_for(settings, options, data); })) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     steps_per_epoch_ = data.train.size() / settings.batch;
     steps_ = settings.steps != 0
@@ -118,6 +120,10 @@ class Training {
     config.classes = data.train.classes();
     if (settings.batch > data.train.size()) {
       fail(ErrorKind::usage, "--batch: {}; expected at most the {} training images", settings.batch, data.train.size());
+    }
+    const std::size_t side = std::min(config.image.height, config.image.width);
+    if (data.test.size() != 0 && settings.shift >= side) {
+      fail(ErrorKind::usage, "--shift: {}; expected less than the {} pixels of an image", settings.shift, side);
     }
     return config;
   }
@@ -188,7 +194,9 @@ class Training {
   // By the averaged parameters, if there are any, or as they are.
   layerwise::Evaluation classify(const data::Dataset& set, const models::CnnViews& views, const train::SignOfLife& alive,
                                  bool averaged) {
-    models::CnnClassifier classifier(engine_, net_, scale_, values_, views);
+    // No more images at once than in training, for which there is memory.
+    const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 256);
+    models::CnnClassifier classifier(engine_, net_, scale_, values_, views, at_once);
     layerwise::Evaluation result;
     const auto evaluate = [&] {
       result = classifier.evaluate(session_.comm, set, [&](std::size_t) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <vector>
 
 #include "cli/device.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "nn/activation.h"
 
 namespace bitloom::cli {
@@ -125,6 +127,9 @@ void CnnSettings::declare(Options& options) {
 
 models::CnnConfig CnnSettings::make_config(const Options& options) {
   models::CnnConfig config = models::find_cnn(net);
+  if (!contains(models::cnn_names(), net)) {  // a file, so that a run can be continued from another folder
+    net = std::filesystem::absolute(net).lexically_normal().string();
+  }
   const auto given = [&](const char* name) { return options.source(name) != Options::Source::none; };
   const models::CnnTraining recipe = config.training;
   if (!given("epochs")) training.epochs = recipe.epochs;

@@ -64,6 +64,7 @@ int sample(Session& session, std::span<const std::string> args);
 int inspect(Session& session, std::span<const std::string> args);
 int report(Session& session, std::span<const std::string> args);
 int export_model(Session& session, std::span<const std::string> args);
+int import_cnn(Session& session, std::span<const std::string> args);
 int import_gpt(Session& session, std::span<const std::string> args);
 int verify(Session& session, std::span<const std::string> args);
 int info(Session& session, std::span<const std::string> args);

@@ -33,6 +33,7 @@ constexpr Command commands[] = {
     {"report", "", "write a run's HTML report", &report},
     {"verify", "", "check that models, checkpoints and token files are undamaged", &verify},
     {"export", "", "write a model in the layout of other programs", &export_model},
+    {"import", "cnn", "make a model of a convolutional net's weights as PyTorch keeps them", &import_cnn},
     {"import", "gpt", "make a model of GPT-2's weights as other programs keep them", &import_gpt},
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},

@@ -28,9 +28,11 @@ double fastest(Engine& engine, double seconds, F&& f) {
   return best;
 }
 
-// Rows and columns of the matrices: on a GPU many tiles for each multiprocessor (a tile is 256 long at most).
-std::size_t measured_side(Device device) {
-  if (device.kind == Device::Kind::cpu) return 1024;
+// Rows and columns of the matrices: on a GPU many tiles for each multiprocessor (a tile is 256 long at most); few for plain
+// loops, which take seconds for what others do in a hundredth of one.
+std::size_t measured_side(const Engine& engine) {
+  const Device device = engine.device();
+  if (device.kind == Device::Kind::cpu) return engine.backend_name() == "ref" ? 128 : 1024;
   const auto multiprocessors = static_cast<std::size_t>(describe_gpu(device.index).multiprocessors);
   return std::max<std::size_t>(1, multiprocessors / 4) * 256;
 }
@@ -55,7 +57,7 @@ Tensor normal_matrix(Engine& engine, std::size_t size, DType values, std::uint64
 }  // namespace
 
 double measure_matmul(Engine& engine, DType values, double seconds) {
-  const std::size_t size = measured_side(engine.device());
+  const std::size_t size = measured_side(engine);
   const Tensor a = normal_matrix(engine, size, values, 1);
   const Tensor b = normal_matrix(engine, size, values, 2);
   Tensor c = engine.empty({size, size}, values, Use::workspace);

@@ -4,6 +4,9 @@ namespace bitloom::train {
 
 MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOptions& options) {
   const DType type = nn::parameter_type(options.values);
+  const OptimizerOptions& optimizer = options.optimizer;
+  const std::size_t of_optimizer =
+      find_update_rule(optimizer.rule).moments + (optimizer.average > 0 ? 1 : 0) + (optimizer.lookahead > 0 ? 1 : 0);
   MemoryNeeds needs;
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
     const std::uint64_t bytes = parameter->shape.size() * dtype_size(type);
@@ -11,7 +14,7 @@ MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOption
     if (!has_copy || options.master_weights == nn::MasterWeights::f32) needs.parameters += bytes;
     if (has_copy) needs.parameters += parameter->shape.size() * dtype_size(options.values);
     needs.gradients += bytes;
-    needs.optimizer += (options.optimizer.average > 0 ? 3 : 2) * bytes;
+    if (!parameter->is_frozen) needs.optimizer += of_optimizer * bytes;
   }
   needs.stash = net.peak_stash_bytes(x, options.values);
   return needs;

@@ -21,7 +21,9 @@ void check(const OptimizerOptions& options) {
   in_unit("beta2", options.beta2);
   in_unit("average", options.average);
   in_unit("momentum", options.momentum);
-  in_unit("lookahead_keeps", options.lookahead_keeps);
+  if (!(options.lookahead_keeps >= 0 && options.lookahead_keeps < 1)) {
+    fail(ErrorKind::usage, "lookahead_keeps: {}; expected 0 up to 1, without 1", options.lookahead_keeps);
+  }
   if (!(options.epsilon > 0)) fail(ErrorKind::usage, "epsilon: {}; expected more than 0", options.epsilon);
   not_negative("weight_decay", options.decay);
   not_negative("clip", options.clip);

@@ -142,10 +142,10 @@ class Sgd final : public UpdateRule {
 };
 
 constexpr NamedUpdateRule table[] = {
-    {"adamw",
+    {"adamw", 2,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
-    {"sgd",
+    {"sgd", 1,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
         std::uint64_t /*seed*/) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
 };

@@ -31,7 +31,8 @@ class UpdateRule {
 };
 
 struct NamedUpdateRule {
-  const char* name;  // "adamw", "sgd"
+  const char* name;     // "adamw", "sgd"
+  std::size_t moments;  // tensors that it keeps of every parameter
   std::unique_ptr<UpdateRule> (*make)(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
                                       const OptimizerOptions& options, std::uint64_t seed);
 };

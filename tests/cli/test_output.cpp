@@ -45,6 +45,9 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
   REQUIRE(run_program(folder.path(), quick_training("run")).code == 0);
   REQUIRE(run_program(folder.path(), {"data", "sheet", "synth", "--out", "image.png", "--columns", "1"}).code == 0);
   write_gpt(folder / "gpt.safetensors");
+  REQUIRE(run_program(folder.path(), {"train", "cnn", "--net", "tiny", "--data", "synth", "--max-train", "40", "--max-test",
+                                      "10", "--validation", "0", "--batch", "20", "--steps", "1", "--out", "cnn"})
+              .code == 0);
   write_file(folder / "text.txt", some_text(200));
   const std::string small =
       "--net tiny --data synth --max-train 64 --validation 0 --batch 16 --workers 2 --stage layer1 --updates 2";
@@ -73,6 +76,11 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "report run",
       "export gpt.safetensors --out hf",
       "import gpt hf --tokenizer bytes --out back.safetensors",
+      "eval cnn --json",
+      "predict cnn image.png",
+      "inspect cnn",
+      "export cnn --out exported",
+      "import cnn exported/model.safetensors --out back-cnn.safetensors",
       "plan " + small,
       "plan gpt --net tiny",
       "simulate " + small,
@@ -87,6 +95,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "tokenizer info bytes",
       "train binary --net tiny --data synth --max-train 64 --max-test 10 --epochs 1 --batch 32 "
       "--validation 0 --cache none --set layer1.width=32 --set layer2.width=32 --out full",
+      "train cnn --net tiny --data synth --max-train 40 --max-test 10 --validation 0 --batch 20 --steps 1 --out full-cnn",
       "train gpt --data text.txt --layers 1 --width 16 --heads 1 --context 16 --batch 2 --steps 2 "
       "--out full-gpt"};
   std::set<std::string> covered;
@@ -117,7 +126,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 23);
+  CHECK(commands == 25);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

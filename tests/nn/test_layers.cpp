@@ -341,6 +341,21 @@ TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
 }
 
+// The moving variance became NaN: evaluation, steps later, failed without a reason.
+TEST_CASE("batch norm of one value per channel is refused in training", "[layers]") {
+  Engine engine({}, "ref");
+  BatchNorm norm("layers.3", 2);
+  const std::vector<Parameter*> parameters = parameters_of(norm);
+  initialise(engine, parameters, DType::f64, 1);
+  Pass pass{engine};
+  const Tensor one = random_tensor(engine, {1, 1, 1, 2}, 1);
+  CHECK(message_of(ErrorKind::usage, [&] { norm.forward(pass, one); }) ==
+        "layers.3: x (1, 1, 1, 2), one value per channel, has no variance; expected larger maps or a larger micro-batch");
+  CHECK_NOTHROW(norm.forward(pass, random_tensor(engine, {2, 1, 1, 2}, 1)));
+  pass.training = false;
+  CHECK_NOTHROW(norm.forward(pass, one));
+}
+
 TEST_CASE("layers name what they cannot take", "[layers]") {
   Engine engine({}, "ref");
   Pass pass{engine};

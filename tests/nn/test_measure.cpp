@@ -1,6 +1,7 @@
 // How fast the device is: numbers of the right size.
 #include "nn/measure.h"
 
+#include "core/clock.h"
 #include "tests/support/catch.h"
 
 using namespace bitloom;
@@ -15,4 +16,12 @@ TEST_CASE("the measured peaks are those of a machine, and leave no memory in use
   CHECK(bytes > 1e7);
   CHECK(bytes < 1e13);
   CHECK(engine.pool().total().now == 0);
+}
+
+// Twenty seconds passed before a training with plain loops began.
+TEST_CASE("the peak of plain loops is measured in a moment", "[measure]") {
+  Engine engine({}, "ref");
+  const auto start = Clock::now();
+  CHECK(measure_matmul(engine, DType::f32, 0.01) > 1e6);
+  CHECK(seconds_since(start) < 5);
 }

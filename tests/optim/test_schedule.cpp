@@ -3,8 +3,11 @@
 #include <cmath>
 
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
+using bitloom::test::has;
+using bitloom::test::message_of;
 
 TEST_CASE("power multiplies, and equals the C library's to rounding", "[optim]") {
   CHECK(power(0.9, 0) == 1.0);
@@ -37,4 +40,44 @@ TEST_CASE("cosine_decay falls from one to the floor and stays there", "[optim]")
   CHECK(cosine_decay(1, 0.1) == 0.1);
   CHECK(cosine_decay(7, 0.1) == 0.1);
   for (int i = 0; i < 1000; ++i) CHECK(cosine_decay((i + 1) / 1000.0, 0.01) < cosine_decay(i / 1000.0, 0.01));
+}
+
+TEST_CASE("a triangle rises from its start to the peak and falls to its floor", "[optim]") {
+  RateSchedule rate;
+  rate.peak = 2;
+  rate.start = 0.4;
+  rate.floor = 0.1;
+  rate.warmup = 20;
+  rate.decay = 80;
+  rate.is_linear = true;
+  CHECK(rate.at(0) == 0.4);
+  CHECK(rate.at(20) == 2);
+  CHECK(rate.at(100) == Approx(0.1).epsilon(1e-12));
+  CHECK(rate.at(100000) == rate.at(100));
+  for (std::uint64_t step = 0; step <= 100; ++step) {
+    const double x = static_cast<double>(step);
+    const double expected = step < 20 ? 0.4 + 1.6 * x / 20 : 2 - 1.9 * (x - 20) / 80;
+    CHECK(rate.at(step) == Approx(expected).epsilon(1e-12));
+  }
+  rate.is_linear = false;  // half a cosine is above the line first and below it later
+  CHECK(rate.at(40) > 2 - 1.9 * 20 / 80);
+  CHECK(rate.at(80) < 2 - 1.9 * 60 / 80);
+  rate.start = 0;
+  CHECK(rate.at(0) == Approx(2.0 / 21));
+  CHECK(rate.at(19) == Approx(2.0 * 20 / 21));
+}
+
+TEST_CASE("rates that are no schedule are refused", "[optim]") {
+  const auto refused = [](double peak, double start, double floor) {
+    RateSchedule rate;
+    rate.peak = peak;
+    rate.start = start;
+    rate.floor = floor;
+    return message_of(ErrorKind::usage, [&] { check(rate); });
+  };
+  CHECK(refused(1, 1, 1) == "no error");
+  CHECK(has(refused(1, 1.5, 0), "start of the learning rate: 1.5; expected 0 to the learning rate, 1"));
+  CHECK(has(refused(1, -1, 0), "start of the learning rate: -1"));
+  CHECK(has(refused(1, 0, std::nan("")), "floor of the learning rate: nan"));
+  CHECK(has(refused(HUGE_VAL, 0, 0), "`learning_rate`: inf"));
 }

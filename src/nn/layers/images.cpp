@@ -120,6 +120,10 @@ Tensor BatchNorm::forward(Pass& pass, const Tensor& x) {
     batch_norm_inference(pass.engine, x, gain_.read(), bias_.read(), moving_mean_, moving_variance_, epsilon_, y);
     return y;
   }
+  if (x.shape().rows() < 2) {
+    fail(ErrorKind::usage, "{}: x {}, one value per channel, has no variance; expected larger maps or a larger micro-batch",
+         name_, to_text(x.shape()));
+  }
   Tensor mean = pass.engine.empty({channels_}, type, Use::activations);
   Tensor variance = pass.engine.empty({channels_}, type, Use::activations);
   batch_norm(pass.engine, x, gain_.read(), bias_.read(), epsilon_, y, mean, variance);

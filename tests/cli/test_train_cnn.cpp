@@ -1,0 +1,255 @@
+// Float convolutional nets as a user trains them: a run, what is done with it, an interrupted one, what is refused.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using Json = nlohmann::json;
+
+namespace {
+
+Args quick_cnn(const std::string& out, int steps = 12, const std::string& net = "tiny") {
+  return {"train",
+          "cnn",
+          "--data",
+          "synth",
+          "--net",
+          net,
+          "--max-train",
+          "240",
+          "--max-test",
+          "60",
+          "--validation",
+          "40",
+          "--batch",
+          "20",
+          "--steps",
+          fmt::format("{}", steps),
+          "--evaluate-every",
+          "4",
+          "--out",
+          out};
+}
+
+// The same with another value of an option.
+Args changed(Args args, const std::string& option, const std::string& value) {
+  *(std::find(args.begin(), args.end(), option) + 1) = value;
+  return args;
+}
+
+// A small net with a layer that the named ones lack.
+void write_net(const std::filesystem::path& file, bool decays_vectors = false, int channels = 6) {
+  write_file(file, fmt::format(R"({{"name": "own", "activation": "relu", "decays_vectors": {},
+    "layers": [{{"kind": "conv", "channels": {}, "stride": 4}}, {{"kind": "activation"}}, {{"kind": "max_pool"}}, {{"kind": "linear"}}],
+    "training": {{"learning_rate": 0.1, "weight_decay": 0.01}}}})",
+                               decays_vectors, channels));
+}
+
+std::vector<Json> lines_of(const std::filesystem::path& run, const std::string& event) {
+  std::vector<Json> lines;
+  for (const Json& line : read_metrics(run / "metrics.jsonl")) {
+    if (line["event"] == event) lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a convolutional net is trained and learns, and the verbs know what it is", "[cnn]") {
+  const TempDir folder;
+  const auto run = [&](const Args& args) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  Args args = changed(changed(quick_cnn("run", 120), "--max-train", "1000"), "--max-test", "300");
+  const std::string out = run(changed(args, "--evaluate-every", "30"));
+  CHECK(has(out, "net 'tiny': 33.9 k parameters"));
+  CHECK(has(out, "data 'synth': 960 training, 40 validation, 300 test images"));
+  CHECK(has(out, "120 steps of 20 images, 2.5 epochs"));
+  CHECK(has(out, "test accuracy"));
+  CHECK(has(out, "6 views each"));
+  CHECK(has(out, "bitloom predict run IMAGE..."));
+  for (const char* file : {"model.safetensors", "metrics.jsonl", "options.ini", "log.txt", "checkpoint.safetensors"}) {
+    CHECK(std::filesystem::exists(folder / "run" / file));
+  }
+  const auto metrics = read_metrics(folder / "run/metrics.jsonl");
+  CHECK(metrics.front()["kind"] == "cnn");
+  CHECK(metrics.front()["parameters"] == 33882);
+  CHECK(metrics.back()["event"] == "result");
+  CHECK(metrics.back()["targets"] == 120 * 20);
+  CHECK(lines_of(folder / "run", "evaluation").size() == 4);
+  // The triangle: from a fifth of the peak, here of 20 of 128 images, to it in 23% of the steps, and down to 7%.
+  const double peak = 0.3 * 20 / 128;
+  for (const Json& line : lines_of(folder / "run", "step")) {
+    const double step = line["step"].get<double>() - 1;
+    const double rate = step < 27 ? peak * (0.2 + 0.8 * step / 27) : peak * (1 - 0.93 * (step - 27) / 93);
+    CHECK(line["rate"].get<double>() == Approx(rate).epsilon(1e-9));
+  }
+
+  const Json test = Json::parse(run({"eval", "run", "--json"}));
+  CHECK(test["images"] == 300);
+  CHECK(test["accuracy"].get<double>() > 0.25);  // 0.1 is chance
+  CHECK(test["confusion"].size() == 100);
+  CHECK(has(out, fmt::format("{:.2f}% ({} of 300 images", 100 * test["accuracy"].get<double>(), test["correct"].get<int>())));
+  const Json plain = Json::parse(run({"eval", "run", "--json", "--mirror", "off", "--shift", "0"}));
+  CHECK(plain["loss"] != test["loss"]);
+  CHECK(plain["loss"].get<double>() == Approx(test["loss"].get<double>()).epsilon(0.2));
+  CHECK(Json::parse(run({"eval", "run", "--json", "--split", "validation"}))["images"] == 40);
+  CHECK(has(run({"eval", "run", "--backend", "ref", "--max-test", "20"}), "of 20 images"));
+
+  const std::string shown = run({"inspect", "run"});
+  CHECK(has(shown, "net 'tiny': images of 32 x 32 pixels of 3 colours, 10 classes"));
+  CHECK(has(shown, "basic_block"));
+  const Json described = Json::parse(run({"inspect", "run", "--json"}));
+  CHECK(described["kind"] == "cnn");
+  CHECK(described["parameters"] == 33882);
+  CHECK(described["class_names"].size() == 10);
+  CHECK(has(run({"inspect", "resnet18"}), "11.2 M"));
+  CHECK(has(run({"verify", "run"}), "run/model.safetensors: good"));
+  run({"report", "run"});
+  CHECK(std::filesystem::exists(folder / "run/report.html"));
+
+  run({"export", "run", "--out", "exported"});
+  const TensorFile exported = TensorFile::load(folder / "exported/model.safetensors");
+  CHECK(exported.contains("layers.1.running_mean"));
+  CHECK(exported.contains("layers.3.skip_conv.weight"));
+  CHECK_FALSE(exported.contains("layers.1.gain"));
+  CHECK(has(run({"import", "cnn", "exported/model.safetensors", "--out", "back"}), "back: net 'tiny', 33.9 k parameters"));
+  CHECK(read_file(folder / "back") == read_file(folder / "run/model.safetensors"));
+
+  run({"data", "sheet", "synth", "--out", "sheet.png"});
+  const Json predicted = Json::parse(run({"predict", "run", "sheet.png", "--json", "--top", "10"}));
+  REQUIRE(predicted["classes"].size() == 10);
+  double sum = 0;
+  for (const Json& each : predicted["classes"]) sum += each["score"].get<double>();
+  CHECK(sum == Approx(1).epsilon(1e-5));
+  const Json one_view = Json::parse(run({"predict", "run", "sheet.png", "--json", "--mirror", "off", "--shift", "0"}));
+  CHECK(one_view["classes"] != predicted["classes"]);
+  const Outcome text = run_program(folder.path(), {"sample", "run"});
+  CHECK(text.code == 3);
+  CHECK(has(text.err, "a model of kind cnn; expected one of kind gpt. For this one there is `bitloom predict`"));
+}
+
+TEST_CASE("a stopped run of a convolutional net goes on to the same bits", "[cnn]") {
+  const TempDir folder;
+  // Lookahead is between two of its steps, and augmentation in the second epoch, where the run is stopped.
+  const auto args = [](const std::string& out) {
+    return with(quick_cnn(out, 24), {"--lookahead", "5", "--weight-decay", "0.01"});
+  };
+  REQUIRE(run_program(folder.path(), args("whole")).code == 0);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string out = fmt::format("stopped{}", signal);
+    const Hold hold(folder.path(), 13);
+    Background background(folder.path(), with(args(out), Hold::option()));
+    REQUIRE(background.wait_for("step 12/24"));
+    background.signal(signal);
+    const Outcome stopped = background.wait();
+    CHECK(stopped.code == 4);
+    CHECK(has(stopped.err, "train cnn --resume --out " + out));
+    // What there is so far is a model: that of its checkpoint.
+    CHECK(has(run_program(folder.path(), {"eval", out}).err, out + ": not finished; this is its checkpoint after step 1"));
+    const Outcome resumed = run_program(folder.path(), {"train", "cnn", "--resume", "--out", out}, {"OMP_NUM_THREADS=2"});
+    INFO(resumed.out << resumed.err);
+    REQUIRE(resumed.code == 0);
+    CHECK(read_file(folder / out / "model.safetensors") == read_file(folder / "whole/model.safetensors"));
+    CHECK(same_tensors(folder / out / "checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+  }
+  const Args resume = {"train", "cnn", "--resume", "--out", "whole"};
+  CHECK(has(run_program(folder.path(), resume).out, "the run in whole is finished: it has its 24 steps"));
+  const auto refuses = [&](const Args& more, const std::string& text) {
+    const Outcome outcome = run_program(folder.path(), with(with(resume, {"--steps", "26"}), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, text));
+  };
+  refuses({"--learning-rate", "0.5"}, "\n  --learning-rate: 0.046875 stored, 0.5 given\n");
+  refuses({"--flip", "none"}, "\n  --flip: alternating stored, none given\n");
+  refuses({"--lookahead", "4"}, "\n  --lookahead: 5 stored, 4 given\n");
+  refuses({"--net", "airbench94", "--augment", "crop2"}, "\n  --net or --activation: ");
+  refuses({"--max-train", "200"}, "\n  the training images' content (--data, --max-train, --validation, --split-seed): ");
+  const Outcome again = run_program(folder.path(), args("whole"));
+  CHECK(again.code == 2);
+  CHECK(has(again.err, "holds a run already"));
+}
+
+// A file of a net was looked for in the folder that the second command ran in; that vectors decay could change in silence.
+TEST_CASE("a run of a net in a file goes on from another folder, unless the net was changed", "[cnn]") {
+  const TempDir folder;
+  std::filesystem::create_directory(folder / "sub");
+  write_net(folder / "net.json");
+  const Outcome first = run_program(folder.path(), quick_cnn("run", 4, "net.json"));
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  const Args resume = {"train", "cnn", "--resume", "--out", "../run", "--steps", "6"};
+  const auto refuses = [&](const std::string& text) {
+    const Outcome outcome = run_program(folder / "sub", resume);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, text));
+  };
+  write_net(folder / "net.json", false, 7);
+  refuses("--net or --activation: ");
+  write_net(folder / "net.json", true);
+  refuses("decays_vectors of --net: false stored, true given");
+  std::filesystem::remove(folder / "net.json");
+  refuses("net.json");
+  write_net(folder / "net.json");
+  const Outcome more = run_program(folder / "sub", resume);
+  INFO(more.out << more.err);
+  CHECK(more.code == 0);
+}
+
+TEST_CASE("ways to train a convolutional net", "[cnn]") {
+  const TempDir folder;
+  int n = 0;
+  for (const Args& more : std::vector<Args>{{"--dtype", "bf16"},
+                                            {"--init", "run0", "--average", "0.9"},
+                                            {"--activation-bits", "2"},
+                                            {"--activation", "relu", "--micro-batch", "5", "--augment", "crop2,cutout4"},
+                                            {"--optimizer", "adamw", "--learning-rate", "0.01", "--weight-decay", "0.1"},
+                                            {"--schedule", "constant", "--flip", "random", "--lookahead", "2"},
+                                            {"--keep", "best", "--mirror", "off", "--shift", "0"}}) {
+    INFO(fmt::format("{}", fmt::join(more, " ")));
+    const std::string out = fmt::format("run{}", n++);
+    const Outcome outcome = run_program(folder.path(), with(quick_cnn(out, 3), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+  }
+  Args plain_loops = with(quick_cnn("ref", 1), {"--backend", "ref"});
+  for (const char* option : {"--batch", "--validation", "--max-test"}) plain_loops = changed(plain_loops, option, "2");
+  CHECK(run_program(folder.path(), plain_loops).code == 0);
+  const Outcome none = run_program(folder.path(), changed(quick_cnn("none", 2), "--validation", "0"));
+  CHECK(none.code == 0);
+  CHECK_FALSE(has(none.out, "validation accuracy"));
+  // Evaluations took 256 images at once, whatever memory there was.
+  Args narrow = with(changed(quick_cnn("narrow", 1, "airbench94"), "--batch", "8"), {"--memory", "64MiB"});
+  const Outcome fits = run_program(folder.path(), changed(narrow, "--validation", "100"));
+  INFO(fits.out << fits.err);
+  CHECK(fits.code == 0);
+  // The kept model is that of the evaluation with the lowest loss, and what is measured at the end is it.
+  const Outcome best = run_program(folder.path(), with(quick_cnn("best", 12), {"--keep", "best", "--learning-rate", "20"}));
+  INFO(best.out << best.err);
+  REQUIRE(best.code == 0);
+  const Json measured = Json::parse(run_program(folder.path(), {"eval", "best", "--json"}).out);
+  CHECK(has(best.out, fmt::format("loss {:.4f}\n  model", measured["loss"].get<double>())));
+  const Json result = read_metrics(folder / "best/metrics.jsonl").back();
+  for (const Json& line : lines_of(folder / "best", "evaluation")) CHECK(line["loss"] >= result["best_validation_loss"]);
+  const Json on_validation = Json::parse(
+      run_program(folder.path(), {"eval", "best", "--json", "--split", "validation", "--mirror", "off", "--shift", "0"}).out);
+  CHECK(on_validation["loss"].get<double>() == Approx(result["best_validation_loss"].get<double>()).epsilon(1e-5));
+}
