@@ -145,7 +145,7 @@ void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal
     }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::io && error.kind() != ErrorKind::usage) throw;
-    input.test_missing = fmt::format("the run's test images cannot be used. {}", error.what());
+    input.test_missing = fmt::format("the run's test images cannot be used ({}).", error.what());
   }
 }
 

@@ -76,7 +76,7 @@ TEST_CASE("the report of a convolutional net's run shows what it does with the t
   // Without the images, and with other ones.
   fs::rename(folder / "images", folder / "away");
   const std::string without = page_of(folder.path(), "run");
-  CHECK(has(without, "There is no confusion matrix here, and there are no images: the run&#39;s test images cannot be used. "));
+  CHECK(has(without, "There is no confusion matrix here, and there are no images: the run&#39;s test images cannot be used ("));
   CHECK(has(without, (folder / "images").string()));
   CHECK_FALSE(has(without, "id=\"mistakes\""));
   CHECK(has(without, "16 filters of 3 x 3 pixels"));
