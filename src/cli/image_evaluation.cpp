@@ -73,6 +73,8 @@ std::size_t view_count(const models::CnnViews& views) {
   return (views.mirror ? std::size_t{2} : std::size_t{1}) * (views.shift != 0 ? 3 : 1);
 }
 
+std::string views_text(const models::CnnViews& views) { return fmt::format("{}", view_count(views)); }
+
 OpenCnn::OpenCnn(const std::filesystem::path& file, const CnnUse& use)
     : engine_(choose_device(use.device), use.backend),
       loaded_(models::load_cnn(engine_, file, choose_dtype(engine_, use.values))),

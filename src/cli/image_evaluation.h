@@ -28,6 +28,7 @@ nlohmann::json evaluation_json(const std::string& split, const layerwise::Evalua
 
 // Number of views of an image that a convolutional net averages over.
 std::size_t view_count(const models::CnnViews& views);
+std::string views_text(const models::CnnViews& views);  // the same as text
 
 // A convolutional net in a file, ready to classify, and the options by which it does.
 struct CnnUse {
