@@ -172,7 +172,14 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
     RunHooks hooks;
     double loss = 1;
     std::vector<std::uint64_t> saved;
-    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, {}}; };
+    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, 1 / loss}; };
+    int after = 0;
+    hooks.after = [&](const SignOfLife& alive) {
+      ++after;
+      alive();
+      CHECK(fs::exists(setting.options.folder / run::model_name));
+      CHECK(events(setting.options.folder, "result").size() == 1);
+    };
     hooks.make_model = [&] {
       saved.push_back(setting.trainer.steps());
       TensorFile file;
@@ -180,7 +187,11 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
       return file;
     };
     const RunResult result = train::run(setting.trainer, setting.options, hooks, setting.progress);
+    CHECK(after == 1);
     CHECK(result.best_step == 5);
+    CHECK(result.best_accuracy == 0.5);
+    CHECK(result.last_accuracy == 0.2);
+    CHECK(events(setting.options.folder, "evaluation")[1]["accuracy"] == 1.0 / 3);
     CHECK(saved == std::vector<std::uint64_t>{best ? 5U : 20U});
   }
 }
