@@ -112,6 +112,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--out runs/cnn-two", .says = {"in 2 processes"}, .accuracy = 18},
       {.command = "--out runs/cnn-launched", .says = {"launch: done after 1 start"}, .accuracy = 18},
       {.command = "export runs/cnn", .makes = {"data/exported-cnn/model.safetensors"}},
+      {.command = "import cnn", .makes = {"data/imported-cnn.safetensors"}},
       {.command = "--out runs/hosts", .says = {"launch: done after 1 start"}},
       {.command = "simulate", .says = {"200"}},
       {.command = "tokenizer train", .makes = {"data/pages.bpe"}},
