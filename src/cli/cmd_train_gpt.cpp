@@ -125,11 +125,11 @@ class Training {
         config_(settings.make_config(text_.tokenizer->size())),
         net_(config_),
         training_(make_order(text_, config_, settings)) {
+    train::Session::Options all;
+    all.train = settings.make_options();
     (void)choose_dtype(engine_, settings.values);
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     const std::uint64_t memory = memory_for(settings, session, engine_.device());
-    train::Session::Options all;
-    all.train = settings.make_options();
     all.batch = settings.batch;
     all.choose_micro_batch = [&settings, memory, this](std::size_t share) {
       return settings.choose_micro_batch(config_, share, memory);
