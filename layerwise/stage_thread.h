@@ -1,4 +1,4 @@
-// Working memory and sums of one thread of a stage. Private to stage.cpp and stage_passes.cpp.
+// Working memory and sums of one thread of a stage. Private to stage_passes.cpp and stage_backward.cpp.
 #pragma once
 
 #include <omp.h>
@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "layerwise/stage.h"
+#include "layerwise/stage_passes.h"
 
 namespace bitloom::layerwise {
 
 inline std::size_t thread_index() { return static_cast<std::size_t>(omp_get_thread_num()); }
 
-struct Stage::ThreadState {
+struct StagePasses::Thread {
   StageInputs::Workspace input;
   CountCache::Scratch conv_counts;
   std::vector<std::int16_t> counts;

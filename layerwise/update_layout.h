@@ -1,7 +1,15 @@
 // Which vector of an update by sparse messages carries what: the places in mpi::Bundle::vectors. Private to a stage's exchange.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layerwise/head.h"
+#include "mpi/bundle.h"
+#include "mpi/sparse.h"
 
 namespace bitloom::layerwise {
 
@@ -28,6 +36,9 @@ class UpdateLayout {
   // Where a statistic stands: behind the feedback vectors (mpi::SparseExchange).
   std::size_t place(std::size_t statistic) const { return feedback() + statistic; }
 
+  // How many images a bundle's statistics are of.
+  std::size_t images_observed(const mpi::Bundle& bundle) const;
+
   // Name of a vector in reports: "weights", "thresholds", "heads" or "statistics".
   const char* part(std::size_t vector) const {
     if (vector >= feedback()) return "statistics";
@@ -38,5 +49,13 @@ class UpdateLayout {
  private:
   std::size_t layers_, heads_;
 };
+
+// A head's sums that are feedback vectors, in the order of UpdateLayout::head().
+std::array<std::vector<std::int64_t>*, UpdateLayout::head_parts> parts_of(Head::Sums& sums);
+
+// `values` become those of a sparse vector; clamped to what they can hold, zeros if it is not there. Throws Error(data) if it
+// has another size.
+void fill_from(std::span<std::int32_t> values, const mpi::SparseVector& vector);
+void fill_from(std::span<std::int64_t> values, const mpi::SparseVector& vector);
 
 }  // namespace bitloom::layerwise

@@ -1,0 +1,100 @@
+#include "layerwise/stage_server.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr const char* prefix = "server.";  // of its tensors in checkpoints
+
+}  // namespace
+
+StageServer::StageServer(const StageSetup& setup, const UpdateSchedule& schedule, StageLearners& learners)
+    : setup_(setup), schedule_(schedule), learners_(learners), layout_(learners.layers.size(), learners.heads.size()) {
+  if (setup.options.exchange.staleness == 0) return;
+  const std::size_t layers = learners.layers.size();
+  ahead_layers_.reserve(layers);  // their addresses stay
+  for (std::size_t t = 0; t < layers; ++t) {
+    const BinaryLayer& layer = learners.trainers[t]->layer();
+    TensorFile weights;
+    layer.save(weights);
+    BinaryLayer& copy = ahead_layers_.emplace_back(layer.spec(), layer.geometry());
+    copy.load(weights);
+    ahead_.push_back(std::make_unique<LayerTrainer>(copy, setup.options.layer, setup.options.seed, setup.id * 1000 + t, true));
+  }
+}
+
+void StageServer::take_first_statistics(std::size_t t) {
+  if (is_ahead()) ahead_[t]->set_statistics(learners_.layers[t].sums, setup_.batch);
+}
+
+mpi::Bundle StageServer::reply_to(mpi::Bundle merged, mpi::SparseExchange& exchange, std::size_t step) {
+  mpi::Bundle reply;
+  reply.workers = merged.workers;
+  const auto totals = exchange.totals(merged, learners_.totals.size());
+  reply.totals.assign(totals.begin(), totals.end());
+  reply.vectors.resize(merged.vectors.size());
+  for (std::size_t t = 0; t < learners_.layers.size(); ++t) choose(t, merged, exchange, step, reply);
+  const auto keep = [&](std::size_t statistic) {
+    const std::size_t place = layout_.place(statistic);
+    reply.vectors[place] = std::move(merged.vectors[place]);
+  };
+  for (std::size_t h = 0; h < learners_.heads.size(); ++h) {
+    for (std::size_t k = 0; k < UpdateLayout::head_parts; ++k) {
+      const std::size_t part = layout_.head(h, k);
+      reply.vectors[part] = exchange.limit(part, merged.vectors[part]);
+    }
+    keep(layout_.counts(h));
+    keep(layout_.counts_squared(h));
+  }
+  keep(layout_.images());
+  return reply;
+}
+
+// The reply to what came for trained layer t.
+void StageServer::choose(std::size_t t, mpi::Bundle& merged, mpi::SparseExchange& exchange, std::size_t step,
+                         mpi::Bundle& reply) {
+  LayerTrainer& trainer = chooser(t);
+  LayerSums& sums = learners_.layers[t].sums;
+  const std::size_t images = layout_.images_observed(merged);
+  const std::size_t weights = layout_.weights(t), values = layout_.values(t), place = layout_.place(layout_.of_layer(t));
+  mpi::SparseVector& statistics = merged.vectors[place];
+  fill_from(std::span(sums.statistics), statistics);
+  if (schedule_.statistics_due(step) && images > 0) trainer.observe(sums, images, schedule_.steps_observed(step));
+  if (const mpi::SparseVector& gradient = merged.vectors[weights]; gradient.size != 0) {
+    fill_from(std::span(sums.weight), gradient);
+    fill_from(sums.value(), merged.vectors[values]);
+    std::optional<double> rms;
+    if (!setup_.options.exchange.exact()) rms = exchange.rms_of_sum(weights, merged.workers);
+    trainer.choose(sums, setup_.rate(step), step, rms);
+    reply.vectors[weights] = trainer.changes();
+    if (is_ahead()) trainer.apply(schedule_.steps_unseen(step));
+  }
+  if (is_ahead()) trainer.place_thresholds();
+  reply.vectors[values] = exchange.limit(values, merged.vectors[values]);
+  reply.vectors[place] = std::move(statistics);
+}
+
+void StageServer::save(TensorFile& file) const {
+  TensorFile server;
+  for (const auto& trainer : ahead_) {
+    trainer->layer().save(server);
+    trainer->save(server);
+  }
+  for (auto& [name, tensor] : server.tensors) file.tensors.insert_or_assign(prefix + name, std::move(tensor));
+}
+
+void StageServer::load(const TensorFile& file) {
+  if (!is_ahead()) return;
+  const std::string begin = prefix;
+  TensorFile server;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.starts_with(begin)) server.tensors.insert_or_assign(name.substr(begin.size()), tensor);
+  }
+  for (const auto& trainer : ahead_) trainer->load(server);
+}
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,117 @@
+#include "layerwise/stage_setup.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "layerwise/gradient.h"
+#include "layerwise/head.h"
+#include "layerwise/stage_exchange.h"
+#include "layerwise/workers.h"
+#include "optim/schedule.h"
+
+namespace bitloom::layerwise {
+namespace {
+
+constexpr std::size_t largest_sum = 0x7FFFFFFF;  // largest value in LayerSums::weight
+
+TrainOptions with_signal(TrainOptions options) {
+  options.layer.exact = options.signal == "exact";
+  return options;
+}
+
+const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std::string& name) {
+  return *std::find_if(layers.begin(), layers.end(), [&](const BinaryLayer& layer) { return layer.spec().name == name; });
+}
+
+}  // namespace
+
+void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
+                 const TrainOptions& options, std::size_t ranks) {
+  const std::size_t batch = std::min(options.batch, train.size());
+  if (batch < ranks) {
+    fail_field(ErrorKind::usage, "batch", "{} images cannot be shared among {} ranks; expected at least one each", batch,
+               ranks);
+  }
+  check_workers(options.workers, batch);
+  const StageExchangeKind& exchange = stage_exchange(options);
+  exchange.check(options, ranks);
+  if (spec.heads.empty()) {
+    fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
+         spec.name);
+  }
+  try {
+    data::check_augment(options.augment, train.shape);
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, "stage '{}': {}", spec.name, error.what());
+  }
+  if (options.signal != "window" && options.signal != "exact") {
+    fail_field(ErrorKind::usage, "signal", "'{}' is not a learning signal; expected window or exact", options.signal);
+  }
+  if (options.signal == "exact") {
+    if (spec.train.size() != 1 || spec.heads.size() != 1) {
+      fail_field(ErrorKind::usage, "signal", "stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
+                 spec.train.size(), spec.heads.size());
+    }
+    // It is the loss of what the net says.
+    if (options.label_smoothing > 0 || options.head_dropout > 0) {
+      fail_field(ErrorKind::usage, "signal", "'exact' takes no label smoothing ({:g}) and no head dropout ({:g}) in stage '{}'",
+                 options.label_smoothing, options.head_dropout, spec.name);
+    }
+  }
+  const StageLimits limits = exchange.limits(options, batch, ranks);
+  for (const std::string& name : spec.train) {
+    const BinaryLayer& layer = layer_named(layers, name);
+    if (limits.held * layer.geometry().input.size() >= (std::size_t{1} << component_offset_bits)) {
+      fail_field(ErrorKind::usage, "batch",
+                 "{} images of layer '{}' per rank are more than this build can index; use more ranks", limits.held, name);
+    }
+    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << component_offset_bits)) {
+      fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
+           layer.channels() * layer.patch_bits());
+    }
+    const MapShape& map = layer.geometry().output;
+    const std::size_t most = largest_sum / (map.height * map.width * largest_code);
+    if (limits.summed > most) {
+      fail_field(ErrorKind::usage, "batch", "{} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}",
+                 limits.summed, name, most, limits.summed_by);
+    }
+    check_rule(options.layer.rule, layer.spec());
+    if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
+      fail_field(ErrorKind::usage, "flip_limit",
+                 "{} for layer '{}' of {} weights under `rule` {}; expected 0, or binary weights "
+                 "under accumulate",
+                 options.layer.flip_limit, name, layer.spec().ternary ? "ternary" : "binary", options.layer.rule.name);
+    }
+  }
+  for (const std::string& name : spec.heads) {
+    try {
+      check_head(spec.head, layer_named(layers, name).geometry().output);
+    } catch (const Error& error) {
+      fail(ErrorKind::usage, "stage '{}', layer '{}': {}", spec.name, name, error.what());
+    }
+  }
+}
+
+StageSetup make_setup(const simd::Kernels& kernels, mpi::Comm& comm, const StageSpec& spec, std::vector<BinaryLayer>& layers,
+                      const data::Dataset& train, const TrainOptions& options, std::uint64_t id) {
+  check_stage(spec, layers, train, options, static_cast<std::size_t>(comm.size()));
+  return {kernels, comm, spec, layers, train, with_signal(options), id, std::min(options.batch, train.size())};
+}
+
+bool StageSetup::learns(std::size_t step) const { return step >= std::min(options.warmup_steps, total_steps() / 10); }
+
+double StageSetup::progress(std::size_t step) const {
+  return static_cast<double>(step) / static_cast<double>(std::max<std::size_t>(total_steps(), 1));
+}
+
+double StageSetup::rate(std::size_t step) const { return cosine_decay(progress(step), options.final_rate); }
+
+// The heads' learning rate rises at the start of a stage.
+double StageSetup::head_rate(std::size_t step) const {
+  const std::size_t rise = std::clamp<std::size_t>(options.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
+  return options.head_rate * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(rise)) * rate(step);
+}
+
+}  // namespace bitloom::layerwise
