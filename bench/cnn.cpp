@@ -15,6 +15,7 @@
 #include "data/synthetic.h"
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
+#include "nn/floats.h"
 
 namespace bitloom::bench {
 namespace {
@@ -96,13 +97,8 @@ class Session {
   train::Classification::Batch read(std::uint64_t step) {
     const std::size_t first = step % batches * setup_.batch;
     const std::size_t size = images_.shape.size();
-    nn::Tensor x = engine_.from(std::span<const float>(numbers_).subspan(first * size, setup_.batch * size),
-                                net_.input(setup_.batch), nn::Use::data);
-    if (setup_.values != DType::f32) {
-      nn::Tensor converted = engine_.empty(x.shape(), setup_.values, nn::Use::data);
-      nn::convert(engine_, x, converted);
-      x = converted;
-    }
+    const nn::Tensor x = nn::from_floats(engine_, std::span<const float>(numbers_).subspan(first * size, setup_.batch * size),
+                                         net_.input(setup_.batch), setup_.values, nn::Use::data);
     return {x,
             engine_.from(std::span<const std::int32_t>(labels_).subspan(first, setup_.batch), {setup_.batch}, nn::Use::data)};
   }
@@ -136,14 +132,6 @@ Setup parse(int argc, char** argv) {
 }  // namespace bitloom::bench
 
 int main(int argc, char** argv) {
-  using namespace bitloom;
-  try {
-    bench::Session session(bench::parse(argc, argv));
-    bench::serve({session.describe(), [&](const std::string& path) { return session.save(path); },
-                  [&](std::size_t n) { return session.steps(n); }, [&] { return session.peak(); }});
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bitloom_bench_cnn: {}\n", error.what());
-    return 1;
-  }
+  using namespace bitloom::bench;
+  return serve<Session>("bitloom_bench_cnn", [&] { return parse(argc, argv); });
 }

@@ -132,14 +132,6 @@ Setup parse(int argc, char** argv) {
 }  // namespace bitloom::bench
 
 int main(int argc, char** argv) {
-  using namespace bitloom;
-  try {
-    bench::Session session(bench::parse(argc, argv));
-    bench::serve({session.describe(), [&](const std::string& path) { return session.save(path); },
-                  [&](std::size_t n) { return session.steps(n); }, [&] { return session.peak(); }});
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bitloom_bench_gpt: {}\n", error.what());
-    return 1;
-  }
+  using namespace bitloom::bench;
+  return serve<Session>("bitloom_bench_gpt", [&] { return parse(argc, argv); });
 }

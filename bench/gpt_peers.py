@@ -10,13 +10,13 @@ blocks in bf16.
 """
 import argparse
 import json
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+import peers
+from peers import Contender, resident_peak
 
 # Net -> layers, heads, width, vocabulary, sequences of a step, tokens of each, steps of a turn. The vocabulary of 50257 is
 # padded to 50304 for all alike; tokens of bytes and an end are 257, which Bitloom pads to 384 rows by itself. What follows a
@@ -32,7 +32,6 @@ NETS = {
 PUBLISHED = {"gpt2-124m/64": {"who": "llm.c, train_gpt2.c with 8 threads on an Apple M3 Max", "tokens_per_second": [176, 199]}}
 CHECKED_STEPS = 3
 TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}  # of losses
-PEERS = {"eager": "PyTorch eager", "compile": "torch.compile"}
 
 
 # --- The PyTorch process ---
@@ -135,14 +134,6 @@ def make_optimizer(torch, pairs):
         return torch.optim.AdamW(groups, foreach=True, **options), "foreach AdamW"
 
 
-def resident_peak():
-    """In bytes; 0 where the system does not say."""
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-    return 0
-
-
 def torch_worker(sizes, dtype, kind, path, dropout, threads, device):
     """Answers each line "steps N" as bitloom_bench_gpt does. Without a path: from weights and texts of its own."""
     import torch
@@ -190,43 +181,6 @@ def torch_worker(sizes, dtype, kind, path, dropout, threads, device):
 # --- The side that gives turns ---
 
 
-class Contender:
-    """A process that answers lines by lines of JSON."""
-
-    def __init__(self, command, threads, quiet=False):
-        # Compiling writes its warnings to the error stream; they are shown if it fails.
-        self.errors = tempfile.TemporaryFile("w+") if quiet else None
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-                                        env=environment)
-        self.description = self.answer()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.process.args[0]} ended: {self.last_error()}")
-        return json.loads(line)
-
-    def last_error(self):
-        if self.errors is None:
-            return "see above"
-        self.errors.seek(0)
-        lines = self.errors.read().strip().splitlines()
-        return lines[-1] if lines else "without a word"
-
-    def ask(self, line):
-        try:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        return self.answer()
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
 def bitloom_command(program, net, sizes, dtype, dropout, device="cpu", bits=0):
     _, _, _, vocabulary, sequences, tokens = sizes
     few_bits = (bits,) if bits else ()
@@ -246,24 +200,6 @@ def start_peers(arguments, net, dtype, path):
     return contenders
 
 
-def check_losses(contenders, net, dtype, dropout):
-    """All take their first steps. Those of which a step fails, as torch.compile where no compiler is, are left out and named."""
-    first, missing = {}, {}
-    for kind, contender in list(contenders.items()):
-        try:
-            first[kind] = contender.ask(f"steps {CHECKED_STEPS}")["losses"]
-        except RuntimeError as error:
-            if kind == "bitloom":
-                raise
-            missing[kind] = str(error)
-            del contenders[kind]
-    for kind, losses in first.items():
-        apart = max(abs(theirs - ours) for theirs, ours in zip(losses, first["bitloom"]))
-        if dropout == 0 and not apart <= TOLERANCES[dtype]:
-            sys.exit(f"{net} {dtype}: the losses of {kind} are {losses}, Bitloom's {first['bitloom']}")
-    return first, missing
-
-
 def measure(arguments, net, dtype):
     """One net in one format: medians and ratios."""
     steps = NETS[net][-1]
@@ -271,108 +207,34 @@ def measure(arguments, net, dtype):
     command = bitloom_command(arguments.program, net, NETS[net][:6], dtype, arguments.dropout)
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder) / "start.safetensors")
-        # A process of its own, because the file's bytes would count in the peak of memory.
-        saver = Contender(command, arguments.threads)
-        saver.ask(f"save {path}")
-        saver.end()
-        ours = Contender(command, arguments.threads)
-        contenders = start_peers(arguments, net, dtype, path)
-        contenders = {"bitloom": ours, **contenders}
-        losses, missing = check_losses(contenders, net, dtype, arguments.dropout)
-    rates = {kind: [] for kind in contenders}
-    prefix = "processor_" if arguments.cpu_time else ""
-    peaks, memory = [], {}
-    for each in range(arguments.rounds + 1):  # the first does not count
-        for kind, contender in contenders.items():
-            result = contender.ask(f"steps {steps}")
-            memory.setdefault(kind, result["resident_peak"])
-            if kind == "bitloom":
-                pool = result["pool_peak"]
-            if each > 0:
-                rates[kind].append(tokens / statistics.median(result[prefix + "seconds"]))
-        peak = ours.ask("peak")[prefix + "peak"]
-        if each > 0:
-            peaks.append(peak)
-    for contender in contenders.values():
-        contender.end()
-    operations = ours.description["operations"] / tokens
-
-    def ratio_to(kind):
-        return statistics.median(a / b for a, b in zip(rates["bitloom"], rates[kind]))
-
-    row = {
-        "net": net,
-        "dtype": dtype,
-        "tokens_per_second": {kind: statistics.median(values) for kind, values in rates.items()},
-        "ratio": {kind: ratio_to(kind) for kind in rates if kind != "bitloom"},
-        "share_of_peak": statistics.median(rate * operations / peak for rate, peak in zip(rates["bitloom"], peaks)),
-        "peak_gflops": statistics.median(peaks) / 1e9,
-        "memory": {**memory, "bitloom_pool": pool},
-        "first_losses": losses,
-        "missing": missing,
-        "published": PUBLISHED.get(net) if dtype == "f32" else None,
-    }
-    versions = {kind: contender.description for kind, contender in contenders.items() if kind != "bitloom"}
-    return row, ours.description, versions
-
-
-def show_head(ours, versions, dropout):
-    peer = next(iter(versions.values()), {"version": "none", "optimizer": "-"})
-    print(f"{ours['cpu']}, {ours['threads']} threads; PyTorch {peer['version']}, {peer['optimizer']}; dropout {dropout}")
-    print("tokens/s, share of the peak of matrix products, Bitloom's speed over each peer's; peak memory in MiB: Bitloom's")
-    print(f"tensors, then processes: Bitloom, {', '.join(PEERS.values())}")
-    titles = "".join(f"{title:>20}" for title in PEERS.values())
-    print(f"\n{'net':<14}{'type':<6}{'Bitloom':>10}{'of peak':>8}{titles}   MiB")
+        peers.save_start(command, path, arguments.threads)
+        contenders = {"bitloom": Contender(command, arguments.threads), **start_peers(arguments, net, dtype, path)}
+        tolerance = TOLERANCES[dtype] if arguments.dropout == 0 else float("inf")
+        losses, missing = peers.check_losses(contenders, f"{net} {dtype}", CHECKED_STEPS, lambda a, b: abs(a - b), tolerance)
+    turns = peers.take_turns(contenders, steps, tokens, arguments.rounds, "processor_" if arguments.cpu_time else "")
+    row = {"net": net, "dtype": dtype, "tokens_per_second": turns.pop("rate"), **turns, "first_losses": losses,
+           "missing": missing, "published": PUBLISHED.get(net) if dtype == "f32" else None}
+    return row, contenders["bitloom"].description, peers.versions_of(contenders)
 
 
 def show(row):
-    tokens = row["tokens_per_second"]
-    text = f"{row['net']:<14}{row['dtype']:<6}{tokens['bitloom']:>10.0f}{row['share_of_peak']:>8.0%}"
-    for kind in PEERS:
-        text += f"{tokens[kind]:>12.0f}{row['ratio'][kind]:>7.2f}x" if kind in tokens else f"{'-':>20}"
-    peaks = [row["memory"].get(kind) for kind in ("bitloom_pool", "bitloom", *PEERS)]
-    print(text + "   " + "/".join(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks), flush=True)
-    for kind, why in row["missing"].items():
-        print(f"  {PEERS[kind]} did not run: {why}", flush=True)
+    peers.show_row(row, row["tokens_per_second"])
     if row["published"]:
         low, high = row["published"]["tokens_per_second"]
         print(f"  published, on another machine: {low} to {high} tokens/s ({row['published']['who']})", flush=True)
 
 
-def parse_list(text, known, parser, option):
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            parser.error(f"{option}: unknown '{name}'; there are {', '.join(known)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description="Compares Bitloom's training steps of GPTs with PyTorch's.")
-    parser.add_argument("program", help="bitloom_bench_gpt")
-    parser.add_argument("--nets", default=",".join(NETS), help="(default: %(default)s)")
-    parser.add_argument("--dtypes", default="f32,bf16", help="(default: %(default)s)")
-    parser.add_argument("--peers", default=",".join(PEERS), help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of all (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
+    peers.add_options(parser, "bitloom_bench_gpt", ",".join(NETS), NETS)
     parser.add_argument("--dropout", type=float, default=0, help="losses are compared only without (default: %(default)s)")
     parser.add_argument("--cpu-time", action="store_true", help="time of the processor: with one thread, for busy machines")
     arguments = parser.parse_args()
     if arguments.cpu_time and arguments.threads != 1:
         parser.error("--cpu-time: threads that wait take time of the processor too; expected --threads 1")
-    if arguments.rounds < 1 or arguments.threads < 1:
-        parser.error("--rounds and --threads must be at least 1")
-    nets = parse_list(arguments.nets, NETS, parser, "--nets")
-    dtypes = parse_list(arguments.dtypes, TOLERANCES, parser, "--dtypes")
-    arguments.peers = parse_list(arguments.peers, PEERS, parser, "--peers")
-    rows = []
-    for net in nets:
-        for dtype in dtypes:
-            row, ours, versions = measure(arguments, net, dtype)
-            if not rows:
-                show_head(ours, versions, arguments.dropout)
-            show(row)
-            rows.append(row)
+    rows, ours, versions = peers.measure_all(
+        parser, arguments, NETS, TOLERANCES, lambda net, dtype: measure(arguments, net, dtype), show,
+        lambda ours, versions: peers.show_head(ours, versions, "tokens", f"; dropout {arguments.dropout}"))
     ratios = {f"gpt_vs_torch_{kind}_{row['net']}_{row['dtype']}": ratio for row in rows for kind, ratio in row["ratio"].items()}
     print(json.dumps({**ratios, "rows": rows, "threads": arguments.threads, "dropout": arguments.dropout, "cpu": ours["cpu"],
                       "versions": versions}))

@@ -16,7 +16,8 @@ import statistics
 import sys
 import tempfile
 
-from gpt_peers import CHECKED_STEPS, TOLERANCES, Contender, bitloom_command, parse_list, torch_command
+from gpt_peers import CHECKED_STEPS, TOLERANCES, bitloom_command, torch_command
+from peers import Contender, parse_list
 
 # Net -> layers, heads, width, vocabulary, tokens.
 NETS = {

@@ -1,4 +1,4 @@
-// How ranks exchange what they computed in a step of a stage, so that all learn alike: a table of ways behind one interface.
+// How ranks exchange the results of a step of a stage, so that all learn alike: a table of ways with one interface.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ class StageExchange {
   virtual std::size_t steps_observed(std::size_t /*step*/) const { return 1; }
   // Its sparse messages; null if it has none.
   virtual mpi::SparseExchange* messages() const { return nullptr; }
-  // Of the bytes that a worker sends in an update, those of weights, thresholds, heads and statistics; empty without messages.
+  // Bytes of weights, thresholds, heads and statistics among those that a worker sends in an update; empty without messages.
   virtual std::map<std::string, double> bytes_by_part(const mpi::ExchangeCounts& /*counts*/) const { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// What learns in a stage, layers and heads, and the sums over images that it learns from.
+// The learners of a stage, layers and heads, and the sums over images that they learn from.
 #pragma once
 
 #include <cstddef>

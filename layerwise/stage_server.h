@@ -18,14 +18,14 @@ namespace bitloom::layerwise {
 
 class StageServer {
  public:
-  // What is passed outlives this.
+  // The arguments outlive this.
   StageServer(const StageSetup& setup, const UpdateSchedule& schedule, StageLearners& learners);
 
   // Whether what it chooses by is its own, beside what this rank computes with.
   bool is_ahead() const { return !ahead_.empty(); }
   // Trained layer t has its first statistics in its sums.
   void take_first_statistics(std::size_t t);
-  // What all ranks are to do about what the workers sent in this step; the sums of what learns are scratch.
+  // The changes that all ranks are to make after the workers' messages of this step; the learners' sums are scratch.
   mpi::Bundle reply_to(mpi::Bundle merged, mpi::SparseExchange& exchange, std::size_t step);
 
   void save(TensorFile& file) const;

@@ -1,4 +1,4 @@
-// What a stage is to do: all that stays as it is while it trains, and what follows from a step's number.
+// The task of a stage: all that stays as it is while it trains, and rates that follow from a step's number.
 #pragma once
 
 #include <cstddef>

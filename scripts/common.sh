@@ -38,6 +38,32 @@ use_prebuilt() {
   fi
 }
 
+# find_cifar10 [FOLDER]: that folder or, without it, where the images of CIFAR-10 usually are.
+find_cifar10() {
+  local candidate
+  if [[ -n ${1-} ]]; then
+    echo "$1"
+    return
+  fi
+  for candidate in "${BITLOOM_DATA-}/cifar-10-batches-bin" data/cifar-10-batches-bin; do
+    if [[ -e $candidate/data_batch_1.bin ]]; then
+      echo "$candidate"
+      return
+    fi
+  done
+  die "no CIFAR-10 found: name it with --data, or run scripts/get-cifar10"
+}
+
+# unused_folder NAME: that name, or with -2, -3, ... after it the first that nothing has.
+unused_folder() {
+  local folder=$1 number
+  for ((number = 2; ; ++number)); do
+    [[ -e $folder ]] || break
+    folder=$1-$number
+  done
+  echo "$folder"
+}
+
 in_ci() { [[ -n ${CI-} ]]; }
 
 # Whether this machine has the driver of an NVIDIA GPU.

@@ -146,6 +146,20 @@ def build(description):
     return Net(description)
 
 
+def make_optimizer(module, rate, decay, momentum, bias_rate=1, decays_vectors=False):
+    """SGD as `bitloom train cnn` has it: Nesterov momentum; biases of norms learn bias_rate times as fast; a step at the peak
+    rate decays by `decay` whatever the rate of a parameter."""
+    groups = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        own = rate * (bias_rate if name.endswith(".bias") and "norm" in name else 1)
+        decays = parameter.ndim > 1 or decays_vectors
+        groups.setdefault((own, decay / own if decays else 0.0), []).append(parameter)
+    return torch.optim.SGD([{"params": parameters, "lr": lr, "weight_decay": wd} for (lr, wd), parameters in groups.items()],
+                           lr=rate, momentum=momentum, nesterov=True, foreach=True)
+
+
 def load(path):
     """The module in evaluation mode, the scale of pixels (mean, deviation: tensors by channel) and the classes' names."""
     import safetensors.torch

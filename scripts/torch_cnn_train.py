@@ -59,22 +59,6 @@ def begin(module, description, images):
         whiten(first, images)
 
 
-def make_optimizer(module, description, batch):
-    training = description["training"]
-    ratio = batch / training["batch"]
-    rate, decay = training["learning_rate"] * ratio, training["weight_decay"] * ratio
-    groups = {}
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        is_norm_bias = name.endswith(".bias") and "norm" in name
-        own = rate * (description["norm"]["bias_rate"] if is_norm_bias else 1)
-        decays = parameter.ndim > 1 or description.get("decays_vectors", False)
-        groups.setdefault((own, decay / own if decays else 0.0), []).append(parameter)
-    return torch.optim.SGD([{"params": parameters, "lr": lr, "weight_decay": wd} for (lr, wd), parameters in groups.items()],
-                           lr=rate, momentum=training["momentum"], nesterov=True, foreach=True)
-
-
 def triangle(step, steps):
     warmup = min(int(0.23 * steps), steps - 1)
     if step < warmup:
@@ -138,7 +122,8 @@ def main():
     module = torch_cnn.build(description)
     begin(module, description, images)
     module = module.to(memory_format=torch.channels_last).train()
-    optimizer = make_optimizer(module, description, batch)
+    optimizer = torch_cnn.make_optimizer(module, training["learning_rate"], training["weight_decay"], training["momentum"],
+                                         description["norm"]["bias_rate"], description.get("decays_vectors", False))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: triangle(step, steps))
     every = training.get("lookahead", 0)
     lookahead = Lookahead(module, steps) if every else None

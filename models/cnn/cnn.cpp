@@ -146,22 +146,6 @@ class Builder {
 
 std::string layer_name(std::size_t i) { return fmt::format("layers.{}", i); }
 
-const char* kind_name(Kind kind) {
-  switch (kind) {
-    case Kind::whitening: return "whitening";
-    case Kind::conv: return "conv";
-    case Kind::norm: return "norm";
-    case Kind::activation: return "activation";
-    case Kind::max_pool: return "max_pool";
-    case Kind::global_max_pool: return "global_max_pool";
-    case Kind::global_mean_pool: return "global_mean_pool";
-    case Kind::conv_group: return "conv_group";
-    case Kind::basic_block: return "basic_block";
-    case Kind::linear: return "linear";
-  }
-  return "";
-}
-
 std::uint64_t learned_numbers(nn::Layer& layer) {
   std::uint64_t count = 0;
   for (const nn::Parameter* parameter : nn::parameters_of(layer)) count += parameter->is_frozen ? 0 : parameter->shape.size();

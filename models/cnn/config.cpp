@@ -11,8 +11,10 @@
 #include "core/file.h"
 #include "core/suggest.h"
 #include "data/augment.h"
+#include "models/cnn/image_batches.h"
 #include "models/net_texts.h"
 #include "nn/activation.h"
+#include "optim/schedule.h"
 #include "train/update_rule.h"
 
 namespace bitloom::models {
@@ -117,16 +119,13 @@ CnnLayer read_layer(const Json& json, const std::string& where) {
 }
 
 Json to_json(const CnnLayer& layer) {
-  for (const NamedKind& kind : kinds()) {
-    if (kind.kind != layer.kind) continue;
-    const std::map<std::string, Json> values{{"channels", layer.channels}, {"kernel", layer.kernel},
-                                             {"stride", layer.stride},     {"convolutions", layer.convolutions},
-                                             {"bias", layer.bias},         {"scale", layer.scale}};
-    Json json = {{"kind", kind.name}};
-    for (const std::string& key : kind.keys) json[key] = values.at(key);
-    return json;
-  }
-  fail(ErrorKind::internal, "a layer of no kind");
+  const NamedKind& kind = *std::ranges::find(kinds(), layer.kind, &NamedKind::kind);
+  const std::map<std::string, Json> values{{"channels", layer.channels}, {"kernel", layer.kernel},
+                                           {"stride", layer.stride},     {"convolutions", layer.convolutions},
+                                           {"bias", layer.bias},         {"scale", layer.scale}};
+  Json json = {{"kind", kind.name}};
+  for (const std::string& key : kind.keys) json[key] = values.at(key);
+  return json;
 }
 
 void read_norm(const Json& json, const std::string& where, CnnNorm& norm) {
@@ -206,6 +205,8 @@ CnnConfig read_config(const Json& json, const std::string& source, bool is_model
 
 }  // namespace
 
+const char* kind_name(CnnLayer::Kind kind) { return std::ranges::find(kinds(), kind, &NamedKind::kind)->name; }
+
 std::vector<std::string> cnn_names() {
   std::vector<std::string> names;
   for (const NetText& net : cnn_texts()) names.emplace_back(net.name);
@@ -264,12 +265,8 @@ void check(const CnnTraining& training) {
   }
   if (training.batch == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
   train::find_update_rule(training.optimizer);
-  const auto one_of = [](const char* field, const std::string& value, const std::vector<std::string>& allowed) {
-    if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
-    fail_field(ErrorKind::usage, field, "'{}'{}; expected {}", value, did_you_mean(value, allowed), fmt::join(allowed, ", "));
-  };
-  one_of("schedule", training.schedule, {"triangle", "cosine", "constant"});
-  one_of("flip", training.flip, {"none", "random", "alternating"});
+  find_rate_course(training.schedule);
+  parse_flip(training.flip);
   if (data::parse_augment(training.augment).flip) {
     fail_field(ErrorKind::usage, "augment", "'{}'; expected it without flip, which `flip` says", training.augment);
   }

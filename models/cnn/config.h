@@ -34,6 +34,9 @@ struct CnnLayer {
   double scale = 1;              // of linear: factor on its result
 };
 
+// As descriptions have it.
+const char* kind_name(CnnLayer::Kind kind);
+
 struct CnnNorm {
   double momentum = 0.1, epsilon = 1e-5;
   bool gain = true;
@@ -48,11 +51,11 @@ struct CnnTraining {
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 0.0001;       // SGD: of a step at the peak learning rate; AdamW: per learning rate
-  std::string schedule = "triangle";  // of schedules()
+  std::string schedule = "triangle";  // one of rate_course_names()
   double label_smoothing = 0;
   std::size_t lookahead = 0;
   std::string augment = "none";  // as data::parse_augment() reads it, without flip
-  std::string flip = "none";     // none, random or alternating
+  std::string flip = "none";     // one of flip_names()
 };
 
 struct CnnConfig {

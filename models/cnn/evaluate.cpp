@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/softmax.h"
+#include "nn/floats.h"
 
 namespace bitloom::models {
 namespace {
@@ -39,27 +40,10 @@ CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DTy
 }
 
 std::vector<float> CnnClassifier::pass(std::span<const float> images, std::size_t count) {
-  const nn::Shape shape = net_.input(count);
-  nn::Tensor x = engine_.empty(shape, values_, nn::Use::data);
-  if (values_ == DType::f32) {
-    engine_.write(x, std::as_bytes(images));
-  } else if (values_ == DType::f64) {
-    const std::vector<double> wide(images.begin(), images.end());
-    engine_.write(x, std::as_bytes(std::span(wide)));
-  } else {
-    nn::convert(engine_, engine_.from(images, shape, nn::Use::data), x);
-  }
+  const nn::Tensor x = nn::from_floats(engine_, images, net_.input(count), values_, nn::Use::data);
   nn::Pass pass{engine_};
   pass.training = false;
-  const nn::Tensor y = net_.layers->forward(pass, x);
-  if (values_ == DType::f32) return engine_.to_host<float>(y);
-  if (values_ == DType::f64) {
-    const std::vector<double> wide = engine_.to_host<double>(y);
-    return {wide.begin(), wide.end()};
-  }
-  nn::Tensor converted = engine_.empty(y.shape(), DType::f32, nn::Use::activations);
-  nn::convert(engine_, y, converted);
-  return engine_.to_host<float>(converted);
+  return nn::to_floats(engine_, net_.layers->forward(pass, x));
 }
 
 std::vector<float> CnnClassifier::logits(std::span<const std::span<const std::uint8_t>> images) {

@@ -12,7 +12,7 @@
 
 namespace bitloom::models {
 
-// Views of an image whose logits are averaged: itself, and with `shift` itself moved by so many pixels up and left, and down
+// Views of an image whose logits are averaged: itself, and with `shift` itself moved by that many pixels up and left, and down
 // and right, half as heavy each; with `mirror` all of these mirrored, too (Jordan 2024, section 3.5). Pixels that come in are
 // the reflection at the border.
 using CnnViews = layerwise::Views;

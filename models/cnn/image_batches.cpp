@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/random.h"
+#include "core/suggest.h"
 
 namespace bitloom::models {
 
@@ -57,11 +58,28 @@ void to_numbers(std::span<const std::uint8_t> image, const data::ImageShape& sha
   }
 }
 
+namespace {
+
+struct NamedFlip {
+  const char* name;
+  Flip flip;
+};
+constexpr NamedFlip flips[] = {{"none", Flip::none}, {"random", Flip::random}, {"alternating", Flip::alternating}};
+
+}  // namespace
+
+std::vector<std::string> flip_names() {
+  std::vector<std::string> names;
+  for (const NamedFlip& each : flips) names.emplace_back(each.name);
+  return names;
+}
+
 Flip parse_flip(const std::string& name) {
-  if (name == "none") return Flip::none;
-  if (name == "random") return Flip::random;
-  if (name == "alternating") return Flip::alternating;
-  fail_field(ErrorKind::usage, "flip", "'{}'; expected none, random or alternating", name);
+  for (const NamedFlip& each : flips) {
+    if (name == each.name) return each.flip;
+  }
+  const std::vector<std::string> names = flip_names();
+  fail_field(ErrorKind::usage, "flip", "'{}'; expected {}{}", name, fmt::join(names, ", "), did_you_mean(name, names));
 }
 
 ImageBatches::ImageBatches(const data::Dataset& images, PixelScale scale, const Options& options)

@@ -2,10 +2,8 @@
 // thread while the step before them is computed.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <future>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +17,8 @@ namespace bitloom::models {
 struct PixelScale {
   std::vector<float> mean, deviation;  // (channels)
 };
-// Of all pixels of a set; a channel that is the same everywhere has deviation 1. Throws Error(io) where an image cannot be
-// read.
+// Mean and deviation of all pixels of a set; a channel that is the same everywhere has deviation 1. Throws Error(io) where an
+// image cannot be read.
 PixelScale fit_pixel_scale(const data::Dataset& images);
 
 // out (height, width, channels) of an image (channels, height, width), mirrored left-right if wanted.
@@ -28,7 +26,9 @@ void to_numbers(std::span<const std::uint8_t> image, const data::ImageShape& sha
                 std::span<float> out);
 
 enum class Flip : std::uint8_t { none, random, alternating };
-Flip parse_flip(const std::string& name);  // "none", "random" or "alternating"
+std::vector<std::string> flip_names();
+// Throws Error(usage) that names the field `flip`.
+Flip parse_flip(const std::string& name);
 
 struct ImageBatch {
   std::vector<float> images;  // (N, height, width, channels)

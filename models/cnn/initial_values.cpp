@@ -5,26 +5,13 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "nn/floats.h"
 
 namespace bitloom::models {
 namespace {
 
 constexpr std::size_t most_images = 5000;
 constexpr double epsilon = 5e-4;
-
-void write_values(nn::Engine& engine, nn::Parameter& parameter, const std::vector<float>& values) {
-  if (parameter.value.dtype() == DType::f64) {
-    const std::vector<double> wide(values.begin(), values.end());
-    return engine.write(parameter.value, std::as_bytes(std::span(wide)));
-  }
-  engine.write(parameter.value, std::as_bytes(std::span(values)));
-}
-
-std::vector<float> values_of(nn::Engine& engine, const nn::Parameter& parameter) {
-  if (parameter.value.dtype() != DType::f64) return engine.to_host<float>(parameter.value);
-  const std::vector<double> wide = engine.to_host<double>(parameter.value);
-  return {wide.begin(), wide.end()};
-}
 
 }  // namespace
 
@@ -79,18 +66,18 @@ std::vector<float> whitening_kernels(const data::Dataset& images, const PixelSca
 
 void write_initial_values(nn::Engine& engine, Cnn& net, const data::Dataset& images, const PixelScale& scale) {
   if (net.whitening != nullptr) {
-    write_values(engine, *net.whitening, whitening_kernels(images, scale, net.whitening->shape[3]));
+    nn::write_floats(engine, net.whitening->value, whitening_kernels(images, scale, net.whitening->shape[3]));
   }
   for (nn::Parameter* parameter : net.identities) {
     const nn::Shape& shape = parameter->shape;  // (O,I,KY,KX)
     const std::size_t pixels = shape[2] * shape[3];
-    std::vector<float> values = values_of(engine, *parameter);
+    std::vector<float> values = nn::to_floats(engine, parameter->value);
     for (std::size_t o = 0; o < std::min(shape[0], shape[1]); ++o) {
       float* kernel = values.data() + o * shape[1] * pixels;
       std::fill_n(kernel, shape[1] * pixels, 0.0F);
       kernel[o * pixels + pixels / 2] = 1;
     }
-    write_values(engine, *parameter, values);
+    nn::write_floats(engine, parameter->value, values);
   }
   nn::refresh_copies(engine, nn::parameters_of(*net.layers));
 }

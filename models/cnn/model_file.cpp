@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "models/foreign_tensors.h"
-#include "models/gpt/model_file.h"
 #include "train/optimizer.h"
 
 namespace bitloom::models {
@@ -27,7 +26,7 @@ train::Buffers buffers_of(nn::Engine& engine, Cnn& net, DType values) {
   return buffers;
 }
 
-// What a checkpoint has in the place of a tensor: its moving average or its slow weights, where it has them.
+// Name of the tensor that stands for another in a checkpoint: its moving average or its slow weights, where there are some.
 std::string source_of(const TensorFile& file, const std::string& name) {
   for (const std::string& other : {train::average_name(name), train::slow_name(name)}) {
     if (file.contains(other)) return other;
@@ -67,11 +66,7 @@ void add_description(TensorFile& file, const CnnDescription& description) {
 }
 
 CnnDescription cnn_description_of(const TensorFile& file, const std::string& name) {
-  const auto kind = file.metadata.find(kind_key);
-  if (kind == file.metadata.end() || kind->second != cnn_kind) {
-    fail(ErrorKind::data, "{}: not a model of kind '{}'{}", name, cnn_kind,
-         kind == file.metadata.end() ? std::string() : fmt::format(" but of kind '{}'", kind->second));
-  }
+  require_kind(file, cnn_kind, name);
   CnnDescription description;
   description.config = parse_cnn_model(file.get_metadata(config_key), name);
   const Json pixels = Json::parse(file.get_metadata(pixels_key), nullptr, false);

@@ -10,10 +10,9 @@
 #include "core/safetensors.h"
 #include "models/cnn/cnn.h"
 #include "models/cnn/image_batches.h"
+#include "models/model_kind.h"
 
 namespace bitloom::models {
-
-inline constexpr const char* cnn_kind = "cnn";
 
 // A net besides its numbers.
 struct CnnDescription {
@@ -40,7 +39,7 @@ LoadedCnn load_cnn(nn::Engine& engine, const std::filesystem::path& path, DType 
 void load_values(nn::Engine& engine, const TensorFile& file, Cnn& net, DType values);
 
 // The tensors of a model file under the names that PyTorch's layers give them: weight and bias, running_mean and running_var.
-// Of a checkpoint what load_cnn() takes.
+// From a checkpoint it takes what load_cnn() does.
 TensorFile to_pytorch_names(const TensorFile& file);
 // The way back: writes the tensors of such a file, in f32, f16 or bf16, to a net that has memory for them. Throws Error(data)
 // that names `name` and the tensor that is missing, of another shape or not of this net; PyTorch's counts of batches are not

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/half.h"
+#include "nn/floats.h"
 #include "train/optimizer.h"
 
 namespace bitloom::models {
@@ -16,11 +17,8 @@ constexpr const char* tokenizer_name = "tokenizer";
 // In f32, whatever the engine has; so are models in files.
 void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& parameter) {
   if (parameter.value.dtype() != DType::bf16) return train::save_tensor(engine, file, parameter.name, parameter.value);
-  const std::vector<bf16> halves = engine.to_host<bf16>(parameter.value);
-  std::vector<float> values(halves.size());
-  std::ranges::transform(halves, values.begin(), [](bf16 x) { return to_float(x); });
   const auto lengths = parameter.shape.lengths();
-  file.put(parameter.name, {lengths.begin(), lengths.end()}, values);
+  file.put(parameter.name, {lengths.begin(), lengths.end()}, nn::to_floats(engine, parameter.value));
 }
 
 // In f32, as models have them; checkpoints of runs without f32 master weights have bf16.
@@ -44,11 +42,7 @@ void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& para
   if (file.contains(name) && file.get(name).dtype == parameter.value.dtype()) {
     return train::load_tensor(engine, file, name, parameter.value);
   }
-  const std::vector<float> values = values_of(file, name, parameter);
-  if (parameter.value.dtype() != DType::bf16) return engine.write(parameter.value, std::as_bytes(std::span(values)));
-  std::vector<bf16> halves(values.size());
-  std::ranges::transform(values, halves.begin(), [](float x) { return to_bf16(x); });
-  engine.write(parameter.value, std::as_bytes(std::span(halves)));
+  nn::write_floats(engine, parameter.value, values_of(file, name, parameter));
 }
 
 }  // namespace
@@ -68,11 +62,7 @@ TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokeniz
 }
 
 GptConfig config_of_file(const TensorFile& file, const std::string& name) {
-  const auto kind = file.metadata.find(kind_key);
-  if (kind == file.metadata.end() || kind->second != gpt_kind) {
-    fail(ErrorKind::data, "{}: not a model of kind '{}'{}", name, gpt_kind,
-         kind == file.metadata.end() ? std::string() : fmt::format(" but of kind '{}'", kind->second));
-  }
+  require_kind(file, gpt_kind, name);
   return parse_gpt_config(file.get_metadata(config_key), name);
 }
 

@@ -10,12 +10,9 @@
 #include "core/safetensors.h"
 #include "data/text/tokenizer.h"
 #include "models/gpt/gpt.h"
+#include "models/model_kind.h"
 
 namespace bitloom::models {
-
-// "bitloom.kind" in the metadata of model files.
-inline constexpr const char* kind_key = "bitloom.kind";
-inline constexpr const char* gpt_kind = "gpt";
 
 // The net's parameters, as they are on the engine's device, in f32.
 TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer);

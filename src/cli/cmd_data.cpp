@@ -66,11 +66,7 @@ int data_synth(Session& session, std::span<const std::string> args) {
   options.count("test", test, 1, 100000000, "Number of test images");
   options.count("seed", seed, 0, any_count, "Seed of the series of images");
   options.flag("force", force, "Replacement of files that are there");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected a folder");
   session.on_root([&] {
     if (!force && fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
@@ -91,11 +87,7 @@ int data_info(Session& session, std::span<const std::string> args) {
                   "KIND:FOLDER with KIND cifar10, cifar100, idx or folder.");
   options.arguments(spec, "SPEC", 1, 1);
   data.declare_folders(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
     const data::DataSplits splits = data::load(spec.front(), load_options(data));
     const data::ImageShape& shape = splits.train.shape;
@@ -120,11 +112,7 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   options.choice("split", split, {"train", "test"}, "Part of the data set");
   options.count("columns", columns, 1, 1000, "Images per class");
   data.declare_folders(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the name of a PNG file");
   session.on_root([&] {
     const data::DataSplits splits = data::load(spec.front(), load_options(data));

@@ -98,11 +98,7 @@ int data_text(Session& session, std::span<const std::string> args) {
   options.text("validation", validation, "SHARE", validation_help);
   options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "Seed of the choice of documents for validation");
   options.flag("force", force, "Replacement of files that are there");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   const data::TextInput& input = text.input();
   const double share = parse_share(validation);
   if (tokenizer_spec.empty()) fail(ErrorKind::usage, "--tokenizer: missing; expected {}", tokenizer_spec_help);
@@ -148,11 +144,7 @@ int data_clean(Session& session, std::span<const std::string> args) {
   options.series("test", settings.tests, "FILE",
                  "Test set, read as the input is, whose percentage of 8-grams of words in the input is reported");
   options.flag("force", force, "Replacement of files that are there");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   const data::TextInput& input = text.input();
   session.on_root([&] {
     const std::string expected = "the name of a .jsonl file";

@@ -24,8 +24,7 @@ struct EvalSettings {
   GptEvalSettings gpt;
   std::string split = "test";
   std::string layers;
-  std::string mirror = "model";
-  std::size_t shift = 0;
+  ViewOptions views;
   bool json = false;
 
   void declare(Options& options) {
@@ -37,12 +36,7 @@ struct EvalSettings {
     options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
                  "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
-    options.choice("mirror", mirror, {"on", "off", "model"},
-                   "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
-    options.count(
-        "shift", shift, 0, 1000,
-        "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
-        "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+    views.declare(options);
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
@@ -135,9 +129,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
-  layerwise::Views views = model.net.views;
-  if (settings.mirror != "model") views.mirror = settings.mirror == "on";
-  if (options.source("shift") != Options::Source::none) views.shift = settings.shift;
+  const layerwise::Views views = settings.views.over(model.net.views, options);
   const auto classifier = layerwise::Classifier::of(simd::kernels(), model, members, views);
   show(session.terminal, settings, model.class_names, classifier.evaluate(session.comm, set), members);
 }
@@ -145,8 +137,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
 void eval_cnn(Session& session, Options& options, EvalSettings& settings, const std::filesystem::path& file) {
   const data::DataSplits splits = read_images(session, options, settings);
   CnnUse use{settings.gpt.values, settings.gpt.device, settings.gpt.backend};
-  if (settings.mirror != "model") use.views.mirror = settings.mirror == "on";
-  if (options.source("shift") != Options::Source::none) use.views.shift = settings.shift;
+  use.views = settings.views.over(use.views, options);
   const auto cnn = session.comm.together([&] { return std::make_unique<OpenCnn>(file, use); });
   const models::CnnDescription& model = cnn->description();
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.config.image, model.class_names);

@@ -54,11 +54,7 @@ int export_model(Session& session, std::span<const std::string> args) {
                   "convolutional net the\nmodel.safetensors with the names of PyTorch's layers.");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
   session.on_root([&] {
     const fs::path model = find_model(arguments.front());

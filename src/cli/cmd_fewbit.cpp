@@ -162,11 +162,7 @@ int fewbit(Session& session, std::span<const std::string> args) {
       "Few-bit backward, 2022). With it a backward pass needs that many bits of each input. Prints where steps begin, their\n"
       "levels, and the error: the integral of the squared difference under the weight.");
   settings.declare(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   settings.check();
   const nn::Activation& activation = nn::find_activation(settings.function, "--function");
   const report::PictureFormat format = settings.out.empty() ? nullptr : report::picture_format(settings.out, "--out");

@@ -74,11 +74,7 @@ int import_cnn(Session& session, std::span<const std::string> args) {
   options.text("out", out, "MODEL", "Model file to write");
   options.text("like", like, "MODEL|RUN",
                "Model whose net, classes and scale of pixels these are; without it: those in the metadata of FILE");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
   session.on_root([&] { import_pytorch(session.terminal, arguments.front(), like, out); });
   return exit_done;
@@ -97,11 +93,7 @@ int import_gpt(Session& session, std::span<const std::string> args) {
                "Tokenizer: bytes, a file of `bitloom tokenizer train`, a sentencepiece model, or a folder with vocab.json and "
                "merges.txt; "
                "without it: those in FOLDER");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
   session.on_root([&] {
     const fs::path folder = arguments.front();

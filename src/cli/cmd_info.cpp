@@ -91,11 +91,7 @@ int info(Session& session, std::span<const std::string> args) {
   options.flag("measure", measures,
                "Measurement of peak rates, which takes seconds: binary multiply-adds of each kernel table, products of "
                "matrices, copies");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   const Threads threads = choose_threads(session.comm);
   session.on_root([&] {
     Terminal& terminal = session.terminal;

@@ -215,11 +215,7 @@ int inspect(Session& session, std::span<const std::string> args) {
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");
   options.flag("json", json, "One JSON object instead of tables");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
     const Shown shown = is_net(arguments.front()) ? describe_named(arguments.front(), size) : [&] {
       const std::filesystem::path file = find_model(arguments.front());

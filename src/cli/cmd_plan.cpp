@@ -406,11 +406,7 @@ void print_updates(Terminal& terminal, const Outcome& outcome, std::size_t worke
 int run_plan(Session& session, std::span<const std::string> args, Options& options, bool simulates) {
   PlanSettings settings;
   settings.declare(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   const Outcomes outcomes = compute(session, options, settings, !simulates);
   Json stages = Json::array();
   for (const Outcome& outcome : outcomes.stages) {

@@ -66,11 +66,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
   options.group("Plan");
   options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens: 257 of bytes, 50257 of GPT-2");
   options.text("json", json, "FILE", "JSON file for all figures");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
     Terminal& terminal = session.terminal;
     const models::GptConfig config = settings.make_config(vocabulary);

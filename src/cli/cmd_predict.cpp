@@ -4,7 +4,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 
 #include "cli/command.h"
 #include "cli/image_evaluation.h"
@@ -36,28 +35,18 @@ struct ImageModel {
   std::function<std::vector<float>(std::span<const std::uint8_t> image)> probabilities;
 };
 
-// Views of an image that are asked for, in the place of the model's own.
-struct AskedViews {
-  std::string mirror = "model";
-  std::optional<std::size_t> shift;
-
-  layerwise::Views over(layerwise::Views views) const {
-    if (mirror != "model") views.mirror = mirror == "on";
-    return {views.mirror, shift.value_or(views.shift)};
-  }
-};
-
-ImageModel open_binary(const std::filesystem::path& file, const AskedViews& views) {
+ImageModel open_binary(const std::filesystem::path& file, const ViewOptions& views, const Options& options) {
   struct Held {
     layerwise::Model model;
     layerwise::Classifier classifier;
     layerwise::ForwardWorkspace work;
-    Held(const std::filesystem::path& path, const AskedViews& asked)
+    Held(const std::filesystem::path& path, const ViewOptions& asked, const Options& options)
         : model(layerwise::Model::load(path)),
-          classifier(layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, asked.over(model.net.views))),
+          classifier(
+              layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, asked.over(model.net.views, options))),
           work(classifier.make_workspace()) {}
   };
-  const auto held = std::make_shared<Held>(file, views);
+  const auto held = std::make_shared<Held>(file, views, options);
   return {held->model.encoder.image_shape(), held->model.class_names, [held](std::span<const std::uint8_t> image) {
             std::vector<float> scores;
             held->classifier.scores(image.data(), held->work, scores);
@@ -66,9 +55,9 @@ ImageModel open_binary(const std::filesystem::path& file, const AskedViews& view
           }};
 }
 
-ImageModel open_cnn(const std::filesystem::path& file, const AskedViews& views) {
+ImageModel open_cnn(const std::filesystem::path& file, const ViewOptions& views, const Options& options) {
   CnnUse use;
-  use.views = views.over(use.views);
+  use.views = views.over(use.views, options);
   const auto held = std::make_shared<OpenCnn>(file, use);
   return {held->description().config.image, held->description().class_names, [held](std::span<const std::uint8_t> image) {
             std::vector<float> scores = held->classifier().logits({&image, 1});
@@ -122,32 +111,22 @@ int predict(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::size_t top = 3;
   bool json = false;
-  AskedViews views;
-  std::size_t shift = 0;
+  ViewOptions views;
   Options options(
       "bitloom predict MODEL|RUN IMAGE... [options]",
       "Classifies PNG and JPEG images, resized to the model's size. Prints, for each, the likeliest classes with their\n"
       "scores (the probabilities that the model gives them) and the time it took.");
   options.arguments(arguments, "MODEL|RUN or IMAGE", 2, 1000000);
   options.count("top", top, 1, 100000, "Number of classes to print");
-  options.choice("mirror", views.mirror, {"on", "off", "model"},
-                 "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
-  options.count("shift", shift, 0, 1000,
-                "Test-time augmentation with images moved by this number of pixels, as of `bitloom eval`; 0: none; without it: "
-                "as the model says, or 1");
+  views.declare(options);
   options.flag("json", json, "One JSON object per image, a line each");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
-  if (options.source("shift") != Options::Source::none) views.shift = shift;
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   int code = exit_done;
   session.on_root([&] {
     const std::filesystem::path file = find_model(arguments.front());
     const std::string kind = kind_of_model(file);
     if (kind == models::gpt_kind) require_kind(file, "binary", "bitloom sample");
-    const ImageModel model = kind == models::cnn_kind ? open_cnn(file, views) : open_binary(file, views);
+    const ImageModel model = kind == models::cnn_kind ? open_cnn(file, views, options) : open_binary(file, views, options);
     for (std::size_t i = 1; i < arguments.size(); ++i) {
       const Prediction prediction = classify(arguments[i], model);
       if (!prediction.error.empty()) {

@@ -112,11 +112,7 @@ int report(Session& session, std::span<const std::string> args) {
   options.text("picture", picture, "FILE",
                "Drawing (.png or .svg) of an image on its way through a binary net, and of its training");
   options.text("image", image, "FILE", "Image for --picture, PNG or JPEG; without it: one of the run's test images");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   choose_threads(session.comm);
   if (picture.empty() && !image.empty()) fail(ErrorKind::usage, "--image: '{}'; expected it with --picture", image);
   const report::PictureFormat format = picture.empty() ? nullptr : report::picture_format(picture, "--picture");

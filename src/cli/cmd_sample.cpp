@@ -135,11 +135,7 @@ int sample(Session& session, std::span<const std::string> args) {
                   "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
                   "standard error.");
   settings.declare(options);
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   if (!settings.prompt.empty() && !settings.prompt_file.empty()) {
     fail(ErrorKind::usage, "--prompt-file: '{}', but there is --prompt too; expected one of them", settings.prompt_file);
   }

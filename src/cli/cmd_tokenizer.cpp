@@ -50,11 +50,7 @@ int tokenizer_train(Session& session, std::span<const std::string> args) {
   options.count("vocabulary", vocabulary, 1, 1000000000, "Number of tokens, of which 258 are bytes and special");
   options.text("out", out, "FILE", "Tokenizer to write");
   options.flag("force", force, "Replacement of an existing file");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   const data::TextInput& input = text.input();
   session.on_root([&] {
     require_new_file(out, force, "the name of a file");
@@ -85,11 +81,7 @@ int tokenizer_info(Session& session, std::span<const std::string> args) {
   options.number("merge-dropout", dropout, 0, 1, "Probability with which each merge is left out; 0 disables it");
   options.count("seed", seed, 0, std::numeric_limits<std::int64_t>::max(), "Seed of the choice of merges that are left out");
   options.flag("json", json, "One JSON object instead of tables");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
     const auto tokenizer = data::load_tokenizer(spec.front());
     if (!is_utf8(text)) fail(ErrorKind::usage, "--text: not UTF-8");

@@ -46,9 +46,7 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
 
 // The net: as it was when the run began, unless it is described anew.
 layerwise::NetSpec choose_net(Session& session, const Options& options, const TrainSettings& settings) {
-  const auto described = [&](const char* name) {
-    return options.source(name) == Options::Source::command_line || options.source(name) == Options::Source::config_file;
-  };
+  const auto described = [&](const char* name) { return options.is_asked_for(name); };
   if (!settings.resume || described("net") || described("set") || described("epochs")) {
     return session.comm.together([&] { return settings.make_net(); });
   }
@@ -195,10 +193,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
       "Trains a net with one-bit weights and activations, layer by layer, and writes it to FOLDER/model.safetensors.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train binary --resume --out FOLDER` continues to the same\n"
       "result. `mpirun -n N` divides each batch among N processes; N does not change the result.");
-  if (!read_options(session, args, options, settings)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
+  if (!read_options(session, args, options, settings)) return exit_done;
   mpi::Settings communication = session.comm.settings();
   communication.watchdog_seconds = settings.watchdog_seconds;
   session.comm.configure(communication);

@@ -20,7 +20,7 @@
 #include "models/cnn/evaluate.h"
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
-#include "nn/measure.h"
+#include "nn/floats.h"
 #include "train/memory.h"
 #include "train/session.h"
 
@@ -30,7 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr double measured_seconds = 0.3;  // of the matmul peak
 constexpr std::size_t most_evaluations = 20;
 
 // The options that set fields of the identity that are not called like them.
@@ -79,7 +78,8 @@ void check_images(const CnnSettings& settings, const data::Dataset& train) {
 
 class Training {
  public:
-  Training(Session& session, CnnSettings& settings, const Options& options, const data::DataSplits& data)
+  Training(Session& session, CnnSettings& settings, const Options& options, const data::DataSplits& data,
+           const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -94,7 +94,7 @@ class Training {
                  ? settings.steps
                  : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(settings.training.epochs *
                                                                                       static_cast<double>(steps_per_epoch_))));
-    const std::uint64_t memory = memory_for(settings, session, engine_.device());
+    const std::uint64_t memory = memory_for(settings, threads, engine_.device());
     train::Session::Options all;
     all.train = settings.make_options(steps_);
     all.batch = settings.batch;
@@ -162,14 +162,10 @@ class Training {
         net_.layers, images,
         [this](std::uint64_t step, std::uint64_t micro_batch) {
           const models::ImageBatch batch = batches_->get(step, micro_batch);
-          nn::Tensor x = engine_.from(std::span<const float>(batch.images), net_.input(batch.labels.size()), nn::Use::data);
-          if (values_ != DType::f32) {
-            nn::Tensor converted = engine_.empty(x.shape(), values_, nn::Use::data);
-            nn::convert(engine_, x, converted);
-            x = converted;
-          }
+          const std::size_t count = batch.labels.size();
           return train::Classification::Batch{
-              x, engine_.from(std::span<const std::int32_t>(batch.labels), {batch.labels.size()}, nn::Use::data)};
+              nn::from_floats(engine_, batch.images, net_.input(count), values_, nn::Use::data),
+              engine_.from(std::span<const std::int32_t>(batch.labels), {count}, nn::Use::data)};
         },
         settings_.training.label_smoothing);
   }
@@ -230,17 +226,13 @@ class Training {
 train::RunOptions Training::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = steps_;
-  const auto asked = [&](const char* name) {
-    return options_.source(name) == Options::Source::command_line || options_.source(name) == Options::Source::config_file;
-  };
-  run.may_change_steps = asked("steps") || asked("epochs");
+  run.may_change_steps = options_.is_asked_for("steps") || options_.is_asked_for("epochs");
   if (run.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, steps_ / most_evaluations);
   run.identity = identity_of(settings_, net_.config, data_.train).dump();
   run.field_name = &option_of;
   run.unit = "images";
   run.operations_per_target = 3 * net_.cost();
-  run.peak_operations = nn::measure_matmul(engine_, values_, measured_seconds) * session_.comm.size();
-  engine_.pool().reset_peaks();
+  run.peak_operations = measured_peak(engine_, values_, session_.comm);
   run.start = {{"version", version},
                {"command", session_.command_line},
                {"kind", models::cnn_kind},
@@ -301,7 +293,6 @@ void Training::run() {
 
 void Training::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
-  const fs::path model = fs::path(settings_.out) / model_file;
   terminal.print("\ndone in {}: {} images, {:.0f} images/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
   terminal.print("  {:<22}{:.4f} nats", "training loss", result.training_loss);
@@ -314,11 +305,7 @@ void Training::summarise(const train::RunResult& result) {
     terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy", 100 * tested_->accuracy(),
                    tested_->correct, tested_->images, count, count == 1 ? "" : "s", tested_->loss);
   }
-  terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
-  const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
-  terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
-                 format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
-                 peak(nn::Use::optimizer), peak(nn::Use::stash));
+  print_model_and_memory(terminal, settings_.out, engine_, result);
 }
 
 // Classifies the test images by the model that was written, with test-time augmentation.
@@ -343,22 +330,19 @@ int train_cnn(Session& session, std::span<const std::string> args) {
       "Under mpirun the processes share the images of every step; rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train cnn --resume --out FOLDER` continues to the same result.");
   settings.declare(options);
-  if (!read_with_resume(session, args, options)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
+  if (!read_with_resume(session, args, options)) return exit_done;
   if (settings.data.spec.empty()) {
     fail(ErrorKind::usage, "--data: missing; expected synth, or a folder of images (see --help)");
   }
   if (settings.out.empty()) settings.out = default_folder(settings.net);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data.spec = absolute_spec(settings.data.spec);
-  choose_threads(session.comm);
+  const Threads threads = choose_threads(session.comm);
   catch_stop_signals();
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(settings, data.train);
-  Training training(session, settings, options, data);
+  Training training(session, settings, options, data, threads);
   if (is_finished(session, options, settings, training.steps(), "--epochs")) return exit_done;
   training.run();
   return exit_done;

@@ -19,7 +19,6 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
-#include "nn/measure.h"
 #include "train/session.h"
 
 namespace bitloom::cli {
@@ -27,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-constexpr double measured_seconds = 0.3;  // of the matmul peak
 
 // What checkpoints have to agree with, in words.
 std::string identity_of(const GptSettings& settings, const models::GptConfig& config, const train::TrainOptions& options,
@@ -70,10 +67,7 @@ std::string option_of(const std::string& field) {
 // Reads the options; with --resume those of the run fill in what was not given.
 bool read_options(Session& session, std::span<const std::string> args, Options& options, GptSettings& settings) {
   settings.declare(options, true);
-  if (!read_with_resume(session, args, options)) {
-    session.terminal.line(options.help());
-    return false;
-  }
+  if (!read_with_resume(session, args, options)) return false;
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
   if (fs::is_directory(settings.data)) {
@@ -116,7 +110,7 @@ TextSource open_shared_text(Session& session, const GptSettings& settings) {
 // which is "step" 0 of the validation text, one after the other.
 class Training {
  public:
-  Training(Session& session, GptSettings& settings, const Options& options)
+  Training(Session& session, GptSettings& settings, const Options& options, const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -129,7 +123,7 @@ class Training {
     all.train = settings.make_options();
     (void)choose_dtype(engine_, settings.values);
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
-    const std::uint64_t memory = memory_for(settings, session, engine_.device());
+    const std::uint64_t memory = memory_for(settings, threads, engine_.device());
     all.batch = settings.batch;
     all.choose_micro_batch = [&settings, memory, this](std::size_t share) {
       return settings.choose_micro_batch(config_, share, memory);
@@ -230,8 +224,7 @@ class Training {
 train::RunOptions Training::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
-  run.may_change_steps =
-      options_.source("steps") == Options::Source::command_line || options_.source("steps") == Options::Source::config_file;
+  run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
   run.identity = identity_of(settings_, config_, train_options(), text_);
   run.field_name = &option_of;
@@ -240,8 +233,7 @@ train::RunOptions Training::run_options() {
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
-  run.peak_operations = nn::measure_matmul(engine_, settings_.dtype(), measured_seconds) * session_.comm.size();
-  engine_.pool().reset_peaks();
+  run.peak_operations = measured_peak(engine_, settings_.dtype(), session_.comm);
   run.start = {{"version", version},
                {"command", session_.command_line},
                {"kind", "gpt"},
@@ -319,7 +311,6 @@ void Training::run() {
 
 void Training::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
-  const fs::path model = fs::path(settings_.out) / model_file;
   terminal.print("\ndone in {}: {} tokens, {:.0f} tokens/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
   terminal.print("  {:<22}{:.4f} nats per token", "training loss", result.training_loss);
@@ -327,11 +318,7 @@ void Training::summarise(const train::RunResult& result) {
     terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
                    *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);
   }
-  terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
-  const auto peak = [&](nn::Use use) { return format_bytes(engine_.pool().count(use).peak); };
-  terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
-                 format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
-                 peak(nn::Use::optimizer), peak(nn::Use::stash));
+  print_model_and_memory(terminal, settings_.out, engine_, result);
   terminal.print("next:\n  bitloom sample {} --prompt TEXT\n  bitloom eval {} --data FILE\n  bitloom report {}", settings_.out,
                  settings_.out, settings_.out);
 }
@@ -347,9 +334,9 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
-  choose_threads(session.comm);
+  const Threads threads = choose_threads(session.comm);
   catch_stop_signals();
-  Training(session, settings, options).run();
+  Training(session, settings, options, threads).run();
   return exit_done;
 }
 

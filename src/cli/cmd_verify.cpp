@@ -85,11 +85,7 @@ int verify(Session& session, std::span<const std::string> args) {
       "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged or missing.");
   options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
   options.flag("json", json, "One JSON object per file, a line each");
-  if (!options.parse(args)) {
-    session.terminal.line(options.help());
-    return exit_done;
-  }
-  options.finish();
+  if (!parse_or_show_help(session, args, options)) return exit_done;
   std::size_t damaged = 0;
   std::size_t missing = 0;
   std::size_t all = 0;

@@ -16,29 +16,6 @@ namespace {
 
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
-struct Schedule {
-  const char* name;
-  void (*apply)(RateSchedule& rate, std::uint64_t steps);
-};
-
-// Jordan 2024: up from a fifth in 23% of the steps, down to 7%.
-void triangle(RateSchedule& rate, std::uint64_t steps) {
-  rate.start = 0.2 * rate.peak;
-  rate.floor = 0.07 * rate.peak;
-  rate.warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(0.23 * static_cast<double>(steps)), steps - 1);
-  rate.decay = steps - rate.warmup;
-  rate.is_linear = true;
-}
-
-void cosine(RateSchedule& rate, std::uint64_t steps) {
-  rate.warmup = steps / 20;
-  rate.decay = steps - rate.warmup;
-}
-
-void constant(RateSchedule& /*rate*/, std::uint64_t /*steps*/) {}
-
-constexpr Schedule schedules[] = {{"triangle", &triangle}, {"cosine", &cosine}, {"constant", &constant}};
-
 void declare_net(Options& options, CnnSettings& settings) {
   options.group("Net");
   options.text("net", settings.net, "NAME|FILE",
@@ -59,9 +36,10 @@ void declare_training(Options& options, CnnSettings& settings) {
                "Images at once, a divisor of the batch, whose statistics batch norm takes; auto: a process's share of the "
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
-  options.choice("optimizer", training.optimizer, {"sgd", "adamw"}, "Optimiser: SGD with Nesterov momentum, or AdamW");
+  options.choice("optimizer", training.optimizer, train::update_rule_names(),
+                 "Optimiser: SGD with Nesterov momentum, or AdamW");
   options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
-  options.choice("schedule", training.schedule, {"triangle", "cosine", "constant"}, "Course of the learning rate");
+  options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
   options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
   options.number("weight-decay", training.weight_decay, 0, 1e3,
                  "Weight decay; SGD: of a step at the peak learning rate, whatever that is; AdamW: per learning rate");
@@ -73,7 +51,7 @@ void declare_training(Options& options, CnnSettings& settings) {
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.text("augment", training.augment, "LIST",
                "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");
-  options.choice("flip", training.flip, {"none", "random", "alternating"},
+  options.choice("flip", training.flip, models::flip_names(),
                  "Mirror images; alternating: every second epoch shows an image mirrored");
   declare_dtype(options, settings.values);
   settings.declare_seed(options);
@@ -86,10 +64,9 @@ void declare_run(Options& options, CnnSettings& settings) {
   options.count("evaluate-every", settings.evaluate_every, 0, any_count,
                 "Steps between evaluations on the validation images; 0: once an epoch, at most 20 times");
   options.choice("mirror", settings.mirror, {"on", "off"},
-                 "Test-time augmentation with mirror images when test images are "
-                 "classified at the end");
+                 "Test-time augmentation with mirror images when test images are classified at the end");
   options.count("shift", settings.shift, 0, 1000,
-                "Test-time augmentation then with images moved by so many pixels; 0 disables it");
+                "Test-time augmentation then with images moved by this number of pixels; 0 disables it");
   settings.declare_run_rest(options);
 }
 
@@ -174,10 +151,7 @@ train::TrainOptions CnnSettings::make_options(std::uint64_t all_steps) const {
   options.optimizer.average = average;
   options.optimizer.lookahead = training.lookahead;
   options.optimizer.lookahead_steps = all_steps;
-  options.rate.peak = training.learning_rate;
-  for (const Schedule& schedule : schedules) {
-    if (training.schedule == schedule.name) schedule.apply(options.rate, all_steps);
-  }
+  options.rate = find_rate_course(training.schedule).make(training.learning_rate, all_steps);
   check(options);
   return options;
 }

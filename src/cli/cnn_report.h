@@ -1,4 +1,4 @@
-// What `bitloom report` shows of a convolutional net besides its metrics.
+// Sections of `bitloom report` about a convolutional net besides its metrics.
 #pragma once
 
 #include <filesystem>

@@ -45,6 +45,11 @@ struct Session {
   }
 };
 
+class Options;
+// Reads the command line of a command into its variables. Returns false if --help was given, which is shown then. Throws usage
+// errors.
+bool parse_or_show_help(Session& session, std::span<const std::string> args, Options& options);
+
 // Throws errors (core/error.h); returns an exit code otherwise.
 using CommandFunction = int (*)(Session& session, std::span<const std::string> args);
 

@@ -11,13 +11,12 @@
 #include "cli/model_source.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
-#include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/text.h"
 #include "launch/supervisor.h"
-#include "nn/engine.h"
+#include "nn/measure.h"
 
 namespace bitloom::cli {
 namespace {
@@ -85,10 +84,25 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   return run;
 }
 
-std::uint64_t memory_for(const FloatSettings& settings, Session& session, nn::Device device) {
-  const Threads threads = choose_threads(session.comm);
+std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {
   const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
   return settings.memory != 0 ? settings.memory : usable_memory(device, on_host);
+}
+
+double measured_peak(nn::Engine& engine, DType values, const mpi::Comm& comm) {
+  constexpr double seconds = 0.3;
+  const double peak = nn::measure_matmul(engine, values, seconds) * comm.size();
+  engine.pool().reset_peaks();
+  return peak;
+}
+
+void print_model_and_memory(Terminal& terminal, const std::string& folder, nn::Engine& engine, const train::RunResult& result) {
+  const fs::path model = fs::path(folder) / model_file;
+  terminal.print("  {:<22}{} ({})", "model", model.string(), format_bytes(fs::file_size(model)));
+  const auto peak = [&](nn::Use use) { return format_bytes(engine.pool().count(use).peak); };
+  terminal.print("  {:<22}{} of tensors: {} parameters, {} gradients, {} optimiser, {} stash", "peak memory",
+                 format_bytes(result.memory_bytes), peak(nn::Use::parameters), peak(nn::Use::gradients),
+                 peak(nn::Use::optimizer), peak(nn::Use::stash));
 }
 
 bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,

@@ -7,6 +7,8 @@
 
 #include "cli/command.h"
 #include "cli/options.h"
+#include "cli/system.h"
+#include "nn/engine.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -43,7 +45,13 @@ struct FloatSettings {
 };
 
 // The bytes that a process of the run may plan with: --memory or, without it, what is free.
-std::uint64_t memory_for(const FloatSettings& settings, Session& session, nn::Device device);
+std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device);
+
+// Operations per second that products of matrices reach in all processes together; peaks of memory begin anew after it.
+double measured_peak(nn::Engine& engine, DType values, const mpi::Comm& comm);
+
+// Lines of the summary after a run: the model file in its folder, and the engine's peaks of memory.
+void print_model_and_memory(Terminal& terminal, const std::string& folder, nn::Engine& engine, const train::RunResult& result);
 
 // Whether the run in a folder that should go on to step `steps` has all its steps already, which is said with the option that
 // asks for more of them. Other options are the trainer's to refuse.

@@ -75,6 +75,21 @@ std::size_t view_count(const models::CnnViews& views) {
 
 std::string views_text(const models::CnnViews& views) { return fmt::format("{}", view_count(views)); }
 
+void ViewOptions::declare(Options& options) {
+  options.choice("mirror", mirror, {"on", "off", "model"},
+                 "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
+  options.count(
+      "shift", shift, 0, 1000,
+      "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
+      "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+}
+
+layerwise::Views ViewOptions::over(layerwise::Views views, const Options& options) const {
+  if (mirror != "model") views.mirror = mirror == "on";
+  if (options.source("shift") != Options::Source::none) views.shift = shift;
+  return views;
+}
+
 OpenCnn::OpenCnn(const std::filesystem::path& file, const CnnUse& use)
     : engine_(choose_device(use.device), use.backend),
       loaded_(models::load_cnn(engine_, file, choose_dtype(engine_, use.values))),

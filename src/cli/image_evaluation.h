@@ -1,4 +1,4 @@
-// What commands share that classify images with a trained model, whatever its kind.
+// Common parts of commands that classify images with a trained model, whatever its kind.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,16 @@ nlohmann::json evaluation_json(const std::string& split, const layerwise::Evalua
 // Number of views of an image that a convolutional net averages over.
 std::size_t view_count(const models::CnnViews& views);
 std::string views_text(const models::CnnViews& views);  // the same as text
+
+// Options that ask for other views of an image than a model's own.
+struct ViewOptions {
+  std::string mirror = "model";
+  std::size_t shift = 0;
+
+  void declare(Options& options);
+  // The views that are asked for, or those of the model.
+  layerwise::Views over(layerwise::Views views, const Options& options) const;
+};
 
 // A convolutional net in a file, ready to classify, and the options by which it does.
 struct CnnUse {

@@ -1,4 +1,4 @@
-// What `bitloom inspect` shows of a convolutional net of floating-point numbers.
+// The tables of `bitloom inspect` for a convolutional net of floating-point numbers.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,9 @@
 
 namespace bitloom::cli {
 
-// Of a net alone, for its images and classes.
+// Description of a net alone, for its images and classes.
 nlohmann::json describe_cnn(const models::CnnConfig& config);
-// Of a model; reads the whole file. Throws Error(data).
+// Description of a model; reads the whole file. Throws Error(data).
 nlohmann::json describe_cnn_model(const std::filesystem::path& file);
 void print_cnn(Terminal& terminal, const nlohmann::json& description);
 

@@ -40,7 +40,7 @@ fs::path newest_checkpoint(const fs::path& folder) {
   return {};
 }
 
-// Of a run that has no model yet.
+// Kind of a run that has no model yet.
 std::string kind_of_run(const fs::path& folder) {
   if (fs::exists(folder / net_file)) return "binary";
   std::ifstream metrics(folder / metrics_file);

@@ -346,6 +346,11 @@ Options::Source Options::source(const std::string& name) const {
   return found == given_.end() ? Source::none : found->second.source;
 }
 
+bool Options::is_asked_for(const std::string& name) const {
+  const Source from = source(name);
+  return from == Source::command_line || from == Source::config_file;
+}
+
 std::string Options::raw(const std::string& name) const {
   const auto found = given_.find(name);
   return found == given_.end() || found->second.values.empty() ? "" : found->second.values.front();

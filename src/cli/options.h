@@ -81,6 +81,8 @@ class Options {
   void finish();
 
   Source source(const std::string& name) const;
+  // Whether the command line or a --config file gives it, not the run that goes on or the default.
+  bool is_asked_for(const std::string& name) const;
   // The value as written, "" if it was not given: for the few that are needed before finish().
   std::string raw(const std::string& name) const;
 

@@ -39,7 +39,10 @@ Continuation continuation_of(const std::string& kind, const std::string& folder)
 }
 
 bool read_with_resume(Session& session, std::span<const std::string> args, Options& options) {
-  if (!session.comm.together([&] { return options.parse(args); })) return false;
+  if (!session.comm.together([&] { return options.parse(args); })) {
+    session.terminal.line(options.help());
+    return false;
+  }
   if (options.source("resume") != Options::Source::none && options.raw("resume") != "false") {
     const std::string out = options.raw("out");
     if (out.empty()) fail(ErrorKind::usage, "--resume: needs --out, the folder of the run to continue");
@@ -61,9 +64,7 @@ bool asks_otherwise(const Options& options, const std::string& ini) {
   for (std::string line; std::getline(stored, line);) of_run.insert(line);
   std::istringstream now(options.to_ini());
   for (std::string line; std::getline(now, line);) {
-    const Options::Source source = options.source(std::string(trim(line.substr(0, line.find('=')))));
-    const bool given = source == Options::Source::command_line || source == Options::Source::config_file;
-    if (given && !of_run.contains(line)) return true;
+    if (options.is_asked_for(std::string(trim(line.substr(0, line.find('='))))) && !of_run.contains(line)) return true;
   }
   return false;
 }

@@ -19,7 +19,8 @@ std::string resume_command(const std::string& kind, const std::string& folder);
 Continuation continuation_of(const std::string& kind, const std::string& folder);
 
 // Reads the command line of a command that trains; with --resume the options of the run in --out fill in what was not given.
-// Files that it reads may be missing on one host: all ranks throw then. Returns false if --help was given.
+// Files that it reads may be missing on one host: all ranks throw then. Returns false if --help was given, which is
+// shown then.
 bool read_with_resume(Session& session, std::span<const std::string> args, Options& options);
 
 // Whether the command line or --config asks for something else than the options.ini of a run says.

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/field.h"
+#include "core/suggest.h"
 
 namespace bitloom {
 
@@ -53,6 +54,52 @@ double RateSchedule::at(std::uint64_t step) const {
   }
   for (const std::uint64_t halving : halvings) rate *= step >= halving ? 0.5 : 1;
   return rate;
+}
+
+namespace {
+
+RateSchedule triangle(double peak, std::uint64_t steps) {
+  RateSchedule rate;
+  rate.peak = peak;
+  rate.start = 0.2 * peak;
+  rate.floor = 0.07 * peak;
+  rate.warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(0.23 * static_cast<double>(steps)), steps - 1);
+  rate.decay = steps - rate.warmup;
+  rate.is_linear = true;
+  return rate;
+}
+
+RateSchedule cosine(double peak, std::uint64_t steps) {
+  RateSchedule rate;
+  rate.peak = peak;
+  rate.warmup = steps / 20;
+  rate.decay = steps - rate.warmup;
+  return rate;
+}
+
+RateSchedule constant(double peak, std::uint64_t /*steps*/) {
+  RateSchedule rate;
+  rate.peak = peak;
+  return rate;
+}
+
+constexpr NamedCourse courses[] = {{"triangle", &triangle}, {"cosine", &cosine}, {"constant", &constant}};
+
+}  // namespace
+
+std::vector<std::string> rate_course_names() {
+  std::vector<std::string> names;
+  for (const NamedCourse& course : courses) names.emplace_back(course.name);
+  return names;
+}
+
+const NamedCourse& find_rate_course(std::string_view name) {
+  for (const NamedCourse& course : courses) {
+    if (name == course.name) return course;
+  }
+  const std::vector<std::string> names = rate_course_names();
+  fail_field(ErrorKind::usage, "schedule", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
+             fmt::join(names, ", "));
 }
 
 void check(const RateSchedule& schedule) {

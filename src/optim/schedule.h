@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace bitloom {
@@ -36,6 +38,18 @@ struct RateSchedule {
 
   double at(std::uint64_t step) const;
 };
+
+// A course of the learning rate over a run.
+struct NamedCourse {
+  const char* name;
+  // Of `steps` steps, at least 1, to this peak.
+  RateSchedule (*make)(double peak, std::uint64_t steps);
+};
+// "triangle": up from a fifth in 23% of the steps, down to 7% (Jordan 2024); "cosine": a twentieth of warm-up, down to 0;
+// "constant".
+std::vector<std::string> rate_course_names();
+// Throws Error(usage) that names the field `schedule`.
+const NamedCourse& find_rate_course(std::string_view name);
 
 // Throws Error(usage), which names the option, for rates that are not 0 <= floor, start <= peak and finite.
 void check(const RateSchedule& schedule);

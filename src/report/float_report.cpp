@@ -227,7 +227,7 @@ std::string filters_of(const ReportInput& input) {
                                     : "The kernels of the first convolution.");
 }
 
-// What a net that classifies images does with the test images.
+// Results of a net that classifies images on the test images.
 std::string classification(const ReportInput& input) {
   if (!input.test) {
     if (input.test_missing.empty()) return "";

@@ -22,10 +22,10 @@ struct OptimizerOptions {
   double clip = 0;                  // largest norm of all gradients together; 0: any
   double average = 0;               // decay of an exponential moving average of the parameters, per update of it; 0: none
   std::uint64_t average_every = 1;  // steps between such updates
-  std::string rule = "adamw";       // one of update_rules()
+  std::string rule = "adamw";       // one of update_rule_names()
   double momentum = 0.9;            // of SGD
-  // Lookahead (Zhang et al. 2019): every so many steps slow weights move towards the parameters, which then become them; 0:
-  // none.
+  // Lookahead (Zhang et al. 2019): number of steps after which slow weights move towards the parameters, which then become
+  // them; 0: none.
   std::uint64_t lookahead = 0;
   // The share that the slow weights keep then rises with the cube of the steps done to this one at step lookahead_steps, after
   // which the parameters stay the slow weights (Jordan 2024, airbench).

@@ -18,10 +18,10 @@ class Session {
   struct Options {
     TrainOptions train;       // micro_batches follows from the others
     std::size_t batch = 128;  // examples of a step, a multiple of the processes
-    // The micro-batch for a process with so many of the batch's examples: a divisor of them. Hosts may differ; all take the
+    // The micro-batch for a process with a share of the batch's examples: a divisor of it. Hosts may differ; all take the
     // smallest.
     std::function<std::size_t(std::size_t share)> choose_micro_batch;
-    // What is added to an error about memory: how much was to be expected, and which fields take less.
+    // Addition to an error about memory: how much was to be expected, and which fields take less.
     std::function<std::string(std::size_t micro_batch)> memory_hint;
     // For micro-batches of a size.
     std::function<std::unique_ptr<Task>(std::size_t micro_batch)> make_task;

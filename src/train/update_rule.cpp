@@ -152,14 +152,17 @@ constexpr NamedUpdateRule table[] = {
 
 }  // namespace
 
-std::span<const NamedUpdateRule> update_rules() { return table; }
+std::vector<std::string> update_rule_names() {
+  std::vector<std::string> names;
+  for (const NamedUpdateRule& each : table) names.emplace_back(each.name);
+  return names;
+}
 
 const NamedUpdateRule& find_update_rule(std::string_view name) {
-  std::vector<std::string> names;
   for (const NamedUpdateRule& each : table) {
     if (name == each.name) return each;
-    names.emplace_back(each.name);
   }
+  const std::vector<std::string> names = update_rule_names();
   fail_field(ErrorKind::usage, "optimizer", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
              fmt::join(names, " or "));
 }

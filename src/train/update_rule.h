@@ -36,7 +36,7 @@ struct NamedUpdateRule {
   std::unique_ptr<UpdateRule> (*make)(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
                                       const OptimizerOptions& options, std::uint64_t seed);
 };
-std::span<const NamedUpdateRule> update_rules();
+std::vector<std::string> update_rule_names();
 // Throws Error(usage) that names the field `optimizer`.
 const NamedUpdateRule& find_update_rule(std::string_view name);
 

@@ -60,7 +60,7 @@ TEST_CASE("the report of a convolutional net's run shows what it does with the t
     INFO(text);
     CHECK(has(page, text));
   }
-  // What `eval` measures.
+  // As `eval` measures it.
   const Outcome eval = run_program(folder.path(), {"eval", "run", "--json"});
   REQUIRE(eval.code == 0);
   const auto json = nlohmann::json::parse(eval.out);

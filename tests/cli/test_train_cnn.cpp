@@ -161,7 +161,7 @@ TEST_CASE("a stopped run of a convolutional net goes on to the same bits", "[cnn
     const Outcome stopped = background.wait();
     CHECK(stopped.code == 4);
     CHECK(has(stopped.err, "train cnn --resume --out " + out));
-    // What there is so far is a model: that of its checkpoint.
+    // The checkpoint so far is a model.
     CHECK(has(run_program(folder.path(), {"eval", out}).err, out + ": not finished; this is its checkpoint after step 1"));
     const Outcome resumed = run_program(folder.path(), {"train", "cnn", "--resume", "--out", out}, {"OMP_NUM_THREADS=2"});
     INFO(resumed.out << resumed.err);

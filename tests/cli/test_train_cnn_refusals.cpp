@@ -1,4 +1,4 @@
-// What training and using a convolutional net refuses, by which words, and runs of several processes or under the supervisor.
+// Refusals of training and using a convolutional net, by their words, and runs of several processes or under the supervisor.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -163,7 +163,7 @@ TEST_CASE("what the other verbs refuse of a convolutional net", "[cnn]") {
 
 TEST_CASE("two processes train one convolutional net", "[cnn][mpi]") {
   const TempDir folder;
-  // Of 10 images each: batch norm has the same statistics.
+  // With 10 images each: batch norm has the same statistics.
   const auto args = [](const std::string& out) {
     return training("tiny", 240, 20, {"--micro-batch", "10", "--steps", "12", "--evaluate-every", "4", "--out", out});
   };

@@ -15,7 +15,7 @@ using namespace bitloom::test;
 
 namespace {
 
-// What a stage of some options is to do, without layers.
+// The setup of a stage with some options, without layers.
 struct BareSetup {
   explicit BareSetup(TrainOptions options)
       : setup{simd::kernels(), comm, spec(), layers, train, options, 7, std::min(options.batch, train.size())} {}

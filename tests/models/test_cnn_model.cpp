@@ -99,7 +99,7 @@ TEST_CASE("of a checkpoint a convolutional net takes averages or slow weights", 
   put_twice(average, weight, train::average_name(weight));
   put_twice(average, buffer, buffer);
   CHECK(loaded(average) == loaded(twice));
-  // What other programs get is the same. They were given the parameters themselves.
+  // Other programs get the same. They were given the parameters themselves.
   for (const TensorFile& checkpoint : {slow, average}) {
     const TensorFile theirs = to_pytorch_names(checkpoint);
     CHECK(theirs.tensors.size() == file.tensors.size());
@@ -171,7 +171,7 @@ TEST_CASE("views of an image are averaged by their weights", "[cnn]") {
   };
   CHECK(compare(logits_of(cnn.engine, cnn.net, images, {.mirror = true, .shift = 0}),
                 average({{0.5F, plain(0, false)}, {0.5F, plain(0, true)}}), 1e-5) == "");
-  // What is at the mirrored place of a moved image is moved the other way across.
+  // The mirrored place of a moved image is moved the other way across.
   const auto mirror_of_moved = [&](int moved) {
     return logits_of(cnn.engine, cnn.net, changed(changed(images, moved, false), 0, true));
   };

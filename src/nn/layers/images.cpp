@@ -188,7 +188,7 @@ Tensor MaxPool::forward(Pass& pass, const Tensor& x) {
 Tensor MaxPool::backward(Pass& pass, const Tensor& dy) {
   const Tensor which = pass.stash->take();
   const Shape& small = dy.shape();
-  // What the forward pass left over is kept as the shape of an empty tensor: it has no images.
+  // The sides of x, windows or not, are kept as the shape of an empty tensor: it has no images.
   const Shape sides = pass.stash->take().shape();
   Tensor dx = pass.engine.empty(sides.with(0, small[0]), dy.dtype(), Use::activations);
   max_pool_backward(pass.engine, k_, dy, which, dx);

@@ -1,0 +1,14 @@
+#include "models/model_kind.h"
+
+#include "core/error.h"
+
+namespace bitloom::models {
+
+void require_kind(const TensorFile& file, const char* kind, const std::string& name) {
+  const auto found = file.metadata.find(kind_key);
+  if (found != file.metadata.end() && found->second == kind) return;
+  fail(ErrorKind::data, "{}: not a model of kind '{}'{}", name, kind,
+       found == file.metadata.end() ? std::string() : fmt::format(" but of kind '{}'", found->second));
+}
+
+}  // namespace bitloom::models

@@ -1,0 +1,17 @@
+// Model files of float models say what they are: "bitloom.kind" in their metadata.
+#pragma once
+
+#include <string>
+
+#include "core/safetensors.h"
+
+namespace bitloom::models {
+
+inline constexpr const char* kind_key = "bitloom.kind";
+inline constexpr const char* gpt_kind = "gpt";
+inline constexpr const char* cnn_kind = "cnn";
+
+// Throws Error(data) that names `name` unless a file is a model of this kind.
+void require_kind(const TensorFile& file, const char* kind, const std::string& name);
+
+}  // namespace bitloom::models
