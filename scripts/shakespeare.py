@@ -105,8 +105,8 @@ def torch_worker(options, level, seed):
     torch.manual_seed(seed)
     layers, heads, width = options.net
     vocabulary = vocabulary_of(options, level)
-    gpt_peers.NETS["shakespeare"] = (layers, heads, width, vocabulary, options.batch, options.context, 1)
-    module, pairs = gpt_peers.make_net(torch, "shakespeare", 0.0)
+    sizes = (layers, heads, width, vocabulary, options.batch, options.context)
+    module, pairs = gpt_peers.make_net(torch, sizes, 0.0)
     initialise(torch, pairs, layers)
     groups = [
         {"params": [p for p, _ in pairs if p.ndim == 2], "weight_decay": 0.01},
