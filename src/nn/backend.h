@@ -73,7 +73,7 @@ class Backend {
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                              Tensor* dlogits, double smoothing) = 0;
   virtual void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) = 0;
-  virtual double sum_of_squares(std::span<const Tensor> tensors) = 0;
+  virtual std::vector<double> sums_of_squares(std::span<const Tensor> tensors) = 0;
 };
 
 // The implementations of this program.

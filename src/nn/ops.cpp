@@ -233,10 +233,16 @@ void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWSte
   engine.backend().adamw(tensors, step);
 }
 
-double sum_of_squares(Engine& engine, std::span<const Tensor> tensors) {
-  const Check check(engine, "sum_of_squares");
+std::vector<double> sums_of_squares(Engine& engine, std::span<const Tensor> tensors) {
+  const Check check(engine, "sums_of_squares");
   for (const Tensor& tensor : tensors) check.values("x", tensor);
-  return engine.backend().sum_of_squares(tensors);
+  return engine.backend().sums_of_squares(tensors);
+}
+
+double sum_of_squares(Engine& engine, std::span<const Tensor> tensors) {
+  double sum = 0;
+  for (const double each : sums_of_squares(engine, tensors)) sum += each;
+  return sum;
 }
 
 }  // namespace bitloom::nn

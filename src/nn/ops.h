@@ -185,8 +185,11 @@ struct AdamWStep {
 // at the counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
-// The sum of squares of all elements, in double precision and in an order that depends on shapes alone. Infinite or NaN if an
-// element is, or if it overflows.
+// Elements of a tensor whose squares are summed first: processes that have whole chunks come to the same sums.
+inline constexpr std::size_t squares_chunk = 8192;
+// Sums of squares in double precision, of each chunk of each tensor. Infinite or NaN if an element is.
+std::vector<double> sums_of_squares(Engine& engine, std::span<const Tensor> tensors);
+// All of them together, in their order.
 double sum_of_squares(Engine& engine, std::span<const Tensor> tensors);
 
 }  // namespace bitloom::nn

@@ -76,7 +76,7 @@ OpCase adamw_case(std::size_t n, std::size_t other, bool is_large = false) {
 
 OpCase sum_of_squares_case(const std::vector<std::size_t>& sizes, double size_of_numbers, bool is_large = false) {
   OpCase c;
-  c.ops = {"sum_of_squares"};
+  c.ops = {"sum_of_squares", "sums_of_squares"};
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     c.name += fmt::format("{}{}", i == 0 ? "" : " + ", sizes[i]);
     Slot slot = values(fmt::format("x{}", i), {sizes[i]}, i, size_of_numbers);

@@ -190,7 +190,7 @@ const std::vector<Call>& calls() {
          const AdamWTensors tensors = {t["value"], t["gradient"], t["mean"], t["variance"], t["copy"], true};
          adamw(e, std::span(&tensors, 1), {});
        }},
-      {"sum_of_squares",
+      {"sums_of_squares",
        {{"x", f32, {5}, Argument::any_float}},
        [](Engine& e, Arguments& t) { (void)sum_of_squares(e, std::span(&t["x"], 1)); }},
   };

@@ -373,6 +373,23 @@ TEST_CASE("reference: sums of squares", "[nn][ref]") {
   CHECK(sum_of_squares(desk.engine, {}) == 0);
 }
 
+TEST_CASE("chunks of squares of a range of whole chunks are those of the tensor, on every backend", "[nn][backends]") {
+  for (const std::string& backend : tested_backends()) {
+    INFO(backend);
+    Engine engine(device_of(backend), backend);
+    std::vector<float> numbers(3 * squares_chunk + 5);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.001F * static_cast<float>(i % 977);
+    const Tensor whole = engine.from<float>(numbers, {numbers.size()}, Use::gradients);
+    const std::vector<double> all = sums_of_squares(engine, std::span(&whole, 1));
+    REQUIRE(all.size() == 4);
+    const Tensor part = whole.slice(squares_chunk, numbers.size());
+    CHECK(sums_of_squares(engine, std::span(&part, 1)) == std::vector<double>(all.begin() + 1, all.end()));
+    double sum = 0;
+    for (const double each : all) sum += each;
+    CHECK(sum_of_squares(engine, std::span(&whole, 1)) == sum);
+  }
+}
+
 TEST_CASE("sums of squares show what is not finite, on every backend", "[nn][backends]") {
   for (const std::string& backend : tested_backends()) {
     INFO(backend);

@@ -54,7 +54,7 @@ class CpuBackend final : public Backend {
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
-  double sum_of_squares(std::span<const Tensor> tensors) override;
+  std::vector<double> sums_of_squares(std::span<const Tensor> tensors) override;
 
   // row_ops.cpp
   void add_row_sums(const Tensor& x, Tensor& sums) override;

@@ -202,7 +202,8 @@ void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
   });
 }
 
-double CpuBackend::sum_of_squares(std::span<const Tensor> tensors) {
+std::vector<double> CpuBackend::sums_of_squares(std::span<const Tensor> tensors) {
+  static_assert(piece_elements == squares_chunk);
   const VectorKernels& kernels = vector_kernels();
   const std::vector<TensorPiece> pieces = pieces_of(tensors.size(), [&](std::size_t i) { return tensors[i].size(); });
   std::vector<double> sums(pieces.size());
@@ -212,9 +213,7 @@ double CpuBackend::sum_of_squares(std::span<const Tensor> tensors) {
     sums[p] = x.dtype() == DType::bf16 ? kernels.on_bf16.sum_of_squares(elements<bf16>(x) + first, n)
                                        : kernels.on_f32.sum_of_squares(elements<float>(x) + first, n);
   });
-  double sum = 0;
-  for (const double each : sums) sum += each;
-  return sum;
+  return sums;
 }
 
 }  // namespace bitloom::nn

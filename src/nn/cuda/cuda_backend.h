@@ -94,7 +94,7 @@ class CudaBackend final : public Backend {
 
   // optimizer.cpp
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
-  double sum_of_squares(std::span<const Tensor> tensors) override;
+  std::vector<double> sums_of_squares(std::span<const Tensor> tensors) override;
 
  private:
   // Memory for what a method needs until its kernels are done; the next method that asks gets the same. Aligned to 256 bytes.

@@ -241,8 +241,7 @@ struct SquaresPart {
   std::size_t size, first_chunk;
   Number number;
 };
-// sums (chunks), total (1): on the device too.
-void sum_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums,
-                    double* total);
+// sums (chunks): on the device too.
+void sums_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums);
 
 }  // namespace bitloom::nn::cuda

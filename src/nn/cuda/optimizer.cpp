@@ -66,7 +66,7 @@ void CudaBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& 
   cuda::adamw(stream(), factors_of(step), static_cast<const AdamWPart*>(table), parts.size(), chunks);
 }
 
-double CudaBackend::sum_of_squares(std::span<const Tensor> tensors) {
+std::vector<double> CudaBackend::sums_of_squares(std::span<const Tensor> tensors) {
   std::vector<SquaresPart> parts;
   std::size_t chunks = 0;
   for (const Tensor& x : tensors) {
@@ -74,14 +74,15 @@ double CudaBackend::sum_of_squares(std::span<const Tensor> tensors) {
     parts.push_back({x.data(), x.size(), chunks, number_of(x)});
     chunks += chunks_of(x.size());
   }
-  if (parts.empty()) return 0;
-  auto* const table = static_cast<std::byte*>(workspace(table_bytes(parts) + (chunks + 1) * sizeof(double)));
+  if (parts.empty()) return {};
+  static_assert(optimizer_chunk == squares_chunk);
+  auto* const table = static_cast<std::byte*>(workspace(table_bytes(parts) + chunks * sizeof(double)));
   runtime_.upload(table, std::as_bytes(std::span(parts)));
-  auto* const total = reinterpret_cast<double*>(table + table_bytes(parts));
-  cuda::sum_of_squares(stream(), reinterpret_cast<const SquaresPart*>(table), parts.size(), chunks, total + 1, total);
-  double sum = 0;
-  read(total, std::as_writable_bytes(std::span(&sum, 1)));
-  return sum;
+  auto* const on_device = reinterpret_cast<double*>(table + table_bytes(parts));
+  cuda::sums_of_squares(stream(), reinterpret_cast<const SquaresPart*>(table), parts.size(), chunks, on_device);
+  std::vector<double> sums(chunks);
+  read(on_device, std::as_writable_bytes(std::span(sums)));
+  return sums;
 }
 
 }  // namespace bitloom::nn::cuda

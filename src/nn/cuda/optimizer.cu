@@ -121,17 +121,6 @@ __global__ void __launch_bounds__(optimizer_threads) square_chunks(std::size_t c
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-constexpr unsigned sum_threads = 512;
-
-// One block.
-__global__ void __launch_bounds__(sum_threads) sum_chunks(std::size_t chunks, const double* sums, double* total) {
-  double sum = 0;
-#pragma unroll 4
-  for (std::size_t chunk = threadIdx.x; chunk < chunks; chunk += sum_threads) sum += sums[chunk];
-  sum = group_sum<sum_threads>(sum);
-  if (threadIdx.x == 0) *total = sum;
-}
-
 }  // namespace
 
 void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, std::size_t count, std::size_t chunks) {
@@ -139,12 +128,9 @@ void adamw(Stream stream, const AdamWFactors& factors, const AdamWPart* parts, s
   launch(stream, "adamw", {static_cast<unsigned>(chunks), optimizer_threads}, adamw_chunks, factors, count, parts);
 }
 
-void sum_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums,
-                    double* total) {
-  if (chunks > 0) {
-    launch(stream, "sum_of_squares", {static_cast<unsigned>(chunks), optimizer_threads}, square_chunks, count, parts, sums);
-  }
-  launch(stream, "sum_of_squares", {1, sum_threads}, sum_chunks, chunks, static_cast<const double*>(sums), total);
+void sums_of_squares(Stream stream, const SquaresPart* parts, std::size_t count, std::size_t chunks, double* sums) {
+  if (chunks == 0) return;
+  launch(stream, "sums_of_squares", {static_cast<unsigned>(chunks), optimizer_threads}, square_chunks, count, parts, sums);
 }
 
 }  // namespace bitloom::nn::cuda

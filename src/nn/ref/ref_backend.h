@@ -60,7 +60,7 @@ class RefBackend final : public Backend {
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits, double smoothing) override;
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
-  double sum_of_squares(std::span<const Tensor> tensors) override;
+  std::vector<double> sums_of_squares(std::span<const Tensor> tensors) override;
 };
 
 }  // namespace bitloom::nn::ref

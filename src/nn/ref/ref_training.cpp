@@ -78,12 +78,16 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
   }
 }
 
-double RefBackend::sum_of_squares(std::span<const Tensor> tensors) {
-  double sum = 0;
+std::vector<double> RefBackend::sums_of_squares(std::span<const Tensor> tensors) {
+  std::vector<double> sums;
   for (const Tensor& tensor : tensors) {
-    for (const double x : load(tensor)) sum += x * x;
+    const std::vector<double> values = load(tensor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % squares_chunk == 0) sums.push_back(0);
+      sums.back() += values[i] * values[i];
+    }
   }
-  return sum;
+  return sums;
 }
 
 }  // namespace bitloom::nn::ref
