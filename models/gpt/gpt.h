@@ -26,6 +26,8 @@ class Gpt final : public nn::Layer {
   std::size_t tokens() const { return tokens_; }
   // The layers: the embeddings, then two residual blocks for each of config().layers, then the last norm.
   nn::Sequence& layers() { return layers_; }
+  // The table of tokens, which the first layer and the logits read.
+  nn::Parameter& table() { return *table_; }
 
   nn::Tensor forward(nn::Pass& pass, const nn::Tensor& ids) override { return layers_.forward(pass, ids); }
   nn::Tensor backward(nn::Pass& pass, const nn::Tensor& dy) override { return layers_.backward(pass, dy); }

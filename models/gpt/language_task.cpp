@@ -62,21 +62,26 @@ std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_ba
   return static_cast<std::uint64_t>(sequences_) * net_.tokens() * micro_batches;
 }
 
-train::PartLoss LanguageTask::run(nn::Pass& pass, double scale) {
-  const nn::Shape shape = {sequences_, net_.tokens()};
-  std::vector<std::int32_t> inputs(shape.size());
-  std::vector<std::int32_t> targets(shape.size());
-  source_(pass.step, pass.micro_batch, inputs, targets);
-  const Tensor ids = pass.engine.from(std::span<const std::int32_t>(inputs), shape, Use::data);
-  const Tensor wanted = pass.engine.from(std::span<const std::int32_t>(targets), shape, Use::data);
-  Tensor hidden = net_.forward(pass, ids);
-  const bool learns = pass.stash != nullptr;
-  Tensor dhidden;
-  if (learns) dhidden = pass.engine.empty(hidden.shape(), hidden.dtype(), Use::activations);
-  const Tensor losses = language_losses(pass.engine, net_, hidden, wanted, scale, learns ? &dhidden : nullptr, logits_bytes_);
-  hidden = {};
-  if (learns) net_.backward(pass, dhidden);
-  return {losses, static_cast<std::uint64_t>(std::ranges::count_if(targets, [](std::int32_t target) { return target >= 0; }))};
+LanguageTask::Tokens LanguageTask::fetch(const nn::Pass& pass) const {
+  const std::size_t size = sequences_ * net_.tokens();
+  Tokens tokens{std::vector<std::int32_t>(size), std::vector<std::int32_t>(size)};
+  source_(pass.step, pass.micro_batch, tokens.inputs, tokens.targets);
+  return tokens;
+}
+
+Tensor LanguageTask::input(nn::Pass& pass) {
+  Tokens tokens = fetch(pass);
+  targets_.put(pass, std::move(tokens.targets));
+  return pass.engine.from(std::span<const std::int32_t>(tokens.inputs), {sequences_, net_.tokens()}, Use::data);
+}
+
+train::PartLoss LanguageTask::loss(nn::Pass& pass, Tensor hidden, double scale, Tensor* dhidden) {
+  std::optional<std::vector<std::int32_t>> targets = targets_.take(pass);
+  if (!targets) targets = fetch(pass).targets;
+  const Tensor wanted = pass.engine.from(std::span<const std::int32_t>(*targets), {sequences_, net_.tokens()}, Use::data);
+  if (dhidden != nullptr) *dhidden = pass.engine.empty(hidden.shape(), hidden.dtype(), Use::activations);
+  const Tensor losses = language_losses(pass.engine, net_, hidden, wanted, scale, dhidden, logits_bytes_);
+  return {losses, static_cast<std::uint64_t>(std::ranges::count_if(*targets, [](std::int32_t target) { return target >= 0; }))};
 }
 
 }  // namespace bitloom::models

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "models/gpt/gpt.h"
 #include "train/task.h"
@@ -19,9 +20,11 @@ class LanguageTask final : public train::Task {
   // sequences: of a micro-batch. logits_bytes: logits of so many rows at once, not of all, are in memory: about so many bytes.
   LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes = default_logits_bytes);
 
-  nn::Layer& net() override { return net_; }
+  nn::Sequence& net() override { return net_.layers(); }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
-  train::PartLoss run(nn::Pass& pass, double scale) override;
+  nn::Tensor input(nn::Pass& pass) override;
+  train::PartLoss loss(nn::Pass& pass, nn::Tensor hidden, double scale, nn::Tensor* dhidden) override;
+  std::vector<nn::Parameter*> head_parameters() override { return {&net_.table()}; }
 
   // Rows whose logits are computed at once, and what that takes in bytes, for values of a type.
   static std::size_t rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes);
@@ -30,9 +33,15 @@ class LanguageTask final : public train::Task {
   static constexpr std::uint64_t default_logits_bytes = 256 << 20;
 
  private:
+  struct Tokens {
+    std::vector<std::int32_t> inputs, targets;  // (B,T)
+  };
+  Tokens fetch(const nn::Pass& pass) const;
+
   Gpt& net_;
   std::size_t sequences_;
   Source source_;
+  train::Awaited<std::vector<std::int32_t>> targets_;
   std::uint64_t logits_bytes_;
 };
 

@@ -282,7 +282,6 @@ void Training::run() {
   }
   if (data_.test.size() != 0) hooks.after = [this](const train::SignOfLife& alive) { test(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
-  hooks.make_model = [this] { return models::save_cnn(engine_, net_, values_, description()); };
   session_.continuation = continuation_of("cnn", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_->run(options, hooks, progress);
@@ -312,10 +311,9 @@ void Training::summarise(const train::RunResult& result) {
 void Training::test(const train::SignOfLife& alive) {
   const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
   if (is_best) {
-    session_.on_root([&] {
-      models::load_values(engine_, TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required), net_, values_);
-    });
-    training_->trainer().share();
+    TensorFile file;
+    session_.on_root([&] { file = TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required); });
+    training_->trainer().load_model(&file);
   }
   tested_ = classify(data_.test, {settings_.mirror == "on", settings_.shift}, alive, !is_best);
 }

@@ -301,7 +301,6 @@ void Training::run() {
     };
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
-  hooks.make_model = [this] { return models::save_gpt(engine_, net_, *text_.tokenizer); };
   session_.continuation = continuation_of("gpt", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_session_->run(options, hooks, progress);

@@ -42,8 +42,8 @@ void Sequence::add_parameters(std::vector<Parameter*>& all) {
   for (const LayerPointer& layer : layers_) layer->add_parameters(all);
 }
 
-void Sequence::end_step(Pass& pass) {
-  for (const LayerPointer& layer : layers_) layer->end_step(pass);
+void Sequence::end_step(Pass& pass, bool counts) {
+  for (const LayerPointer& layer : layers_) layer->end_step(pass, counts);
 }
 
 void Sequence::add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) {

@@ -28,6 +28,7 @@ struct Pass {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;         // step of the optimiser
   std::uint64_t micro_batch = 0;  // number of the micro-batch in the step
+  bool is_last = false;           // of this process in the step: gradients that on_gradient announces are those of the step
   // Forward, not training: the sequences go on behind the tokens in it (layers/tokens.h).
   KeyValueCache* cache = nullptr;
   // Called in backward when nothing more will be added to a parameter's gradient in this pass.
@@ -52,8 +53,8 @@ class Layer {
 
   // In a fixed order.
   virtual void add_parameters(std::vector<Parameter*>& /*all*/) {}
-  // Once, after the last micro-batch of a step.
-  virtual void end_step(Pass& /*pass*/) {}
+  // Once, after the last micro-batch of a step. counts: false for a step that is skipped, which is to leave no trace.
+  virtual void end_step(Pass& /*pass*/, bool /*counts*/) {}
   // Tensors besides parameters that belong to a trained net, moving averages say, made if they are not there yet.
   virtual void add_buffers(Engine& /*engine*/, DType /*values*/, std::vector<std::pair<std::string, Tensor*>>& /*all*/) {}
 
@@ -92,7 +93,7 @@ class Sequence final : public Layer {
   Tensor backward(Pass& pass, const Tensor& dy, std::size_t first, std::size_t last);
 
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass) override;
+  void end_step(Pass& pass, bool counts) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;

@@ -110,6 +110,14 @@ void CheckpointWriter::begin(TensorFile file, const std::string& identity) {
   });
 }
 
+void CheckpointWriter::write(std::map<std::string, std::string> metadata, const std::map<std::string, StreamedTensor>& tensors,
+                             const std::string& identity) {
+  finish();
+  metadata[identity_key] = identity;
+  save_streamed(folder_ / next_checkpoint_name, metadata, tensors);
+  put_in_place(folder_);
+}
+
 bool CheckpointWriter::is_writing() const {
   return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }

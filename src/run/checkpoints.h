@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/differences.h"
@@ -53,6 +55,9 @@ class CheckpointWriter {
     begin(std::move(file), identity);
     finish();
   }
+  // The same for what need not be in memory, by the caller's thread.
+  void write(std::map<std::string, std::string> metadata, const std::map<std::string, StreamedTensor>& tensors,
+             const std::string& identity);
 
  private:
   std::filesystem::path folder_;

@@ -52,11 +52,11 @@ Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> paramet
     }
     if (options.average > 0) averages_.push_back(engine.empty(parameter->shape, type, nn::Use::optimizer));
     if (options.lookahead == 0) continue;
-    slow_.push_back({parameter->name, &parameter->value, engine.empty(parameter->shape, type, nn::Use::optimizer)});
+    slow_.push_back({parameter->name, &parameter->value, engine.empty(parameter->shape, type, nn::Use::optimizer), parameter});
   }
   if (options.lookahead > 0) {
     for (const auto& [name, tensor] : buffers) {
-      slow_.push_back({name, tensor, engine.empty(tensor->shape(), tensor->dtype(), nn::Use::optimizer)});
+      slow_.push_back({name, tensor, engine.empty(tensor->shape(), tensor->dtype(), nn::Use::optimizer), nullptr});
     }
   }
   restart_averages();
@@ -133,24 +133,27 @@ std::string average_name(const std::string& parameter) { return "optimizer.avera
 
 std::string slow_name(const std::string& tensor) { return "optimizer.slow." + tensor; }
 
-void Optimizer::save(TensorFile& file) const {
-  rule_->save(file);
-  for (std::size_t i = 0; i < averages_.size(); ++i)
-    save_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
-  for (const Slow& each : slow_) save_tensor(engine_, file, slow_name(each.name), each.slow);
-  std::vector<std::uint64_t> steps = steps_;
-  steps.push_back(all_steps_);
-  file.put("optimizer.steps", {steps.size()}, steps);
+void Optimizer::add_state(std::vector<StateTensor>& all) {
+  rule_->add_state(all);
+  for (std::size_t i = 0; i < averages_.size(); ++i) {
+    all.push_back({average_name(parameters_[i]->name), &averages_[i], parameters_[i]});
+  }
+  for (Slow& each : slow_) all.push_back({slow_name(each.name), &each.slow, each.parameter});
 }
 
-void Optimizer::load(const TensorFile& file) {
-  rule_->load(file);
-  for (std::size_t i = 0; i < averages_.size(); ++i)
-    load_tensor(engine_, file, average_name(parameters_[i]->name), averages_[i]);
-  for (Slow& each : slow_) load_tensor(engine_, file, slow_name(each.name), each.slow);
-  const auto steps = file.get("optimizer.steps", DType::u64, {steps_.size() + 1}).as<std::uint64_t>();
-  std::copy_n(steps.begin(), steps_.size(), steps_.begin());
-  all_steps_ = steps.back();
+std::vector<std::uint64_t> Optimizer::step_counts() const {
+  std::vector<std::uint64_t> counts = steps_;
+  counts.push_back(all_steps_);
+  return counts;
+}
+
+void Optimizer::set_step_counts(std::span<const std::uint64_t> counts) {
+  if (counts.size() != steps_.size() + 1) {
+    fail(ErrorKind::data, "numbers of steps of {} parameters; expected {}",
+         counts.size() - std::min<std::size_t>(counts.size(), 1), steps_.size());
+  }
+  std::copy_n(counts.begin(), steps_.size(), steps_.begin());
+  all_steps_ = counts.back();
 }
 
 }  // namespace bitloom::train

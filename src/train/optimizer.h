@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/safetensors.h"
 #include "nn/parameter.h"
 #include "train/update_rule.h"
 
@@ -62,9 +61,12 @@ class Optimizer {
   // The averages take the places of the parameters, and the other way round. Nothing without averages.
   void swap_averages();
 
-  void save(TensorFile& file) const;
-  // Throws Error(data) that names what is missing or of another shape.
-  void load(const TensorFile& file);
+  // Moments, averages and slow weights.
+  void add_state(std::vector<StateTensor>& all);
+  // The rest of the state: numbers of steps, by parameter, then of all.
+  std::vector<std::uint64_t> step_counts() const;
+  // Throws Error(data) if there are more or fewer of them.
+  void set_step_counts(std::span<const std::uint64_t> counts);
 
  private:
   // A slow weight and the tensor that it follows.
@@ -72,6 +74,7 @@ class Optimizer {
     std::string name;
     nn::Tensor* fast;
     nn::Tensor slow;
+    const nn::Parameter* parameter;  // that it belongs to; none: a buffer
   };
   void look_ahead();
 

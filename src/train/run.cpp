@@ -81,8 +81,7 @@ class Run {
   ~Run() { trainer_.on_micro_batch(nullptr); }
 
   RunResult execute() {
-    on_root([&] { open_folder(); });
-    trainer_.share();
+    begin();
     mark(true);
     const std::uint64_t first = trainer_.steps();
     checkpoint_time_ = Clock::now();
@@ -103,11 +102,11 @@ class Run {
       if (last || due) evaluate();
       if (last) continue;
       const Requests requests = share_requests();
-      if (requests.stop || requests.checkpoint) on_root([&] { write_checkpoint(); });
+      if (requests.stop || requests.checkpoint) write_checkpoint();
       if (requests.stop) fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
     }
     result_.steps = trainer_.steps() - first;
-    on_root([&] { finish(); });
+    finish();
     if (hooks_.after) hooks_.after([this] { mark(false); });
     return result_;
   }
@@ -134,28 +133,34 @@ class Run {
   }
 
   // A checkpoint comes first and the model last: where both are there, the run has all its steps.
-  void open_folder() {
-    lock_ = std::make_unique<FileLock>(run::claim_folder(options_.folder, options_.resume));
-    check_run_folder(options_.folder, options_.resume);
-    checkpoints_.emplace(options_.folder, options_.resume);
-    std::uint64_t metrics_size = 0;
-    const bool has_checkpoint = !run::list_checkpoints(options_.folder).empty();
-    if (has_checkpoint) metrics_size = load_checkpoint();
-    for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
-    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run::metrics_name);
-    metrics_->truncate_to(metrics_size);
+  void begin() {
+    run::FoundCheckpoint found;
+    on_root([&] {
+      lock_ = std::make_unique<FileLock>(run::claim_folder(options_.folder, options_.resume));
+      check_run_folder(options_.folder, options_.resume);
+      checkpoints_.emplace(options_.folder, options_.resume);
+      if (!run::list_checkpoints(options_.folder).empty()) found = find_checkpoint();
+    });
+    const bool goes_on = trainer_.comm().flag_any(found.file.has_value());
+    if (goes_on) {
+      trainer_.load(found.file ? &*found.file : nullptr);
+    } else {
+      trainer_.share();
+    }
+    on_root([&] { open_files(found); });
     // From here on the folder says what run it is, however soon it is killed; and a disk that is too small is told at once.
-    if (!has_checkpoint || steps_changed_) write_checkpoint();
-    Json start = options_.start;
-    start["event"] = "start";
-    start["time"] = utc_now();
-    start["step"] = trainer_.steps();
-    start["steps"] = options_.steps;
-    metrics_->write(start);
+    if (trainer_.comm().flag_any(!goes_on || steps_changed_)) write_checkpoint();
+    on_root([&] {
+      Json start = options_.start;
+      start["event"] = "start";
+      start["time"] = utc_now();
+      start["step"] = trainer_.steps();
+      start["steps"] = options_.steps;
+      metrics_->write(start);
+    });
   }
 
-  // Gives the size of the metrics at that time.
-  std::uint64_t load_checkpoint() {
+  run::FoundCheckpoint find_checkpoint() {
     run::FoundCheckpoint found = run::find_checkpoint(options_.folder);
     for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
     if (!found.file) {
@@ -163,10 +168,26 @@ class Run {
     }
     run::set_aside(found.damaged);
     run::require_identity(*found.file, found.path, identity_, options_.field_name);
-    const Json state = Json::parse(found.file->get_metadata(state_key), nullptr, false);
+    check_steps(state_of(found), found.path);
+    return found;
+  }
+
+  static Json state_of(const run::FoundCheckpoint& found) {
+    Json state = Json::parse(found.file->get_metadata(state_key), nullptr, false);
     if (!state.is_object()) fail(ErrorKind::data, "{}: '{}' is not a JSON object", found.path.string(), state_key);
-    check_steps(state, found.path);
-    trainer_.load(*found.file);
+    return state;
+  }
+
+  void open_files(const run::FoundCheckpoint& found) {
+    const std::uint64_t metrics_size = found.file ? go_on_from(found) : 0;
+    for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
+    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run::metrics_name);
+    metrics_->truncate_to(metrics_size);
+  }
+
+  // Gives the size of the metrics at that time.
+  std::uint64_t go_on_from(const run::FoundCheckpoint& found) {
+    const Json state = state_of(found);
     if (trainer_.steps() >= options_.steps) {
       fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
                  options_.folder.string(), trainer_.steps());
@@ -255,10 +276,13 @@ class Run {
     if (!hooks_.evaluate) return;
     on_root([&] { log(); });
     const Evaluated found = hooks_.evaluate([this] { mark(false); });
-    on_root([&] { record(found); });
+    bool is_best = false;
+    on_root([&] { is_best = record(found); });
+    if (trainer_.comm().flag_any(is_best) && options_.keep_best) write_model();
   }
 
-  void record(const Evaluated& found) {
+  // Returns whether there was none better.
+  bool record(const Evaluated& found) {
     const Loss& loss = found.loss;
     const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
     result_.last_loss = mean;
@@ -272,22 +296,48 @@ class Run {
     progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
                                options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
                                rate_text(result_.targets, elapsed())));
-    if (!best) return;
+    if (!best) return false;
     result_.best_loss = mean;
     result_.best_accuracy = found.accuracy;
     result_.best_step = trainer_.steps();
-    if (options_.keep_best) write_model();
+    return true;
+  }
+
+  // Adds tensors and metadata that describe the model to those of the trainer.
+  std::map<std::string, std::string> describe(std::map<std::string, StreamedTensor>& tensors, TensorFile& description) const {
+    if (hooks_.describe_model) hooks_.describe_model(description);
+    for (const auto& [name, tensor] : description.tensors) {
+      tensors[name] = {tensor.dtype, tensor.shape, [&tensor = tensor](const TakeBytes& take) { take(tensor.bytes.span()); }};
+    }
+    return description.metadata;
   }
 
   void write_model() {
-    trainer_.averaged([&] { hooks_.make_model().save(options_.folder / run::model_name); });
+    trainer_.averaged([&] {
+      trainer_.comm().together([&] {
+        trainer_.save_model([&](std::map<std::string, StreamedTensor> tensors) {
+          TensorFile description;
+          const std::map<std::string, std::string> metadata = describe(tensors, description);
+          save_streamed(options_.folder / run::model_name, metadata, tensors);
+        });
+      });
+    });
   }
 
   void write_checkpoint() {
-    metrics_->sync();  // which is an error where the folder was deleted or replaced
-    TensorFile file;
-    trainer_.save(file);
-    if (hooks_.describe_model) hooks_.describe_model(file);
+    on_root([&] { metrics_->sync(); });  // which is an error where the folder was deleted or replaced
+    trainer_.comm().together([&] {
+      trainer_.save([&](std::map<std::string, StreamedTensor> tensors) {
+        TensorFile description;
+        std::map<std::string, std::string> metadata = describe(tensors, description);
+        metadata[state_key] = run_state();
+        checkpoints_->write(std::move(metadata), tensors, identity_);
+      });
+    });
+    checkpoint_time_ = Clock::now();
+  }
+
+  std::string run_state() const {
     Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
                   {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
     if (result_.best_loss) {
@@ -295,14 +345,17 @@ class Run {
       state["best_step"] = result_.best_step;
       if (result_.best_accuracy) state["best_accuracy"] = *result_.best_accuracy;
     }
-    file.metadata[state_key] = state.dump();
-    checkpoints_->write(std::move(file), identity_);
-    checkpoint_time_ = Clock::now();
+    return state.dump();
   }
 
   void finish() {
-    metrics_->sync();
-    if (!options_.keep_best || !result_.best_loss) write_model();
+    on_root([&] { metrics_->sync(); });
+    if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result_.best_loss))) write_model();
+    on_root([&] { write_result(); });
+    write_checkpoint();
+  }
+
+  void write_result() {
     result_.seconds = elapsed();
     result_.memory_bytes = trainer_.engine().pool().total().peak;
     Json line = {{"event", "result"},
@@ -319,7 +372,6 @@ class Run {
       line["best_step"] = result_.best_step;
     }
     metrics_->write(line);
-    write_checkpoint();
   }
 
   Trainer& trainer_;

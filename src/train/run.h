@@ -51,8 +51,7 @@ struct RunHooks {
   std::function<Evaluated(const SignOfLife&)> evaluate;  // may be none; on all ranks or none
   // Called on all ranks once the model and everything else is written, before the run's folder is let go. May be none.
   std::function<void(const SignOfLife&)> after;
-  std::function<TensorFile()> make_model;  // of the parameters as they are now
-  // Adds to a checkpoint what makes its parameters a model that can be read: kind, architecture, tokenizer. May be none.
+  // Adds what makes parameters a model that can be read: kind, architecture, tokenizer. May be none.
   std::function<void(TensorFile&)> describe_model;
 };
 

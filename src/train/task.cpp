@@ -39,24 +39,43 @@ void LossSum::accumulate() {
   parts_.clear();
 }
 
-Classification::Classification(std::shared_ptr<nn::Layer> net, std::size_t examples, Source source, double smoothing)
+PartLoss run_micro_batch(Task& task, nn::Pass& pass, double scale) {
+  nn::Tensor y = task.net().forward(pass, task.input(pass));
+  nn::Tensor dy;
+  PartLoss loss = task.loss(pass, std::move(y), scale, pass.stash == nullptr ? nullptr : &dy);
+  if (pass.stash != nullptr) task.net().backward(pass, dy);
+  return loss;
+}
+
+Classification::Classification(std::shared_ptr<nn::Sequence> net, std::size_t examples, Source source, double smoothing)
     : net_(std::move(net)), examples_(examples), source_(std::move(source)), smoothing_(smoothing) {}
 
 std::uint64_t Classification::targets(std::uint64_t /*step*/, std::size_t micro_batches) {
   return static_cast<std::uint64_t>(examples_) * micro_batches;
 }
 
-PartLoss Classification::run(nn::Pass& pass, double scale) {
-  const Batch batch = source_(pass.step, pass.micro_batch);
+Classification::Batch Classification::fetch(const nn::Pass& pass) const {
+  Batch batch = source_(pass.step, pass.micro_batch);
   if (batch.labels.size() != examples_) {
     fail(ErrorKind::internal, "classification: a micro-batch of {} labels; expected {}", batch.labels.size(), examples_);
   }
-  nn::Tensor logits = net_->forward(pass, batch.x);
+  return batch;
+}
+
+nn::Tensor Classification::input(nn::Pass& pass) {
+  Batch batch = fetch(pass);
+  labels_.put(pass, std::move(batch.labels));
+  return std::move(batch.x);
+}
+
+PartLoss Classification::loss(nn::Pass& pass, nn::Tensor logits, double scale, nn::Tensor* dy) {
+  std::optional<nn::Tensor> labels = labels_.take(pass);
+  if (!labels) labels = fetch(pass).labels;
   nn::Tensor losses = pass.engine.empty({examples_}, nn::parameter_type(logits.dtype()), nn::Use::activations);
   // The gradient takes the place of the logits, which nobody needs any more.
-  nn::Tensor* gradient = pass.stash != nullptr ? &logits : nullptr;
-  nn::cross_entropy(pass.engine, logits, batch.labels, logits.shape().back(), scale, losses, gradient, smoothing_);
-  if (gradient != nullptr) net_->backward(pass, *gradient);
+  nn::cross_entropy(pass.engine, logits, *labels, logits.shape().back(), scale, losses, dy == nullptr ? nullptr : &logits,
+                    smoothing_);
+  if (dy != nullptr) *dy = std::move(logits);
   return {losses, examples_};
 }
 

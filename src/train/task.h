@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,17 +41,45 @@ class LossSum {
   Loss loss_;
 };
 
+// The targets of the micro-batch whose input was asked for last, until its losses are. A process that asks for losses alone
+// fetches them.
+template <typename T>
+class Awaited {
+ public:
+  void put(const nn::Pass& pass, T targets) { held_ = Held{pass.step, pass.micro_batch, std::move(targets)}; }
+  std::optional<T> take(const nn::Pass& pass) {
+    if (!held_ || held_->step != pass.step || held_->micro_batch != pass.micro_batch) return std::nullopt;
+    return std::exchange(held_, std::nullopt)->targets;
+  }
+
+ private:
+  struct Held {
+    std::uint64_t step, micro_batch;
+    T targets;
+  };
+  std::optional<Held> held_;
+};
+
+// A net is a sequence of layers, of which a process may have a part: the first process of a pipeline asks for the input of a
+// micro-batch, the last one for its losses.
 class Task {
  public:
   virtual ~Task() = default;
 
-  virtual nn::Layer& net() = 0;
+  virtual nn::Sequence& net() = 0;
   // Targets in all micro-batches of a step: what the step's loss is the mean over.
   virtual std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) = 0;
-  // Micro-batch pass.micro_batch of pass.step, forward and, if there is a stash, backward: adds `scale` times the gradient of
-  // the sum of losses to the gradients of parameters. Which examples it has follows from the step and its number alone.
-  virtual PartLoss run(nn::Pass& pass, double scale) = 0;
+  // The first layer's input of micro-batch pass.micro_batch of pass.step, whose examples follow from these two numbers alone.
+  virtual nn::Tensor input(nn::Pass& pass) = 0;
+  // The losses of that micro-batch by the last layer's output y, which is overwritten if need be. dy, if any, becomes the
+  // gradient by y of `scale` times the sum of losses; it is then added to the gradients of head_parameters(), too.
+  virtual PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) = 0;
+  // Parameters of the net that loss() reads: a table that gives the logits, say.
+  virtual std::vector<nn::Parameter*> head_parameters() { return {}; }
 };
+
+// Micro-batch pass.micro_batch, forward and, if there is a stash, backward.
+PartLoss run_micro_batch(Task& task, nn::Pass& pass, double scale);
 
 // Examples with one label each, under a net that ends in logits (N,C).
 class Classification final : public Task {
@@ -61,17 +90,21 @@ class Classification final : public Task {
   };
   using Source = std::function<Batch(std::uint64_t step, std::uint64_t micro_batch)>;
   // Every micro-batch has `examples` of them. smoothing: of labels, as cross_entropy() has it.
-  Classification(std::shared_ptr<nn::Layer> net, std::size_t examples, Source source, double smoothing = 0);
+  Classification(std::shared_ptr<nn::Sequence> net, std::size_t examples, Source source, double smoothing = 0);
 
-  nn::Layer& net() override { return *net_; }
+  nn::Sequence& net() override { return *net_; }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
-  PartLoss run(nn::Pass& pass, double scale) override;
+  nn::Tensor input(nn::Pass& pass) override;
+  PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) override;
 
  private:
-  std::shared_ptr<nn::Layer> net_;
+  Batch fetch(const nn::Pass& pass) const;
+
+  std::shared_ptr<nn::Sequence> net_;
   std::size_t examples_;
   Source source_;
   double smoothing_;
+  Awaited<nn::Tensor> labels_;
 };
 
 }  // namespace bitloom::train

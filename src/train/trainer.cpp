@@ -9,6 +9,13 @@
 #include "train/gradient_sum.h"
 
 namespace bitloom::train {
+namespace {
+
+// Tensors of checkpoints besides the state's.
+constexpr const char* steps_name = "optimizer.steps";
+constexpr const char* counters_name = "trainer.state";
+
+}  // namespace
 
 void check(const TrainOptions& options) {
   check(options.rate);
@@ -48,11 +55,17 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mp
 
 Trainer::~Trainer() = default;
 
-void Trainer::sum_over_ranks() {
+void Trainer::sum_gradients() {
+  if (sum_ == nullptr) return;
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* parameter : parameters_) tensors.push_back(parameter->gradient);
+  sum_->sum(tensors);
+}
+
+void Trainer::average_buffers() {
+  if (sum_ == nullptr || buffers_.empty()) return;
+  std::vector<nn::Tensor> tensors;
   for (const auto& [name, tensor] : buffers_) {
-    // Moving averages of what each rank saw: their mean is that of all.
     nn::scale_add(engine_, 1.0 / comm_.size(), *tensor, 0, *tensor);
     tensors.push_back(*tensor);
   }
@@ -83,18 +96,16 @@ StepReport Trainer::step() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
   for (auto i = static_cast<std::size_t>(comm_.rank()); i < options_.micro_batches; i += ranks) {
     pass.micro_batch = i;
-    sum.add(task_.run(pass, scale));
+    pass.is_last = i + ranks >= options_.micro_batches;
+    sum.add(run_micro_batch(task_, pass, scale));
     report.stash_bytes = std::max(report.stash_bytes, stash.peak_bytes());
     if (on_micro_batch_) on_micro_batch_();
     if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
   }
-  task_.net().end_step(pass);
   nn::settle_gradients(engine_, parameters_);
   Loss loss = sum.total();
-  if (sum_ != nullptr) {
-    sum_over_ranks();
-    sum_->sum(loss);
-  }
+  sum_gradients();
+  if (sum_ != nullptr) sum_->sum(loss);
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;
@@ -108,9 +119,12 @@ StepReport Trainer::step() {
                           : fmt::format("the gradient of '{}' is not finite", bad->name),
            report.loss);
     }
+    task_.net().end_step(pass, false);
     loss_scale_ = std::max(1.0, loss_scale_ / 2);
     clean_steps_ = 0;
   } else {
+    task_.net().end_step(pass, true);
+    average_buffers();
     const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
     optimizer_->step(report.rate, share, unscale, report.gradient_norm);
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
@@ -147,7 +161,7 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
     const auto ranks = static_cast<std::uint64_t>(comm_.size());
     for (pass.micro_batch = first + static_cast<std::uint64_t>(comm_.rank()); pass.micro_batch < first + count;
          pass.micro_batch += ranks) {
-      sum.add(task_.run(pass, 0));
+      sum.add(run_micro_batch(task_, pass, 0));
       if (on_micro_batch_) on_micro_batch_();
     }
   });
@@ -156,31 +170,116 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
   return loss;
 }
 
-void Trainer::save(TensorFile& file) {
-  for (const nn::Parameter* parameter : parameters_) save_tensor(engine_, file, parameter->name, parameter->value);
-  for (const auto& [name, tensor] : buffers_) save_tensor(engine_, file, name, *tensor);
-  optimizer_->save(file);
-  file.put("trainer.state", {3},
-           std::vector<double>{static_cast<double>(step_), loss_scale_, static_cast<double>(clean_steps_)});
+std::vector<StateTensor> Trainer::state() {
+  std::vector<StateTensor> all;
+  for (nn::Parameter* parameter : parameters_) all.push_back({parameter->name, &parameter->value, parameter});
+  for (const auto& [name, tensor] : buffers_) all.push_back({name, tensor, nullptr});
+  optimizer_->add_state(all);
+  return all;
 }
 
-void Trainer::load(const TensorFile& file) {
-  for (nn::Parameter* parameter : parameters_) load_tensor(engine_, file, parameter->name, parameter->value);
+std::vector<double> Trainer::counters() const {
+  return {static_cast<double>(step_), loss_scale_, static_cast<double>(clean_steps_)};
+}
+
+void Trainer::set_counters(std::span<const double> counters) {
+  step_ = static_cast<std::uint64_t>(counters[0]);
+  loss_scale_ = counters[1];
+  clean_steps_ = static_cast<std::uint64_t>(counters[2]);
+}
+
+namespace {
+
+std::vector<std::size_t> shape_of(const nn::Tensor& tensor) {
+  const auto lengths = tensor.shape().lengths();
+  return {lengths.begin(), lengths.end()};
+}
+
+HeldTensor held_by_all(const std::string& name, nn::Tensor& tensor, DType stored) {
+  return {name, shape_of(tensor), Holding::whole(tensor.size()), &tensor, stored};
+}
+
+}  // namespace
+
+std::vector<HeldTensor> Trainer::held() {
+  std::vector<HeldTensor> held;
+  for (const StateTensor& each : state()) held.push_back(held_by_all(each.name, *each.tensor, each.tensor->dtype()));
+  return held;
+}
+
+std::vector<HeldTensor> Trainer::held_model() {
+  std::vector<HeldTensor> held;
+  for (nn::Parameter* parameter : parameters_) {
+    const DType type = parameter->value.dtype();
+    held.push_back(held_by_all(parameter->name, parameter->value, type == DType::bf16 ? DType::f32 : type));
+  }
+  for (const auto& [name, tensor] : buffers_) held.push_back(held_by_all(name, *tensor, tensor->dtype()));
+  return held;
+}
+
+void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write) {
+  StateGather gather(engine_, comm_, std::move(held));
+  if (!comm_.is_root()) return gather.serve();
+  std::map<std::string, StreamedTensor> tensors = gather.tensors();
+  for (const auto& [name, tensor] : rest.tensors) {
+    tensors[name] = {tensor.dtype, tensor.shape, [&tensor = tensor](const TakeBytes& take) { take(tensor.bytes.span()); }};
+  }
+  try {
+    write(std::move(tensors));
+  } catch (...) {
+    gather.release();
+    throw;
+  }
+  gather.release();
+}
+
+void Trainer::save(const WriteTensors& write) {
+  TensorFile rest;
+  const std::vector<std::uint64_t> counts = optimizer_->step_counts();
+  rest.put(steps_name, {counts.size()}, counts);
+  const std::vector<double> numbers = counters();
+  rest.put(counters_name, {numbers.size()}, numbers);
+  write_held(held(), rest, write);
+}
+
+void Trainer::save_model(const WriteTensors& write) { write_held(held_model(), {}, write); }
+
+void Trainer::load(const TensorFile* file) {
+  scatter_state(engine_, comm_, held(), file);
   nn::refresh_copies(engine_, parameters_);
-  for (const auto& [name, tensor] : buffers_) load_tensor(engine_, file, name, *tensor);
-  optimizer_->load(file);
-  const auto state = file.get("trainer.state", DType::f64, {3}).as<double>();
-  step_ = static_cast<std::uint64_t>(state[0]);
-  loss_scale_ = state[1];
-  clean_steps_ = static_cast<std::uint64_t>(state[2]);
+  std::vector<std::uint64_t> counts(optimizer_->step_counts().size());
+  std::vector<double> numbers(counters().size());
+  comm_.together([&] {
+    if (!comm_.is_root()) return;
+    std::ranges::copy(file->get(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());
+    std::ranges::copy(file->get(counters_name, DType::f64, {numbers.size()}).as<double>(), numbers.begin());
+  });
+  comm_.broadcast(std::span(counts));
+  comm_.broadcast(std::span(numbers));
+  optimizer_->set_step_counts(counts);
+  set_counters(numbers);
+}
+
+void Trainer::load_model(const TensorFile* file) {
+  scatter_state(engine_, comm_, held_model(), file);
+  nn::refresh_copies(engine_, parameters_);
 }
 
 void Trainer::share() {
   if (comm_.size() == 1) return;
-  TensorFile file;
-  save(file);  // on the other ranks for its tensors' names and sizes
-  for (auto& [name, tensor] : file.tensors) comm_.broadcast(tensor.bytes.span());
-  if (!comm_.is_root()) load(file);
+  for (const StateTensor& each : state()) {
+    Buffer<std::byte> bytes(each.tensor->bytes());
+    if (comm_.is_root()) engine_.read(*each.tensor, each.tensor->dtype(), bytes.span());
+    comm_.broadcast(bytes.span());
+    if (!comm_.is_root()) engine_.write(*each.tensor, bytes.span());
+  }
+  if (!comm_.is_root()) nn::refresh_copies(engine_, parameters_);
+  std::vector<std::uint64_t> counts = optimizer_->step_counts();
+  comm_.broadcast(std::span(counts));
+  optimizer_->set_step_counts(counts);
+  std::vector<double> numbers = counters();
+  comm_.broadcast(std::span(numbers));
+  set_counters(numbers);
 }
 
 }  // namespace bitloom::train

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "mpi/comm.h"
 #include "optim/schedule.h"
 #include "train/optimizer.h"
+#include "train/parallel/state_exchange.h"
 #include "train/task.h"
 
 namespace bitloom::train {
@@ -58,7 +60,7 @@ class Trainer {
  public:
   // Makes the parameters and gives them their initial values. The task outlives this. comm: several processes train one net;
   // rank r of N takes micro-batches r, r + N, ... of every step, of which there are a multiple of N, and all come to the same
-  // parameters, bit by bit. Everything below but load() and save() is collective then.
+  // parameters, bit by bit. Everything below is collective then.
   Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mpi::Comm* comm = nullptr);
   ~Trainer();
 
@@ -82,18 +84,34 @@ class Trainer {
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   nn::Engine& engine() { return engine_; }
 
-  // All state: a trainer that loads it goes on bit by bit as this one.
-  void save(TensorFile& file);
-  void load(const TensorFile& file);
-  // All ranks take over the state of rank 0.
+  // Rank 0 calls write() with all state, as full tensors that need not be in memory at once: a trainer that loads them goes on
+  // bit by bit as this one, whatever the layout of its processes. They may be asked for several times. What write() throws
+  // rank 0 throws.
+  using WriteTensors = std::function<void(std::map<std::string, StreamedTensor> tensors)>;
+  void save(const WriteTensors& write);
+  // The same for the parameters and buffers alone, in f32 where parameters are of bf16: a model.
+  void save_model(const WriteTensors& write);
+  // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
+  void load(const TensorFile* file);
+  void load_model(const TensorFile* file);
+  // All ranks take over the state of rank 0, tensor by tensor: beside its own state a process needs memory for the largest.
   void share();
   // One rank where no communicator was given.
   mpi::Comm& comm() { return comm_; }
 
  private:
   nn::Pass make_pass(std::uint64_t step, nn::Stash* stash) const;
-  // Of all ranks, where there are several: gradients, and what the step changed besides parameters.
-  void sum_over_ranks();
+  // Sums over ranks, where there are several.
+  void sum_gradients();
+  // Moving averages of what each rank saw become their mean.
+  void average_buffers();
+  std::vector<StateTensor> state();
+  std::vector<HeldTensor> held();
+  std::vector<HeldTensor> held_model();
+  void write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write);
+  // The rest of the state.
+  std::vector<double> counters() const;
+  void set_counters(std::span<const double> counters);
 
   mpi::Comm alone_;
   mpi::Comm& comm_;

@@ -17,23 +17,19 @@ namespace {
 class Moments {
  public:
   Moments(nn::Engine& engine, std::span<nn::Parameter* const> parameters, std::string name)
-      : engine_(engine), parameters_(parameters.begin(), parameters.end()), name_(std::move(name)) {
+      : parameters_(parameters.begin(), parameters.end()), name_(std::move(name)) {
     for (const nn::Parameter* parameter : parameters_) {
       tensors_.push_back(engine.zeros(parameter->shape, parameter->gradient.dtype(), nn::Use::optimizer));
     }
   }
   nn::Tensor& operator[](std::size_t i) { return tensors_[i]; }
-  void save(TensorFile& file) const {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) save_tensor(engine_, file, key(i), tensors_[i]);
-  }
-  void load(const TensorFile& file) {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) load_tensor(engine_, file, key(i), tensors_[i]);
+  void add_state(std::vector<StateTensor>& all) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      all.push_back({"optimizer." + name_ + "." + parameters_[i]->name, &tensors_[i], parameters_[i]});
+    }
   }
 
  private:
-  std::string key(std::size_t i) const { return "optimizer." + name_ + "." + parameters_[i]->name; }
-
-  nn::Engine& engine_;
   std::vector<nn::Parameter*> parameters_;
   std::string name_;
   std::vector<nn::Tensor> tensors_;
@@ -77,13 +73,9 @@ class AdamW final : public UpdateRule {
     nn::adamw(engine_, tensors, all);
   }
 
-  void save(TensorFile& file) const override {
-    means_.save(file);
-    variances_.save(file);
-  }
-  void load(const TensorFile& file) override {
-    means_.load(file);
-    variances_.load(file);
+  void add_state(std::vector<StateTensor>& all) override {
+    means_.add_state(all);
+    variances_.add_state(all);
   }
 
  private:
@@ -131,8 +123,7 @@ class Sgd final : public UpdateRule {
     nn::refresh_copies(engine_, moved);
   }
 
-  void save(TensorFile& file) const override { velocities_.save(file); }
-  void load(const TensorFile& file) override { velocities_.load(file); }
+  void add_state(std::vector<StateTensor>& all) override { velocities_.add_state(all); }
 
  private:
   nn::Engine& engine_;

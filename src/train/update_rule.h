@@ -15,6 +15,13 @@ namespace bitloom::train {
 
 struct OptimizerOptions;
 
+// A tensor of what a training goes on from, by its name in files.
+struct StateTensor {
+  std::string name;
+  nn::Tensor* tensor;
+  const nn::Parameter* parameter;  // whose elements it goes with, one by one; none: a buffer of the net
+};
+
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -25,9 +32,7 @@ class UpdateRule {
     double rate = 0, share = 1, scale = 1;
   };
   virtual void move(std::span<const std::size_t> which, const Step& step) = 0;
-  virtual void save(TensorFile& file) const = 0;
-  // Throws Error(data) that names what is missing or of another shape.
-  virtual void load(const TensorFile& file) = 0;
+  virtual void add_state(std::vector<StateTensor>& all) = 0;
 };
 
 struct NamedUpdateRule {
@@ -40,7 +45,8 @@ std::vector<std::string> update_rule_names();
 // Throws Error(usage) that names the field `optimizer`.
 const NamedUpdateRule& find_update_rule(std::string_view name);
 
-// A parameter's values, or a buffer's, from and to a file, under its name.
+// A parameter's values, or a buffer's, from and to a file, under its name. load_tensor() throws Error(data) that names what is
+// missing or of another shape.
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor);
 void load_tensor(nn::Engine& engine, const TensorFile& file, const std::string& name, nn::Tensor& tensor);
 

@@ -50,7 +50,7 @@ double loss_of(SmallCnn& cnn, train::Classification& task, bool backward) {
   nn::Pass pass{cnn.engine};
   if (backward) pass.stash = &stash;
   train::LossSum sum(cnn.engine);
-  sum.add(task.run(pass, 1));
+  sum.add(train::run_micro_batch(task, pass, 1));
   CHECK(stash.empty());
   return sum.total().sum;
 }

@@ -46,7 +46,7 @@ struct Run {
     pass.step = 4;
     if (backward) pass.stash = &stash;
     train::LossSum sum(engine);
-    sum.add(task.run(pass, 1));
+    sum.add(train::run_micro_batch(task, pass, 1));
     CHECK(stash.empty());
     kept = stash.peak_bytes();
     return sum.total();

@@ -334,10 +334,10 @@ TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]
   norm.add_buffers(engine, DType::f64, buffers);
   REQUIRE(buffers.size() == 2);
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == 0);
-  norm.end_step(pass);
+  norm.end_step(pass, true);
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
   CHECK(engine.to_host<double>(*buffers[1].second)[0] == Approx(0.75 + 0.25 * 5));
-  norm.end_step(pass);  // without micro-batches nothing moves
+  norm.end_step(pass, true);  // without micro-batches nothing moves
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
 }
 

@@ -21,7 +21,7 @@ struct SpiralOptions {
   bool batch_norm = false;
 };
 
-inline nn::LayerPointer spiral_net(const SpiralOptions& options) {
+inline std::unique_ptr<nn::Sequence> spiral_net(const SpiralOptions& options) {
   nn::LinearOptions linear;
   linear.deviation = 0.4;
   auto net = std::make_unique<nn::Sequence>();

@@ -35,7 +35,7 @@ nn::LinearOptions as_outputs_inputs() {
   return options;
 }
 
-nn::LayerPointer mlp() {
+std::unique_ptr<nn::Sequence> mlp() {
   constexpr std::size_t inputs = 10, hidden = 20, classes = 5;
   const nn::Activation& gelu = nn::find_activation("gelu");
   auto net = std::make_unique<nn::Sequence>();
@@ -51,7 +51,7 @@ nn::LayerPointer mlp() {
   return net;
 }
 
-nn::LayerPointer convnet() {
+std::unique_ptr<nn::Sequence> convnet() {
   constexpr std::size_t side = 8, channels = 3, width = 8, classes = 5;
   const nn::Activation& relu = nn::find_activation("relu");
   auto net = std::make_unique<nn::Sequence>();
@@ -83,7 +83,7 @@ class Rows final : public nn::Layer {
   std::size_t tokens_;
 };
 
-nn::LayerPointer transformer() {
+std::unique_ptr<nn::Sequence> transformer() {
   constexpr std::size_t tokens = 66, vocabulary = 29, width = 16;
   auto attention = std::make_unique<nn::Sequence>();
   attention->emplace<nn::LayerNorm>("norm1", width);
@@ -108,7 +108,7 @@ nn::LayerPointer transformer() {
 
 struct Golden {
   const char* name;  // of the file
-  nn::LayerPointer (*net)();
+  std::unique_ptr<nn::Sequence> (*net)();
 };
 const std::vector<Golden> golden_nets = {{"mlp", mlp}, {"convnet", convnet}, {"transformer", transformer}};
 

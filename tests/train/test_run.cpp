@@ -15,6 +15,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
+#include "tests/support/trainer_state.h"
 #include "tests/train/spirals.h"
 
 using namespace bitloom;
@@ -54,13 +55,6 @@ struct Setting {
   RunResult run() {
     RunHooks hooks;
     hooks.evaluate = [this](const SignOfLife&) { return Evaluated{trainer.evaluate(500, 0, 2), {}}; };
-    hooks.make_model = [this] {
-      TensorFile file;
-      for (const nn::Parameter* parameter : trainer.parameters()) {
-        save_tensor(engine, file, parameter->name, parameter->value);
-      }
-      return file;
-    };
     return train::run(trainer, options, hooks, progress);
   }
 
@@ -171,7 +165,6 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
     // Evaluations get worse: only the first is the best.
     RunHooks hooks;
     double loss = 1;
-    std::vector<std::uint64_t> saved;
     hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, 1 / loss}; };
     int after = 0;
     hooks.after = [&](const SignOfLife& alive) {
@@ -180,19 +173,16 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
       CHECK(fs::exists(setting.options.folder / run::model_name));
       CHECK(events(setting.options.folder, "result").size() == 1);
     };
-    hooks.make_model = [&] {
-      saved.push_back(setting.trainer.steps());
-      TensorFile file;
-      file.put("x", {1}, std::vector<float>{1});
-      return file;
-    };
+    hooks.describe_model = [&](TensorFile& file) { file.metadata["steps"] = std::to_string(setting.trainer.steps()); };
     const RunResult result = train::run(setting.trainer, setting.options, hooks, setting.progress);
     CHECK(after == 1);
     CHECK(result.best_step == 5);
     CHECK(result.best_accuracy == 0.5);
     CHECK(result.last_accuracy == 0.2);
     CHECK(events(setting.options.folder, "evaluation")[1]["accuracy"] == 1.0 / 3);
-    CHECK(saved == std::vector<std::uint64_t>{best ? 5U : 20U});
+    const TensorFile model = TensorFile::load(setting.options.folder / run::model_name);
+    CHECK(model.get_metadata("steps") == (best ? "5" : "20"));
+    CHECK(model.contains("first.weight"));
   }
 }
 
@@ -271,9 +261,8 @@ TEST_CASE("a run that is killed in its first step is resumed as the same run", "
   setting.options.identity = "spirals";
   Setting elsewhere(folder.path() / "elsewhere");
   elsewhere.run();
-  TensorFile trained;
-  elsewhere.trainer.save(trained);
-  setting.trainer.load(trained);
+  const TensorFile trained = test::saved(elsewhere.trainer);
+  test::load(setting.trainer, trained);
   CHECK(setting.run().steps == 20);
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }

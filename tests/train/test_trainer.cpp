@@ -10,6 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 #include "tests/support/parameters.h"
+#include "tests/support/trainer_state.h"
 #include "tests/train/spirals.h"
 #include "train/memory.h"
 
@@ -172,11 +173,10 @@ TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, b
     for (int i = 0; i < 20; ++i) losses.push_back(whole.trainer.step().loss);
     Run<float> first(options, spirals, backend);
     for (int i = 0; i < 10; ++i) first.trainer.step();
-    TensorFile file;
-    first.trainer.save(file);
+    const TensorFile file = test::saved(first.trainer);
     Run<float> second(options, spirals, backend);
     second.trainer.step();  // whatever it has is replaced
-    second.trainer.load(TensorFile::parse(file.serialize(), "memory"));
+    test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
     CHECK(second.trainer.steps() == 10);
     for (int i = 10; i < 20; ++i) CHECK(second.trainer.step().loss == losses[static_cast<std::size_t>(i)]);
     CHECK(second.values() == whole.values());
@@ -211,11 +211,10 @@ TEST_CASE("without masters a run goes on bit by bit, learns as well, and has wei
     const double with = steps(masters, 100);
     CHECK(steps(whole, 100) == Approx(with).epsilon(0.05));
     steps(first, 40);
-    TensorFile file;
-    first.trainer.save(file);
+    const TensorFile file = test::saved(first.trainer);
     Run<float> second(options, {}, backend);
     steps(second, 1);  // whatever it has is replaced
-    second.trainer.load(TensorFile::parse(file.serialize(), "memory"));
+    test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
     steps(second, 60);
     CHECK(second.values() == whole.values());
     steps(other, 100);
@@ -225,12 +224,11 @@ TEST_CASE("without masters a run goes on bit by bit, learns as well, and has wei
 
 TEST_CASE("a checkpoint of another net is refused by name", "[train]") {
   Run<> run(options_of(DType::f64), {});
-  TensorFile file;
-  run.trainer.save(file);
+  TensorFile file = test::saved(run.trainer);
   file.tensors.erase("branch.bias");
-  CHECK(has(message_of(ErrorKind::data, [&] { run.trainer.load(file); }), "branch.bias"));
+  CHECK(has(message_of(ErrorKind::data, [&] { test::load(run.trainer, file); }), "branch.bias"));
   file.put("branch.bias", {3}, std::vector<double>(3));
-  CHECK(has(message_of(ErrorKind::data, [&] { run.trainer.load(file); }), "branch.bias"));
+  CHECK(has(message_of(ErrorKind::data, [&] { test::load(run.trainer, file); }), "branch.bias"));
 }
 
 TEST_CASE("a gradient that is no number names the step and the tensor", "[train]") {
@@ -277,10 +275,34 @@ TEST_CASE("the loss scale falls where f16 overflows, skips that step and leaves 
   CHECK(doubled > 3);
   CHECK(run.values() != before);
   // The moments of skipped steps were never touched: bias correction counts steps that were made.
-  TensorFile file;
-  run.trainer.save(file);
+  const TensorFile file = test::saved(run.trainer);
   const auto steps = file.get("optimizer.steps").as<std::uint64_t>();
   CHECK(steps.front() + static_cast<std::uint64_t>(skipped) == run.trainer.steps());
+}
+
+// The moving averages of batch norm followed the statistics of a step before it was known whether the step counts.
+TEST_CASE("a step that is skipped leaves moving averages as they were", "[train]") {
+  TrainOptions options = options_of(DType::f16);
+  options.loss_scale = LossScaleOptions{std::ldexp(1, 29), 3, std::ldexp(1, 29)};
+  SpiralOptions spirals;
+  spirals.batch_norm = true;
+  Run<float> run(options, spirals);
+  const auto moving_mean = [&] {
+    const TensorFile file = test::saved(run.trainer);
+    const auto mean = file.get("norm.moving_mean").as<float>();
+    return std::vector<float>(mean.begin(), mean.end());
+  };
+  std::vector<float> before = moving_mean();
+  int skipped = 0;
+  for (int i = 0; i < 30; ++i) {
+    const bool is_skipped = run.trainer.step().skipped;
+    const std::vector<float> after = moving_mean();
+    CHECK((after == before) == is_skipped);
+    before = after;
+    skipped += is_skipped ? 1 : 0;
+  }
+  CHECK(skipped > 3);
+  CHECK(skipped < 30);
 }
 
 TEST_CASE("a residual block may be left out of a step", "[train]") {
@@ -311,7 +333,7 @@ TEST_CASE("memory is counted by what it is for, and was predicted", "[train]") {
     spirals.examples = 100;
     spirals.batch_norm = true;
     nn::Engine engine({}, "ref");
-    nn::LayerPointer net = test::spiral_net(spirals);
+    std::unique_ptr<nn::Sequence> net = test::spiral_net(spirals);
     if (again) {
       auto both = std::make_unique<nn::Sequence>();
       both->emplace<nn::Recomputed>(std::move(net));

@@ -41,9 +41,9 @@ void Residual::add_parameters(std::vector<Parameter*>& all) {
   if (skip_) skip_->add_parameters(all);
 }
 
-void Residual::end_step(Pass& pass) {
-  branch_->end_step(pass);
-  if (skip_) skip_->end_step(pass);
+void Residual::end_step(Pass& pass, bool counts) {
+  branch_->end_step(pass, counts);
+  if (skip_) skip_->end_step(pass, counts);
 }
 
 void Residual::add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) {

@@ -27,7 +27,7 @@ class Residual final : public Layer {
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass) override;
+  void end_step(Pass& pass, bool counts) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
@@ -48,7 +48,7 @@ class Recomputed final : public Layer {
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override { layer_->add_parameters(all); }
-  void end_step(Pass& pass) override { layer_->end_step(pass); }
+  void end_step(Pass& pass, bool counts) override { layer_->end_step(pass, counts); }
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {
     layer_->add_buffers(engine, values, all);
   }

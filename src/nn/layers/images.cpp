@@ -149,11 +149,13 @@ Tensor BatchNorm::backward(Pass& pass, const Tensor& dy) {
   return dx;
 }
 
-void BatchNorm::end_step(Pass& pass) {
+void BatchNorm::end_step(Pass& pass, bool counts) {
   if (micro_batches_ == 0) return;
-  const double share = momentum_ / static_cast<double>(micro_batches_);
-  scale_add(pass.engine, share, step_mean_, 1 - momentum_, moving_mean_);
-  scale_add(pass.engine, share, step_variance_, 1 - momentum_, moving_variance_);
+  if (counts) {
+    const double share = momentum_ / static_cast<double>(micro_batches_);
+    scale_add(pass.engine, share, step_mean_, 1 - momentum_, moving_mean_);
+    scale_add(pass.engine, share, step_variance_, 1 - momentum_, moving_variance_);
+  }
   fill(pass.engine, step_mean_, 0);
   fill(pass.engine, step_variance_, 0);
   micro_batches_ = 0;

@@ -52,7 +52,7 @@ class BatchNorm final : public Layer {
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass) override;
+  void end_step(Pass& pass, bool counts) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }

@@ -1,0 +1,34 @@
+// The state of a trainer as a file in memory.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/safetensors.h"
+#include "train/trainer.h"
+
+namespace bitloom::test {
+
+inline TensorFile saved(train::Trainer& trainer) {
+  TensorFile file;
+  trainer.save([&](const std::map<std::string, StreamedTensor>& tensors) {
+    for (const auto& [name, streamed] : tensors) {
+      std::size_t size = dtype_size(streamed.dtype);
+      for (const std::size_t length : streamed.shape) size *= length;
+      Tensor tensor{streamed.dtype, streamed.shape, Buffer<std::byte>(size)};
+      std::size_t at = 0;
+      streamed.bytes([&](std::span<const std::byte> part) {
+        std::memcpy(tensor.bytes.data() + at, part.data(), part.size());
+        at += part.size();
+      });
+      file.tensors.insert_or_assign(name, std::move(tensor));
+    }
+  });
+  return file;
+}
+
+inline void load(train::Trainer& trainer, const TensorFile& file) { trainer.load(&file); }
+
+}  // namespace bitloom::test
