@@ -18,6 +18,7 @@
 #include "nn/activation.h"
 #include "nn/attention_mask.h"
 #include "nn/engine.h"
+#include "nn/part.h"
 #include "nn/tensor.h"
 
 namespace bitloom::nn {
@@ -173,6 +174,7 @@ struct AdamWTensors {
   Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
   std::uint64_t rounding_key = 0;  // of a value of bf16: another for every tensor
+  ElementNumbers numbers = {};     // of a value of bf16, where it is part of a tensor
 };
 struct AdamWStep {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
@@ -181,8 +183,8 @@ struct AdamWStep {
 };
 // mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2; value -= rate (m / (sqrt(v) + epsilon) +
 // decay value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
-// and rounded stochastically (nn/stochastic_rounding.h): element i of a tensor draws 16 bits from Philox 4x32-10 under its key
-// at the counter (i / 8, step), the same on every backend.
+// and rounded stochastically (nn/stochastic_rounding.h): the element of number i draws 16 bits from Philox 4x32-10 under its
+// tensor's key at the counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
 // Elements of a tensor whose squares are summed first: processes that have whole chunks come to the same sums.

@@ -34,9 +34,10 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
   std::vector<T> values(parameter.value.size(), converted<T>(parameter.constant));
   if (parameter.deviation > 0) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
+    const ElementNumbers numbers = parameter.numbers();
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < values.size(); ++i) {
-      Random random(seed, Stream::weight_init, name, i);
+      Random random(seed, Stream::weight_init, name, numbers(i));
       values[i] = converted<T>(parameter.constant + parameter.deviation * normal(random));
     }
   }

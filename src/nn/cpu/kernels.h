@@ -174,8 +174,8 @@ struct VectorKernels {
   const char* name;  // baseline, avx2, avx512, avx512_bf16, neon
   ValueKernels<float> on_f32;
   ValueKernels<bf16> on_bf16;
-  // Values without f32 masters; element i of them is element 8 first_group + i of its tensor.
-  void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first_group, bf16* value,
+  // Values without f32 masters, of numbers `first`, first + 1, ...
+  void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first, bf16* value,
                          const float* gradient, float* mean, float* variance, std::size_t n);
 
   template <typename V>

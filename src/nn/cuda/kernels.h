@@ -226,6 +226,7 @@ struct AdamWPart {
   void* copy;  // or none
   std::size_t size, first_chunk;
   std::uint64_t rounding_key;
+  std::size_t first_number, run, stride, begin;  // ElementNumbers of nn/part.h, for rounding
   Number value_number, copy_number;
   bool decays, is_wide;  // is_wide: all pointers are multiples of 16
 };

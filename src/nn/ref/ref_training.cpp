@@ -69,7 +69,9 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
       value[i] -= step.rate * (m / (std::sqrt(v) + step.epsilon) + decay * value[i]);
     }
     if (each.value.dtype() == DType::bf16) {
-      for (std::size_t i = 0; i < value.size(); ++i) value[i] = rounded(value[i], each.rounding_key, step.step, i);
+      for (std::size_t i = 0; i < value.size(); ++i) {
+        value[i] = rounded(value[i], each.rounding_key, step.step, each.numbers(i));
+      }
     }
     store(each.value, value);
     store(each.mean, mean);
