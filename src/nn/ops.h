@@ -124,11 +124,19 @@ struct AttentionShape {
   std::size_t heads = 0;      // H
   std::size_t head_size = 0;  // D
   double scale = 0;           // of products of queries and keys, usually 1 / sqrt(D)
+  // Where several processes divide the heads: these are heads first_head, ... of all_heads, A, by which dropout counts.
+  std::size_t first_head = 0, all_heads = 0;  // 0: H
+
+  // Number of head h of sequence b among those of all sequences and processes.
+  std::size_t number_of(std::size_t sequence, std::size_t head) const {
+    return sequence * (all_heads == 0 ? heads : all_heads) + first_head + head;
+  }
 };
 
 // out (B,Q,...) = softmax(scale q k^T, of the pairs that the mask shows) dropped out, times v, per head; never more than a
 // block of the Q x K matrix is in memory (Dao et al. 2022). q, out: B sequences of mask.queries() tokens; k, v: of mask.keys().
-// lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Element ((b H + h) Q + q) K + k is dropped.
+// lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Dropout's elements are numbered
+// ((b A + first_head + h) Q + q) K + k.
 void attention(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
                const Heads& k, const Heads& v, const Heads& out, Tensor& lse);
 // dq, dk, dv are overwritten (in their columns). Bitwise the same for any number of threads.

@@ -371,6 +371,8 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(attend({0, 2, 1}, 0, 0), "attention: 0 heads of 2"));
   CHECK(has(attend({2, 0, 1}, 0, 0), "attention: 2 heads of 0"));
   CHECK(has(attend({2, 2, 0}, 0, 0), "attention: scale: 0"));
+  CHECK(has(attend({2, 2, 1, 3, 4}, 0, 0), "attention: heads 3 to 5 of 4"));
+  CHECK(has(attend({2, 2, 1, 1}, 0, 0), "attention: heads 1 to 3 of 0"));
   CHECK(has(attend({2, 2, 1}, 1, 0), "attention: rate: 1"));
   CHECK(has(attend({2, 2, 1}, 0, 1), "attention: q: f32 (1, 4, 4)"));
   CHECK(has(attend({2, 2, 1}, 0, 99), "from column 99 on"));
