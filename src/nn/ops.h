@@ -10,6 +10,7 @@
 // columns of pixels; I and O input and output channels.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -81,10 +82,24 @@ void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y)
 
 // --- Tables of rows ---
 
-// out (R,C) = table (V,C)[ids (R)] or, with accumulate, += it. ids i32 in [0, V). table of type V or P.
-void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate = false);
-// dtable (V,C) of type P: dtable[ids[r]] += dout[r], rows of equal ids in ascending order of r.
-void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable);
+// Which ids of a vocabulary a process has, where several divide it: row i of its table, or column i of its logits, is that of
+// id first + i. Ids are below `all`; rows and columns from there on are padding.
+struct VocabularySlice {
+  std::size_t first = 0, all = 0;
+
+  // Ids of `size` rows or columns.
+  std::size_t count(std::size_t size) const { return first < all ? std::min(size, all - first) : 0; }
+  // Place of an id, at least count() if the slice has it not.
+  std::size_t place_of(std::int32_t id) const { return static_cast<std::size_t>(id) - first; }
+};
+
+// out (R,C) = table (V,C)[ids (R)] or, with accumulate, += it. ids i32 in [0, V), or in [0, all) of a slice that the table is:
+// those that it has not give zeros. table of type V or P.
+void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate = false,
+            const VocabularySlice& slice = {});
+// dtable (V,C) of type P: dtable[ids[r]] += dout[r], rows of equal ids in ascending order of r. Ids that a slice has not add
+// nothing.
+void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice = {});
 
 // --- Normalisation ---
 
@@ -173,6 +188,17 @@ void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& 
 // this share of a target is spread over all classes (Szegedy et al. 2016, section 7), in the loss and in dlogits.
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                    Tensor* dlogits, double smoothing = 0);
+
+// The same in three parts where several processes divide the classes, of which logits (R,C) are a slice; types as above.
+// First: maxima (R) of type P, the largest logits of the slice's classes, at least the lowest finite number of f32.
+void cross_entropy_maxima(Engine& engine, const Tensor& logits, const VocabularySlice& slice, Tensor& maxima);
+// Then, by the maxima over all processes: terms (2,R) of type P, sums over the slice's classes of exp(logit - maximum), and
+// target's logit - maximum, 0 where the slice has not the target or the row does not count.
+void cross_entropy_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                         const Tensor& maxima, Tensor& terms);
+// At last, by the terms summed over all processes: losses, and the slice's columns of dlogits.
+void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                            const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits);
 
 // --- Optimiser ---
 

@@ -29,8 +29,8 @@ struct ElementNumbers {
   }
 };
 
-// The axis `axis` of the whole, `full`, is `blocks` equal blocks one after the other (weights of queries, keys and values in one
-// matrix: three), of each of which the part has elements begin .. end - 1 of the block.
+// The axis `axis` of the whole, `full`, is `blocks` equal blocks one after the other (weights of queries, keys and values in
+// one matrix: three), of each of which the part has elements begin .. end - 1 of the block.
 struct Part {
   Shape full;
   std::size_t axis = 0, blocks = 1, begin = 0, end = 0;

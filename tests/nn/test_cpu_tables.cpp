@@ -172,6 +172,24 @@ TEST_CASE("tables of vector kernels agree on softmax and cross-entropy", "[nn][k
         kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), nullptr, rows);
         if (classes > 1) CHECK(check(loss, expected_loss) == "");
       }
+
+      const ClassColumns slice{10, classes, columns};
+      const std::int32_t ids[rows] = {10, -1, static_cast<std::int32_t>(9 + classes)};
+      Guarded<float> maxima(rows), expected_maxima(rows), sums(rows), expected_sums(rows), of_target(rows),
+          expected_target(rows);
+      kernels.cross_entropy_maxima(x.data(), slice, maxima.data(), rows);
+      baseline.cross_entropy_maxima(x.data(), slice, expected_maxima.data(), rows);
+      for (std::size_t row = 0; row < rows; ++row) CHECK(maxima[row] == expected_maxima[row]);
+      kernels.cross_entropy_terms(x.data(), ids, slice, maxima.data(), sums.data(), of_target.data(), rows);
+      baseline.cross_entropy_terms(x.data(), ids, slice, maxima.data(), expected_sums.data(), expected_target.data(), rows);
+      CHECK(check(sums, expected_sums) == "");
+      for (std::size_t row = 0; row < rows; ++row) CHECK(of_target[row] == expected_target[row]);
+      const float losses[rows] = {0.5F, 0, 2};
+      kernels.cross_entropy_gradient(x.data(), ids, slice, maxima.data(), expected_sums.data(), losses, 3, dx.data(), rows);
+      baseline.cross_entropy_gradient(x.data(), ids, slice, maxima.data(), expected_sums.data(), losses, 3, expected_dx.data(),
+                                      rows);
+      CHECK(check(dx, expected_dx) == "");
+      for (std::size_t i = 0; i < columns; ++i) CHECK(widened(dx[columns + i]) == 0);
     }
   });
 }

@@ -27,9 +27,9 @@ std::vector<std::size_t> numbers_of(const Part& part) {
 }  // namespace
 
 TEST_CASE("a part has the elements of its range of every block", "[nn][part]") {
-  const std::vector<Part> parts = {{{7}, 0, 1, 2, 5},        {{7, 4}, 0, 1, 0, 3},       {{7, 4}, 1, 1, 3, 4},
-                                   {{5, 12}, 1, 3, 1, 3},    {{12, 5}, 0, 3, 2, 4},      {{3, 6, 5}, 1, 2, 0, 2},
-                                   {{3, 6, 5}, 2, 1, 1, 4},  {{4, 4}, 1, 1, 0, 4},       {{4, 4}, 0, 1, 2, 2}};
+  const std::vector<Part> parts = {{{7}, 0, 1, 2, 5},       {{7, 4}, 0, 1, 0, 3},  {{7, 4}, 1, 1, 3, 4},
+                                   {{5, 12}, 1, 3, 1, 3},   {{12, 5}, 0, 3, 2, 4}, {{3, 6, 5}, 1, 2, 0, 2},
+                                   {{3, 6, 5}, 2, 1, 1, 4}, {{4, 4}, 1, 1, 0, 4},  {{4, 4}, 0, 1, 2, 2}};
   for (const Part& part : parts) {
     INFO(part.begin << " to " << part.end << " of axis " << part.axis << " of " << to_text(part.full));
     std::vector<std::size_t> is;

@@ -115,8 +115,9 @@ TEST_CASE("AdamW without masters rounds to the same bits on every backend", "[nn
 
 TEST_CASE("parts of a tensor are rounded as they are in the whole", "[nn][backends][rounding]") {
   // Runs around a group of 8 elements and around what kernels do at once; the whole in one part.
-  const std::vector<Part> parts = {{{9, 14}, 1, 2, 0, 3}, {{9, 14}, 1, 2, 3, 7}, {{50, 33}, 0, 1, 17, 50},
-                                   {{3, 900}, 1, 3, 1, 300}, {{2, 5, 7}, 1, 1, 1, 2}, {{2, 12000}, 1, 1, 3, 12000}, {{7}, 0, 1, 0, 7}};
+  const std::vector<Part> parts = {{{9, 14}, 1, 2, 0, 3},    {{9, 14}, 1, 2, 3, 7},   {{50, 33}, 0, 1, 17, 50},
+                                   {{3, 900}, 1, 3, 1, 300}, {{2, 5, 7}, 1, 1, 1, 2}, {{2, 12000}, 1, 1, 3, 12000},
+                                   {{7}, 0, 1, 0, 7}};
   for (const std::string& backend : tested_backends()) {
     Engine engine(device_of(backend), backend);
     std::size_t moved = 0;
