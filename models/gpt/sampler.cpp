@@ -19,7 +19,7 @@ using nn::Use;
 class Steps {
  public:
   Steps(nn::Engine& engine, Gpt& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
-    if (cache) cache_.emplace(count, net.config().context);
+    if (cache) cache_.emplace(count, net.tokens());
   }
 
   // sequences: as long as one another. Gives (count, padded vocabulary).

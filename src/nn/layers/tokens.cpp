@@ -39,7 +39,16 @@ void KeyValueCache::begin(std::size_t tokens) {
   }
   tokens_ = tokens;
   call_ = 0;
-  mask_ = AttentionMask::causal(tokens, capacity_, size_);
+  rows_.clear();
+}
+
+const AttentionMask& KeyValueCache::rows_of(const AttentionMask& mask) {
+  const auto found = rows_.find(mask.id());
+  if (found != rows_.end()) return found->second;
+  if (mask.keys() != capacity_) {
+    fail(ErrorKind::usage, "cache: of {} tokens for a mask of {}; expected as many", capacity_, mask.keys());
+  }
+  return rows_.emplace(mask.id(), AttentionMask::rows(mask, size_, tokens_)).first->second;
 }
 
 void KeyValueCache::end() {
@@ -99,7 +108,7 @@ Tensor SelfAttention::forward_cached(Pass& pass, const Tensor& x) {
   const Tensor& all = pass.cache->append(pass.engine, qkv);
   const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   Tensor lse = pass.engine.empty({x.shape()[0], options_.heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
-  attention(pass.engine, shape(), pass.cache->mask(), {}, {qkv, 0}, {all, width_}, {all, 2 * width_}, {mixed, 0}, lse);
+  attention(pass.engine, shape(), pass.cache->rows_of(*mask_), {}, {qkv, 0}, {all, width_}, {all, 2 * width_}, {mixed, 0}, lse);
   return projection_.apply(pass, mixed);
 }
 

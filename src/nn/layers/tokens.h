@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,13 +34,14 @@ class KeyValueCache {
 
   // For attention, during a pass: the cached tokens of this call, followed by qkv (B,T',W): (B,capacity,W).
   const Tensor& append(Engine& engine, const Tensor& qkv);
-  const AttentionMask& mask() const { return mask_; }
+  // Rows of a layer's mask, over `capacity` keys, that the tokens of this pass are; made once for all layers that share it.
+  const AttentionMask& rows_of(const AttentionMask& mask);
 
  private:
   std::size_t sequences_, capacity_, size_ = 0;
   std::size_t tokens_ = 0, call_ = 0;  // shape and number of the pass under way
   std::vector<Tensor> calls_;
-  AttentionMask mask_;
+  std::map<std::uint64_t, AttentionMask> rows_;  // those of this pass, by the mask's id
 };
 
 struct SelfAttentionOptions {
@@ -54,7 +56,8 @@ struct SelfAttentionOptions {
 // Multi-head self-attention with its projections (Vaswani et al. 2017): (B,T,C) -> (B,T,C), C a multiple of the heads.
 class SelfAttention final : public Layer {
  public:
-  // The mask is that of all T; batches of other lengths are refused. With a cache, every token sees itself and those before it.
+  // The mask is that of all T; batches of other lengths are refused. A cache has room for T tokens: those of a pass see what
+  // the mask shows them, and there is nothing yet behind them.
   SelfAttention(const std::string& name, std::size_t width, std::shared_ptr<const AttentionMask> mask,
                 const SelfAttentionOptions& options);
   Tensor forward(Pass& pass, const Tensor& x) override;
