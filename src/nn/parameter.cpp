@@ -46,6 +46,16 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
 
 }  // namespace
 
+Parameter vector_parameter(const std::string& name, std::size_t size, double constant) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.shape = {size};
+  parameter.decays = false;
+  parameter.reads_values = false;
+  parameter.constant = constant;
+  return parameter;
+}
+
 void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values, MasterWeights masters) {
   const DType type = parameter_type(values);
   for (Parameter* parameter : parameters) {

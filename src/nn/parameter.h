@@ -42,6 +42,9 @@ struct Parameter {
   ElementNumbers numbers() const { return part ? part->numbers() : ElementNumbers{}; }
 };
 
+// A vector that ops read as it is, and that weight decay leaves alone.
+Parameter vector_parameter(const std::string& name, std::size_t size, double constant);
+
 // Whether what ops read in bf16 has a value in f32 as well.
 enum class MasterWeights : std::uint8_t { f32, none };
 
