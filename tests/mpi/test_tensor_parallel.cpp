@@ -2,6 +2,7 @@
 #include "train/parallel/tensor.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -213,6 +214,7 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
       of_one.step(1e-3, 1, 1, 1);
       of_group.step(1e-3, 1, 1, 1);
     }
+    CHECK(group.find_difference(divided.engine, divided.parameters) == nullptr);
     std::size_t replicated = 0;
     for (nn::Parameter* parameter : divided.parameters) {
       if (parameter->part) continue;
@@ -222,6 +224,14 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
     }
     // Two norms, two biases after sums per layer; the last norm; positions.
     CHECK(replicated == (group.size() == 1 ? divided.parameters.size() : config.layers * 6 + 3));
+    // One bit of one process.
+    nn::Parameter& last = *divided.parameters.back();
+    if (group.rank() + 1 == group.size()) {
+      std::vector<float> numbers = divided.engine.to_host<float>(last.value);
+      numbers[3] = std::nextafter(numbers[3], 2.0F);
+      divided.engine.write(last.value, std::as_bytes(std::span(numbers)));
+    }
+    CHECK(group.find_difference(divided.engine, divided.parameters) == (group.size() == 1 ? nullptr : &last));
   }
 }
 
