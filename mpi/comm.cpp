@@ -87,13 +87,14 @@ Comm& Comm::operator=(Comm&&) noexcept = default;
 Comm::~Comm() = default;
 
 int Comm::rank() const noexcept { return state_->rank; }
+int Comm::size() const noexcept { return state_->size; }
+bool Comm::broken() const noexcept { return state_->process->broken; }
+const Settings& Comm::settings() const noexcept { return state_->process->settings; }
+
 int Comm::world_rank(int rank) const {
   state_->require_rank("world_rank", rank);
   return state_->world_rank(rank);
 }
-int Comm::size() const noexcept { return state_->size; }
-bool Comm::broken() const noexcept { return state_->process->broken; }
-const Settings& Comm::settings() const noexcept { return state_->process->settings; }
 
 void Comm::configure(const Settings& settings) {
   if (!(settings.watchdog_seconds >= 0)) {

@@ -10,8 +10,7 @@
 //   GroupError   the same of a group that split() made, if it is not the whole run: the ranks of the group throw it, the others
 //                know nothing of it. together() of a larger group turns it into an error of that one.
 //   PeerLost     this rank waited longer than the watchdog allows, or MPI reported an error. All communicators of the process
-//   are
-//                broken: every later collective throws PeerLost at once. The process should call abort_all().
+//                are broken: every later collective throws PeerLost at once. The process should call abort_all().
 //   other        an Error of this rank alone. The peers know nothing of it and will wait: let it pass through together(), or
 //                call abort_all().
 #pragma once
