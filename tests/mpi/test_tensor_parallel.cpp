@@ -137,7 +137,7 @@ TEST_CASE("a group's loss and gradients are those of one process", "[tensor_para
     const std::vector<double> losses = one.pass();
     CHECK(compare(divided.pass(), losses, 1e-5) == "");
     check_equal(divided.all(&nn::Parameter::gradient), one.all(&nn::Parameter::gradient), 1e-5);
-    CHECK(divided.kept == divided.net.peak_stash_bytes({sequences, config.context}, DType::f32));
+    if (!setting.recompute) CHECK(divided.kept == divided.net.peak_stash_bytes({sequences, config.context}, DType::f32));
     if (group.size() == 1) CHECK(divided.all(&nn::Parameter::gradient) == one.all(&nn::Parameter::gradient));
     // Logits a few rows at a time: the same number of turns everywhere.
     if (setting.bits == 0) CHECK(compare(divided.pass(4, 1), losses, 1e-5) == "");

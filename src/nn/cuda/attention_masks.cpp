@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -16,8 +15,9 @@ class Image {
   template <typename T>
   std::size_t append(std::span<const T> values) {
     const std::size_t place = bytes_.size();
-    bytes_.resize(place + (values.size_bytes() + 7) / 8 * 8);
-    if (!values.empty()) std::memcpy(bytes_.data() + place, values.data(), values.size_bytes());
+    const auto bytes = std::as_bytes(values);
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    while (bytes_.size() % 8 != 0) bytes_.push_back({});
     return place;
   }
   const std::vector<std::byte>& bytes() const { return bytes_; }
