@@ -57,8 +57,8 @@ class AdamW final : public UpdateRule {
     std::vector<nn::AdamWTensors> tensors;
     for (const std::size_t i : which) {
       const nn::Parameter& parameter = *parameters_[i];
-      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i], variances_[i], {},
-                            parameter.decays, rounding_keys_[i]};
+      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i],          variances_[i], {},
+                            parameter.decays, rounding_keys_[i],  parameter.numbers()};
       if (parameter.copy.dtype() != parameter.value.dtype()) each.copy = parameter.copy;
       tensors.push_back(std::move(each));
     }
