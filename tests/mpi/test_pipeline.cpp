@@ -13,6 +13,7 @@
 
 #include "core/random.h"
 #include "models/cnn/cnn.h"
+#include "mpi/grid.h"
 #include "nn/layers/basic.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
@@ -149,26 +150,28 @@ Floats buffers_of(nn::Engine& engine, const std::vector<std::pair<std::string, n
 }
 
 template <typename Net>
-Outcome one_process(std::size_t micro_batches, double scale) {
+Outcome one_process(std::span<const std::uint64_t> numbers, double scale, DType values = DType::f32) {
   Net net;
   nn::Sequence& layers = net.task.net();
   const std::vector<nn::Parameter*> parameters = nn::parameters_of(layers);
-  nn::initialise(net.engine, parameters, DType::f32, 3);
+  nn::initialise(net.engine, parameters, values, 3);
   std::vector<std::pair<std::string, nn::Tensor*>> buffers;
-  layers.add_buffers(net.engine, DType::f32, buffers);
+  layers.add_buffers(net.engine, values, buffers);
   nn::clear_gradients(net.engine, parameters);
   nn::Stash stash;
   nn::Pass pass = make_pass(net.engine);
   pass.stash = &stash;
   LossSum loss(net.engine), evaluation(net.engine);
-  for (pass.micro_batch = 0; pass.micro_batch < micro_batches; ++pass.micro_batch) {
+  for (const std::uint64_t number : numbers) {
+    pass.micro_batch = number;
     loss.add(run_micro_batch(net.task, pass, scale));
   }
   nn::settle_gradients(net.engine, parameters);
   layers.end_step(pass, true);
   pass.stash = nullptr;
   pass.training = false;
-  for (pass.micro_batch = 0; pass.micro_batch < micro_batches; ++pass.micro_batch) {
+  for (const std::uint64_t number : numbers) {
+    pass.micro_batch = number;
     evaluation.add(run_micro_batch(net.task, pass, 0));
   }
   Outcome outcome;
@@ -198,36 +201,39 @@ mpi::Traffic operator-(mpi::Traffic a, const mpi::Traffic& b) {
   return a;
 }
 
-std::int64_t over_ranks(std::uint64_t value) {
+std::int64_t over_ranks(mpi::Comm& comm, std::uint64_t value) {
   std::vector<std::int64_t> sum{static_cast<std::int64_t>(value)};
-  world().sum(std::span(sum));
+  comm.sum(std::span(sum));
   return sum[0];
 }
 
 // Every result of a step of a pipeline against one process's.
 template <typename Net>
-void check_step(const Outcome& expected, const char* schedule, bool recompute, std::size_t micro_batches, double scale) {
-  CAPTURE(schedule, recompute, micro_batches);
+void check_step(mpi::Comm& comm, const Outcome& expected, const char* schedule, bool recompute,
+                std::span<const std::uint64_t> numbers, double scale, DType values = DType::f32) {
+  const std::size_t micro_batches = numbers.size();
+  const auto stages = static_cast<std::size_t>(comm.size());
+  CAPTURE(stages, schedule, recompute, micro_batches);
   Net net;
-  const PipelineOptions options = options_of(net, schedule, recompute, stages() * chunks_of(schedule));
-  Pipeline pipeline(net.engine, net.task, world(), options);
+  PipelineOptions options = options_of(net, schedule, recompute, stages * chunks_of(schedule));
+  options.values = values;
+  Pipeline pipeline(net.engine, net.task, comm, options);
   const std::vector<nn::Parameter*> parameters = pipeline.parameters();
-  nn::initialise(net.engine, parameters, DType::f32, 3);
+  nn::initialise(net.engine, parameters, values, 3);
   std::vector<std::pair<std::string, nn::Tensor*>> buffers;
   pipeline.add_buffers(buffers);
   nn::clear_gradients(net.engine, parameters);
   const std::vector<nn::Parameter*> head = net.task.head_parameters();
-  const StageNeeds needs = predict_stage(net.task.net(), head, options, stages(), pipeline.stage(), micro_batches);
+  const StageNeeds needs = predict_stage(net.task.net(), head, options, stages, pipeline.stage(), micro_batches);
 
-  const std::vector<std::uint64_t> numbers = count_up(micro_batches);
   std::map<std::string, int> announced;
   nn::Pass pass = make_pass(net.engine);
   std::size_t passes = 0;
   pipeline.on_pass([&] { ++passes; });
   pass.on_gradient = [&](const nn::Parameter& parameter) { ++announced[parameter.name]; };
-  const mpi::Traffic before = world().traffic(mpi::Collective::message);
+  const mpi::Traffic before = comm.traffic(mpi::Collective::message);
   const Loss loss = pipeline.run(pass, numbers, scale);
-  const mpi::Traffic sent = world().traffic(mpi::Collective::message) - before;
+  const mpi::Traffic sent = comm.traffic(mpi::Collective::message) - before;
   nn::settle_gradients(net.engine, parameters);
 
   // Messages: as many and as long as told, and none but between layers.
@@ -236,9 +242,9 @@ void check_step(const Outcome& expected, const char* schedule, bool recompute, s
   CHECK(passes == 2 * micro_batches * pipeline.chunks());
   CHECK(pipeline.peak_stash_bytes() == needs.peak_stash_bytes);
 
-  const mpi::Traffic before_sum = world().traffic(mpi::Collective::message);
+  const mpi::Traffic before_sum = comm.traffic(mpi::Collective::message);
   pipeline.sum_shared_gradients();
-  const mpi::Traffic shared = world().traffic(mpi::Collective::message) - before_sum;
+  const mpi::Traffic shared = comm.traffic(mpi::Collective::message) - before_sum;
   CHECK(shared.calls == needs.shared_messages);
   CHECK(shared.bytes_sent == needs.shared_bytes);
 
@@ -247,7 +253,7 @@ void check_step(const Outcome& expected, const char* schedule, bool recompute, s
     CAPTURE(each->name);
     const std::vector<float> gradient = net.engine.template to_host<float>(each->gradient);
     const std::vector<float>& of_one = expected.gradients.at(each->name);
-    if (stages() > 1 && std::ranges::count(head, each) > 0) {
+    if (stages > 1 && std::ranges::count(head, each) > 0) {
       CHECK(test::compare(gradient, of_one, 1e-6) == "");
     } else {
       CHECK(gradient == of_one);
@@ -255,9 +261,9 @@ void check_step(const Outcome& expected, const char* schedule, bool recompute, s
     }
   }
   net.task.net().end_step(pass, true);
-  for (const auto& [name, values] : buffers_of(net.engine, buffers)) {
+  for (const auto& [name, found] : buffers_of(net.engine, buffers)) {
     CAPTURE(name);
-    CHECK(values == expected.buffers.at(name));
+    CHECK(found == expected.buffers.at(name));
   }
   if (pipeline.is_last()) {
     CHECK(loss.sum == expected.loss.sum);
@@ -274,7 +280,7 @@ void check_step(const Outcome& expected, const char* schedule, bool recompute, s
   // Every parameter is on some stage, and counted on one.
   std::uint64_t counted = 0;
   for (const nn::Parameter* each : parameters) counted += pipeline.is_counted_here(*each) ? 1 : 0;
-  CHECK(over_ranks(counted) == static_cast<std::int64_t>(expected.gradients.size()));
+  CHECK(over_ranks(comm, counted) == static_cast<std::int64_t>(expected.gradients.size()));
 }
 
 template <typename Net>
@@ -282,11 +288,12 @@ void check_all() {
   // Fewer micro-batches than stages, a number that the stages do not divide, and a multiple.
   for (const std::size_t micro_batches : {std::size_t{1}, std::size_t{5}, 2 * stages()}) {
     const double scale = 1.0 / static_cast<double>(micro_batches);
-    const Outcome expected = one_process<Net>(micro_batches, scale);
+    const std::vector<std::uint64_t> numbers = count_up(micro_batches);
+    const Outcome expected = one_process<Net>(numbers, scale);
     for (const NamedSchedule& schedule : named_schedules()) {
       const bool fits = micro_batches % stages() == 0 && 2 * stages() <= Net().task.net().size();
       if (schedule.takes_chunks && !fits) continue;
-      for (const bool recompute : {false, true}) check_step<Net>(expected, schedule.name, recompute, micro_batches, scale);
+      for (const bool recompute : {false, true}) check_step<Net>(world(), expected, schedule.name, recompute, numbers, scale);
     }
   }
 }
@@ -299,6 +306,26 @@ TEST_CASE("a GPT in a pipeline has one process's gradients, bit by bit, but for 
 
 TEST_CASE("a convolutional net in a pipeline has one process's gradients and moving averages, bit by bit", "[pipeline]") {
   check_all<CnnNet>();
+}
+
+TEST_CASE("a pipeline of bf16 values sends them, and has one process's gradients", "[pipeline]") {
+  const std::vector<std::uint64_t> numbers = count_up(5);
+  const Outcome expected = one_process<GptNet>(numbers, 0.2, DType::bf16);
+  for (const bool recompute : {false, true}) {
+    check_step<GptNet>(world(), expected, "1f1b", recompute, numbers, 0.2, DType::bf16);
+  }
+}
+
+TEST_CASE("pipelines side by side each have the gradients of their micro-batches", "[pipeline]") {
+  for (int stages_of_one = 1; stages_of_one <= world().size(); ++stages_of_one) {
+    if (world().size() % stages_of_one != 0) continue;
+    const mpi::GridShape shape = mpi::grid_shape(world().size(), stages_of_one, 1);
+    mpi::Grid grid(world(), shape);
+    std::vector<std::uint64_t> numbers;  // of a step's micro-batches, this pipeline's
+    for (int i = 0; i < 4; ++i) numbers.push_back(static_cast<std::uint64_t>(grid.data_index() + i * shape.data));
+    const Outcome expected = one_process<CnnNet>(numbers, 0.1);
+    for (const bool recompute : {false, true}) check_step<CnnNet>(grid.pipeline(), expected, "1f1b", recompute, numbers, 0.1);
+  }
 }
 
 TEST_CASE("both stages that have a tied table get the same sum", "[pipeline]") {
@@ -337,8 +364,8 @@ TEST_CASE("what crosses between stages is 2 (K - 1) boundary activations per mic
     const mpi::Traffic sent = world().traffic() - before;
     const std::uint64_t activation = GptNet::sequences * net.net.config().context * net.net.config().width * sizeof(float);
     const std::uint64_t cuts = stages() == 1 ? 0 : parts - 1;  // one stage hands its parts' activations to itself
-    CHECK(over_ranks(sent.calls) == static_cast<std::int64_t>(2 * cuts * micro_batches));
-    CHECK(over_ranks(sent.bytes_sent) == static_cast<std::int64_t>(2 * cuts * micro_batches * activation));
+    CHECK(over_ranks(world(), sent.calls) == static_cast<std::int64_t>(2 * cuts * micro_batches));
+    CHECK(over_ranks(world(), sent.bytes_sent) == static_cast<std::int64_t>(2 * cuts * micro_batches * activation));
   }
 }
 
