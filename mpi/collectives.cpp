@@ -13,24 +13,24 @@ constexpr int gather_tag = 1;
 // Largest piece of broadcast_bytes: memory is in use only for what has arrived, whatever was announced.
 constexpr std::size_t piece_bytes = std::size_t{64} << 20U;
 
-// Throws SharedError unless the root can have what the ranks announce; `lengths` are theirs, and what the root can have behind
-// them.
-void require_room(std::span<const std::int64_t> lengths, int root, const char* name) {
+}  // namespace
+
+// `lengths` are those of the ranks, and what the root can have after them.
+void Comm::State::require_room(std::span<const std::int64_t> lengths, int root, const char* operation) const {
   const auto most = static_cast<std::uint64_t>(lengths.back());
   std::uint64_t total = 0;
-  for (std::size_t rank = 0; rank + 1 < lengths.size(); ++rank) {
-    const auto length = static_cast<std::uint64_t>(lengths[rank]);
+  for (std::size_t r = 0; r + 1 < lengths.size(); ++r) {
+    const auto length = static_cast<std::uint64_t>(lengths[r]);
     if (length <= most && (total += length) <= most) continue;
-    throw SharedError(ErrorKind::data,
-                      fmt::format("{}: rank {} announces {} bytes, and those before it {}; rank {} takes at most {}", name,
-                                  rank, length, total - (length <= most ? length : 0), root, most));
+    fail_on_all(ErrorKind::data,
+                fmt::format("{}: {} announces {} bytes, and those before it {}; {} takes at most {}", operation,
+                            named(static_cast<int>(r)), length, total - (length <= most ? length : 0), named(root), most));
   }
 }
 
-}  // namespace
-
 std::size_t Comm::State::elements_per_message() const {
-  return settings.elements_per_message == 0 ? static_cast<std::size_t>(INT_MAX) : settings.elements_per_message;
+  const std::size_t limit = process->settings.elements_per_message;
+  return limit == 0 ? static_cast<std::size_t>(INT_MAX) : limit;
 }
 
 template <typename T>
@@ -40,10 +40,12 @@ void Comm::State::reduce(std::span<T> values, MPI_Datatype type, MPI_Op operatio
   for_each_message(values.size(), [&](std::size_t offset, int count) {
     MPI_Request request = MPI_REQUEST_NULL;
     T* const begin = values.data() + offset;
-    call(name, [&] { return MPI_Iallreduce(MPI_IN_PLACE, begin, count, type, operation, MPI_COMM_WORLD, &request); });
+    call(name, [&] { return MPI_Iallreduce(MPI_IN_PLACE, begin, count, type, operation, handle, &request); });
     wait(request, name, values.size_bytes());
   });
 }
+
+template void Comm::State::reduce(std::span<std::int64_t>, MPI_Datatype, MPI_Op, const char*);
 
 void Comm::State::broadcast(std::span<std::byte> bytes, int root, const char* name) {
   require_usable(name);
@@ -51,7 +53,7 @@ void Comm::State::broadcast(std::span<std::byte> bytes, int root, const char* na
   if (size == 1) return;
   for_each_message(bytes.size(), [&](std::size_t offset, int count) {
     MPI_Request request = MPI_REQUEST_NULL;
-    call(name, [&] { return MPI_Ibcast(bytes.data() + offset, count, MPI_BYTE, root, MPI_COMM_WORLD, &request); });
+    call(name, [&] { return MPI_Ibcast(bytes.data() + offset, count, MPI_BYTE, root, handle, &request); });
     wait(request, name, bytes.size());
   });
 }
@@ -95,7 +97,7 @@ std::vector<std::vector<std::byte>> Comm::State::gather_bytes(std::span<const st
     for_each_message(bytes.size(), [&](std::size_t offset, int count) {
       MPI_Request& request = requests.emplace_back(MPI_REQUEST_NULL);
       const std::byte* const begin = bytes.data() + offset;
-      call(name, [&] { return MPI_Isend(begin, count, MPI_BYTE, root, gather_tag, MPI_COMM_WORLD, &request); });
+      call(name, [&] { return MPI_Isend(begin, count, MPI_BYTE, root, gather_tag, handle, &request); });
     });
   }
   for (int source = 0; rank == root && source < size; ++source) {
@@ -104,7 +106,7 @@ std::vector<std::vector<std::byte>> Comm::State::gather_bytes(std::span<const st
     for_each_message(received.size(), [&](std::size_t offset, int count) {
       MPI_Request& request = requests.emplace_back(MPI_REQUEST_NULL);
       std::byte* const begin = received.data() + offset;
-      call(name, [&] { return MPI_Irecv(begin, count, MPI_BYTE, source, gather_tag, MPI_COMM_WORLD, &request); });
+      call(name, [&] { return MPI_Irecv(begin, count, MPI_BYTE, source, gather_tag, handle, &request); });
     });
   }
   if (!requests.empty()) wait(requests, name, bytes.size());
@@ -115,7 +117,7 @@ void Comm::State::barrier(const char* name) {
   require_usable(name);
   if (size == 1) return;
   MPI_Request request = MPI_REQUEST_NULL;
-  call(name, [&] { return MPI_Ibarrier(MPI_COMM_WORLD, &request); });
+  call(name, [&] { return MPI_Ibarrier(handle, &request); });
   wait(request, name, 0);
 }
 
@@ -170,18 +172,23 @@ bool Comm::flag_any(bool flag) {
   return state_->largest(flag ? 1 : 0, "max of a flag") != 0;
 }
 
-void Comm::check(const std::string& local_error, ErrorKind kind) {
-  const Meter meter = state_->meter(Collective::check, local_error.size());
+void Comm::check(const std::string& local_error, ErrorKind kind) { share(local_error, kind, false); }
+
+void Comm::share(const std::string& local_error, ErrorKind kind, bool names_rank) {
+  constexpr std::int32_t named_bit = 1 << 16;
+  State& state = *state_;
+  const Meter meter = state.meter(Collective::check, local_error.size());
   // The lowest failing rank has the largest size - rank.
-  const std::int64_t failed = state_->largest(local_error.empty() ? 0 : size() - rank(), "check");
+  const std::int64_t failed = state.largest(local_error.empty() ? 0 : size() - rank(), "check");
   if (failed == 0) return;
   const int root = size() - static_cast<int>(failed);
-  auto code = static_cast<std::int32_t>(kind);
-  state_->broadcast(std::as_writable_bytes(std::span(&code, 1)), root, "check");
+  std::int32_t code = static_cast<std::int32_t>(kind) | (names_rank ? named_bit : 0);
+  state.broadcast(std::as_writable_bytes(std::span(&code, 1)), root, "check");
   const auto local = std::as_bytes(std::span(local_error));
-  const std::vector<std::byte> shared = state_->broadcast_bytes({local.begin(), local.end()}, root, "check");
-  const std::string message(reinterpret_cast<const char*>(shared.data()), shared.size());
-  throw SharedError(static_cast<ErrorKind>(code), size() == 1 ? message : fmt::format("rank {}: {}", root, message));
+  const std::vector<std::byte> shared = state.broadcast_bytes({local.begin(), local.end()}, root, "check");
+  std::string message(reinterpret_cast<const char*>(shared.data()), shared.size());
+  if ((code & named_bit) == 0 && state.process->size > 1) message = fmt::format("rank {}: {}", state.world_rank(root), message);
+  state.fail_on_all(static_cast<ErrorKind>(code & ~named_bit), message);
 }
 
 }  // namespace bitloom::mpi

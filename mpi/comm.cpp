@@ -15,24 +15,24 @@ int count_of(std::size_t elements) {
 }
 
 void Comm::State::lose(const std::string& message) {
-  broken = true;
+  process->broken = true;
   throw PeerLost(message);
 }
 
 void Comm::State::lose_by_waiting(const char* operation, std::size_t bytes, double elapsed) {
   lose(
-      fmt::format("{} of {} bytes: rank {} of {} waited {:.1f} s for its peers, the watchdog allows {:g} s; a peer has died, "
-                  "hangs or is much slower",
-                  operation, bytes, rank, size, elapsed, settings.watchdog_seconds));
+      fmt::format("{} of {} bytes: {} waited {:.1f} s for its peers, the watchdog allows {:g} s; a peer has died, hangs or is "
+                  "much slower",
+                  operation, bytes, self(), elapsed, process->settings.watchdog_seconds));
 }
 
 void Comm::State::require_usable(const char* operation) const {
-  if (broken) throw PeerLost(fmt::format("{}: rank {} of {} lost its peers earlier", operation, rank, size));
+  if (process->broken) throw PeerLost(fmt::format("{}: {} lost its peers earlier", operation, self()));
 }
 
 void Comm::State::require_rank(const char* operation, int root) const {
   if (root < 0 || root >= size) {
-    fail(ErrorKind::internal, "{}: root is {}, expected a rank in [0, {})", operation, root, size);
+    fail(ErrorKind::internal, "{}: rank {}, expected one in [0, {})", operation, root, size);
   }
 }
 
@@ -45,12 +45,17 @@ void Comm::State::require_peer(const char* operation, int peer) const {
 std::uint64_t Comm::State::most_bytes() const {
   static const auto memory =
       static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  return settings.most_bytes == 0 ? memory : settings.most_bytes;
+  return process->settings.most_bytes == 0 ? memory : process->settings.most_bytes;
 }
 
 void Comm::State::require_length(const char* what, int from, std::uint64_t bytes) const {
   if (bytes <= most_bytes()) return;
-  fail(ErrorKind::data, "{}: rank {} announces {} bytes; rank {} takes at most {}", what, from, bytes, rank, most_bytes());
+  fail(ErrorKind::data, "{}: {} announces {} bytes; {} takes at most {}", what, named(from), bytes, named(rank), most_bytes());
+}
+
+void Comm::State::fail_on_all(ErrorKind kind, const std::string& message) const {
+  if (size == process->size) throw SharedError(kind, message);
+  throw GroupError(kind, message, group_number);
 }
 
 // Turns the return code of an MPI function into an error.
@@ -59,7 +64,7 @@ void Comm::State::verify(int code, const char* operation) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
-  lose(fmt::format("{}: MPI reported on rank {} of {}: {} (code {})", operation, rank, size,
+  lose(fmt::format("{}: MPI reported on {}: {} (code {})", operation, self(),
                    std::string(text.data(), static_cast<std::size_t>(length)), code));
 }
 
@@ -69,16 +74,20 @@ bool Comm::State::test(std::span<MPI_Request> requests, const char* operation) {
   return done != 0;
 }
 
-Comm::Comm() : state_(std::make_unique<State>()) {}
+Comm::Comm() : state_(std::make_unique<State>(std::make_shared<Process>())) {}
 Comm::Comm(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Comm::Comm(Comm&&) noexcept = default;
 Comm& Comm::operator=(Comm&&) noexcept = default;
 Comm::~Comm() = default;
 
 int Comm::rank() const noexcept { return state_->rank; }
+int Comm::world_rank(int rank) const {
+  state_->require_rank("world_rank", rank);
+  return state_->world_rank(rank);
+}
 int Comm::size() const noexcept { return state_->size; }
-bool Comm::broken() const noexcept { return state_->broken; }
-const Settings& Comm::settings() const noexcept { return state_->settings; }
+bool Comm::broken() const noexcept { return state_->process->broken; }
+const Settings& Comm::settings() const noexcept { return state_->process->settings; }
 
 void Comm::configure(const Settings& settings) {
   if (!(settings.watchdog_seconds >= 0)) {
@@ -87,8 +96,9 @@ void Comm::configure(const Settings& settings) {
   if (settings.elements_per_message > static_cast<std::size_t>(INT_MAX)) {
     fail(ErrorKind::usage, "elements_per_message is {}, expected at most {}", settings.elements_per_message, INT_MAX);
   }
-  state_->settings = settings;
-  if (state_->watchdog != nullptr) state_->watchdog->allow(settings.watchdog_seconds);
+  Process& process = *state_->process;
+  process.settings = settings;
+  if (process.watchdog != nullptr) process.watchdog->allow(settings.watchdog_seconds);
 }
 
 Traffic Comm::traffic(Collective kind) const noexcept { return state_->traffic[static_cast<std::size_t>(kind)]; }
@@ -99,6 +109,8 @@ void Comm::wait_until(const std::function<bool()>& done, const char* what, std::
   state_->require_usable(what);
   state_->wait_until(done, what, bytes);
 }
+
+bool Comm::is_of(const GroupError& error) const noexcept { return state_->is_group() && error.group() == state_->group_number; }
 
 std::string Comm::described(const std::exception& error) {
   const std::string message = error.what();

@@ -1,14 +1,17 @@
 // Communication between the processes ("ranks") of one run. The rest of Bitloom sees only this header; <mpi.h> is included by
 // comm_state.h alone.
 //
-// Every member function of Comm that is marked "collective" must be called by all ranks in the same order and by the thread
-// that made the Environment (MPI_THREAD_FUNNELED). With one rank all of them work without MPI.
+// Every member function of Comm that is marked "collective" must be called by all ranks of that Comm in the same order and by
+// the thread that made the Environment. With one rank all of them work without MPI.
 //
 // Errors. MPI cannot recover from a lost peer, so a caller needs to know whether its peers fail too:
 //   SharedError  thrown by check() and together(), on every rank, with the same kind and message: each rank may clean up and
 //                leave the ordinary way.
-//   PeerLost     this rank waited longer than the watchdog allows, or MPI reported an error. The communicator is broken: every
-//                later collective throws PeerLost at once. The process should call abort_all().
+//   GroupError   the same of a group that split() made, if it is not the whole run: the ranks of the group throw it, the others
+//                know nothing of it. together() of a larger group turns it into an error of that one.
+//   PeerLost     this rank waited longer than the watchdog allows, or MPI reported an error. All communicators of the process
+//   are
+//                broken: every later collective throws PeerLost at once. The process should call abort_all().
 //   other        an Error of this rank alone. The peers know nothing of it and will wait: let it pass through together(), or
 //                call abort_all().
 #pragma once
@@ -34,6 +37,16 @@ namespace bitloom::mpi {
 class SharedError : public Error {
  public:
   using Error::Error;
+};
+
+class GroupError : public Error {
+ public:
+  GroupError(ErrorKind kind, const std::string& message, std::uint64_t group) : Error(kind, message), group_(group) {}
+  // Number of the group among those of this process.
+  std::uint64_t group() const noexcept { return group_; }
+
+ private:
+  std::uint64_t group_;
 };
 
 class PeerLost : public Error {
@@ -88,9 +101,17 @@ class Comm {
   bool is_root() const noexcept { return rank() == 0; }
   bool broken() const noexcept;
 
+  // Collective: ranks that pass the same colour, 0 or more, become a group, in the order of their keys and, where those are
+  // equal, of their ranks here. Its messages and collectives never meet those of this communicator or of other groups; it has
+  // counts of its own (traffic()) and shares all else: settings, watchdog, and that it is broken once any communicator of the
+  // process is. name: the kind of group, for messages ("tensor"). Throws SharedError or GroupError for a negative colour.
+  [[nodiscard]] Comm split(int colour, int key, const std::string& name);
+  // Number in the whole run of a rank of this communicator. Throws Error(internal) if there is none of that number.
+  int world_rank(int rank) const;
+
   const Settings& settings() const noexcept;
-  // Not collective, but elements_per_message must be the same on all ranks. Throws Error(usage) for a negative or NaN wait or a
-  // number of elements above INT_MAX.
+  // For all communicators of the process. Not collective, but elements_per_message must be the same on all ranks. Throws
+  // Error(usage) for a negative or NaN wait or a number of elements above INT_MAX.
   void configure(const Settings& settings);
 
   // Collective, in place: values[i] becomes the sum over ranks, exact modulo 2^32 or 2^64 (two's complement wrap-around), so it
@@ -142,8 +163,8 @@ class Comm {
   // Collective: true on all ranks if any of them passes true ("somebody was asked to stop").
   [[nodiscard]] bool flag_any(bool flag);
 
-  // Collective: if any rank passes a non-empty message, all throw SharedError with the message and kind of the first such rank;
-  // with several ranks the message is preceded by "rank R: ".
+  // Collective: if any rank passes a non-empty message, all throw SharedError (those of a group GroupError) with the message
+  // and kind of the first such rank; in a run of several ranks the message is preceded by "rank R: ", its number in the run.
   void check(const std::string& local_error, ErrorKind kind = ErrorKind::internal);
 
   // Collective: runs f on each rank, then check()s what it threw. f may return a value, and may itself use collectives as long
@@ -154,6 +175,7 @@ class Comm {
     std::conditional_t<std::is_void_v<Result>, std::nullptr_t, std::optional<Result>> result{};
     std::string message;
     ErrorKind kind = ErrorKind::internal;
+    bool names_rank = false;
     try {
       if constexpr (std::is_void_v<Result>) {
         std::forward<F>(f)();
@@ -164,6 +186,11 @@ class Comm {
       throw;  // all ranks throw it
     } catch (const PeerLost&) {
       throw;  // nobody is left to tell
+    } catch (const GroupError& error) {
+      if (is_of(error)) throw;
+      message = described(error);
+      kind = error.kind();
+      names_rank = true;
     } catch (const Error& error) {
       message = described(error);
       kind = error.kind();
@@ -173,7 +200,7 @@ class Comm {
     } catch (const std::exception& error) {
       message = described(error);
     }
-    check(message, kind);
+    share(message, kind, names_rank);
     if constexpr (!std::is_void_v<Result>) return std::move(*result);
   }
 
@@ -186,6 +213,10 @@ class Comm {
   struct State;
   explicit Comm(std::unique_ptr<State> state) noexcept;
   static std::string described(const std::exception& error);
+  // check(), of a message that may name its rank already.
+  void share(const std::string& local_error, ErrorKind kind, bool names_rank);
+  // Whether all ranks of this communicator throw this error.
+  bool is_of(const GroupError& error) const noexcept;
 
   std::unique_ptr<State> state_;
 };

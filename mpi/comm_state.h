@@ -7,13 +7,16 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,21 +34,54 @@ int count_of(std::size_t elements);
 inline MPI_Datatype sum_type(std::int32_t) { return MPI_UINT32_T; }
 inline MPI_Datatype sum_type(std::int64_t) { return MPI_UINT64_T; }
 
-struct Comm::State {
-  int rank = 0;
+// Messages under way; in containers that leave them where they are, because MPI knows their addresses.
+struct Message {
+  std::vector<std::byte> bytes;
+  Channel channel = Channel::main;
+  MPI_Request request = MPI_REQUEST_NULL;
+};
+using Outgoing = std::list<Message>;
+using Incoming = std::map<std::pair<Channel, int>, Message>;  // by channel and rank: the one that has begun to arrive
+
+// What all communicators of a process have in common.
+struct Process {
+  int rank = 0;  // in the run
   int size = 1;
-  bool broken = false;
+  std::atomic<bool> broken{false};
+  bool ended = false;  // MPI_Finalize has been called, or is not to be
   Settings settings;
   Watchdog* watchdog = nullptr;  // set in processes that MPI has started
+  std::uint64_t groups = 0;      // that split() has made
+  // Of groups that ended while messages were under way.
+  std::list<Outgoing> unsent;
+  std::list<Incoming> unreceived;
+};
+
+struct Comm::State {
+  explicit State(std::shared_ptr<Process> shared) : process(std::move(shared)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
+  std::shared_ptr<Process> process;
+  MPI_Comm handle = MPI_COMM_NULL;  // of several ranks
+  int rank = 0;
+  int size = 1;
+  // Of a group: its number in this process, from 1; its kind; the numbers of its ranks in the run.
+  std::uint64_t group_number = 0;
+  std::string group_kind;
+  std::vector<int> world_ranks;
   std::array<Traffic, collective_count> traffic{};
-  // Messages under way; in containers that leave them where they are, because MPI knows their addresses.
-  struct Message {
-    std::vector<std::byte> bytes;
-    Channel channel = Channel::main;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
-  std::list<Message> outgoing;
-  std::map<std::pair<Channel, int>, Message> incoming;  // by channel and rank: the one that has begun to arrive
+  Outgoing outgoing;
+  Incoming incoming;
+
+  bool is_group() const { return group_number > 0; }
+  // For messages: "rank 1 of 4", "rank 1 of 4 of the tensor group (rank 5 of 8)".
+  std::string self() const;
+  // "rank 1", "rank 1 of the tensor group (rank 5)".
+  std::string named(int r) const;
+  // Number of a rank of this communicator in the run.
+  int world_rank(int r) const { return is_group() ? world_ranks[static_cast<std::size_t>(r)] : r; }
 
   // Counts a new call; with one rank nothing is sent.
   Meter meter(Collective kind, std::size_t bytes) {
@@ -60,11 +96,13 @@ struct Comm::State {
   // The longest that others may announce.
   std::uint64_t most_bytes() const;
   void require_length(const char* what, int from, std::uint64_t bytes) const;
+  // Throws the error that all ranks of this communicator throw.
+  [[noreturn]] void fail_on_all(ErrorKind kind, const std::string& message) const;
 
   // Every call of MPI goes through here: f() makes one and returns its code, which becomes an error. The watchdog knows of it.
   template <typename F>
   void call(const char* operation, F&& f) {
-    const Watchdog::Inside inside(watchdog, operation);
+    const Watchdog::Inside inside(process->watchdog, operation);
     verify(f(), operation);
   }
   void verify(int code, const char* operation);
@@ -93,7 +131,8 @@ struct Comm::State {
     while (true) {
       const double elapsed = patience.waited(Clock::now());  // taken before the test, so that the last moment counts
       if (done()) return;
-      if (settings.watchdog_seconds > 0 && elapsed > settings.watchdog_seconds) lose_by_waiting(operation, bytes, elapsed);
+      const double most = process->settings.watchdog_seconds;
+      if (most > 0 && elapsed > most) lose_by_waiting(operation, bytes, elapsed);
       if (elapsed < spin_seconds) continue;
       if (elapsed < nap_after) {
         std::this_thread::yield();
@@ -103,6 +142,9 @@ struct Comm::State {
     }
   }
   [[noreturn]] void lose_by_waiting(const char* operation, std::size_t bytes, double elapsed);
+
+  // groups.cpp
+  std::unique_ptr<State> split(int colour, int key, const std::string& name);
 
   // messages.cpp
   // Forgets messages that are gone; returns whether all of a channel are.
@@ -126,6 +168,8 @@ struct Comm::State {
   std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name);
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root, const char* name);
   void barrier(const char* name);
+  // Fails on all ranks unless the root can have what the ranks announce.
+  void require_room(std::span<const std::int64_t> lengths, int root, const char* operation) const;
   // Collective: the largest of one value per rank.
   std::int64_t largest(std::int64_t value, const char* name);
 };

@@ -54,13 +54,17 @@ Environment::Environment(const Settings& settings, Hang hang) : launched_(launch
   if (!launched_) return;
   watchdog_ = std::make_unique<Watchdog>(settings.watchdog_seconds, this_rank(), std::move(hang));
   Comm::State& state = *world_.state_;
-  state.watchdog = watchdog_.get();
+  Process& process = *state.process;
+  process.watchdog = watchdog_.get();
+  state.handle = MPI_COMM_WORLD;
   int provided = MPI_THREAD_SINGLE;
   state.call("MPI_Init_thread", [&] { return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); });
   if (provided < MPI_THREAD_FUNNELED) state.lose("MPI_Init_thread: this MPI library does not support MPI_THREAD_FUNNELED");
   state.call("MPI_Comm_set_errhandler", [] { return MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); });
   state.call("MPI_Comm_rank", [&] { return MPI_Comm_rank(MPI_COMM_WORLD, &state.rank); });
   state.call("MPI_Comm_size", [&] { return MPI_Comm_size(MPI_COMM_WORLD, &state.size); });
+  process.rank = state.rank;
+  process.size = state.size;
 }
 
 Environment::~Environment() {
@@ -69,12 +73,16 @@ Environment::~Environment() {
     environment_exists = false;
     return;
   }
+  Comm::State& state = *world_.state_;
   try {
-    world_.state_->barrier("end of the run");
-    world_.state_->call("MPI_Finalize", [] { return MPI_Finalize(); });
+    state.barrier("end of the run");
+    state.call("MPI_Finalize", [] { return MPI_Finalize(); });
   } catch (const std::exception&) {
     // MPI_Finalize would wait for the lost peers for ever.
   }
+  // Groups may live longer.
+  state.process->ended = true;
+  state.process->watchdog = nullptr;
 }
 
 void abort_all(int code) {

@@ -23,10 +23,10 @@ std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::ui
   const auto [place, fresh] = incoming.try_emplace({channel, from});
   Message& message = place->second;
   if (fresh) {
-    MPI_Message handle = MPI_MESSAGE_NULL;
+    MPI_Message found = MPI_MESSAGE_NULL;
     MPI_Status status;
     int there = 0;
-    call(operation, [&] { return MPI_Improbe(from, tag_of(channel), MPI_COMM_WORLD, &there, &handle, &status); });
+    call(operation, [&] { return MPI_Improbe(from, tag_of(channel), handle, &there, &found, &status); });
     if (there == 0) {
       incoming.erase(place);
       return std::nullopt;
@@ -37,11 +37,11 @@ std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::ui
     // MPI says MPI_UNDEFINED, a negative number, if an int cannot hold it.
     if (length < 0 || static_cast<std::uint64_t>(length) > most) {
       incoming.erase(place);
-      fail(ErrorKind::data, "{}: rank {} sends a message of {} bytes; expected at most {}", operation, from,
+      fail(ErrorKind::data, "{}: {} sends a message of {} bytes; expected at most {}", operation, named(from),
            length < 0 ? fmt::format("more than {}", INT_MAX) : std::to_string(length), most);
     }
     message.bytes.resize(static_cast<std::size_t>(length));
-    call(operation, [&] { return MPI_Imrecv(message.bytes.data(), length, MPI_BYTE, &handle, &message.request); });
+    call(operation, [&] { return MPI_Imrecv(message.bytes.data(), length, MPI_BYTE, &found, &message.request); });
   }
   if (!test({&message.request, 1}, operation)) return std::nullopt;
   std::vector<std::byte> bytes = std::move(message.bytes);
@@ -55,9 +55,9 @@ void Comm::send(int to, std::vector<std::byte> bytes, Channel channel) {
   state.require_usable("send");
   state.require_peer("send", to);
   const int count = count_of(bytes.size());
-  State::Message& message = state.outgoing.emplace_back(State::Message{std::move(bytes), channel});
+  Message& message = state.outgoing.emplace_back(Message{std::move(bytes), channel});
   state.call("send", [&] {
-    return MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, tag_of(channel), MPI_COMM_WORLD, &message.request);
+    return MPI_Isend(message.bytes.data(), count, MPI_BYTE, to, tag_of(channel), state.handle, &message.request);
   });
   state.sent(channel, "send");
 }

@@ -194,6 +194,8 @@ int guarded(Session& session, const std::vector<std::string>& args) {
   } catch (const mpi::SharedError& error) {
     session.terminal.error(error.what() + advice(session, error.kind()));
     return exit_code(error.kind());
+  } catch (const mpi::GroupError& error) {
+    return lonely_error(session, error.what() + advice(session, error.kind()), exit_code(error.kind()));
   } catch (const Error& error) {
     const int code = exit_code(error.kind());
     const std::string message = error.what() + advice(session, error.kind());

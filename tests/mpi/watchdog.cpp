@@ -3,6 +3,7 @@
 // that are to be late stay away until they are killed.
 //   peer   of 3 ranks the last one never reaches a reduction. The others get an error that names the operation, and abort_all()
 //          ends all three
+//   group  the same of 3 ranks of which the last two are a group
 //   start  of 2 ranks the last one stops before it calls MPI_Init: the other one never returns from that, and is ended
 //   call   of 2 ranks the first one never returns from MPI_Improbe, and is ended
 //   abort  of 2 ranks the first one freezes mpirun and calls abort_all(), which asks mpirun to end all. It is ended, and its
@@ -93,6 +94,25 @@ int peer() {
   abort_all(expected_exit_code);
 }
 
+int group() {
+  Environment environment;
+  Comm& comm = environment.world();
+  if (comm.size() != 3) return 1;
+  Comm tensor = comm.split(comm.rank() == 0 ? 0 : 1, 0, "tensor");
+  if (comm.rank() != 1) stay_away();
+  tensor.configure({.watchdog_seconds = allowed_seconds});
+  std::vector<std::int32_t> values(1000);
+  const std::string first = message_of_loss([&] { tensor.sum(std::span(values)); });
+  const std::string second = message_of_loss([&] { comm.barrier(); });
+  if (!contains(first, "sum of 4000 bytes: rank 0 of 2 of the tensor group (rank 1 of 3) waited") ||
+      !contains(second, "barrier: rank 1 of 3 lost its peers earlier")) {
+    std::fprintf(stderr, "watchdog: failed: '%s', '%s'\n", first.c_str(), second.c_str());
+    return 1;
+  }
+  pass();
+  abort_all(expected_exit_code);
+}
+
 int start() {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (rank == nullptr) return 1;
@@ -147,6 +167,7 @@ int work() {
 
 int run(const std::string& what) {
   if (what == "peer") return peer();
+  if (what == "group") return group();
   if (what == "start") return start();
   if (what == "call") return call();
   if (what == "abort") return abort();

@@ -1,0 +1,65 @@
+// The ranks of a run as a grid of three axes: data x pipeline x tensor, the last one fastest. Ranks that differ only in one
+// index are a group, with a communicator of its own: with 8 tensor ranks of 512, ranks 0 to 7 are a tensor group, and 1, 9,
+// ..., 505 a data group if there is one stage.
+#pragma once
+
+#include <compare>
+#include <string>
+#include <vector>
+
+#include "mpi/comm.h"
+
+namespace bitloom::mpi {
+
+struct GridShape {
+  int data = 1, pipeline = 1, tensor = 1;
+
+  int ranks() const { return data * pipeline * tensor; }
+  friend bool operator==(const GridShape&, const GridShape&) = default;
+};
+
+// A rank's place.
+struct GridPlace {
+  int data = 0, stage = 0, tensor = 0;
+  friend bool operator==(const GridPlace&, const GridPlace&) = default;
+};
+
+GridPlace place_in(const GridShape& shape, int rank);
+int rank_at(const GridShape& shape, const GridPlace& place);
+
+// All shapes of that many ranks; the more alike a shape's pipeline and tensor are to those of `wanted`, by ratio, the earlier
+// it comes.
+std::vector<GridShape> shapes_of(int ranks, const GridShape& wanted = {});
+// "data x pipeline x tensor": "4 x 2 x 1".
+std::string described(const GridShape& shape);
+
+// The shape in which all ranks that `pipeline` and `tensor` leave are data-parallel. Throws Error(usage), which names the field
+// (`pipeline`, `tensor`, or both) and lists possible shapes near by, if they do not divide the ranks or are below 1.
+GridShape grid_shape(int ranks, int pipeline, int tensor);
+// Throws the same, and names `data` too, if the shape has not that many ranks.
+void require_shape(int ranks, const GridShape& shape);
+
+class Grid {
+ public:
+  // Collective. `world` outlives this. Throws Error(usage) as require_shape() does, on all ranks.
+  Grid(Comm& world, const GridShape& shape);
+
+  Comm& world() { return *world_; }
+  // The groups of this rank; its rank in each is its index.
+  Comm& data() { return data_; }
+  Comm& pipeline() { return pipeline_; }
+  Comm& tensor() { return tensor_; }
+
+  const GridShape& shape() const { return shape_; }
+  int data_index() const { return place_.data; }
+  int stage() const { return place_.stage; }
+  int tensor_index() const { return place_.tensor; }
+
+ private:
+  Comm* world_;
+  GridShape shape_;
+  GridPlace place_;
+  Comm data_, pipeline_, tensor_;
+};
+
+}  // namespace bitloom::mpi
