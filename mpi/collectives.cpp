@@ -7,9 +7,6 @@
 namespace bitloom::mpi {
 namespace {
 
-// Tag of gather_bytes; other collectives have a context of their own and need no tag.
-constexpr int gather_tag = 1;
-
 // Largest piece of broadcast_bytes: memory is in use only for what has arrived, whatever was announced.
 constexpr std::size_t piece_bytes = std::size_t{64} << 20U;
 

@@ -15,7 +15,7 @@ int count_of(std::size_t elements) {
 }
 
 void Comm::State::lose(const std::string& message) {
-  process->broken = true;
+  process->break_off();
   throw PeerLost(message);
 }
 
@@ -64,14 +64,20 @@ void Comm::State::verify(int code, const char* operation) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
-  lose(fmt::format("{}: MPI reported on {}: {} (code {})", operation, self(),
-                   std::string(text.data(), static_cast<std::size_t>(length)), code));
+  process->broken = true;
+  throw PeerLost(fmt::format("{}: MPI reported on {}: {} (code {})", operation, self(),
+                             std::string(text.data(), static_cast<std::size_t>(length)), code));
 }
 
 bool Comm::State::test(std::span<MPI_Request> requests, const char* operation) {
   int done = 0;
   call(operation, [&] { return MPI_Testall(count_of(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE); });
   return done != 0;
+}
+
+void Process::break_off() {
+  const std::unique_lock<std::mutex> no_others = take_turn();
+  broken = true;
 }
 
 Comm::Comm() : state_(std::make_unique<State>(std::make_shared<Process>())) {}
@@ -99,6 +105,11 @@ void Comm::configure(const Settings& settings) {
   Process& process = *state_->process;
   process.settings = settings;
   if (process.watchdog != nullptr) process.watchdog->allow(settings.watchdog_seconds);
+}
+
+bool Comm::has_progress_thread() const noexcept {
+  const Process& process = *state_->process;
+  return process.allows_threads && process.settings.progress_thread;
 }
 
 Traffic Comm::traffic(Collective kind) const noexcept { return state_->traffic[static_cast<std::size_t>(kind)]; }

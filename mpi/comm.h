@@ -54,8 +54,20 @@ class PeerLost : public Error {
   explicit PeerLost(const std::string& message) : Error(ErrorKind::io, message) {}
 };
 
-enum class Collective { sum, max, broadcast, gather, barrier, check, message };
-inline constexpr std::size_t collective_count = 7;
+enum class Collective {
+  sum,
+  max,
+  broadcast,
+  gather,
+  barrier,
+  check,
+  message,
+  float_sum,  // this and those below: float_collectives.h
+  float_max,
+  reduce_scatter,
+  all_gather
+};
+inline constexpr std::size_t collective_count = 11;
 const char* name_of(Collective kind) noexcept;
 
 // Messages of one channel neither overtake nor wait for those of another.
@@ -65,7 +77,7 @@ enum class Channel { main, state };
 struct Traffic {
   std::uint64_t calls = 0;
   std::uint64_t bytes_sent = 0;  // payload this rank contributed (not what the algorithm forwards); 0 with one rank
-  double seconds = 0;            // wall-clock time this rank spent inside the calls
+  double seconds = 0;            // wall-clock time this rank spent inside the calls, and waiting for what it had started
 
   Traffic& operator+=(const Traffic& other) noexcept {
     calls += other.calls;
@@ -79,6 +91,7 @@ struct Settings {
   double watchdog_seconds = 300;         // longest wait for other ranks, and longest call of MPI; 0 = for ever
   std::size_t elements_per_message = 0;  // longer reductions and broadcasts are split; 0 = what MPI's int counts allow
   std::uint64_t most_bytes = 0;          // limit on lengths that others announce to this rank; 0 = this machine's memory
+  bool progress_thread = true;           // operations that were started (pending.h) go on while the process computes
 };
 
 // How a process ends that hangs inside a call of MPI, from which no exception can take it.
@@ -208,9 +221,16 @@ class Comm {
   // Over all kinds.
   Traffic traffic() const noexcept;
 
+  // Whether operations that were started (pending.h) go on while the process computes; false where this MPI library lets only
+  // one thread call it, or the settings say so.
+  bool has_progress_thread() const noexcept;
+
+  // For mpi/ alone: comm_state.h.
+  struct State;
+  State& state() noexcept { return *state_; }
+
  private:
   friend class Environment;
-  struct State;
   explicit Comm(std::unique_ptr<State> state) noexcept;
   static std::string described(const std::exception& error);
   // check(), of a message that may name its rank already.

@@ -14,6 +14,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,14 @@ namespace bitloom::mpi {
 // The one place where a size becomes one of MPI's int counts. Throws Error(internal).
 int count_of(std::size_t elements);
 
+// Tags of a communicator's messages; MPI's own collectives need none.
+enum Tag : int {
+  gather_tag = 1,            // gather_bytes()
+  channel_tag = 2,           // and one for every channel
+  started_tag = 8,           // messages of pending.h
+  first_operation_tag = 16,  // two for every operation of float_collectives.h
+};
+
 // Sums are taken over unsigned types, for which C defines overflow; the bits are those of two's complement.
 inline MPI_Datatype sum_type(std::int32_t) { return MPI_UINT32_T; }
 inline MPI_Datatype sum_type(std::int64_t) { return MPI_UINT64_T; }
@@ -43,6 +52,8 @@ struct Message {
 using Outgoing = std::list<Message>;
 using Incoming = std::map<std::pair<Channel, int>, Message>;  // by channel and rank: the one that has begun to arrive
 
+class Progress;
+
 // What all communicators of a process have in common.
 struct Process {
   int rank = 0;  // in the run
@@ -55,6 +66,19 @@ struct Process {
   // Of groups that ended while messages were under way.
   std::list<Outgoing> unsent;
   std::list<Incoming> unreceived;
+
+  // MPI is called by one thread at a time. There is a second thread from when the first operation is started (operation.h), if
+  // MPI allows it; until then there is no lock to take.
+  bool allows_threads = false;
+  bool has_threads = false;
+  std::mutex turn;
+  std::unique_lock<std::mutex> take_turn() { return has_threads ? std::unique_lock(turn) : std::unique_lock<std::mutex>(); }
+  // Operations that were started; without a thread whoever waits moves them.
+  std::shared_ptr<Progress> progress;
+  bool moves_by_hand = false;
+  void move_operations();
+  // From now on nobody calls MPI; nobody is inside a call when it returns.
+  void break_off();
 };
 
 struct Comm::State {
@@ -72,6 +96,7 @@ struct Comm::State {
   std::string group_kind;
   std::vector<int> world_ranks;
   std::array<Traffic, collective_count> traffic{};
+  std::uint64_t operations = 0;  // of float_collectives.h, which all ranks start in the same order
   Outgoing outgoing;
   Incoming incoming;
 
@@ -87,6 +112,8 @@ struct Comm::State {
   Meter meter(Collective kind, std::size_t bytes) {
     return Meter(traffic[static_cast<std::size_t>(kind)], size > 1 ? bytes : 0);
   }
+  // Times a piece of a call that was counted before.
+  Meter meter(Collective kind) { return Meter(traffic[static_cast<std::size_t>(kind)]); }
 
   [[noreturn]] void lose(const std::string& message);
   void require_usable(const char* operation) const;
@@ -102,9 +129,12 @@ struct Comm::State {
   // Every call of MPI goes through here: f() makes one and returns its code, which becomes an error. The watchdog knows of it.
   template <typename F>
   void call(const char* operation, F&& f) {
+    const std::unique_lock<std::mutex> turn = process->take_turn();
+    require_usable(operation);
     const Watchdog::Inside inside(process->watchdog, operation);
     verify(f(), operation);
   }
+  // By whoever has the turn.
   void verify(int code, const char* operation);
 
   // One MPI_Testall over requests that may be finished already.
@@ -131,6 +161,7 @@ struct Comm::State {
     while (true) {
       const double elapsed = patience.waited(Clock::now());  // taken before the test, so that the last moment counts
       if (done()) return;
+      if (process->moves_by_hand) process->move_operations();
       const double most = process->settings.watchdog_seconds;
       if (most > 0 && elapsed > most) lose_by_waiting(operation, bytes, elapsed);
       if (elapsed < spin_seconds) continue;

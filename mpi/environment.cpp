@@ -58,8 +58,9 @@ Environment::Environment(const Settings& settings, Hang hang) : launched_(launch
   process.watchdog = watchdog_.get();
   state.handle = MPI_COMM_WORLD;
   int provided = MPI_THREAD_SINGLE;
-  state.call("MPI_Init_thread", [&] { return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); });
+  state.call("MPI_Init_thread", [&] { return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); });
   if (provided < MPI_THREAD_FUNNELED) state.lose("MPI_Init_thread: this MPI library does not support MPI_THREAD_FUNNELED");
+  process.allows_threads = provided >= MPI_THREAD_SERIALIZED;
   state.call("MPI_Comm_set_errhandler", [] { return MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); });
   state.call("MPI_Comm_rank", [&] { return MPI_Comm_rank(MPI_COMM_WORLD, &state.rank); });
   state.call("MPI_Comm_size", [&] { return MPI_Comm_size(MPI_COMM_WORLD, &state.size); });
@@ -74,6 +75,7 @@ Environment::~Environment() {
     return;
   }
   Comm::State& state = *world_.state_;
+  state.process->progress.reset();  // whoever started something has waited for it
   try {
     state.barrier("end of the run");
     state.call("MPI_Finalize", [] { return MPI_Finalize(); });

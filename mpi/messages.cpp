@@ -7,8 +7,7 @@
 namespace bitloom::mpi {
 namespace {
 
-// gather_bytes() has 1.
-constexpr int tag_of(Channel channel) { return 2 + static_cast<int>(channel); }
+constexpr int tag_of(Channel channel) { return channel_tag + static_cast<int>(channel); }
 
 }  // namespace
 

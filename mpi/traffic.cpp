@@ -6,7 +6,9 @@
 namespace bitloom::mpi {
 
 const char* name_of(Collective kind) noexcept {
-  constexpr std::array<const char*, collective_count> names{"sum", "max", "broadcast", "gather", "barrier", "check", "message"};
+  constexpr std::array<const char*, collective_count> names{"sum",       "max",     "broadcast", "gather",    "barrier",
+                                                            "check",     "message", "float_sum", "float_max", "reduce_scatter",
+                                                            "all_gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -74,6 +74,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (input.title.empty()) input.title = fs::absolute(run).lexically_normal().parent_path().filename().string();
   input.config = read_config(run);
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
+  if (fs::exists(run / events_file)) input.events = read_metrics(run / events_file);
   if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of(run / options_file);
   if (is_cnn_run(input)) {
     add_cnn(input, run, terminal);

@@ -248,7 +248,7 @@ std::string classification(const ReportInput& input) {
 std::string float_report(const ReportInput& input) {
   const Lines lines(input.metrics);
   const json& start = lines.starts.front();
-  std::string body = heading(input, lines) + headline_of(input, lines) + curves(lines);
+  std::string body = heading(input, lines) + headline_of(input, lines) + curves(lines) + timeline(input.events);
   body += classification(input) + filters_of(input) + float_layer_table(input.float_layers);
   ReportInput options;
   options.config = input.config;

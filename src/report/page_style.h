@@ -50,6 +50,8 @@ svg text{font-family:inherit}
 circle{fill:var(--c)}
 .heat-frame{fill:none;stroke:var(--line)}
 .on-strong{fill:#fff}
+.in-box{fill:var(--page);font-size:11px}
+.lane{fill:var(--band)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{padding:6px 14px 6px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}

@@ -1,7 +1,7 @@
-// Charts as inline SVG: line, stacked bar, heat map, image tiles. They scale with the page (a viewBox, no fixed size), need no
-// script, and take their colours from the custom properties of the page's style sheet (report/page_style.h), so that one
-// picture serves light and dark pages. Every string is escaped here. Values that cannot be drawn (NaN, infinite, not positive
-// on a logarithmic axis) are gaps; a chart without any value says so.
+// Charts as inline SVG: line, stacked bar, heat map, timeline, image tiles. They scale with the page (a viewBox, no fixed
+// size), need no script, and take their colours from the custom properties of the page's style sheet (report/page_style.h), so
+// that one picture serves light and dark pages. Every string is escaped here. Values that cannot be drawn (NaN, infinite, not
+// positive on a logarithmic axis) are gaps; a chart without any value says so.
 #pragma once
 
 #include <cstddef>
@@ -74,6 +74,34 @@ struct HeatMap {
   double width = 530;
 };
 
+// A stretch of time in a row of a timeline.
+struct TimelineBox {
+  double from = 0, to = 0;
+  std::size_t kind = 0;  // of TimelineChart::kinds
+  std::string label;     // inside, where there is room
+  bool pale = false;     // a second shade of the kind's colour
+};
+
+struct TimelineKind {
+  std::string name;
+  int colour = 0;
+  bool thin = false;  // a strip below the row's boxes: what goes on beside them
+};
+
+struct TimelineRow {
+  std::string name;
+  std::vector<TimelineBox> boxes;
+};
+
+// Who did what when: rows of boxes over a common time.
+struct TimelineChart {
+  std::string title;
+  Axis x;
+  std::vector<TimelineKind> kinds;  // those that occur are in the legend
+  std::vector<TimelineRow> rows;
+  double width = 1080;
+};
+
 // Small pictures side by side.
 struct TileChart {
   std::string title;
@@ -88,6 +116,7 @@ struct TileChart {
 std::string to_svg(const LineChart& chart);
 std::string to_svg(const BarChart& chart);
 std::string to_svg(const HeatMap& chart);
+std::string to_svg(const TimelineChart& chart);
 // Every tile is scaled so that 0 is mid-grey and its largest magnitude is black or white; tiles of zeros are left out.
 std::string to_svg(const TileChart& chart);
 

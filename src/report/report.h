@@ -57,6 +57,7 @@ struct ReportInput {
   std::string title;                    // heading of the page: the run folder's name; may be empty
   nlohmann::json config;                // the options of the run; not an object: no configuration is shown
   std::vector<nlohmann::json> metrics;  // the lines of metrics.jsonl, in order; may be those of an unfinished run
+  std::vector<nlohmann::json> events;   // those of events.jsonl, which runs of several processes may have
   Filters filters;                      // count 0: none to show
   std::vector<LayerRow> layers;         // empty: none to show
   std::vector<FloatLayerRow> float_layers;

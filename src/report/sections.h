@@ -58,6 +58,8 @@ std::string weight_activity(const RunLog& log);
 std::string messages(const RunLog& log);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
+// section_timeline.cpp: of the last step in the lines of events.jsonl.
+std::string timeline(const std::vector<nlohmann::json>& events);
 // section_images.cpp: of a float net that classifies images
 std::string float_layer_table(const std::vector<FloatLayerRow>& layers);
 std::string wrong_images(const Classification& test);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mpi/device_comm.h"
-#include "mpi/float_sum.h"
+#include "mpi/float_collectives.h"
 
 namespace bitloom::train {
 
@@ -66,7 +66,7 @@ void GradientSum::sum(std::span<nn::Tensor> tensors) {
 
 void GradientSum::sum(Loss& loss) {
   std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.count)};
-  mpi::sum_in_order(comm_, sums);
+  mpi::sum_in_order(comm_, std::span<double>(sums));
   loss = {sums[0], static_cast<std::uint64_t>(sums[1])};
 }
 

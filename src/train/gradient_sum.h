@@ -23,7 +23,7 @@ class GradientSum {
   GradientSum& operator=(const GradientSum&) = delete;
 
   // Collective, in place: tensors of type P become their sums over ranks, on all ranks the same bits. On CPUs in the order of
-  // ranks (mpi/float_sum.h), on GPUs by NCCL.
+  // ranks (mpi/float_collectives.h), on GPUs by NCCL.
   void sum(std::span<nn::Tensor> tensors);
   void sum(Loss& loss);
 

@@ -5,6 +5,9 @@
 //          ends all three
 //   group  the same of 3 ranks of which the last two are a group
 //   start  of 2 ranks the last one stops before it calls MPI_Init: the other one never returns from that, and is ended
+//   late   of 2 ranks the last one never starts a sum that the first one has started
+//   thread of 2 ranks the first one's thread never returns from MPI_Testall, and the process is ended
+//   length of 2 ranks each starts a sum of another length. Both learn of it when they wait
 //   call   of 2 ranks the first one never returns from MPI_Improbe, and is ended
 //   abort  of 2 ranks the first one freezes mpirun and calls abort_all(), which asks mpirun to end all. It is ended, and its
 //          helper lets mpirun go on
@@ -13,6 +16,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -23,11 +27,21 @@
 #include <vector>
 
 #include "mpi/comm.h"
+#include "mpi/float_collectives.h"
+
+static std::atomic<bool> is_thread_to_hang{false};
 
 // MPI's profiling interface lets a program put functions of its own before MPI's.
 extern "C" int MPI_Improbe(int, int, void*, int*, void*, void*);
 extern "C" int MPI_Improbe(int, int, void*, int*, void*, void*) {
   for (;;) pause();
+}
+
+extern "C" int PMPI_Testall(int, void*, int*, void*);
+extern "C" int MPI_Testall(int, void*, int*, void*);
+extern "C" int MPI_Testall(int count, void* requests, int* done, void* statuses) {
+  while (is_thread_to_hang && gettid() != getpid()) pause();
+  return PMPI_Testall(count, requests, done, statuses);
 }
 
 namespace bitloom::mpi {
@@ -122,6 +136,63 @@ int start() {
   return 1;
 }
 
+int late() {
+  Environment environment;
+  Comm& comm = environment.world();
+  if (comm.size() != 2) return 1;
+  comm.barrier();
+  if (comm.rank() == 1) stay_away();
+  comm.configure({.watchdog_seconds = allowed_seconds});
+  std::vector<float> values(1000);
+  Pending pending = start_sum(comm, std::span(values));
+  const std::string first = message_of_loss([&] { pending.wait(); });
+  const std::string second = message_of_loss([&] { sum_in_order(comm, std::span(values)); });
+  if (!contains(first, "sum of floats of 4000 bytes: rank 0 of 2 waited") || !contains(second, "lost its peers earlier")) {
+    std::fprintf(stderr, "watchdog: failed: '%s', '%s'\n", first.c_str(), second.c_str());
+    return 1;
+  }
+  pass();
+  abort_all(expected_exit_code);
+}
+
+int thread() {
+  Environment environment({}, expect("sum of floats: rank 0 on host "));
+  Comm& comm = environment.world();
+  if (comm.size() != 2) return 1;
+  comm.barrier();
+  if (comm.rank() == 1) stay_away();
+  comm.configure({.watchdog_seconds = allowed_seconds});
+  is_thread_to_hang = true;
+  std::vector<float> values(1000);
+  const Pending pending = start_sum(comm, std::span(values));
+  stay_away();
+}
+
+int length() {
+  Environment environment;
+  Comm& comm = environment.world();
+  if (comm.size() != 2) return 1;
+  comm.barrier();
+  std::vector<float> values(comm.is_root() ? 1000 : 500);
+  Pending pending = start_sum(comm, std::span(values));
+  while (!pending.done()) std::this_thread::yield();
+  std::string message;
+  try {
+    pending.wait();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  const std::string expected = comm.is_root() ? "sum of floats: rank 0 of 2 got 2000 bytes from rank 1, expected 4000"
+                                              : "sum of floats: MPI reported on rank 1 of 2: MPI_ERR_TRUNCATE";
+  if (!contains(message, expected) || !comm.broken()) {
+    std::fprintf(stderr, "watchdog: failed on rank %d: '%s'\n", comm.rank(), message.c_str());
+    return 1;
+  }
+  if (comm.rank() == 1) stay_away();
+  pass();
+  abort_all(expected_exit_code);
+}
+
 int call() {
   Environment environment({}, expect("receive: rank 0 on host "));
   Comm& comm = environment.world();
@@ -169,6 +240,9 @@ int run(const std::string& what) {
   if (what == "peer") return peer();
   if (what == "group") return group();
   if (what == "start") return start();
+  if (what == "late") return late();
+  if (what == "thread") return thread();
+  if (what == "length") return length();
   if (what == "call") return call();
   if (what == "abort") return abort();
   return what == "work" ? work() : 1;

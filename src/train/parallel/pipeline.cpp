@@ -1,0 +1,226 @@
+#include "train/parallel/pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace bitloom::train {
+namespace {
+
+// Elements become the sum over stages, in their order.
+void sum_over(nn::Engine& engine, mpi::Comm& comm, nn::Tensor& elements, std::span<const std::size_t> stages) {
+  const auto own = static_cast<std::size_t>(comm.rank());
+  std::vector<std::byte> bytes(elements.bytes());
+  engine.read(elements, elements.dtype(), bytes);
+  for (const std::size_t stage : stages) {
+    if (stage != own) comm.send(static_cast<int>(stage), bytes);
+  }
+  nn::Tensor sum;
+  for (const std::size_t stage : stages) {
+    nn::Tensor theirs = elements;
+    if (stage != own) {
+      bytes = comm.receive(static_cast<int>(stage), elements.bytes());
+      theirs = engine.empty(elements.shape(), elements.dtype(), nn::Use::workspace);
+      engine.write(theirs, bytes);
+    }
+    if (!sum) {
+      sum = theirs;
+      continue;
+    }
+    nn::Tensor more = engine.empty(elements.shape(), elements.dtype(), nn::Use::workspace);
+    nn::add(engine, sum, theirs, more);
+    sum = more;
+  }
+  nn::scale_add(engine, 1, sum, 0, elements);
+}
+
+}  // namespace
+
+Pipeline::Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const PipelineOptions& options, EventLog* log)
+    : engine_(engine),
+      task_(task),
+      comm_(comm),
+      options_(options),
+      log_(log),
+      stage_(static_cast<std::size_t>(comm.rank())),
+      shape_(pipeline_shape(task.net(), options, static_cast<std::size_t>(comm.size()))),
+      messages_(engine, comm, shape_, part_inputs(task.net(), options), options.values, log) {
+  const std::vector<nn::Parameter*> head = task.head_parameters();
+  for (StageParameter& each : stage_parameters(task.net(), head, options_.partition, shape_.stages)) {
+    if (std::ranges::count(each.stages, stage_) > 0) parameters_.push_back(std::move(each));
+  }
+}
+
+std::vector<nn::Parameter*> Pipeline::parameters() const {
+  std::vector<nn::Parameter*> all;
+  for (const StageParameter& each : parameters_) all.push_back(each.parameter);
+  return all;
+}
+
+void Pipeline::add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all) {
+  for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
+    for (std::size_t i = range.first; i < range.last; ++i) task_.net()[i].add_buffers(engine_, options_.values, all);
+  }
+}
+
+bool Pipeline::is_counted_here(const nn::Parameter& parameter) const {
+  return std::ranges::any_of(
+      parameters_, [&](const StageParameter& each) { return each.parameter == &parameter && each.stages.front() == stage_; });
+}
+
+void Pipeline::begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches) {
+  held_.clear();
+  losses_.emplace(engine_);
+  peak_bytes_ = 0;
+  peak_tensors_ = 0;
+  messages_.begin(schedule, micro_batches);
+}
+
+void Pipeline::count_stashes() {
+  std::uint64_t bytes = 0;
+  std::size_t tensors = 0;
+  for (const auto& [key, held] : held_) {
+    bytes += held.stash.bytes();
+    tensors += held.stash.size();
+  }
+  peak_bytes_ = std::max(peak_bytes_, bytes);
+  peak_tensors_ = std::max(peak_tensors_, tensors);
+}
+
+nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part) {
+  const LayerRange range = options_.partition[part];
+  for (std::size_t i = range.first; i < range.last; ++i) {
+    x = task_.net()[i].forward(pass, x);
+    messages_.poll();
+  }
+  return x;
+}
+
+nn::Tensor Pipeline::backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t part) {
+  const LayerRange range = options_.partition[part];
+  for (std::size_t i = range.last; i > range.first; --i) {
+    dy = task_.net()[i - 1].backward(pass, dy);
+    messages_.poll();
+  }
+  return dy;
+}
+
+nn::Tensor Pipeline::input(const Action& action, nn::Pass& pass) {
+  return shape_.part(stage_, action.chunk) == 0 ? task_.input(pass) : messages_.take(action);
+}
+
+void Pipeline::forward(const Action& action, nn::Pass& pass, bool backward_is_next) {
+  const std::size_t part = shape_.part(stage_, action.chunk);
+  const bool is_last = part + 1 == shape_.parts();
+  nn::Tensor x = input(action, pass);
+  Held& held = held_[{action.micro_batch, action.chunk}];
+  if (options_.recompute) held.stash.put(x);
+  if (!(options_.recompute && is_last)) {
+    pass.stash = options_.recompute ? nullptr : &held.stash;
+    nn::Tensor y;
+    {
+      const EventSpan span(log_, EventKind::forward, pass.micro_batch, action.chunk, &engine_);
+      y = forward_layers(pass, std::move(x), part);
+    }
+    messages_.hand_on(action, y);
+    if (is_last && backward_is_next) held.output = y;
+    if (is_last && !backward_is_next) held.stash.put(y);
+  }
+  count_stashes();
+}
+
+void Pipeline::backward(const Action& action, nn::Pass& pass, double scale) {
+  const std::size_t part = shape_.part(stage_, action.chunk);
+  const bool is_last = part + 1 == shape_.parts();
+  const auto place = held_.find({action.micro_batch, action.chunk});
+  Held& held = place->second;
+  pass.stash = &held.stash;
+  nn::Tensor y;
+  if (options_.recompute) {
+    nn::Tensor x = held.stash.take();
+    held.stash.put(x);  // it stays below what the layers keep
+    const EventSpan span(log_, is_last ? EventKind::forward : EventKind::recompute, pass.micro_batch, action.chunk, &engine_);
+    pass.again = !is_last;
+    y = forward_layers(pass, std::move(x), part);
+    count_stashes();
+  } else if (is_last) {
+    y = held.output ? std::exchange(held.output, {}) : held.stash.take();
+  }
+  nn::Tensor dy;
+  if (!is_last) {
+    y = {};
+    dy = messages_.take(action);
+  }
+  {
+    const EventSpan span(log_, EventKind::backward, pass.micro_batch, action.chunk, &engine_);
+    if (is_last) losses_->add(task_.loss(pass, std::move(y), scale, &dy));
+    dy = backward_layers(pass, std::move(dy), part);
+  }
+  pass.again = false;
+  if (options_.recompute) held.stash.take();
+  if (!held.stash.empty()) {
+    fail(ErrorKind::internal, "step {}: {} tensors of micro-batch {} are left in the stash", pass.step, held.stash.size(),
+         pass.micro_batch);
+  }
+  pass.stash = nullptr;
+  held_.erase(place);
+  messages_.hand_on(action, dy);
+}
+
+Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {
+  shape_.micro_batches = micro_batches.size();
+  const Schedule schedule = make_schedule(options_.schedule, shape_);
+  begin(schedule, micro_batches);
+  const std::vector<Action>& actions = schedule[stage_];
+  pass.training = true;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    pass.micro_batch = micro_batches[action.micro_batch];
+    pass.is_last = action.micro_batch + 1 == micro_batches.size();
+    if (action.work == Work::forward) {
+      const Action other{Work::backward, action.micro_batch, action.chunk};
+      forward(action, pass, i + 1 < actions.size() && actions[i + 1] == other);
+    } else {
+      backward(action, pass, scale);
+    }
+    if (on_pass_) on_pass_();
+  }
+  messages_.finish();
+  return losses_->total();
+}
+
+Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches) {
+  shape_.micro_batches = micro_batches.size();
+  const Schedule schedule = forward_schedule(shape_);
+  begin(schedule, micro_batches);
+  pass.training = false;
+  pass.stash = nullptr;
+  for (const Action& action : schedule[stage_]) {
+    pass.micro_batch = micro_batches[action.micro_batch];
+    const std::size_t part = shape_.part(stage_, action.chunk);
+    nn::Tensor y = forward_layers(pass, input(action, pass), part);
+    messages_.hand_on(action, y);
+    if (part + 1 == shape_.parts()) losses_->add(task_.loss(pass, std::move(y), 0, nullptr));
+    if (on_pass_) on_pass_();
+  }
+  messages_.finish();
+  return losses_->total();
+}
+
+void Pipeline::sum_shared_gradients() {
+  for (const StageParameter& each : parameters_) {
+    if (each.stages.size() == 1) continue;
+    const EventSpan span(log_, EventKind::reduce, 0, 0, &engine_);
+    const nn::Tensor flat = each.parameter->gradient.reshaped({each.parameter->gradient.size()});
+    const std::size_t piece = shared_piece_bytes / dtype_size(flat.dtype());
+    for (std::size_t begin = 0; begin < flat.size(); begin += piece) {
+      nn::Tensor own = flat.slice(begin, std::min(flat.size(), begin + piece));
+      sum_over(engine_, comm_, own, each.stages);
+    }
+  }
+  messages_.finish();
+}
+
+}  // namespace bitloom::train

@@ -1,0 +1,97 @@
+// A net over the stages of a pipeline (Huang et al. 2019): each stage has neighbouring layers, what crosses from one to the
+// next is the activation between them and its gradient, and the micro-batches of a step are in several stages at once.
+//
+// What it promises: losses, gradients and batch norm's statistics are those of one process, bit by bit, for any number of
+// stages, cuts and schedules at a fixed number of micro-batches, with recomputation or without, because every sum over
+// micro-batches has their order. One exception: a parameter of layers of one stage that the loss on another reads too (a GPT's
+// table of tokens) gets the sum of two gradients, each added up by itself, where one process adds all to one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpi/comm.h"
+#include "nn/stash.h"
+#include "train/parallel/event_log.h"
+#include "train/parallel/schedule.h"
+#include "train/parallel/stage_messages.h"
+#include "train/parallel/stages.h"
+#include "train/task.h"
+
+namespace bitloom::train {
+
+class Pipeline {
+ public:
+  // comm: one rank for each stage, in their order; all give the same options. The net is described whole on every rank, of
+  // which only the parameters and buffers of this stage need memory. Engine, task, comm and log outlive this. Throws
+  // Error(usage), which names the field `partition` or `schedule`.
+  Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const PipelineOptions& options, EventLog* log = nullptr);
+
+  std::size_t stage() const { return stage_; }
+  std::size_t stages() const { return shape_.stages; }
+  std::size_t chunks() const { return shape_.chunks; }
+  bool is_last() const { return stage_ + 1 == shape_.stages; }
+
+  // Of this stage, in the net's order.
+  std::vector<nn::Parameter*> parameters() const;
+  // The same of buffers, as nn::Layer has them.
+  void add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all);
+  // Whether sums over the parameters of all stages count this one here: on the first stage that has it.
+  bool is_counted_here(const nn::Parameter& parameter) const;
+
+  // Collective: micro-batches of these numbers of step pass.step, forward and backward, with `scale` as Task::loss() has it.
+  // Adds to gradients; calls pass.on_gradient as one process does. Returns the sum of losses on the last stage, none elsewhere.
+  Loss run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale);
+  // Collective: forward alone, and not training.
+  Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches);
+  // Collective, once after the micro-batches of a step, whose gradients are settled: those of a parameter on several stages
+  // become their sum, the same bits on each.
+  void sum_shared_gradients();
+
+  // `f`, if any, is called after every pass: a sign of life.
+  void on_pass(std::function<void()> f) { on_pass_ = std::move(f); }
+
+  // Bytes and tensors in stashes at once, at most, during the last run(), as nn::Stash counts them. Layers that are computed
+  // again on their own (nn::Recomputed) have further stashes for a moment.
+  std::uint64_t peak_stash_bytes() const { return peak_bytes_; }
+  std::size_t peak_stash_tensors() const { return peak_tensors_; }
+
+ private:
+  // Of a micro-batch in a chunk, from its forward to its backward pass.
+  struct Held {
+    nn::Stash stash;
+    nn::Tensor output;  // of the net
+  };
+
+  void begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches);
+  void forward(const Action& action, nn::Pass& pass, bool backward_is_next);
+  void backward(const Action& action, nn::Pass& pass, double scale);
+  nn::Tensor forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part);
+  nn::Tensor backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t part);
+  nn::Tensor input(const Action& action, nn::Pass& pass);
+  void count_stashes();
+
+  nn::Engine& engine_;
+  Task& task_;
+  mpi::Comm& comm_;
+  PipelineOptions options_;
+  EventLog* log_;
+  std::size_t stage_;
+  PipelineShape shape_;                     // its micro-batches are those of the last run
+  std::vector<StageParameter> parameters_;  // of this stage
+  StageMessages messages_;
+  std::function<void()> on_pass_;
+  std::map<std::pair<std::size_t, std::size_t>, Held> held_;  // by micro-batch and chunk
+  std::optional<LossSum> losses_;
+  std::uint64_t peak_bytes_ = 0;
+  std::size_t peak_tensors_ = 0;
+};
+
+}  // namespace bitloom::train

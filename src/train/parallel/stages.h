@@ -1,0 +1,60 @@
+// How a net is divided among the stages of a pipeline, and what each of them has, keeps and sends: told from the net's
+// description, before there is any memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/layer.h"
+#include "train/parallel/partition.h"
+#include "train/parallel/schedule.h"
+
+namespace bitloom::train {
+
+struct PipelineOptions {
+  // Parts of the net, one after the other: as many for each stage, which has them as PipelineShape says.
+  Partition partition;
+  std::string schedule = "1f1b";  // one of schedule_names()
+  // A stage keeps its input alone of a micro-batch, and computes its layers again before their backward pass (section 2.3). The
+  // last part, whose output nobody else waits for, is computed then for the first time.
+  bool recompute = false;
+  nn::Shape input;                  // of the first layer, a micro-batch's
+  std::optional<DType> input_type;  // none: V
+  DType values = DType::f32;        // V, which activations between layers have
+};
+
+// A parameter, and the stages that have it, ascending: that of its layer and, if the loss reads it, the last one.
+struct StageParameter {
+  nn::Parameter* parameter = nullptr;
+  std::vector<std::size_t> stages;
+};
+// All of a net, in its order. head: those that the loss reads.
+std::vector<StageParameter> stage_parameters(nn::Sequence& net, std::span<nn::Parameter* const> head,
+                                             const Partition& partition, std::size_t stages);
+
+// The stages and the parts of each, without micro-batches. Throws Error(usage), which names the field `partition` or
+// `schedule`, for parts that are not the net's layers one after the other, not as many for each stage, or too many for the
+// schedule.
+PipelineShape pipeline_shape(const nn::Sequence& net, const PipelineOptions& options, std::size_t stages);
+// Shapes of the parts' inputs, then that of the net's output.
+std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& options);
+
+// Gradients of a parameter on several stages are summed in pieces of this many bytes, a message each.
+inline constexpr std::size_t shared_piece_bytes = std::size_t{16} << 20U;
+
+// What a stage sends and keeps in a step, told before there is any memory.
+struct StageNeeds {
+  std::uint64_t messages = 0, message_bytes = 0;        // sent by Pipeline::run()
+  std::uint64_t shared_messages = 0, shared_bytes = 0;  // and by sum_shared_gradients()
+  std::uint64_t peak_stash_bytes = 0;                   // in stashes at once, those of nn::Recomputed included
+  std::size_t micro_batches = 0;                        // in flight at once; once for each chunk
+};
+// Throws Error(usage) as Pipeline() and run() do.
+StageNeeds predict_stage(nn::Sequence& net, std::span<nn::Parameter* const> head, const PipelineOptions& options,
+                         std::size_t stages, std::size_t stage, std::size_t micro_batches);
+
+}  // namespace bitloom::train
