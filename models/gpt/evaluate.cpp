@@ -46,7 +46,7 @@ std::vector<double> to_doubles(nn::Engine& engine, const Tensor& tensor) {
 
 // The same net for sequences of another length: parameters are handles, so no memory is taken.
 std::unique_ptr<Gpt> with_length(Gpt& net, std::size_t tokens) {
-  auto other = std::make_unique<Gpt>(net.config(), tokens);
+  auto other = std::make_unique<Gpt>(net.config(), tokens, net.group());
   const std::vector<nn::Parameter*> from = nn::parameters_of(net);
   const std::vector<nn::Parameter*> to = nn::parameters_of(*other);
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -135,7 +135,7 @@ void check_passages(const Gpt& net, std::span<const ClozePassage> passages) {
 Ids most_likely(nn::Engine& engine, Gpt& net, const Tensor& hidden) {
   const std::size_t rows = hidden.shape()[0];
   const std::size_t padded = net.config().padded_vocabulary();
-  const std::size_t at_once = LanguageTask::rows_at_once(net.config(), rows, LanguageTask::default_logits_bytes);
+  const std::size_t at_once = LanguageTask::rows_at_once(padded, rows, LanguageTask::default_logits_bytes);
   Ids best;
   for (std::size_t begin = 0; begin < rows; begin += at_once) {
     const std::size_t end = std::min(rows, begin + at_once);

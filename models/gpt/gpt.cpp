@@ -13,6 +13,7 @@ using nn::Sequence;
 // Dropout layers are numbered in the order in which they act.
 struct Builder {
   const GptConfig& config;
+  train::TensorLayers layers;
   std::shared_ptr<const nn::AttentionMask> mask;
   std::uint64_t dropouts = 0;
 
@@ -26,7 +27,7 @@ struct Builder {
     options.projection_deviation = projection_deviation();
     auto branch = std::make_unique<Sequence>();
     branch->emplace<nn::LayerNorm>(name + ".norm", config.width);
-    branch->emplace<nn::SelfAttention>(name, config.width, mask, options);
+    layers.add_attention(*branch, name, config.width, mask, options);
     branch->emplace<nn::DropoutLayer>(config.dropout, dropouts++);
     return branch;
   }
@@ -37,9 +38,9 @@ struct Builder {
     second.deviation = projection_deviation();
     auto branch = std::make_unique<Sequence>();
     branch->emplace<nn::LayerNorm>(name + ".norm", config.width);
-    branch->emplace<nn::Linear>(name + ".first", config.width, inside);
+    layers.add_expansion(*branch, name + ".first", config.width, inside);
     branch->emplace<nn::Activate>(nn::find_activation(config.activation), config.activation_bits);
-    branch->emplace<nn::Linear>(name + ".second", inside, config.width, second);
+    layers.add_contraction(*branch, name + ".second", inside, config.width, second);
     branch->emplace<nn::DropoutLayer>(config.dropout, dropouts++);
     return branch;
   }
@@ -64,36 +65,22 @@ const GptConfig& checked(const GptConfig& config, std::size_t tokens) {
 
 }  // namespace
 
-Gpt::Gpt(const GptConfig& config, std::size_t tokens)
-    : config_(checked(config, tokens)), tokens_(tokens == 0 ? config.context : tokens) {
-  Builder builder{config_, std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(tokens_, tokens_))};
-  auto& embedding = layers_.emplace<nn::Embedding>("embedding", config_.padded_vocabulary(), config_.context, config_.width);
-  table_ = &embedding.tokens();
+Gpt::Gpt(const GptConfig& config, std::size_t tokens, train::TensorGroup* group)
+    : config_(checked(config, tokens)),
+      tokens_(tokens == 0 ? config.context : tokens),
+      group_(train::TensorLayers(group).group()) {
+  Builder builder{config_, train::TensorLayers(group_),
+                  std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(tokens_, tokens_))};
+  auto embedding = builder.layers.make_embedding("embedding", config_.padded_vocabulary(), config_.context, config_.width);
+  head_.emplace(group_, embedding->tokens(), config_.vocabulary);
+  layers_.add(std::move(embedding));
   layers_.emplace<nn::DropoutLayer>(config_.dropout, builder.dropouts++);
   for (std::size_t i = 0; i < config_.layers; ++i) layers_.add(builder.block(i));
   layers_.emplace<nn::LayerNorm>("norm", config_.width);
 }
 
 double Gpt::cost(const nn::Shape& ids) const {
-  return layers_.cost(ids) + 2 * static_cast<double>(ids.size() * config_.width * config_.padded_vocabulary());
-}
-
-nn::Tensor Gpt::logits(nn::Engine& engine, const nn::Tensor& hidden) const {
-  const std::size_t rows = hidden.shape().rows();
-  nn::Tensor logits =
-      engine.empty({rows, config_.padded_vocabulary()}, nn::parameter_type(hidden.dtype()), nn::Use::activations);
-  nn::MatmulOptions options;
-  options.transpose_b = true;
-  nn::matmul(engine, hidden.reshaped({rows, config_.width}), table_->read(), logits, options);
-  return logits;
-}
-
-void Gpt::logits_backward(nn::Engine& engine, const nn::Tensor& hidden, const nn::Tensor& dlogits, nn::Tensor& dhidden) {
-  nn::MatmulOptions sum;
-  sum.transpose_a = true;
-  sum.accumulate = nn::must_add(*table_);
-  nn::matmul(engine, dlogits, hidden, table_->gradient, sum);
-  nn::matmul(engine, dlogits, table_->read(), dhidden);
+  return layers_.cost(ids) + 2 * static_cast<double>(ids.size() * config_.width * head_->columns());
 }
 
 }  // namespace bitloom::models

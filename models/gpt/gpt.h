@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "models/gpt/config.h"
 #include "nn/layers/blocks.h"
 #include "nn/layers/tokens.h"
+#include "train/parallel/tensor.h"
 
 namespace bitloom::models {
 
@@ -19,15 +21,16 @@ namespace bitloom::models {
 // section 3.3).
 class Gpt final : public nn::Layer {
  public:
-  // For sequences of `tokens` tokens, at most the context; 0: of the context's. Throws Error(usage) as check() does.
-  explicit Gpt(const GptConfig& config, std::size_t tokens = 0);
+  // For sequences of `tokens` tokens, at most the context; 0: of the context's. group: processes that divide each layer, if
+  // any; outlives this. Throws Error(usage) as check() does, and for heads that the group does not divide.
+  explicit Gpt(const GptConfig& config, std::size_t tokens = 0, train::TensorGroup* group = nullptr);
 
   const GptConfig& config() const { return config_; }
   std::size_t tokens() const { return tokens_; }
+  // None where every process has whole layers.
+  train::TensorGroup* group() const { return group_; }
   // The layers: the embeddings, then two residual blocks for each of config().layers, then the last norm.
   nn::Sequence& layers() { return layers_; }
-  // The table of tokens, which the first layer and the logits read.
-  nn::Parameter& table() { return *table_; }
 
   nn::Tensor forward(nn::Pass& pass, const nn::Tensor& ids) override { return layers_.forward(pass, ids); }
   nn::Tensor backward(nn::Pass& pass, const nn::Tensor& dy) override { return layers_.backward(pass, dy); }
@@ -40,16 +43,20 @@ class Gpt final : public nn::Layer {
     return layers_.peak_stash_bytes(ids, values);
   }
 
-  // hidden (R,C) -> logits (R,padded vocabulary) of type P. Columns from config().vocabulary on mean nothing.
-  nn::Tensor logits(nn::Engine& engine, const nn::Tensor& hidden) const;
-  // dlogits of type V (R,padded vocabulary) -> that of hidden, written to dhidden (R,C); adds to the table's gradient.
-  void logits_backward(nn::Engine& engine, const nn::Tensor& hidden, const nn::Tensor& dlogits, nn::Tensor& dhidden);
+  // hidden (R,C) -> logits (R,padded vocabulary) of type P. Columns from config().vocabulary on mean nothing. Collective where
+  // a group divides them.
+  nn::Tensor logits(nn::Engine& engine, const nn::Tensor& hidden) const { return head_->all_logits(engine, hidden); }
+  // The table of tokens, which the first layer and the logits read.
+  nn::Parameter& table() { return head_->table(); }
+  // The logits of this process, and their losses.
+  train::VocabularyHead& head() { return *head_; }
 
  private:
   GptConfig config_;
   std::size_t tokens_;
+  train::TensorGroup* group_;
   nn::Sequence layers_;
-  nn::Parameter* table_ = nullptr;  // of tokens
+  std::optional<train::VocabularyHead> head_;
 };
 
 }  // namespace bitloom::models

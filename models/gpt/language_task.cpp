@@ -11,15 +11,14 @@ namespace bitloom::models {
 using nn::Tensor;
 using nn::Use;
 
-std::size_t LanguageTask::rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes) {
+std::size_t LanguageTask::rows_at_once(std::size_t columns, std::size_t rows, std::uint64_t logits_bytes) {
   constexpr std::size_t unit = 64;  // that matrix products like
-  const std::uint64_t fitting = logits_bytes / (config.padded_vocabulary() * sizeof(float));
+  const std::uint64_t fitting = logits_bytes / (columns * sizeof(float));
   return std::min<std::size_t>(rows, std::max<std::size_t>(unit, fitting / unit * unit));
 }
 
-std::uint64_t LanguageTask::workspace_bytes(const GptConfig& config, std::size_t rows, DType values,
-                                            std::uint64_t logits_bytes) {
-  const std::uint64_t elements = rows_at_once(config, rows, logits_bytes) * config.padded_vocabulary();
+std::uint64_t LanguageTask::workspace_bytes(std::size_t columns, std::size_t rows, DType values, std::uint64_t logits_bytes) {
+  const std::uint64_t elements = rows_at_once(columns, rows, logits_bytes) * columns;
   const DType type = nn::parameter_type(values);
   return elements * (dtype_size(type) + (values == type ? 0 : dtype_size(values)));
 }
@@ -28,28 +27,29 @@ Tensor language_losses(nn::Engine& engine, Gpt& net, const Tensor& hidden, const
                        std::uint64_t logits_bytes) {
   const std::size_t rows = targets.size();
   const std::size_t width = net.config().width;
-  const std::size_t vocabulary = net.config().vocabulary;
-  const std::size_t at_once = LanguageTask::rows_at_once(net.config(), rows, logits_bytes);
+  const train::VocabularyHead& head = net.head();
+  // The same number on all processes, whose parts of the vocabulary differ by one.
+  const std::size_t at_once = LanguageTask::rows_at_once(head.most_columns(), rows, logits_bytes);
   const Tensor flat = hidden.reshaped({rows, width});
   const Tensor all_targets = targets.reshaped({rows});
   Tensor losses = engine.empty({rows}, nn::parameter_type(hidden.dtype()), Use::activations);
   for (std::size_t begin = 0; begin < rows; begin += at_once) {
     const std::size_t end = std::min(rows, begin + at_once);
     const Tensor part = flat.slice(begin, end);
-    Tensor logits = net.logits(engine, part);
+    Tensor logits = head.logits(engine, part);
     Tensor loss = losses.slice(begin, end);
     // In place, or rounded to the type that the products of the backward pass take.
     Tensor dlogits = logits;
     if (dhidden != nullptr && logits.dtype() != hidden.dtype()) {
       dlogits = engine.empty(logits.shape(), hidden.dtype(), Use::activations);
     }
-    nn::cross_entropy(engine, logits, all_targets.slice(begin, end), vocabulary, scale, loss,
-                      dhidden == nullptr ? nullptr : &dlogits);
+    head.cross_entropy(engine, logits, all_targets.slice(begin, end), scale, loss, dhidden == nullptr ? nullptr : &dlogits);
     if (dhidden == nullptr) continue;
     logits = {};
     Tensor dpart = dhidden->reshaped({rows, width}).slice(begin, end);
-    net.logits_backward(engine, part, dlogits, dpart);
+    head.backward(engine, part, dlogits, dpart);
   }
+  if (dhidden != nullptr) head.complete(engine, *dhidden);
   return losses;
 }
 

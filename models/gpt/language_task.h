@@ -26,9 +26,9 @@ class LanguageTask final : public train::Task {
   train::PartLoss loss(nn::Pass& pass, nn::Tensor hidden, double scale, nn::Tensor* dhidden) override;
   std::vector<nn::Parameter*> head_parameters() override { return {&net_.table()}; }
 
-  // Rows whose logits are computed at once, and what that takes in bytes, for values of a type.
-  static std::size_t rows_at_once(const GptConfig& config, std::size_t rows, std::uint64_t logits_bytes);
-  static std::uint64_t workspace_bytes(const GptConfig& config, std::size_t rows, DType values,
+  // Rows whose `columns` logits are computed at once, and what that takes in bytes, for values of a type.
+  static std::size_t rows_at_once(std::size_t columns, std::size_t rows, std::uint64_t logits_bytes);
+  static std::uint64_t workspace_bytes(std::size_t columns, std::size_t rows, DType values,
                                        std::uint64_t logits_bytes = default_logits_bytes);
   static constexpr std::uint64_t default_logits_bytes = 256 << 20;
 
@@ -46,7 +46,8 @@ class LanguageTask final : public train::Task {
 };
 
 // Losses (R) of type P, in nats, of hidden states (R,C) with targets (R), -1: 0. With `dhidden` (R,C), that of hidden is
-// written to it, for `scale` times the sum of the losses, and the table's gradient is added to.
+// written to it, for `scale` times the sum of the losses, and the table's gradient is added to. Collective where a group
+// divides the net: all its processes get the same losses and dhidden.
 nn::Tensor language_losses(nn::Engine& engine, Gpt& net, const nn::Tensor& hidden, const nn::Tensor& targets, double scale,
                            nn::Tensor* dhidden, std::uint64_t logits_bytes = LanguageTask::default_logits_bytes);
 

@@ -17,7 +17,8 @@ GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const t
   GptMemory memory{needs.parameters, needs.gradients, needs.optimizer, needs.stash, 0};
   const std::uint64_t hidden = ids.size() * config.width * dtype_size(options.values);
   // Either logits beside the hidden states and their gradients, or what is in a feed-forward part at once.
-  memory.activations = std::max(2 * hidden + LanguageTask::workspace_bytes(config, ids.size(), options.values), 10 * hidden);
+  const std::uint64_t logits = LanguageTask::workspace_bytes(config.padded_vocabulary(), ids.size(), options.values);
+  memory.activations = std::max(2 * hidden + logits, 10 * hidden);
   return memory;
 }
 

@@ -19,7 +19,7 @@ using nn::Use;
 class Steps {
  public:
   Steps(nn::Engine& engine, Gpt& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
-    if (cache) cache_.emplace(count, net.config().context);
+    if (cache) cache_.emplace(count, net.tokens());
   }
 
   // sequences: as long as one another. Gives (count, padded vocabulary).
@@ -96,34 +96,67 @@ void check(const SampleOptions& options) {
   if (options.count == 0) fail_field(ErrorKind::usage, "count", "0; expected at least 1");
 }
 
+namespace {
+
+// Tokens by descending logits, ties by ascending number, of which as few are sorted as are asked for: a token that is drawn is
+// mostly among the likeliest of a large vocabulary.
+class Ranking {
+ public:
+  explicit Ranking(std::span<const float> logits) : logits_(logits), order_(logits.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+  std::int32_t operator[](std::size_t place) {
+    while (place >= sorted_) sort_more();
+    return order_[place];
+  }
+
+ private:
+  void sort_more() {
+    const std::size_t end = std::min(order_.size(), std::max<std::size_t>(64, 8 * sorted_));
+    const auto at = [this](std::size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
+    std::partial_sort(at(sorted_), at(end), order_.end(), [this](std::int32_t a, std::int32_t b) {
+      const float x = logits_[static_cast<std::size_t>(a)];
+      const float y = logits_[static_cast<std::size_t>(b)];
+      return x > y || (x == y && a < b);
+    });
+    sorted_ = end;
+  }
+
+  std::span<const float> logits_;
+  std::vector<std::int32_t> order_;
+  std::size_t sorted_ = 0;
+};
+
+}  // namespace
+
 std::int32_t draw(std::span<const float> logits, const SampleOptions& options, double uniform) {
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto before = [&](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)];
-    const float y = logits[static_cast<std::size_t>(b)];
-    return x > y || (x == y && a < b);
-  };
-  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), before);
-  const std::size_t kept = options.top_k == 0 ? order.size() : std::min(options.top_k, order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), before);
-  order.resize(kept);
-  std::vector<double> sums;  // of probabilities, up to a factor
-  sums.reserve(kept);
+  Ranking ranking(logits);
+  if (options.temperature == 0) return ranking[0];
+  const double largest = static_cast<double>(logits[static_cast<std::size_t>(ranking[0])]);
+  // Probability up to a factor.
+  const auto weight = [&](float logit) { return std::exp((static_cast<double>(logit) - largest) / options.temperature); };
+  const auto weight_at = [&](std::size_t place) { return weight(logits[static_cast<std::size_t>(ranking[place])]); };
+  std::size_t kept = logits.size();
   double sum = 0;
-  const double largest = static_cast<double>(logits[static_cast<std::size_t>(order.front())]);
-  for (const std::int32_t token : order) {
-    sum += std::exp((static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest) / options.temperature);
-    sums.push_back(sum);
+  if (options.top_k != 0 && options.top_k < logits.size()) {
+    kept = options.top_k;
+    for (std::size_t place = 0; place < kept; ++place) sum += weight_at(place);
+  } else {
+    for (const float logit : logits) sum += weight(logit);
   }
   if (options.top_p < 1) {
-    const auto enough = std::lower_bound(sums.begin(), sums.end(), options.top_p * sum);
-    if (enough != sums.end()) sums.erase(enough + 1, sums.end());
-    sum = sums.back();
+    const double enough = options.top_p * sum;
+    std::size_t place = 0;
+    for (sum = weight_at(0); sum < enough && place + 1 < kept;) sum += weight_at(++place);
+    kept = place + 1;
   }
-  const auto drawn = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
-  const std::ptrdiff_t place = std::min<std::ptrdiff_t>(drawn - sums.begin(), static_cast<std::ptrdiff_t>(sums.size()) - 1);
-  return order[static_cast<std::size_t>(place)];
+  double before = 0;  // sum up to a token
+  std::size_t place = 0;
+  for (; place + 1 < kept; ++place) {
+    before += weight_at(place);
+    if (before > uniform * sum) break;
+  }
+  return ranking[place];
 }
 
 std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> prompt,

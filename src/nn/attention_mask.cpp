@@ -26,22 +26,14 @@ AttentionMask::AttentionMask(std::size_t queries, std::size_t keys, const std::f
     std::array<bool, block> sees_any = {};
     for (std::size_t j = 0; j < key_blocks; ++j) {
       const std::size_t columns = std::min(block, keys - j * block);
-      std::array<std::uint64_t, block> words = {};
-      std::size_t seen = 0;
+      Words words = {};
       for (std::size_t row = 0; row < rows; ++row) {
         for (std::size_t column = 0; column < columns; ++column) {
           if (sees(first + row, j * block + column)) words[row] |= std::uint64_t{1} << column;
         }
-        seen += static_cast<std::size_t>(std::popcount(words[row]));
         sees_any[row] |= words[row] != 0;
       }
-      if (seen == 0) continue;
-      Entry entry{static_cast<std::uint32_t>(j), 0, seen == rows * columns};
-      if (!entry.is_full) {
-        entry.rows = static_cast<std::uint32_t>(bits_.size() / block);
-        bits_.insert(bits_.end(), words.begin(), words.end());
-      }
-      entries_.push_back(entry);
+      add_entry(j, rows, words);
     }
     first_entry_.push_back(static_cast<std::uint32_t>(entries_.size()));
     for (std::size_t row = 0; row < rows; ++row) {
@@ -49,6 +41,46 @@ AttentionMask::AttentionMask(std::size_t queries, std::size_t keys, const std::f
         fail(ErrorKind::usage, "attention mask: query {} of {} sees none of {} keys", first + row, queries, keys);
     }
   }
+}
+
+void AttentionMask::add_entry(std::size_t key_block, std::size_t rows, const Words& words) {
+  std::size_t seen = 0;
+  for (const std::uint64_t word : words) seen += static_cast<std::size_t>(std::popcount(word));
+  if (seen == 0) return;
+  Entry entry{static_cast<std::uint32_t>(key_block), 0, seen == rows * std::min(block, keys_ - key_block * block)};
+  if (!entry.is_full) {
+    entry.rows = static_cast<std::uint32_t>(bits_.size() / block);
+    bits_.insert(bits_.end(), words.begin(), words.end());
+  }
+  entries_.push_back(entry);
+}
+
+AttentionMask AttentionMask::rows(const AttentionMask& mask, std::size_t first, std::size_t count) {
+  if (first > mask.queries_ || count > mask.queries_ - first) {
+    fail(ErrorKind::usage, "rows of an attention mask: {} from {} on; it has {}", count, first, mask.queries_);
+  }
+  AttentionMask part;
+  part.id_ = next_id();
+  part.queries_ = count;
+  part.keys_ = mask.keys_;
+  part.first_entry_.assign(1, 0);
+  std::vector<Words> words_of((mask.keys_ + block - 1) / block);  // by blocks of keys
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t rows = std::min(block, count - begin);
+    std::ranges::fill(words_of, Words{});
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::size_t query = first + begin + row;
+      for (std::size_t e = mask.first_entry_[query / block]; e < mask.first_entry_[query / block + 1]; ++e) {
+        const Entry& entry = mask.entries_[e];
+        const std::size_t columns = std::min(block, mask.keys_ - entry.keys * block);
+        words_of[entry.keys][row] =
+            entry.is_full ? ~std::uint64_t{0} >> (block - columns) : mask.bits_of(entry.rows)[query % block];
+      }
+    }
+    for (std::size_t j = 0; j < words_of.size(); ++j) part.add_entry(j, rows, words_of[j]);
+    part.first_entry_.push_back(static_cast<std::uint32_t>(part.entries_.size()));
+  }
+  return part;
 }
 
 AttentionMask AttentionMask::full(std::size_t queries, std::size_t keys) {

@@ -2,6 +2,7 @@
 // single elements.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,10 @@ class AttentionMask {
   static AttentionMask column(std::size_t text, std::size_t grid);
   static AttentionMask convolutional(std::size_t text, std::size_t grid, std::size_t extent);
 
+  // Queries first .. first + count - 1 of a mask, which becomes queries 0 .. count - 1, and all its keys. Takes time by blocks,
+  // not by pairs. Throws Error(usage) if the mask has not as many.
+  static AttentionMask rows(const AttentionMask& mask, std::size_t first, std::size_t count);
+
   // Identifies the content, not this object: copies have the same, other masks have others. For backends that keep masks.
   std::uint64_t id() const { return id_; }
   std::size_t queries() const { return queries_; }
@@ -52,6 +57,10 @@ class AttentionMask {
   std::uint64_t size() const;
 
  private:
+  using Words = std::array<std::uint64_t, block>;  // one per query of a block
+  // The pairs of the block of queries under way with a block of keys, if there are any.
+  void add_entry(std::size_t key_block, std::size_t rows, const Words& words);
+
   std::uint64_t id_ = 0;
   std::size_t queries_ = 0, keys_ = 0;
   std::vector<std::uint32_t> first_entry_;

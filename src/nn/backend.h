@@ -40,8 +40,9 @@ class Backend {
   virtual void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) = 0;
   virtual void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) = 0;
 
-  virtual void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) = 0;
-  virtual void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) = 0;
+  // The slice is all of the table if the op was given none.
+  virtual void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) = 0;
+  virtual void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) = 0;
 
   virtual void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
                           Tensor& rstd) = 0;
@@ -72,6 +73,12 @@ class Backend {
 
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                              Tensor* dlogits, double smoothing) = 0;
+  virtual void cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) = 0;
+  virtual void cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                   const Tensor& maxima, Tensor& terms) = 0;
+  virtual void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                      const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss,
+                                      Tensor* dlogits) = 0;
   virtual void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) = 0;
   virtual std::vector<double> sums_of_squares(std::span<const Tensor> tensors) = 0;
 };

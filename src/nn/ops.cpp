@@ -174,7 +174,17 @@ void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y)
   engine.backend().dropout(dropout, x, y);
 }
 
-void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) {
+namespace {
+
+// The slice that a table of `rows` rows is, if none is given all of a vocabulary.
+VocabularySlice slice_of(const VocabularySlice& given, std::size_t rows) {
+  return given.all == 0 ? VocabularySlice{0, rows} : given;
+}
+
+}  // namespace
+
+void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate,
+            const VocabularySlice& slice) {
   const Check check(engine, "gather");
   check.axes("table", table, 2);
   const DType values = check.values("out", out);
@@ -184,10 +194,10 @@ void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out,
   check.axes("ids", ids, 1);
   check.typed("ids", ids, DType::i32);
   check.is("out", out, values, {ids.size(), table.shape()[1]});
-  engine.backend().gather(table, ids, out, accumulate);
+  engine.backend().gather(table, ids, out, accumulate, slice_of(slice, table.shape()[0]));
 }
 
-void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable) {
+void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) {
   const Check check(engine, "scatter_add");
   const DType values = check.values("dout", dout);
   check.axes("ids", ids, 1);
@@ -195,8 +205,27 @@ void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& 
   check.axes("dtable", dtable, 2);
   check.typed("dtable", dtable, parameter_type(values));
   check.is("dout", dout, values, {ids.size(), dtable.shape()[1]});
-  engine.backend().scatter_add(dout, ids, dtable);
+  engine.backend().scatter_add(dout, ids, dtable, slice_of(slice, dtable.shape()[0]));
 }
+
+namespace {
+
+// dlogits may be of fewer bits than logits of f32.
+void check_logit_gradient(const Check& check, const Tensor& logits, const Tensor& dlogits) {
+  const DType gradients = check.values("dlogits", dlogits);
+  const bool is_rounded = logits.dtype() == DType::f32 && parameter_type(gradients) == DType::f32;
+  check.is("dlogits", dlogits, is_rounded ? gradients : logits.dtype(), logits.shape());
+}
+
+// Gives P.
+DType check_slice_of_logits(const Check& check, const Tensor& logits, const VocabularySlice& slice) {
+  const DType values = check.values("logits", logits);
+  check.axes("logits", logits, 2);
+  if (slice.all == 0) check.refuse("slice: of 0 classes; expected at least 1");
+  return parameter_type(values);
+}
+
+}  // namespace
 
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                    Tensor* dlogits, double smoothing) {
@@ -209,12 +238,39 @@ void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, 
     check.refuse("classes: {}; expected 1 to {}", classes, logits.shape()[1]);
   }
   if (!(smoothing >= 0 && smoothing <= 1)) check.refuse("smoothing: {}; expected 0 to 1", smoothing);
-  if (dlogits != nullptr) {
-    const DType gradients = check.values("dlogits", *dlogits);
-    const bool is_rounded = values == DType::f32 && parameter_type(gradients) == DType::f32;
-    check.is("dlogits", *dlogits, is_rounded ? gradients : values, logits.shape());
-  }
+  if (dlogits != nullptr) check_logit_gradient(check, logits, *dlogits);
   engine.backend().cross_entropy(logits, targets, classes, scale, loss, dlogits, smoothing);
+}
+
+void cross_entropy_maxima(Engine& engine, const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) {
+  const Check check(engine, "cross_entropy_maxima");
+  const DType type = check_slice_of_logits(check, logits, slice);
+  check.is("maxima", maxima, type, {logits.shape()[0]});
+  engine.backend().cross_entropy_maxima(logits, slice, maxima);
+}
+
+void cross_entropy_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                         const Tensor& maxima, Tensor& terms) {
+  const Check check(engine, "cross_entropy_terms");
+  const DType type = check_slice_of_logits(check, logits, slice);
+  const std::size_t rows = logits.shape()[0];
+  check.is("targets", targets, DType::i32, {rows});
+  check.is("maxima", maxima, type, {rows});
+  check.is("terms", terms, type, {2, rows});
+  engine.backend().cross_entropy_terms(logits, targets, slice, maxima, terms);
+}
+
+void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                            const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) {
+  const Check check(engine, "cross_entropy_of_terms");
+  const DType type = check_slice_of_logits(check, logits, slice);
+  const std::size_t rows = logits.shape()[0];
+  check.is("targets", targets, DType::i32, {rows});
+  check.is("maxima", maxima, type, {rows});
+  check.is("terms", terms, type, {2, rows});
+  check.is("loss", loss, type, {rows});
+  if (dlogits != nullptr) check_logit_gradient(check, logits, *dlogits);
+  engine.backend().cross_entropy_of_terms(logits, targets, slice, maxima, terms, scale, loss, dlogits);
 }
 
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step) {

@@ -10,6 +10,7 @@
 // columns of pixels; I and O input and output channels.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,7 @@
 #include "nn/activation.h"
 #include "nn/attention_mask.h"
 #include "nn/engine.h"
+#include "nn/part.h"
 #include "nn/tensor.h"
 
 namespace bitloom::nn {
@@ -80,10 +82,24 @@ void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y)
 
 // --- Tables of rows ---
 
-// out (R,C) = table (V,C)[ids (R)] or, with accumulate, += it. ids i32 in [0, V). table of type V or P.
-void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate = false);
-// dtable (V,C) of type P: dtable[ids[r]] += dout[r], rows of equal ids in ascending order of r.
-void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable);
+// Which ids of a vocabulary a process has, where several divide it: row i of its table, or column i of its logits, is that of
+// id first + i. Ids are below `all`; rows and columns from there on are padding.
+struct VocabularySlice {
+  std::size_t first = 0, all = 0;
+
+  // Ids of `size` rows or columns.
+  std::size_t count(std::size_t size) const { return first < all ? std::min(size, all - first) : 0; }
+  // Place of an id, at least count() if the slice has it not.
+  std::size_t place_of(std::int32_t id) const { return static_cast<std::size_t>(id) - first; }
+};
+
+// out (R,C) = table (V,C)[ids (R)] or, with accumulate, += it. ids i32 in [0, V), or in [0, all) of a slice that the table is:
+// those that it has not give zeros. table of type V or P.
+void gather(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate = false,
+            const VocabularySlice& slice = {});
+// dtable (V,C) of type P: dtable[ids[r]] += dout[r], rows of equal ids in ascending order of r. Ids that a slice has not add
+// nothing.
+void scatter_add(Engine& engine, const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice = {});
 
 // --- Normalisation ---
 
@@ -123,11 +139,19 @@ struct AttentionShape {
   std::size_t heads = 0;      // H
   std::size_t head_size = 0;  // D
   double scale = 0;           // of products of queries and keys, usually 1 / sqrt(D)
+  // Where several processes divide the heads: these are heads first_head, ... of all_heads, A, by which dropout counts.
+  std::size_t first_head = 0, all_heads = 0;  // 0: H
+
+  // Number of head h of sequence b among those of all sequences and processes.
+  std::size_t number_of(std::size_t sequence, std::size_t head) const {
+    return sequence * (all_heads == 0 ? heads : all_heads) + first_head + head;
+  }
 };
 
 // out (B,Q,...) = softmax(scale q k^T, of the pairs that the mask shows) dropped out, times v, per head; never more than a
 // block of the Q x K matrix is in memory (Dao et al. 2022). q, out: B sequences of mask.queries() tokens; k, v: of mask.keys().
-// lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Element ((b H + h) Q + q) K + k is dropped.
+// lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Dropout's elements are numbered
+// ((b A + first_head + h) Q + q) K + k.
 void attention(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
                const Heads& k, const Heads& v, const Heads& out, Tensor& lse);
 // dq, dk, dv are overwritten (in their columns). Bitwise the same for any number of threads.
@@ -165,6 +189,17 @@ void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& 
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                    Tensor* dlogits, double smoothing = 0);
 
+// The same in three parts where several processes divide the classes, of which logits (R,C) are a slice; types as above.
+// First: maxima (R) of type P, the largest logits of the slice's classes, at least the lowest finite number of f32.
+void cross_entropy_maxima(Engine& engine, const Tensor& logits, const VocabularySlice& slice, Tensor& maxima);
+// Then, by the maxima over all processes: terms (2,R) of type P, sums over the slice's classes of exp(logit - maximum), and
+// target's logit - maximum, 0 where the slice has not the target or the row does not count.
+void cross_entropy_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                         const Tensor& maxima, Tensor& terms);
+// At last, by the terms summed over all processes: losses, and the slice's columns of dlogits.
+void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                            const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits);
+
 // --- Optimiser ---
 
 // All (size) of type P but the copy; or the value of type bf16, beside the others of f32 and no copy. With beta1 0 the mean may
@@ -174,6 +209,7 @@ struct AdamWTensors {
   Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
   std::uint64_t rounding_key = 0;  // of a value of bf16: another for every tensor
+  ElementNumbers numbers = {};     // of a value of bf16, where it is part of a tensor
 };
 struct AdamWStep {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
@@ -182,8 +218,8 @@ struct AdamWStep {
 };
 // mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2; value -= rate (m / (sqrt(v) + epsilon) +
 // decay value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
-// and rounded stochastically (nn/stochastic_rounding.h): element i of a tensor draws 16 bits from Philox 4x32-10 under its key
-// at the counter (i / 8, step), the same on every backend.
+// and rounded stochastically (nn/stochastic_rounding.h): the element of number i draws 16 bits from Philox 4x32-10 under its
+// tensor's key at the counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
 // Elements of a tensor whose squares are summed first: processes that have whole chunks come to the same sums.

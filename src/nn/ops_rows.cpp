@@ -115,6 +115,10 @@ DType check_attention(const Check& check, const AttentionShape& shape, const Att
   if (shape.heads == 0 || shape.head_size == 0) {
     check.refuse("{} heads of {}; expected at least one of 1", shape.heads, shape.head_size);
   }
+  if (shape.all_heads == 0 ? shape.first_head != 0 : shape.first_head + shape.heads > shape.all_heads) {
+    check.refuse("heads {} to {} of {}; expected at most all", shape.first_head, shape.first_head + shape.heads,
+                 shape.all_heads);
+  }
   check.positive("scale", shape.scale);
   check.rate(dropout.rate);
   const DType values = check.values("q", q.tensor);

@@ -34,9 +34,10 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
   std::vector<T> values(parameter.value.size(), converted<T>(parameter.constant));
   if (parameter.deviation > 0) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter.name))).low;
+    const ElementNumbers numbers = parameter.numbers();
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < values.size(); ++i) {
-      Random random(seed, Stream::weight_init, name, i);
+      Random random(seed, Stream::weight_init, name, numbers(i));
       values[i] = converted<T>(parameter.constant + parameter.deviation * normal(random));
     }
   }
@@ -44,6 +45,16 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
 }
 
 }  // namespace
+
+Parameter vector_parameter(const std::string& name, std::size_t size, double constant) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.shape = {size};
+  parameter.decays = false;
+  parameter.reads_values = false;
+  parameter.constant = constant;
+  return parameter;
+}
 
 void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values, MasterWeights masters) {
   const DType type = parameter_type(values);

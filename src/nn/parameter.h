@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "nn/engine.h"
+#include "nn/part.h"
 #include "nn/tensor.h"
 
 namespace bitloom::nn {
 
 struct Parameter {
-  std::string name;  // "blocks.0.attention.qkv.weight"
-  Shape shape;
+  std::string name;  // "blocks.0.attention.qkv.weight", that of the whole
+  Shape shape;       // of what this process has
+  // Where several processes divide it between them: which part of it this one has.
+  std::optional<Part> part;
   // A matrix is stored as (outputs, inputs), not (inputs, outputs).
   bool transposed = false;
   bool decays = true;
@@ -36,7 +39,11 @@ struct Parameter {
   bool is_cleared = false;  // `gradient` stands for zeros, whatever it holds
 
   const Tensor& read() const { return reads_values ? copy : value; }
+  ElementNumbers numbers() const { return part ? part->numbers() : ElementNumbers{}; }
 };
+
+// A vector that ops read as it is, and that weight decay leaves alone.
+Parameter vector_parameter(const std::string& name, std::size_t size, double constant);
 
 // Whether what ops read in bf16 has a value in f32 as well.
 enum class MasterWeights : std::uint8_t { f32, none };
@@ -45,7 +52,8 @@ enum class MasterWeights : std::uint8_t { f32, none };
 // f32 or f64.
 void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values,
                      MasterWeights masters = MasterWeights::f32);
-// Gives the parameters memory and their initial values: element i of a parameter follows from the seed, its name and i alone.
+// Gives the parameters memory and their initial values: an element of a parameter follows from the seed, the parameter's name
+// and the element's number alone, in the whole of which the parameter may be a part.
 // Without masters it is rounded to the nearest.
 void initialise(Engine& engine, std::span<Parameter* const> parameters, DType values, std::uint64_t seed,
                 MasterWeights masters = MasterWeights::f32);

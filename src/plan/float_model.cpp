@@ -31,6 +31,7 @@ void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, d
   layer.values.split += 2 * (s.tokens + keys) * s.attention;  // queries, keys, values, and what is mixed of these
   layer.statistics.whole += 2 * s.tokens;
   layer.statistics.split += s.heads * s.tokens;
+  layer.sum_operations += static_cast<double>(hidden);  // the bias
   ++layer.forward_sums;
   ++layer.backward_sums;
 }
@@ -56,6 +57,7 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   layer.summed = hidden;
   layer.keeps_input = true;
   layer.is_block = true;
+  layer.sum_operations += static_cast<double>(hidden);
   ++layer.forward_sums;
   ++layer.backward_sums;
   return layer;

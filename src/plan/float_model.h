@@ -28,6 +28,7 @@ struct Elements {
 struct FloatLayer {
   std::string name;
   double whole_operations = 0, split_operations = 0;  // multiplications and additions of the forward pass
+  double sum_operations = 0;                          // and those with what a tensor group has summed, where there is one
   Elements matrices;                                  // parameters that ops read as values, of type V
   Elements vectors;                                   // other parameters, of type P
   // Kept for the backward pass.

@@ -124,8 +124,9 @@ class Planner {
 
   FloatPlan run() {
     std::vector<double> costs;
-    for (const FloatLayer& layer : model_.layers) costs.push_back(operations_of(layer));
-    if (model_.head) costs.back() += head_operations();
+    const auto micro_batch = static_cast<double>(options_.micro_batch);
+    for (const FloatLayer& layer : model_.layers) costs.push_back(micro_batch * operations_of(layer));
+    if (model_.head) costs.back() += micro_batch * head_operations();
     parts_ = options_.partition.empty() ? train::partition(costs, shape_.parts()) : options_.partition;
     // A process alone passes each micro-batch forward and backward before the next.
     const train::Schedule schedule = train::make_schedule(stages_ == 1 ? "1f1b" : options_.schedule, shape_);
@@ -152,7 +153,8 @@ class Planner {
  private:
   // A rank's, forward, of an example.
   double operations_of(const FloatLayer& layer) const {
-    return layer.whole_operations + layer.split_operations / static_cast<double>(tensor_);
+    return layer.whole_operations + layer.split_operations / static_cast<double>(tensor_) +
+           (tensor_ > 1 ? layer.sum_operations : 0);
   }
   double head_operations() const { return 2 * static_cast<double>(model_.tokens * table().of(tensor_)); }
 
@@ -365,11 +367,9 @@ class Planner {
       largest = std::max(largest, b * model_.layers[i].working.of(tensor_) * value_bytes_);
     }
     if (has_head(part)) {
-      models::GptConfig logits;
-      logits.vocabulary = static_cast<std::size_t>(table().of(tensor_) / model_.head->width);
-      logits.vocabulary_multiple = 1;
+      const std::size_t columns = table().of(tensor_) / model_.head->width;
       largest = std::max(largest, 2 * rows() * model_.head->width * value_bytes_ +
-                                      models::LanguageTask::workspace_bytes(logits, rows(), options_.train.values));
+                                      models::LanguageTask::workspace_bytes(columns, rows(), options_.train.values));
     }
     if (stages_ == 1) return largest;
     return largest + (part > 0 ? input_bytes(parts_[part].first) : 0) + (part + 1 < shape_.parts() ? output_bytes(part) : 0);

@@ -52,7 +52,8 @@ std::vector<std::uint64_t> make_rounding_keys(std::span<nn::Parameter* const> pa
 
 nn::AdamWTensors tensors_of(const nn::Parameter& parameter, const nn::Tensor& mean, const nn::Tensor& variance,
                             std::uint64_t rounding_key) {
-  nn::AdamWTensors tensors{parameter.value, parameter.gradient, mean, variance, {}, parameter.decays, rounding_key};
+  nn::AdamWTensors tensors{parameter.value, parameter.gradient, mean, variance, {}, parameter.decays,
+                           rounding_key,    parameter.numbers()};
   if (parameter.copy.dtype() != parameter.value.dtype()) tensors.copy = parameter.copy;
   return tensors;
 }

@@ -13,11 +13,12 @@ struct Attention {
   double rate = 0;
   double size_of_queries = 1;  // large: almost one key for every query
   bool is_large = false;
+  std::size_t first_head = 0, all_heads = 0;  // of several processes
 };
 
 nn::Dropout dropout_of(const Attention& p) { return {p.rate, 0x0123456789ABCDEFU, 9}; }
 nn::AttentionShape shape_of(const Attention& p) {
-  return {p.heads, p.head_size, 1 / std::sqrt(static_cast<double>(p.head_size))};
+  return {p.heads, p.head_size, 1 / std::sqrt(static_cast<double>(p.head_size)), p.first_head, p.all_heads};
 }
 
 // Backends may round probabilities and their gradients to V before they multiply them, as FlashAttention does; errors of many
@@ -109,6 +110,8 @@ std::vector<OpCase> attention_cases() {
   for (const std::size_t head_size : {1U, 16U, 31U, 64U, 65U, 80U}) {
     cases.push_back(attention_case({"size of heads", 1, 2, head_size, AttentionMask::causal(7, 7)}));
   }
+  cases.push_back(attention_case({"middle heads", 2, 2, 5, AttentionMask::causal(9, 9), 0.3, 1, false, 1, 4}));
+  cases.push_back(attention_case({"last head", 3, 1, 16, AttentionMask::causal(70, 70), 0.3, 1, true, 2, 3}));
   cases.push_back(attention_case({"one token", 1, 1, 1, AttentionMask::causal(1, 1)}));
   cases.push_back(attention_case({"saturated", 1, 2, 16, AttentionMask::causal(13, 13), 0, 12}));
   cases.push_back(attention_case({"no sequences", 0, 2, 4, AttentionMask::causal(7, 7)}));
@@ -127,6 +130,8 @@ OpCase random_attention_case(Draw& draw) {
   p.heads = draw.size(1, 4);
   p.head_size = draw.size(4, 128);
   p.rate = draw.any_of({0.0, 0.0, 0.2});
+  p.first_head = draw.size(1, 5) - 1;
+  p.all_heads = p.first_head + p.heads;
   const int mask = draw.any_of({0, 1, 2, 3, 4, 5});
   switch (mask) {
     case 0: p.mask = AttentionMask::full(tokens, tokens); break;

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "tests/cases/case.h"
+#include "tests/cases/run.h"
 
 namespace bitloom::test {
 namespace {
@@ -42,6 +42,73 @@ OpCase cross_entropy_case(const CrossEntropy& p) {
     nn::cross_entropy(engine, t["logits"], t["targets"], p.classes, scale, loss, &t["dlogits"], p.smoothing);
   };
   if (!p.rounds) c.backward_in_place = {{"dlogits", "logits"}};
+  c.is_large = p.is_large;
+  return c;
+}
+
+// Logits of two processes, which divide the classes: of the second's columns some may be padding.
+struct SlicedCrossEntropy {
+  std::size_t rows, first_columns, second_columns, classes;
+  bool is_large = false;
+  bool rounds = false;
+};
+
+// Element by element: f(a, b).
+template <typename F>
+nn::Tensor combined(nn::Engine& engine, const nn::Tensor& a, const nn::Tensor& b, F f) {
+  std::vector<double> numbers = to_numbers(engine, a);
+  const std::vector<double> others = to_numbers(engine, b);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = f(numbers[i], others[i]);
+  return to_tensor(engine, numbers, a.shape(), a.dtype());
+}
+
+nn::Tensor largest_of(nn::Engine& engine, Tensors& t) {
+  return combined(engine, t["maxima_a"], t["maxima_b"], [](double a, double b) { return std::max(a, b); });
+}
+nn::Tensor sum_of_terms(nn::Engine& engine, Tensors& t) {
+  return combined(engine, t["terms_a"], t["terms_b"], [](double a, double b) { return a + b; });
+}
+
+OpCase sliced_cross_entropy_case(const SlicedCrossEntropy& p) {
+  constexpr double scale = 0.125;
+  const nn::VocabularySlice a{0, p.classes};
+  const nn::VocabularySlice b{p.first_columns, p.classes};
+  OpCase c;
+  c.ops = {"cross_entropy_maxima", "cross_entropy_terms", "cross_entropy_of_terms"};
+  c.name = fmt::format("{} rows of {} + {} columns, {} classes{}", p.rows, p.first_columns, p.second_columns, p.classes,
+                       p.rounds ? ", gradients rounded" : "");
+  const auto logits = [&](const char* name, std::size_t columns, const nn::VocabularySlice& slice, std::uint64_t seed) {
+    const nn::Shape shape = {p.rows, columns};
+    Slot slot = p.rounds ? parameters(name, shape, seed, 2) : values(name, shape, seed, 2);
+    for (std::size_t i = 0; i < slot.numbers.size(); ++i) {
+      if (i % columns >= slice.count(columns)) slot.numbers[i] = 1000;
+    }
+    return slot;
+  };
+  c.inputs = {logits("logits_a", p.first_columns, a, 1),
+              logits("logits_b", p.second_columns, b, 2),
+              {"targets", Kind::i32, {p.rows}, whole_numbers(p.rows, 3, -1, static_cast<int>(p.classes) - 1)}};
+  for (const char* name : {"maxima_a", "maxima_b", "loss"}) c.outputs.push_back(overwritten(name, {p.rows}, Kind::parameters));
+  for (const char* name : {"terms_a", "terms_b"}) c.outputs.push_back(overwritten(name, {2, p.rows}, Kind::parameters));
+  c.forward = [=](nn::Engine& engine, Tensors& t) {
+    nn::cross_entropy_maxima(engine, t["logits_a"], a, t["maxima_a"]);
+    nn::cross_entropy_maxima(engine, t["logits_b"], b, t["maxima_b"]);
+    const nn::Tensor maxima = largest_of(engine, t);
+    nn::cross_entropy_terms(engine, t["logits_a"], t["targets"], a, maxima, t["terms_a"]);
+    nn::cross_entropy_terms(engine, t["logits_b"], t["targets"], b, maxima, t["terms_b"]);
+    nn::cross_entropy_of_terms(engine, t["logits_a"], t["targets"], a, maxima, sum_of_terms(engine, t), scale, t["loss"],
+                               nullptr);
+  };
+  c.upstream = {{"dloss", Kind::parameters, {p.rows}, std::vector<double>(p.rows, scale)}};
+  c.gradients = {overwritten("dlogits_a", {p.rows, p.first_columns}), overwritten("dlogits_b", {p.rows, p.second_columns})};
+  c.backward = [=](nn::Engine& engine, Tensors& t) {
+    const nn::Tensor maxima = largest_of(engine, t);
+    const nn::Tensor terms = sum_of_terms(engine, t);
+    nn::Tensor loss = engine.empty({p.rows}, t["loss"].dtype(), nn::Use::workspace);
+    nn::cross_entropy_of_terms(engine, t["logits_a"], t["targets"], a, maxima, terms, scale, loss, &t["dlogits_a"]);
+    nn::cross_entropy_of_terms(engine, t["logits_b"], t["targets"], b, maxima, terms, scale, loss, &t["dlogits_b"]);
+  };
+  if (!p.rounds) c.backward_in_place = {{"dlogits_a", "logits_a"}, {"dlogits_b", "logits_b"}};
   c.is_large = p.is_large;
   return c;
 }
@@ -118,6 +185,18 @@ std::vector<OpCase> loss_cases() {
   for (const std::size_t columns : {1U, 33U, 127U, 4101U}) {
     cases.push_back(cross_entropy_case({5, columns, columns, 2, false, columns > 127, true}));
   }
+  for (const std::size_t columns : odd_sizes) {
+    cases.push_back(sliced_cross_entropy_case({7, columns, columns + 1, 2 * columns + 1}));
+    if (columns > 3) cases.push_back(sliced_cross_entropy_case({5, columns, columns, 2 * columns - 3}));
+  }
+  cases.push_back(sliced_cross_entropy_case({5, 4, 3, 4}));  // of padding alone
+  cases.push_back(sliced_cross_entropy_case({5, 4, 3, 2}));
+  cases.push_back(sliced_cross_entropy_case({5, 4, 0, 4}));
+  cases.push_back(sliced_cross_entropy_case({0, 4, 3, 7}));
+  for (const bool rounds : {false, true}) {
+    cases.push_back(sliced_cross_entropy_case({301, 64, 33, 90, true, rounds}));
+    cases.push_back(sliced_cross_entropy_case({3, 4101, 4100, 8200, true, rounds}));
+  }
   return cases;
 }
 
@@ -135,6 +214,11 @@ std::vector<OpCase> optimizer_cases() {
 }
 
 OpCase random_loss_case(Draw& draw) {
+  if (draw.any_of({0, 1, 2}) == 0) {
+    const std::size_t first = draw.size(1, 3000);
+    const std::size_t second = draw.size(1, 3000);
+    return sliced_cross_entropy_case({draw.size(1, 60), first, second, first + draw.size(1, second), true, draw.coin()});
+  }
   const std::size_t columns = draw.size(2, 6000);
   const std::size_t classes = columns - (draw.coin() ? draw.size(1, columns - 1) : 0);
   return cross_entropy_case({draw.size(1, 60), columns, classes, draw.any_of({2.0, 6.0}), draw.coin()});

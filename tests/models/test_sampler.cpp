@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "tests/models/gpt_nets.h"
@@ -83,4 +85,50 @@ TEST_CASE("draws have the probabilities of the logits, the likeliest alone where
   options = {};
   options.temperature = 0;
   CHECK(draw(logits, options, 0.99) == 1);
+}
+
+namespace {
+
+// The token whose share of the sorted tokens' probabilities `uniform` falls on, with all of them sorted.
+std::int32_t drawn_from_sorted(std::span<const float> logits, const SampleOptions& options, double uniform) {
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  if (options.top_k != 0) order.resize(std::min(options.top_k, order.size()));
+  std::vector<double> sums;
+  double sum = 0;
+  for (const std::size_t token : order) {
+    sum += std::exp((static_cast<double>(logits[token]) - static_cast<double>(logits[order[0]])) / options.temperature);
+    sums.push_back(sum);
+  }
+  const auto enough = std::ranges::lower_bound(sums, options.top_p * sum);
+  if (options.top_p < 1 && enough != sums.end()) sums.erase(enough + 1, sums.end());
+  const auto drawn = std::ranges::upper_bound(sums, uniform * sums.back());
+  return static_cast<std::int32_t>(
+      order[std::min<std::size_t>(static_cast<std::size_t>(drawn - sums.begin()), sums.size() - 1)]);
+}
+
+}  // namespace
+
+TEST_CASE("a token drawn from the likeliest few is the one that sorting all tokens gives", "[gpt]") {
+  Random random(3, Stream::test);
+  for (const std::size_t vocabulary : {1U, 63U, 64U, 65U, 513U, 5000U}) {
+    for (const double spread : {0.0, 0.3, 4.0}) {  // 0: all are equal, and the draw goes deep
+      std::vector<float> logits(vocabulary);
+      for (float& logit : logits) logit = static_cast<float>(std::round(spread * random.normal() * 64) / 64);  // with ties
+      for (const std::size_t top_k : {0U, 1U, 40U, 100U, 9999U}) {
+        for (const double top_p : {1.0, 0.9, 0.2}) {
+          SampleOptions options;
+          options.temperature = 0.7;
+          options.top_k = top_k;
+          options.top_p = top_p;
+          INFO(vocabulary << " tokens, spread " << spread << ", the first " << top_k << ", " << top_p);
+          for (int i = 0; i < 8; ++i) {
+            const double uniform = random.uniform();
+            CHECK(draw(logits, options, uniform) == drawn_from_sorted(logits, options, uniform));
+          }
+        }
+      }
+    }
+  }
 }

@@ -158,4 +158,25 @@ TEST_CASE("copies of a mask have its id, and no other mask has", "[nn][mask]") {
   CHECK(AttentionMask().id() != mask.id());
 }
 
+TEST_CASE("rows of a mask see what they see in it", "[nn][mask]") {
+  const AttentionMask scattered(150, 70,
+                                [](std::size_t q, std::size_t k) { return (q * 31 + k * 17) % 5 == 0 || k == q % 70; });
+  for (const AttentionMask& mask : {AttentionMask::causal(150, 150), AttentionMask::full(150, 65), AttentionMask::row(20, 11),
+                                    AttentionMask::column(20, 11), AttentionMask::convolutional(20, 11, 5), scattered}) {
+    for (const std::size_t first : {0U, 1U, 63U, 64U, 75U}) {
+      for (const std::size_t count : {0U, 1U, 2U, 64U, 65U}) {
+        INFO(count << " from " << first << " on of a mask of " << mask.queries() << " x " << mask.keys());
+        const AttentionMask rows = AttentionMask::rows(mask, first, count);
+        REQUIRE(rows.queries() == count);
+        REQUIRE(rows.keys() == mask.keys());
+        CHECK(differences(rows, [&](std::size_t q, std::size_t k) { return mask.sees(first + q, k); }) == 0);
+        check_blocks(rows);
+        CHECK(rows.id() != mask.id());
+      }
+    }
+    CHECK(AttentionMask::rows(mask, 0, mask.queries()).entries().size() == mask.entries().size());
+    CHECK(has(message_of(ErrorKind::usage, [&] { AttentionMask::rows(mask, mask.queries() - 1, 2); }), "2 from"));
+  }
+}
+
 }  // namespace bitloom::nn

@@ -172,6 +172,24 @@ TEST_CASE("tables of vector kernels agree on softmax and cross-entropy", "[nn][k
         kernels.cross_entropy(x.data(), targets, classes, columns, factors, loss.data(), nullptr, rows);
         if (classes > 1) CHECK(check(loss, expected_loss) == "");
       }
+
+      const ClassColumns slice{10, classes, columns};
+      const std::int32_t ids[rows] = {10, -1, static_cast<std::int32_t>(9 + classes)};
+      Guarded<float> maxima(rows), expected_maxima(rows), sums(rows), expected_sums(rows), of_target(rows),
+          expected_target(rows);
+      kernels.cross_entropy_maxima(x.data(), slice, maxima.data(), rows);
+      baseline.cross_entropy_maxima(x.data(), slice, expected_maxima.data(), rows);
+      for (std::size_t row = 0; row < rows; ++row) CHECK(maxima[row] == expected_maxima[row]);
+      kernels.cross_entropy_terms(x.data(), ids, slice, maxima.data(), sums.data(), of_target.data(), rows);
+      baseline.cross_entropy_terms(x.data(), ids, slice, maxima.data(), expected_sums.data(), expected_target.data(), rows);
+      CHECK(check(sums, expected_sums) == "");
+      for (std::size_t row = 0; row < rows; ++row) CHECK(of_target[row] == expected_target[row]);
+      const float losses[rows] = {0.5F, 0, 2};
+      kernels.cross_entropy_gradient(x.data(), ids, slice, maxima.data(), expected_sums.data(), losses, 3, dx.data(), rows);
+      baseline.cross_entropy_gradient(x.data(), ids, slice, maxima.data(), expected_sums.data(), losses, 3, expected_dx.data(),
+                                      rows);
+      CHECK(check(dx, expected_dx) == "");
+      for (std::size_t i = 0; i < columns; ++i) CHECK(widened(dx[columns + i]) == 0);
     }
   });
 }
@@ -216,6 +234,7 @@ TEST_CASE("tables of vector kernels round stochastically to the same bits", "[nn
   constexpr std::uint64_t first_group = 0xFFFFFFFCU;  // counters that carry into the second word
   for (const VectorKernels* table : supported_vector_kernels()) {
     for (const std::size_t n : widths) {
+      const std::uint64_t first = 8 * first_group + n % 8;  // a part of a tensor begins anywhere in a group
       INFO(table->name << ", n = " << n);
       Guarded<bf16> value(n);
       Guarded<float> gradient(n), mean(n), variance(n);
@@ -226,11 +245,11 @@ TEST_CASE("tables of vector kernels round stochastically to the same bits", "[nn
         gradient[i] = i % 3 == 0 ? -1.0F : 1.0F;
         mean[i] = variance[i] = 1;
         const auto bits = std::bit_cast<std::uint32_t>(before - gradient[i] * factors.rate);
-        const Philox4x32 draws = rounding_draws(key.key, key.step, first_group + i / 8);
-        const std::uint32_t rounded = round_stochastically(bits, philox_half(draws, static_cast<unsigned>(i % 8)));
+        const Philox4x32 draws = rounding_draws(key.key, key.step, (first + i) / 8);
+        const std::uint32_t rounded = round_stochastically(bits, philox_half(draws, static_cast<unsigned>((first + i) % 8)));
         should_be.push_back(static_cast<std::uint16_t>(rounded >> 16U));
       }
-      table->adamw_rounding(factors, key, first_group, value.data(), gradient.data(), mean.data(), variance.data(), n);
+      table->adamw_rounding(factors, key, first, value.data(), gradient.data(), mean.data(), variance.data(), n);
       for (std::size_t i = 0; i < n; ++i) is.push_back(value[i].bits);
       CHECK(is == should_be);
       CHECK((value.guards_intact() && mean.guards_intact() && variance.guards_intact()));

@@ -113,4 +113,27 @@ TEST_CASE("every backend drops the same elements, at the rate within three devia
   }
 }
 
+TEST_CASE("attention of some of the heads drops what attention of all heads drops", "[nn][backends][dropout]") {
+  constexpr std::size_t sequences = 2, tokens = 9, heads = 5, size = 4, width = heads * size;
+  const AttentionMask mask = AttentionMask::causal(tokens, tokens);
+  for (const std::string& backend : test::tested_backends()) {
+    INFO(backend);
+    Engine engine(test::device_of(backend), backend);
+    std::vector<float> numbers(sequences * tokens * width);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+    const Tensor x = engine.from<float>(numbers, {sequences, tokens, width}, Use::data);
+    Tensor lse = engine.empty({sequences, heads, tokens}, DType::f32, Use::activations);
+    const Tensor whole = engine.zeros(x.shape(), DType::f32, Use::activations);
+    const Dropout dropout{0.4, 7, 3};
+    attention(engine, {heads, size, 0.5}, mask, dropout, {x}, {x}, {x}, {whole}, lse);
+    const Tensor parts = engine.zeros(x.shape(), DType::f32, Use::activations);
+    for (const auto& [first, count] : {std::pair(std::size_t{0}, std::size_t{2}), {2, 3}}) {
+      Tensor some = engine.empty({sequences, count, tokens}, DType::f32, Use::activations);
+      const Heads from{x, first * size};
+      attention(engine, {count, size, 0.5, first, heads}, mask, dropout, from, from, from, {parts, first * size}, some);
+    }
+    CHECK(engine.to_host<float>(parts) == engine.to_host<float>(whole));
+  }
+}
+
 }  // namespace bitloom::nn

@@ -317,6 +317,44 @@ TEST_CASE("every gradient that is ready is announced once, the last layer's firs
   CHECK(std::adjacent_find(order.begin(), order.end()) == order.end());
 }
 
+// All attentions with a cache had one causal mask, whatever their own was.
+TEST_CASE("tokens passed one after the other through a cache see what the layers' own masks show", "[layers]") {
+  constexpr std::size_t text = 4, grid = 3, tokens = text + grid * grid, width = 12;
+  const auto row = std::make_shared<AttentionMask>(AttentionMask::row(text, grid));
+  const auto column = std::make_shared<AttentionMask>(AttentionMask::column(text, grid));
+  Engine engine({}, "ref");
+  Sequence net;
+  SelfAttentionOptions options;
+  options.heads = 3;
+  options.deviation = options.projection_deviation = 0.5;
+  for (const auto& [name, mask] : {std::pair("a", row), {"b", column}, {"c", row}}) {
+    net.emplace<SelfAttention>(name, width, mask, options);
+  }
+  const std::vector<Parameter*> parameters = parameters_of(net);
+  initialise(engine, parameters, DType::f64, 1);
+  const Tensor x = random_tensor(engine, {1, tokens, width}, 2);
+  Pass pass{engine};
+  pass.training = false;
+  const std::vector<double> expected = engine.to_host<double>(net.forward(pass, x));
+  KeyValueCache cache(1, tokens);
+  pass.cache = &cache;
+  std::vector<double> found;
+  const Tensor rows = x.reshaped({tokens, width});
+  for (const std::size_t count : {3U, 1U, 1U, 4U, 4U}) {
+    cache.begin(count);
+    const Tensor some = rows.slice(cache.size(), cache.size() + count).reshaped({1, count, width});
+    const std::vector<double> y = engine.to_host<double>(net.forward(pass, some));
+    found.insert(found.end(), y.begin(), y.end());
+    cache.end();
+  }
+  CHECK(compare(found, expected, 1e-12) == "");
+  KeyValueCache other(1, tokens + 1);
+  pass.cache = &other;
+  other.begin(tokens);
+  CHECK(message_of(ErrorKind::usage, [&] { net.forward(pass, x); }) ==
+        "cache: of 14 tokens for a mask of 13; expected as many");
+}
+
 TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]") {
   Engine engine({}, "ref");
   BatchNorm norm("n", 1, {.momentum = 0.25});

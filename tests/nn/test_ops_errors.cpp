@@ -180,6 +180,24 @@ const std::vector<Call>& calls() {
       {"cross_entropy",
        {{"logits", f32, {5, 7}}, {"targets", i32, {5}}, {"loss", f32, {5}}, {"dlogits", f32, {5, 7}}},
        [](Engine& e, Arguments& t) { cross_entropy(e, t["logits"], t["targets"], 7, 1, t["loss"], &t["dlogits"]); }},
+      {"cross_entropy_maxima",
+       {{"logits", f32, {5, 7}}, {"maxima", f32, {5}}},
+       [](Engine& e, Arguments& t) { cross_entropy_maxima(e, t["logits"], {3, 9}, t["maxima"]); }},
+      {"cross_entropy_terms",
+       {{"logits", f32, {5, 7}}, {"targets", i32, {5}}, {"maxima", f32, {5}}, {"terms", f32, {2, 5}}},
+       [](Engine& e, Arguments& t) {
+         cross_entropy_terms(e, t["logits"], t["targets"], {3, 9}, t["maxima"], t["terms"]);
+       }},
+      {"cross_entropy_of_terms",
+       {{"logits", f32, {5, 7}},
+        {"targets", i32, {5}},
+        {"maxima", f32, {5}},
+        {"terms", f32, {2, 5}},
+        {"loss", f32, {5}},
+        {"dlogits", f32, {5, 7}}},
+       [](Engine& e, Arguments& t) {
+         cross_entropy_of_terms(e, t["logits"], t["targets"], {3, 9}, t["maxima"], t["terms"], 1, t["loss"], &t["dlogits"]);
+       }},
       {"adamw",
        {{"value", f32, {5}},
         {"gradient", f32, {5}},
@@ -371,6 +389,8 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(attend({0, 2, 1}, 0, 0), "attention: 0 heads of 2"));
   CHECK(has(attend({2, 0, 1}, 0, 0), "attention: 2 heads of 0"));
   CHECK(has(attend({2, 2, 0}, 0, 0), "attention: scale: 0"));
+  CHECK(has(attend({2, 2, 1, 3, 4}, 0, 0), "attention: heads 3 to 5 of 4"));
+  CHECK(has(attend({2, 2, 1, 1}, 0, 0), "attention: heads 1 to 3 of 0"));
   CHECK(has(attend({2, 2, 1}, 1, 0), "attention: rate: 1"));
   CHECK(has(attend({2, 2, 1}, 0, 1), "attention: q: f32 (1, 4, 4)"));
   CHECK(has(attend({2, 2, 1}, 0, 99), "from column 99 on"));
@@ -387,6 +407,7 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 0, 1, row, nullptr); }), "classes: 0; expected 1 to 4"));
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 5, 1, row, nullptr); }), "classes: 5; expected 1 to 4"));
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 4, 1, row, nullptr, 1.5); }), "smoothing: 1.5; expected 0"));
+  CHECK(has(complaint([&] { cross_entropy_maxima(engine, square, {}, row); }), "slice: of 0 classes; expected at least 1"));
   CHECK(has(complaint([&] { adamw(engine, {}, {.step = 0}); }), "adamw: step: 0"));
   Tensor half = engine.zeros({4}, DType::bf16, Use::data);
   const AdamWTensors halves = {half, half, half, half};

@@ -183,6 +183,20 @@ TEST_CASE("reference: lookups", "[nn][ref]") {
   CHECK(to_numbers(engine, dtable) == Numbers{13, 24, 30, 40, 63, 76});
   CHECK(has(message_of(ErrorKind::usage, [&] { gather(engine, table, desk.ids({0, 3, 0, 0}), out); }), "ids[1] is 3"));
   CHECK(has(message_of(ErrorKind::usage, [&] { scatter_add(engine, out, desk.ids({0, 0, 0, -1}), dtable); }), "ids[3] is -1"));
+
+  // The same table as rows 2 to 4 of 6.
+  const VocabularySlice slice{2, 6};
+  gather(engine, table, desk.ids({4, 1, 5, 2}), out, false, slice);
+  CHECK(to_numbers(engine, out) == Numbers{5, 6, 0, 0, 0, 0, 1, 2});
+  gather(engine, table, desk.ids({0, 3, 3, 4}), out, true, slice);
+  CHECK(to_numbers(engine, out) == Numbers{5, 6, 3, 4, 3, 4, 6, 8});
+  scatter_add(engine, desk.of({1, 2, 3, 4, 5, 6, 7, 8}, {4, 2}), desk.ids({4, 1, 5, 2}), dtable, slice);
+  CHECK(to_numbers(engine, dtable) == Numbers{20, 32, 30, 40, 64, 78});
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         gather(engine, table, desk.ids({0, 6, 0, 0}), out, false, slice);
+                       }),
+            "ids[1] is 6"));
 }
 
 TEST_CASE("reference: norms", "[nn][ref]") {
@@ -232,6 +246,28 @@ TEST_CASE("reference: softmax and cross entropy", "[nn][ref]") {
                          cross_entropy(engine, logits, desk.ids({0, 2, 0}), 2, 1, loss, nullptr);
                        }),
             "targets[1] is 2"));
+
+  // The same rows, their two classes divided between two processes; the second has the column that does not exist.
+  const Tensor left = desk.of({0, 0, 7}, {3, 1});
+  const Tensor right = desk.of({log3, 99, log3, 99, 8, 9}, {3, 2});
+  const VocabularySlice first{0, 2};
+  const VocabularySlice second{1, 2};
+  Tensor maxima = desk.blank({3});
+  cross_entropy_maxima(engine, left, first, maxima);
+  CHECK(to_numbers(engine, maxima) == Numbers{0, 0, 7});
+  cross_entropy_maxima(engine, right, second, maxima);
+  CHECK(to_numbers(engine, maxima) == Numbers{log3, log3, 8});
+  const Tensor targets = desk.ids({0, 1, -1});
+  Tensor terms = desk.blank({2, 3});
+  cross_entropy_terms(engine, left, targets, first, maxima, terms);
+  CHECK(compare(to_numbers(engine, terms), Numbers{1.0 / 3, 1.0 / 3, std::exp(-1), -log3, 0, 0}, 1e-14) == "");
+  cross_entropy_terms(engine, right, targets, second, maxima, terms);
+  CHECK(compare(to_numbers(engine, terms), Numbers{1, 1, 1, 0, 0, 0}, 1e-14) == "");
+  const Tensor sums = desk.of({4.0 / 3, 4.0 / 3, 1 + std::exp(-1), -log3, 0, 0}, {2, 3});
+  Tensor dright = desk.blank({3, 2});
+  cross_entropy_of_terms(engine, right, targets, second, maxima, sums, 10, loss, &dright);
+  CHECK(compare(to_numbers(engine, loss), Numbers{std::log(4.0), std::log(4.0 / 3), 0}, 1e-14) == "");
+  CHECK(compare(to_numbers(engine, dright), Numbers{7.5, 0, -2.5, 0, 0, 0}, 1e-14) == "");
 }
 
 TEST_CASE("reference: attention", "[nn][ref]") {

@@ -113,6 +113,42 @@ TEST_CASE("AdamW without masters rounds to the same bits on every backend", "[nn
   }
 }
 
+TEST_CASE("parts of a tensor are rounded as they are in the whole", "[nn][backends][rounding]") {
+  // Runs around a group of 8 elements and around what kernels do at once; the whole in one part.
+  const std::vector<Part> parts = {{{9, 14}, 1, 2, 0, 3},    {{9, 14}, 1, 2, 3, 7},   {{50, 33}, 0, 1, 17, 50},
+                                   {{3, 900}, 1, 3, 1, 300}, {{2, 5, 7}, 1, 1, 1, 2}, {{2, 12000}, 1, 1, 3, 12000},
+                                   {{7}, 0, 1, 0, 7}};
+  for (const std::string& backend : tested_backends()) {
+    Engine engine(device_of(backend), backend);
+    std::size_t moved = 0;
+    const auto check = [&](const ElementNumbers& numbers, std::size_t n) {
+      std::vector<bf16> value(n);
+      std::vector<bf16> should_be(n);
+      std::vector<float> gradient(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        value[i] = to_bf16(0.5F + static_cast<float>(i % 128) / 256);
+        gradient[i] = i % 3 == 0 ? -1.0F : 1.0F;
+        should_be[i] = expected_value(value[i], gradient[i], 77, 1, numbers(i));
+      }
+      AdamWTensors tensors = make_tensors(engine, value, gradient, 77);
+      tensors.numbers = numbers;
+      adamw(engine, std::span(&tensors, 1), tick_step(1));
+      CHECK((engine.to_host<bf16>(tensors.value) == should_be));
+      for (std::size_t i = 0; i < n; ++i) moved += should_be[i] == value[i] ? 0 : 1;
+    };
+    for (const Part& part : parts) {
+      INFO(backend << ", " << part.begin << " to " << part.end << " of " << to_text(part.full));
+      ElementNumbers numbers = part.numbers();
+      const std::size_t n = part.shape().size();
+      check(numbers, n);
+      numbers.begin = n / 3;  // a share of the part
+      check(numbers, n - n / 3);
+    }
+    check({.begin = 13}, 1000);
+    CHECK(moved > 500);
+  }
+}
+
 TEST_CASE("AdamW without masters leaves values without gradients as they are", "[nn][backends][rounding]") {
   const std::vector<bf16> values = {{0},      {0x8000}, {0x7FC0}, {0x0001}, {0x8001},  // NaN, subnormals
                                     {0x0080}, {0x7F7F}, {0xFF7F}, {0x3F80}, {0xC040}, {0x3F81}};

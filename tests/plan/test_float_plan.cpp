@@ -10,7 +10,9 @@
 #include "models/gpt/memory.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "train/memory.h"
 #include "train/parallel/stages.h"
+#include "train/parallel/tensor.h"
 #include "train/update_rule.h"
 
 using namespace bitloom;
@@ -159,6 +161,41 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
             CHECK(plan.memory().activations == expected.activations);
             CHECK(plan.memory().total() == expected.total());
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a tensor rank's memory and the cuts are those of the net that it has", "[float_plan]") {
+  models::GptConfig config = small_config();
+  config.layers = 5;
+  for (const bool recompute : {false, true}) {
+    config.recompute = recompute;
+    for (const std::size_t ranks : {1U, 2U, 4U}) {
+      for (const DType values : {DType::f32, DType::bf16}) {
+        INFO(ranks << " " << dtype_name(values) << " " << recompute);
+        train::TensorGroup group(ranks - 1, ranks);
+        models::Gpt net(config, 0, &group);
+        const nn::Shape ids = {3, config.context};
+        FloatOptions options = options_of(6, 3);
+        options.recompute = recompute ? Recompute::block : Recompute::none;
+        options.train.values = values;
+        const GridShape grid{1, 1, static_cast<int>(ranks)};
+        const FloatModel model = describe_gpt(config);
+        const FloatMemory planned = plan_grid(model, grid, options, FloatCluster()).memory();
+        const train::MemoryNeeds needs = train::predict_memory(net, ids, options.train);
+        CHECK(planned.parameters == needs.parameters);
+        CHECK(planned.gradients == needs.gradients);
+        CHECK(planned.optimizer == needs.optimizer);
+        CHECK(planned.stash == needs.stash);
+        const double head = 2 * static_cast<double>(ids.size() * config.width * net.head().columns());
+        const std::vector<double> costs = train::estimated_costs(net.layers(), ids, head);
+        for (const int stages : {2, 3, 4, 7}) {
+          const FloatPlan plan = plan_grid(model, {1, stages, grid.tensor}, options, FloatCluster());
+          train::Partition parts;
+          for (const StagePlan& stage : plan.stages) parts.push_back(stage.layers.front());
+          CHECK(parts == train::partition(costs, static_cast<std::size_t>(stages)));
         }
       }
     }

@@ -92,7 +92,7 @@ class Call {
     task.first_entry = mask_.first_entry().data();
     task.entries = entries_.data();
     task.dropout = key_;
-    task.first_element = static_cast<std::uint64_t>(sequence * shape_.heads + head) * mask_.queries() * mask_.keys();
+    task.first_element = static_cast<std::uint64_t>(shape_.number_of(sequence, head)) * mask_.queries() * mask_.keys();
     task.end_block = query_blocks();
   }
   // Whether the work is enough for threads.

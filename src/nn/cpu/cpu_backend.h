@@ -39,8 +39,8 @@ class CpuBackend final : public Backend {
   void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) override;
 
   // tables.cpp
-  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
-  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
+  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) override;
+  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) override;
 
   // vector_ops.cpp
   void convert(const Tensor& x, Tensor& y) override;
@@ -72,6 +72,11 @@ class CpuBackend final : public Backend {
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits, double smoothing) override;
+  void cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) override;
+  void cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                           Tensor& terms) override;
+  void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                              const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) override;
 
   // attention.cpp
   void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,

@@ -44,6 +44,11 @@ struct TargetFactors {
   float scale = 1, smoothing = 0;
 };
 
+// Rows of logits, `pitch` apart, whose first columns are classes first .. first + classes - 1 of more.
+struct ClassColumns {
+  std::size_t first = 0, classes = 0, pitch = 0;
+};
+
 // attention_mask.h as plain data.
 inline constexpr std::size_t attention_block = 64;
 struct AttentionEntry {
@@ -151,6 +156,13 @@ struct ValueKernels {
   void (*cross_entropy)(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch,
                         const TargetFactors& factors, float* loss, V* dlogits, std::size_t rows);
 
+  // The parts of ops.h that look at a slice of the logits. maxima, sums, of_target, loss (R).
+  void (*cross_entropy_maxima)(const V* logits, const ClassColumns& columns, float* maxima, std::size_t rows);
+  void (*cross_entropy_terms)(const V* logits, const std::int32_t* targets, const ClassColumns& columns, const float* maxima,
+                              float* sums, float* of_target, std::size_t rows);
+  void (*cross_entropy_gradient)(const V* logits, const std::int32_t* targets, const ClassColumns& columns, const float* maxima,
+                                 const float* sums, const float* loss, float scale, V* dlogits, std::size_t rows);
+
   void (*attention)(const AttentionForward<V>& task);
   void (*attention_backward)(const AttentionBackward<V>& task);
 
@@ -174,8 +186,8 @@ struct VectorKernels {
   const char* name;  // baseline, avx2, avx512, avx512_bf16, neon
   ValueKernels<float> on_f32;
   ValueKernels<bf16> on_bf16;
-  // Values without f32 masters; element i of them is element 8 first_group + i of its tensor.
-  void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first_group, bf16* value,
+  // Values without f32 masters, of numbers `first`, first + 1, ...
+  void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first, bf16* value,
                          const float* gradient, float* mean, float* variance, std::size_t n);
 
   template <typename V>

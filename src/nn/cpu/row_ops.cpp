@@ -251,9 +251,10 @@ void CpuBackend::softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx)
   });
 }
 
-void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
-                               Tensor* dlogits, double smoothing) {
-  const std::size_t columns = logits.shape()[1];
+namespace {
+
+// targets (R) of `classes`.
+std::span<const std::int32_t> checked_targets(const Tensor& targets, std::size_t classes) {
   const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
   for (std::size_t r = 0; r < targets_r.size(); ++r) {
     const std::int32_t target = targets_r[r];
@@ -261,19 +262,37 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
       fail(ErrorKind::usage, "cross_entropy: targets[{}] is {}; expected -1 to {}", r, target, classes - 1);
     }
   }
+  return targets_r;
+}
+
+// Rows of a gradient of f32, which gradient(row, to) computes, rounded to bf16.
+template <typename Gradient>
+void round_rows(Tensor& to, const Gradient& gradient) {
+  const auto round = vector_kernels().of<bf16>().scale_add_f32;
+  const std::size_t columns = to.shape()[1];
+  bf16* const to_rc = elements<bf16>(to);
+  for_rows(to.shape()[0], columns, sizeof(float) + sizeof(bf16), [&](std::size_t row, std::size_t rows) {
+    std::vector<float> precise(columns);
+    for (std::size_t r = row; r < row + rows; ++r) {
+      gradient(r, precise.data());
+      round(1, precise.data(), 0, to_rc + r * columns, columns);
+    }
+  });
+}
+
+}  // namespace
+
+void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
+                               Tensor* dlogits, double smoothing) {
+  const std::size_t columns = logits.shape()[1];
+  const std::span<const std::int32_t> targets_r = checked_targets(targets, classes);
   float* const loss_r = elements<float>(loss);
   const TargetFactors factors{static_cast<float>(scale), static_cast<float>(smoothing)};
   if (dlogits != nullptr && dlogits->dtype() != logits.dtype()) {
     const auto kernel = vector_kernels().of<float>().cross_entropy;
-    const auto round = vector_kernels().of<bf16>().scale_add_f32;
     const float* const from = elements<float>(logits);
-    bf16* const to = elements<bf16>(*dlogits);
-    for_rows(targets_r.size(), columns, sizeof(float) + sizeof(bf16), [&](std::size_t row, std::size_t rows) {
-      std::vector<float> gradient(columns);
-      for (std::size_t r = row; r < row + rows; ++r) {
-        kernel(from + r * columns, targets_r.data() + r, classes, columns, factors, loss_r + r, gradient.data(), 1);
-        round(1, gradient.data(), 0, to + r * columns, columns);
-      }
+    round_rows(*dlogits, [&](std::size_t r, float* to) {
+      kernel(from + r * columns, targets_r.data() + r, classes, columns, factors, loss_r + r, to, 1);
     });
     return;
   }
@@ -285,6 +304,73 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
       kernel(from + row * columns, targets_r.data() + row, classes, columns, factors, loss_r + row,
              to == nullptr ? nullptr : to + row * columns, rows);
     });
+  });
+}
+
+namespace {
+
+ClassColumns columns_of(const Tensor& logits, const VocabularySlice& slice) {
+  const std::size_t columns = logits.shape()[1];
+  return {slice.first, slice.count(columns), columns};
+}
+
+}  // namespace
+
+void CpuBackend::cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) {
+  const ClassColumns columns = columns_of(logits, slice);
+  float* const maxima_r = elements<float>(maxima);
+  with_type(logits.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().cross_entropy_maxima;
+    const V* const from = elements<V>(logits);
+    for_rows(maxima.size(), columns.pitch, sizeof(V),
+             [&](std::size_t row, std::size_t rows) { kernel(from + row * columns.pitch, columns, maxima_r + row, rows); });
+  });
+}
+
+void CpuBackend::cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                     const Tensor& maxima, Tensor& terms) {
+  const ClassColumns columns = columns_of(logits, slice);
+  const std::span<const std::int32_t> targets_r = checked_targets(targets, slice.all);
+  const float* const maxima_r = elements<float>(maxima);
+  float* const sums_r = elements<float>(terms);
+  float* const of_target_r = sums_r + targets_r.size();
+  with_type(logits.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().cross_entropy_terms;
+    const V* const from = elements<V>(logits);
+    for_rows(targets_r.size(), columns.pitch, sizeof(V), [&](std::size_t row, std::size_t rows) {
+      kernel(from + row * columns.pitch, targets_r.data() + row, columns, maxima_r + row, sums_r + row, of_target_r + row,
+             rows);
+    });
+  });
+}
+
+void CpuBackend::cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                        const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss,
+                                        Tensor* dlogits) {
+  const ClassColumns columns = columns_of(logits, slice);
+  const std::span<const std::int32_t> targets_r = checked_targets(targets, slice.all);
+  const float* const maxima_r = elements<float>(maxima);
+  const float* const sums_r = elements<float>(terms);
+  float* const loss_r = elements<float>(loss);
+  for (std::size_t r = 0; r < targets_r.size(); ++r) {
+    const double entropy = std::log(static_cast<double>(sums_r[r])) - static_cast<double>(sums_r[targets_r.size() + r]);
+    loss_r[r] = targets_r[r] < 0 ? 0 : static_cast<float>(entropy);
+  }
+  if (dlogits == nullptr) return;
+  const auto gradient = [&]<typename V>(const V* from, std::size_t row, std::size_t rows, V* to) {
+    vector_kernels().of<V>().cross_entropy_gradient(from + row * columns.pitch, targets_r.data() + row, columns, maxima_r + row,
+                                                    sums_r + row, loss_r + row, static_cast<float>(scale), to, rows);
+  };
+  if (dlogits->dtype() != logits.dtype()) {
+    const float* const from = elements<float>(logits);
+    round_rows(*dlogits, [&](std::size_t r, float* to) { gradient(from, r, 1, to); });
+    return;
+  }
+  with_type(logits.dtype(), [&]<typename V>(V) {
+    const V* const from = elements<V>(logits);
+    V* const to = elements<V>(*dlogits);
+    for_rows(targets_r.size(), columns.pitch, 2 * sizeof(V),
+             [&](std::size_t row, std::size_t rows) { gradient(from, row, rows, to + row * columns.pitch); });
   });
 }
 

@@ -12,24 +12,30 @@
 namespace bitloom::nn {
 namespace {
 
-// ids (R) in [0, rows). They are data, which ops.h cannot look at on every device; here that costs nothing.
-std::span<const std::int32_t> checked_ids(std::string_view op, const Tensor& ids, std::size_t rows) {
+// ids (R) in [0, all). They are data, which ops.h cannot look at on every device; here that costs nothing.
+std::span<const std::int32_t> checked_ids(std::string_view op, const Tensor& ids, std::size_t all) {
   const std::span<const std::int32_t> ids_r = ids.as<std::int32_t>();
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
-    if (ids_r[r] < 0 || static_cast<std::size_t>(ids_r[r]) >= rows) {
-      fail(ErrorKind::usage, "{}: ids[{}]: {}; expected 0 to {}", op, r, ids_r[r], static_cast<std::int64_t>(rows) - 1);
+    if (ids_r[r] < 0 || static_cast<std::size_t>(ids_r[r]) >= all) {
+      fail(ErrorKind::usage, "{}: ids[{}]: {}; expected 0 to {}", op, r, ids_r[r], static_cast<std::int64_t>(all) - 1);
     }
   }
   return ids_r;
 }
 
-// out (R,C) = table[ids (R)], or += it.
+// out (R,C) = table[ids (R)], or += it; table has `rows` rows.
 template <typename T, typename O>
-void gather_rows(const T* table, std::span<const std::int32_t> ids_r, std::size_t columns, bool accumulate, O* out) {
+void gather_rows(const T* table, std::size_t rows, std::span<const std::int32_t> ids_r, const VocabularySlice& slice,
+                 std::size_t columns, bool accumulate, O* out) {
 #pragma omp parallel for schedule(static) if (ids_r.size() * columns * sizeof(O) >= parallel_bytes)
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
-    const T* from_c = table + static_cast<std::size_t>(ids_r[r]) * columns;
+    const std::size_t row = slice.place_of(ids_r[r]);
     O* to_c = out + r * columns;
+    if (row >= rows) {
+      if (!accumulate) std::fill_n(to_c, columns, O{});
+      continue;
+    }
+    const T* from_c = table + row * columns;
     if (accumulate) {
       for (std::size_t c = 0; c < columns; ++c) to_c[c] = from_float<O>(to_float(to_c[c]) + to_float(from_c[c]));
     } else if constexpr (std::is_same_v<T, O>) {
@@ -40,15 +46,22 @@ void gather_rows(const T* table, std::span<const std::int32_t> ids_r, std::size_
   }
 }
 
+// A table of sums and the slice that it is.
+struct TableSums {
+  float* data = nullptr;
+  std::size_t rows = 0, columns = 0;
+  VocabularySlice slice;
+};
+
 // dtable[ids[r]] += dout[r] for the rows r whose id is `part` modulo `parts`, in columns from `begin` to `end`, by ascending r.
 template <typename T>
-void scatter_part(const T* dout, std::span<const std::int32_t> ids_r, std::size_t columns, std::size_t begin, std::size_t end,
-                  std::uint32_t part, std::uint32_t parts, float* dtable) {
+void scatter_part(const T* dout, std::span<const std::int32_t> ids_r, const TableSums& dtable, std::size_t begin,
+                  std::size_t end, std::uint32_t part, std::uint32_t parts) {
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
-    const auto id = static_cast<std::uint32_t>(ids_r[r]);
-    if (id % parts != part) continue;
-    const T* from_c = dout + r * columns;
-    float* to_c = dtable + std::size_t{id} * columns;
+    const std::size_t row = dtable.slice.place_of(ids_r[r]);
+    if (static_cast<std::uint32_t>(ids_r[r]) % parts != part || row >= dtable.rows) continue;
+    const T* from_c = dout + r * dtable.columns;
+    float* to_c = dtable.data + row * dtable.columns;
     for (std::size_t c = begin; c < end; ++c) to_c[c] += to_float(from_c[c]);
   }
 }
@@ -61,7 +74,8 @@ constexpr std::size_t least_columns = 32;
 // number of threads. Tasks are ranges of columns first: those are equally long, whereas some ids are far more frequent than
 // others (padding, spaces). Only threads that columns leave without work are given a share of the ids.
 template <typename T>
-void scatter_rows(const T* dout, std::span<const std::int32_t> ids_r, std::size_t columns, float* dtable) {
+void scatter_rows(const T* dout, std::span<const std::int32_t> ids_r, const TableSums& dtable) {
+  const std::size_t columns = dtable.columns;
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
   const std::size_t ranges = std::clamp(columns / least_columns, std::size_t{1}, threads);
   const std::size_t width = (columns + ranges - 1) / ranges;
@@ -72,28 +86,30 @@ void scatter_rows(const T* dout, std::span<const std::int32_t> ids_r, std::size_
   for (std::size_t range = 0; range < used; ++range) {
     for (std::size_t part = 0; part < parts; ++part) {
       const std::size_t begin = range * aligned;
-      scatter_part(dout, ids_r, columns, begin, std::min(begin + aligned, columns), static_cast<std::uint32_t>(part),
-                   static_cast<std::uint32_t>(parts), dtable);
+      scatter_part(dout, ids_r, dtable, begin, std::min(begin + aligned, columns), static_cast<std::uint32_t>(part),
+                   static_cast<std::uint32_t>(parts));
     }
   }
 }
 
 }  // namespace
 
-void CpuBackend::gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) {
-  const std::span<const std::int32_t> ids_r = checked_ids("gather", ids, table.shape()[0]);
+void CpuBackend::gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) {
+  const std::span<const std::int32_t> ids_r = checked_ids("gather", ids, slice.all);
+  const std::size_t rows = table.shape()[0];
   const std::size_t columns = table.shape()[1];
   with_type(out.dtype(), [&]<typename O>(O) {
-    with_type(table.dtype(),
-              [&]<typename T>(T) { gather_rows(elements<T>(table), ids_r, columns, accumulate, elements<O>(out)); });
+    with_type(table.dtype(), [&]<typename T>(T) {
+      gather_rows(elements<T>(table), rows, ids_r, slice, columns, accumulate, elements<O>(out));
+    });
   });
 }
 
-void CpuBackend::scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) {
-  const std::span<const std::int32_t> ids_r = checked_ids("scatter_add", ids, dtable.shape()[0]);
+void CpuBackend::scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) {
+  const std::span<const std::int32_t> ids_r = checked_ids("scatter_add", ids, slice.all);
   if (dout.size() == 0) return;
-  with_type(dout.dtype(),
-            [&]<typename T>(T) { scatter_rows(elements<T>(dout), ids_r, dtable.shape()[1], elements<float>(dtable)); });
+  const TableSums sums{elements<float>(dtable), dtable.shape()[0], dtable.shape()[1], slice};
+  with_type(dout.dtype(), [&]<typename T>(T) { scatter_rows(elements<T>(dout), ids_r, sums); });
 }
 
 }  // namespace bitloom::nn

@@ -13,7 +13,6 @@
 #include "nn/cpu/vector_arguments.h"
 #include "nn/dropout.h"
 #include "nn/few_bit_stash.h"
-#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn {
 namespace {
@@ -189,9 +188,11 @@ void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     const AdamWFactors& f = each.decays ? decaying : factors;
     const auto at = [first = first](const Tensor& one) { return elements<float>(one) + first; };
     if (each.value.dtype() == DType::bf16) {
-      static_assert(piece_elements % rounding_group == 0);
-      kernels.adamw_rounding(f, {each.rounding_key, step.step}, first / rounding_group, elements<bf16>(each.value) + first,
-                             at(each.gradient), at(each.mean), at(each.variance), n);
+      each.numbers.for_runs(first, first + n, [&](std::size_t i, std::size_t number, std::size_t count) {
+        kernels.adamw_rounding(f, {each.rounding_key, step.step}, number, elements<bf16>(each.value) + i,
+                               elements<float>(each.gradient) + i, elements<float>(each.mean) + i,
+                               elements<float>(each.variance) + i, count);
+      });
     } else if (each.copy && each.copy.dtype() == DType::bf16) {
       kernels.on_bf16.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
                             elements<bf16>(each.copy) + first, n);

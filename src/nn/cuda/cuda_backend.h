@@ -57,12 +57,17 @@ class CudaBackend final : public Backend {
 
   // rows.cpp
   void add_row_sums(const Tensor& x, Tensor& sums) override;
-  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
-  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
+  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) override;
+  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) override;
   void softmax(const Tensor& x, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits, double smoothing) override;
+  void cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) override;
+  void cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                           Tensor& terms) override;
+  void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                              const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) override;
 
   // norms.cpp
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,

@@ -75,6 +75,7 @@ inline constexpr std::size_t most_head_size = 256;
 struct AttentionTask {
   Number number = Number::f32;
   std::size_t sequences = 0, heads = 0, head_size = 0;  // B, H, D <= most_head_size
+  std::size_t first_head = 0, all_heads = 0;            // heads first_head, ... of all_heads, by which dropout counts
   float scale = 1;
   Drops drops;
   DeviceMask mask;
@@ -183,11 +184,12 @@ void batch_norm_backward(Stream stream, const NormShape& shape, const void* dy, 
 
 // --- rows.cu ---
 
-// Rows of a table (table_rows,columns) that ids (rows) name. rows < 2^32.
+// Rows of a table (table_rows,columns) that ids (rows) name; row i is that of id first + i of `all`. rows < 2^32.
 struct Lookup {
   std::size_t rows = 0, table_rows = 0, columns = 0;
+  std::size_t first = 0, all = 0;
 };
-// out = table[ids] or, with accumulate, += it; the row of an id that is none stays.
+// out = table[ids] or, with accumulate, += it; ids of other rows give zeros, the row of an id that is none stays.
 void gather(Stream stream, const Lookup& lookup, Number table_number, const void* table, const std::int32_t* ids,
             bool accumulate, Number out_number, void* out, FaultWord* fault);
 // dtable[ids] += dout. workspace: as many bytes as the function says.
@@ -204,6 +206,9 @@ void column_sums(Stream stream, Number number, const void* x, std::size_t rows, 
 void softmax(Stream stream, Number number, const void* x, void* y, std::size_t rows, std::size_t columns);
 void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
                       std::size_t columns);
+
+// --- cross_entropy.cu ---
+
 // Types and shape of logits and dlogits, which have the same type unless logits are f32.
 struct CrossEntropy {
   Number number = Number::f32, gradient_number = Number::f32;
@@ -213,6 +218,18 @@ struct CrossEntropy {
 // dlogits: none, or it may be logits. A target that is none counts as -1.
 void cross_entropy(Stream stream, const CrossEntropy& shape, const void* logits, const std::int32_t* targets, float* loss,
                    void* dlogits, FaultWord* fault);
+
+// The parts of ops.h for a slice of the classes: the first `classes` columns are classes `first`, ... of `all`. terms (2,rows).
+struct ClassColumns {
+  Number number = Number::f32, gradient_number = Number::f32;
+  std::size_t rows = 0, columns = 0, classes = 0, first = 0, all = 0;
+};
+void cross_entropy_maxima(Stream stream, const ClassColumns& shape, const void* logits, float* maxima);
+void cross_entropy_terms(Stream stream, const ClassColumns& shape, const void* logits, const std::int32_t* targets,
+                         const float* maxima, float* terms, FaultWord* fault);
+// dlogits as in cross_entropy().
+void cross_entropy_of_terms(Stream stream, const ClassColumns& shape, const void* logits, const std::int32_t* targets,
+                            const float* maxima, const float* terms, float scale, float* loss, void* dlogits, FaultWord* fault);
 
 // --- optimizer.cu ---
 
@@ -226,6 +243,7 @@ struct AdamWPart {
   void* copy;  // or none
   std::size_t size, first_chunk;
   std::uint64_t rounding_key;
+  std::size_t first_number, run, stride, begin;  // ElementNumbers of nn/part.h, for rounding
   Number value_number, copy_number;
   bool decays, is_wide;  // is_wide: all pointers are multiples of 16
 };

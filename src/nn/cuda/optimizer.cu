@@ -40,19 +40,45 @@ __device__ void load_values(const AdamWPart& part, std::size_t first, float (&v)
   }
 }
 
-// Those of bf16 are rounded stochastically: a pack has the elements of one call of Philox.
+// Draws of a pack that is part of a tensor: its numbers may be of several groups and runs.
+__device__ void draw_part(const AdamWPart& part, std::uint64_t step, std::size_t first, std::uint32_t (&draw)[pack_size]) {
+  std::uint64_t group = ~0ULL;
+  Philox4x32 draws = {};
+#pragma unroll
+  for (int j = 0; j < pack_size; ++j) {
+    const std::size_t k = part.begin + first + j;
+    const std::uint64_t number = part.run == 0 ? k : part.first_number + k / part.run * part.stride + k % part.run;
+    if (number / rounding_group != group) {
+      group = number / rounding_group;
+      draws = rounding_draws(part.rounding_key, step, group);
+    }
+    const auto half = static_cast<unsigned>(number % rounding_group);
+    const std::uint32_t low = half / 2 % 2 == 0 ? draws.word[0] : draws.word[1];
+    const std::uint32_t high = half / 2 % 2 == 0 ? draws.word[2] : draws.word[3];
+    draw[j] = ((half < 4 ? low : high) >> (16U * (half % 2))) & 0xFFFFU;
+  }
+}
+
+// Those of bf16 are rounded stochastically: a pack of a whole tensor has the elements of one call of Philox.
 __device__ void store_values(const AdamWPart& part, std::uint64_t step, std::size_t first, const float (&v)[pack_size]) {
   if (part.value_number != Number::bf16) {
     return Rows<float>{static_cast<float*>(part.value), part.size, part.is_wide}.store(0, first, v);
   }
   static_assert(pack_size == rounding_group, "");
-  const Philox4x32 draws = rounding_draws(part.rounding_key, step, first / rounding_group);
+  std::uint32_t draw[pack_size];
+  if (part.run == 0 && part.begin == 0) {
+    const Philox4x32 draws = rounding_draws(part.rounding_key, step, first / rounding_group);
+#pragma unroll
+    for (int j = 0; j < pack_size; ++j) draw[j] = philox_half(draws, static_cast<unsigned>(j));
+  } else {
+    draw_part(part, step, first, draw);
+  }
   float rounded[pack_size];
 #pragma unroll
   for (int j = 0; j < pack_size; ++j) {
     std::uint32_t bits;
     memcpy(&bits, &v[j], sizeof bits);
-    bits = round_stochastically(bits, philox_half(draws, static_cast<unsigned>(j)));
+    bits = round_stochastically(bits, draw[j]);
     memcpy(&rounded[j], &bits, sizeof bits);
   }
   Rows<Bf16>{static_cast<Bf16*>(part.value), part.size, part.is_wide}.store(0, first, rounded);

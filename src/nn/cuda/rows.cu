@@ -19,13 +19,16 @@ __global__ void __launch_bounds__(threads)
   if (row >= lookup.rows) return;
   const unsigned lane = threadIdx.x % 32;
   const std::int64_t id = ids[row];
-  if (id < 0 || id >= static_cast<std::int64_t>(lookup.table_rows)) {
+  if (id < 0 || id >= static_cast<std::int64_t>(lookup.all)) {
     if (lane == 0) report(fault, row, Fault::gather_id);
     return;
   }
+  const std::size_t place = static_cast<std::size_t>(id) - lookup.first;
+  const bool is_here = place < lookup.table_rows;
+  if (accumulate && !is_here) return;
   for (std::size_t first = lane * pack_size; first < lookup.columns; first += warp_columns) {
-    float v[pack_size];
-    table.load(static_cast<std::size_t>(id), first, v);
+    float v[pack_size] = {};
+    if (is_here) table.load(place, first, v);
     if (accumulate) {
       float before[pack_size];
       Rows<const Y>{out.data, out.columns, out.is_wide}.load(row, first, before);
@@ -48,17 +51,17 @@ struct Keyed {
 
 // The rows as they come, or as the pass before has left them.
 struct SortInput {
-  std::size_t rows, table_rows;
+  Lookup lookup;
   const std::int32_t* ids;
   const Keyed* sorted;  // or none
   unsigned shift;       // position of this pass's digit
 
   __device__ Keyed operator[](std::size_t i) const {
     if (sorted != nullptr) return sorted[i];
-    const std::int32_t id = ids[i];
-    const bool is_row = id >= 0 && static_cast<std::size_t>(id) < table_rows;
-    return {static_cast<std::uint32_t>(is_row ? static_cast<std::size_t>(id) : table_rows), static_cast<std::uint32_t>(i)};
+    const std::size_t place = is_id(i) ? static_cast<std::size_t>(ids[i]) - lookup.first : lookup.table_rows;
+    return {static_cast<std::uint32_t>(place < lookup.table_rows ? place : lookup.table_rows), static_cast<std::uint32_t>(i)};
   }
+  __device__ bool is_id(std::size_t i) const { return ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < lookup.all; }
 };
 
 // Visits the block's share: thread d calls visit(i) for every element i that has digit d, in order. Every thread calls.
@@ -66,7 +69,7 @@ template <typename Visit>
 __device__ void for_digit(const SortInput& in, Visit visit) {
   __shared__ std::uint32_t packed[sorted_at_once / 4];  // digits, four to a word
   const std::size_t begin = static_cast<std::size_t>(blockIdx.x) * sorted_at_once;
-  const std::size_t left = in.rows - begin;
+  const std::size_t left = in.lookup.rows - begin;
   const unsigned count = left < sorted_at_once ? static_cast<unsigned>(left) : sorted_at_once;
   std::uint32_t four = 0;
 #pragma unroll
@@ -90,7 +93,7 @@ __global__ void __launch_bounds__(digits) count_digits(SortInput in, std::uint32
   std::uint32_t count = 0;
   for_digit(in, [&](std::size_t i) {
     ++count;
-    if (in.sorted == nullptr && in[i].key == in.table_rows) report(fault, i, Fault::scatter_id);
+    if (in.sorted == nullptr && !in.is_id(i)) report(fault, i, Fault::scatter_id);
   });
   counts[blockIdx.x * digits + threadIdx.x] = count;
 }
@@ -235,7 +238,7 @@ const Keyed* sort_rows(Stream stream, const Lookup& lookup, const ScatterRoom& r
   auto* to = reinterpret_cast<Keyed*>(workspace);
   auto* from = reinterpret_cast<Keyed*>(workspace + room.other);
   const auto blocks = static_cast<unsigned>(room.blocks);
-  SortInput in{lookup.rows, lookup.table_rows, ids, nullptr, 0};
+  SortInput in{lookup, ids, nullptr, 0};
   for (unsigned shift = 0; shift < 32 && (shift == 0 || lookup.table_rows >> shift > 0); shift += digit_bits) {
     in.shift = shift;
     launch(stream, "scatter_add", {blocks, digits}, count_digits, in, counts, fault);

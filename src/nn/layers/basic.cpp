@@ -31,12 +31,27 @@ const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
 
 Linear::Linear(const std::string& name, std::size_t inputs, std::size_t outputs, const LinearOptions& options)
     : name_(name), inputs_(inputs), outputs_(outputs) {
+  using Division = LinearOptions::Division;
   weight_.name = name + ".weight";
   weight_.shape = options.transposed ? Shape{outputs, inputs} : Shape{inputs, outputs};
   weight_.transposed = options.transposed;
   weight_.deviation = options.deviation;
   weight_.overwrites = true;
   if (options.bias) bias_ = vector_parameter(name + ".bias", outputs, 0);
+  if (options.division == Division::none) return;
+  const bool divides_outputs = options.division == Division::outputs;
+  const auto divide = [&](Parameter& parameter, std::size_t axis) {
+    parameter.part = Part{parameter.shape, axis, options.blocks, options.begin, options.end};
+    parameter.shape = parameter.part->shape();
+  };
+  divide(weight_, divides_outputs == options.transposed ? 0 : 1);
+  if (divides_outputs) {
+    if (bias_) divide(*bias_, 0);
+    outputs_ = options.blocks * (options.end - options.begin);
+  } else {
+    if (bias_) fail(ErrorKind::internal, "{}: a bias beside one of the terms of a sum", name);
+    inputs_ = options.blocks * (options.end - options.begin);
+  }
 }
 
 Tensor Linear::apply(Pass& pass, const Tensor& x) const {

@@ -13,11 +13,18 @@ struct LinearOptions {
   bool bias = true;
   bool transposed = false;  // the weight is (outputs, inputs), as in PyTorch's Linear; otherwise (inputs, outputs), as in GPT-2
   double deviation = 0.02;
+  // Where several processes divide the weight: this one has elements begin .. end - 1 of each of `blocks` equal blocks of the
+  // outputs, and y has these alone (Shoeybi et al. 2019, section 3, column parallel); or of the inputs, all of x, and y is one
+  // of the terms of a sum (row parallel), which gets its bias elsewhere.
+  enum class Division { none, outputs, inputs };
+  Division division = Division::none;
+  std::size_t blocks = 1, begin = 0, end = 0;
 };
 
-// y (..., O) = x (..., I) w + b.
+// y (..., O) = x (..., I) w + b. O and I are of what this process has.
 class Linear final : public Layer {
  public:
+  // inputs, outputs: of the whole.
   Linear(const std::string& name, std::size_t inputs, std::size_t outputs, const LinearOptions& options = {});
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;

@@ -8,17 +8,6 @@
 
 namespace bitloom::nn {
 
-// A vector that ops read as it is, and that weight decay leaves alone.
-inline Parameter vector_parameter(const std::string& name, std::size_t size, double constant) {
-  Parameter parameter;
-  parameter.name = name;
-  parameter.shape = {size};
-  parameter.decays = false;
-  parameter.reads_values = false;
-  parameter.constant = constant;
-  return parameter;
-}
-
 inline void require_columns(const std::string& name, const Shape& x, std::size_t columns) {
   if (x.axes() < 2 || x.back() != columns) {
     fail(ErrorKind::usage, "{}: x {}; expected rows of {}", name, to_text(x), columns);

@@ -10,10 +10,41 @@
 namespace bitloom::nn {
 namespace {
 
-LinearOptions linear(const SelfAttentionOptions& options, double deviation) {
+SelfAttentionOptions with_own_heads(const std::string& name, std::size_t width, SelfAttentionOptions options) {
+  if (options.heads == 0 || width % options.heads != 0) {
+    fail(ErrorKind::usage, "{}: {} heads; expected a divisor of the width, {}", name, options.heads, width);
+  }
+  if (options.own_heads == 0) options.own_heads = options.heads;
+  if (options.first_head + options.own_heads > options.heads) {
+    fail(ErrorKind::internal, "{}: heads {} to {} of {}", name, options.first_head, options.first_head + options.own_heads,
+         options.heads);
+  }
+  return options;
+}
+
+// Of the columns of a process's heads.
+LinearOptions divided(std::size_t width, const SelfAttentionOptions& options, LinearOptions::Division division) {
   LinearOptions linear;
   linear.transposed = options.transposed;
-  linear.deviation = deviation;
+  if (options.own_heads == options.heads) return linear;
+  const std::size_t size = width / options.heads;
+  linear.division = division;
+  linear.begin = options.first_head * size;
+  linear.end = linear.begin + options.own_heads * size;
+  return linear;
+}
+
+LinearOptions qkv_options(std::size_t width, const SelfAttentionOptions& options) {
+  LinearOptions linear = divided(width, options, LinearOptions::Division::outputs);
+  linear.blocks = 3;
+  linear.deviation = options.deviation;
+  return linear;
+}
+
+LinearOptions projection_options(std::size_t width, const SelfAttentionOptions& options) {
+  LinearOptions linear = divided(width, options, LinearOptions::Division::inputs);
+  linear.bias = linear.division == LinearOptions::Division::none;
+  linear.deviation = options.projection_deviation;
   return linear;
 }
 
@@ -39,7 +70,16 @@ void KeyValueCache::begin(std::size_t tokens) {
   }
   tokens_ = tokens;
   call_ = 0;
-  mask_ = AttentionMask::causal(tokens, capacity_, size_);
+  rows_.clear();
+}
+
+const AttentionMask& KeyValueCache::rows_of(const AttentionMask& mask) {
+  const auto found = rows_.find(mask.id());
+  if (found != rows_.end()) return found->second;
+  if (mask.keys() != capacity_) {
+    fail(ErrorKind::usage, "cache: of {} tokens for a mask of {}; expected as many", capacity_, mask.keys());
+  }
+  return rows_.emplace(mask.id(), AttentionMask::rows(mask, size_, tokens_)).first->second;
 }
 
 void KeyValueCache::end() {
@@ -74,17 +114,18 @@ SelfAttention::SelfAttention(const std::string& name, std::size_t width, std::sh
     : name_(name),
       width_(width),
       mask_(std::move(mask)),
-      options_(options),
-      qkv_(name + ".qkv", width, 3 * width, linear(options, options.deviation)),
-      projection_(name + ".projection", width, width, linear(options, options.projection_deviation)) {
-  if (options.heads == 0 || width % options.heads != 0) {
-    fail(ErrorKind::usage, "{}: {} heads; expected a divisor of the width, {}", name, options.heads, width);
-  }
-}
+      options_(with_own_heads(name, width, options)),
+      own_width_(width / options_.heads * options_.own_heads),
+      qkv_(name + ".qkv", width, 3 * width, qkv_options(width, options_)),
+      projection_(name + ".projection", width, width, projection_options(width, options_)) {}
 
 AttentionShape SelfAttention::shape() const {
   const std::size_t size = width_ / options_.heads;
-  return {options_.heads, size, 1 / std::sqrt(static_cast<double>(size))};
+  return {options_.own_heads, size, 1 / std::sqrt(static_cast<double>(size)), options_.first_head, options_.heads};
+}
+
+Tensor SelfAttention::empty_lse(Engine& engine, const Tensor& x) const {
+  return engine.empty({x.shape()[0], options_.own_heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
 }
 
 Shape SelfAttention::output(const Shape& x) const {
@@ -97,9 +138,10 @@ Shape SelfAttention::output(const Shape& x) const {
 Tensor SelfAttention::forward_cached(Pass& pass, const Tensor& x) {
   const Tensor qkv = qkv_.apply(pass, x);
   const Tensor& all = pass.cache->append(pass.engine, qkv);
-  const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
-  Tensor lse = pass.engine.empty({x.shape()[0], options_.heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
-  attention(pass.engine, shape(), pass.cache->mask(), {}, {qkv, 0}, {all, width_}, {all, 2 * width_}, {mixed, 0}, lse);
+  const Tensor mixed = pass.engine.empty(x.shape().with(2, own_width_), x.dtype(), Use::activations);
+  Tensor lse = empty_lse(pass.engine, x);
+  attention(pass.engine, shape(), pass.cache->rows_of(*mask_), {}, {qkv, 0}, {all, own_width_}, {all, 2 * own_width_},
+            {mixed, 0}, lse);
   return projection_.apply(pass, mixed);
 }
 
@@ -107,10 +149,10 @@ Tensor SelfAttention::forward(Pass& pass, const Tensor& x) {
   if (pass.cache != nullptr) return forward_cached(pass, x);
   output(x.shape());
   const Tensor qkv = qkv_.apply(pass, x);
-  const Tensor mixed = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
-  Tensor lse = pass.engine.empty({x.shape()[0], options_.heads, x.shape()[1]}, parameter_type(x.dtype()), Use::activations);
-  attention(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, width_},
-            {qkv, 2 * width_}, {mixed, 0}, lse);
+  const Tensor mixed = pass.engine.empty(x.shape().with(2, own_width_), x.dtype(), Use::activations);
+  Tensor lse = empty_lse(pass.engine, x);
+  attention(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, own_width_},
+            {qkv, 2 * own_width_}, {mixed, 0}, lse);
   for (const Tensor& kept : {x, qkv, mixed, lse}) pass.keep(kept);
   return projection_.apply(pass, mixed);
 }
@@ -123,8 +165,8 @@ Tensor SelfAttention::backward(Pass& pass, const Tensor& dy) {
   const Tensor dmixed = projection_.apply_backward(pass, mixed, dy);
   const Tensor dqkv = pass.engine.empty(qkv.shape(), qkv.dtype(), Use::activations);
   attention_backward(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0},
-                     {qkv, width_}, {qkv, 2 * width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, width_},
-                     {dqkv, 2 * width_});
+                     {qkv, own_width_}, {qkv, 2 * own_width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, own_width_},
+                     {dqkv, 2 * own_width_});
   return qkv_.apply_backward(pass, x, dqkv);
 }
 
@@ -135,24 +177,31 @@ void SelfAttention::add_parameters(std::vector<Parameter*>& all) {
 
 double SelfAttention::cost(const Shape& x) const {
   const double pairs = static_cast<double>(x[0]) * static_cast<double>(mask_->size());
-  return qkv_.cost(x) + projection_.cost(x) + 4 * pairs * static_cast<double>(width_);
+  return qkv_.cost(x) + projection_.cost(x.with(2, own_width_)) + 4 * pairs * static_cast<double>(own_width_);
 }
 
 std::uint64_t SelfAttention::stash_bytes(const Shape& x, DType values) const {
-  return 5 * x.size() * dtype_size(values) + x[0] * options_.heads * x[1] * dtype_size(parameter_type(values));
+  return (x.size() + 4 * x.rows() * own_width_) * dtype_size(values) +
+         x[0] * options_.own_heads * x[1] * dtype_size(parameter_type(values));
 }
 
 // --- Embedding ---
 
 Embedding::Embedding(const std::string& name, std::size_t vocabulary, std::size_t positions, std::size_t width,
                      double deviation)
-    : name_(name), vocabulary_(vocabulary), width_(width) {
+    : name_(name), width_(width), slice_{0, vocabulary} {
   tokens_.name = name + ".tokens";
   tokens_.shape = {vocabulary, width};
   positions_.name = name + ".positions";
   positions_.shape = {positions, width};
   for (Parameter* table : {&tokens_, &positions_}) table->deviation = deviation;
   tokens_.overwrites = true;  // where a net's logits come from the same table
+}
+
+void Embedding::divide(std::size_t begin, std::size_t end) {
+  tokens_.part = Part{tokens_.shape, 0, 1, begin, end};
+  tokens_.shape = tokens_.part->shape();
+  slice_.first = begin;
 }
 
 Shape Embedding::output(const Shape& ids) const {
@@ -181,7 +230,8 @@ Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
   }
   Tensor y = pass.engine.empty(shape, tokens_.read().dtype(), Use::activations);
   Tensor flat = y.reshaped({ids.size(), width_});
-  gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat);
+  gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat, false, slice_);
+  complete(pass.engine, flat);
   gather(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape(), first), flat, true);
   pass.keep(ids);
   return y;
@@ -191,7 +241,7 @@ Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
   const Tensor ids = pass.stash->take();
   const Tensor flat = dy.reshaped({ids.size(), width_});
   settle_gradients(pass.engine, std::array{&tokens_});
-  scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient);
+  scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient, slice_);
   scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape(), 0), positions_.gradient);
   gradient_is_done(pass, tokens_);
   gradient_is_done(pass, positions_);

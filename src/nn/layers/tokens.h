@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,13 +34,14 @@ class KeyValueCache {
 
   // For attention, during a pass: the cached tokens of this call, followed by qkv (B,T',W): (B,capacity,W).
   const Tensor& append(Engine& engine, const Tensor& qkv);
-  const AttentionMask& mask() const { return mask_; }
+  // Rows of a layer's mask, over `capacity` keys, that the tokens of this pass are; made once for all layers that share it.
+  const AttentionMask& rows_of(const AttentionMask& mask);
 
  private:
   std::size_t sequences_, capacity_, size_ = 0;
   std::size_t tokens_ = 0, call_ = 0;  // shape and number of the pass under way
   std::vector<Tensor> calls_;
-  AttentionMask mask_;
+  std::map<std::uint64_t, AttentionMask> rows_;  // those of this pass, by the mask's id
 };
 
 struct SelfAttentionOptions {
@@ -49,12 +51,16 @@ struct SelfAttentionOptions {
   double deviation = 0.02;             // deviation of the initial weights
   double projection_deviation = 0.02;  // deviation of those that lead back to the residual stream
   bool transposed = false;             // as LinearOptions has it
+  // Where several processes divide the heads: those that this one has. The result is then one of the terms of a sum, without
+  // the projection's bias. own_heads 0: all.
+  std::size_t first_head = 0, own_heads = 0;
 };
 
 // Multi-head self-attention with its projections (Vaswani et al. 2017): (B,T,C) -> (B,T,C), C a multiple of the heads.
 class SelfAttention final : public Layer {
  public:
-  // The mask is that of all T; batches of other lengths are refused. With a cache, every token sees itself and those before it.
+  // The mask is that of all T; batches of other lengths are refused. A cache has room for T tokens: those of a pass see what
+  // the mask shows them, and there is nothing yet behind them.
   SelfAttention(const std::string& name, std::size_t width, std::shared_ptr<const AttentionMask> mask,
                 const SelfAttentionOptions& options);
   Tensor forward(Pass& pass, const Tensor& x) override;
@@ -67,17 +73,19 @@ class SelfAttention final : public Layer {
 
  private:
   AttentionShape shape() const;
+  Tensor empty_lse(Engine& engine, const Tensor& x) const;
   Tensor forward_cached(Pass& pass, const Tensor& x);
 
   std::string name_;
   std::size_t width_;
   std::shared_ptr<const AttentionMask> mask_;
   SelfAttentionOptions options_;
+  std::size_t own_width_;  // of the heads that this process has
   Linear qkv_, projection_;
 };
 
 // ids (B,T) i32 -> (B,T,C): a row of the table of tokens plus one of the table of positions.
-class Embedding final : public Layer {
+class Embedding : public Layer {
  public:
   Embedding(const std::string& name, std::size_t vocabulary, std::size_t positions, std::size_t width, double deviation = 0.02);
   Tensor forward(Pass& pass, const Tensor& ids) override;
@@ -89,11 +97,18 @@ class Embedding final : public Layer {
   bool keeps_input() const override { return true; }
   Parameter& tokens() { return tokens_; }
 
+ protected:
+  // Where several processes divide the vocabulary, the table of tokens is rows begin .. end - 1; before the first pass.
+  void divide(std::size_t begin, std::size_t end);
+  // y (R,C) are the tokens' rows, zeros of those that the table has not; they become those of all processes.
+  virtual void complete(Engine& /*engine*/, Tensor& /*y*/) {}
+
  private:
   Tensor position_ids(Engine& engine, const Shape& ids, std::size_t first);
 
   std::string name_;
-  std::size_t vocabulary_, width_;
+  std::size_t width_;
+  VocabularySlice slice_;
   Parameter tokens_, positions_;
   Tensor position_ids_;  // ids of the last shape, from position 0 on
 };

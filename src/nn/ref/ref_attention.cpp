@@ -92,7 +92,7 @@ void add_multiple(double factor, const double* x, std::size_t size, double* y) {
   for (std::size_t d = 0; d < size; ++d) y[d] += factor * x[d];
 }
 
-// By what the probability of a pair is multiplied: 0 if it is dropped. `row` is (b H + h) Q + q.
+// By what the probability of a pair is multiplied: 0 if it is dropped. `row` is (number of the head) Q + q.
 double kept(const Dropout& dropout, std::size_t row, std::size_t keys, std::size_t key) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
   return is_dropped(dropout.seed, dropout.site, threshold, row * keys + key) ? 0 : dropout_factor(threshold);
@@ -120,10 +120,11 @@ void RefBackend::attention(const AttentionShape& shape, const AttentionMask& mas
         for (const double s : score) sum += std::exp(s - largest);
         const std::size_t row = (b * shape.heads + h) * mask.queries() + i;
         lse_bhq[row] = largest + std::log(sum);
+        const std::size_t drawn_row = shape.number_of(b, h) * mask.queries() + i;
         for (std::size_t j = 0; j < mask.keys(); ++j) {
           if (!mask.sees(i, j)) continue;
           const double probability = std::exp(score[j] - largest) / sum;
-          add_multiple(probability * kept(dropout, row, mask.keys(), j), values.at(b, j, h), size, sums.at(b, i, h));
+          add_multiple(probability * kept(dropout, drawn_row, mask.keys(), j), values.at(b, j, h), size, sums.at(b, i, h));
         }
       }
     }
@@ -149,6 +150,7 @@ void RefBackend::attention_backward(const AttentionShape& shape, const Attention
     for (std::size_t h = 0; h < shape.heads; ++h) {
       for (std::size_t i = 0; i < mask.queries(); ++i) {
         const std::size_t row = (b * shape.heads + h) * mask.queries() + i;
+        const std::size_t drawn_row = shape.number_of(b, h) * mask.queries() + i;
         const double* g = gradients.at(b, i, h);
         // The sum over keys of probability times its gradient, as in softmax_backward().
         const double mean_gradient = dot(g, outputs.at(b, i, h), size);
@@ -156,7 +158,7 @@ void RefBackend::attention_backward(const AttentionShape& shape, const Attention
           if (!mask.sees(i, j)) continue;
           const double score = shape.scale * dot(queries.at(b, i, h), keys.at(b, j, h), size);
           const double probability = std::exp(score - lse_bhq[row]);
-          const double factor = kept(dropout, row, mask.keys(), j);
+          const double factor = kept(dropout, drawn_row, mask.keys(), j);
           add_multiple(probability * factor, g, size, dvalues.at(b, j, h));
           const double dscore = probability * (factor * dot(g, values.at(b, j, h), size) - mean_gradient);
           add_multiple(shape.scale * dscore, keys.at(b, j, h), size, dqueries.at(b, i, h));

@@ -27,8 +27,8 @@ class RefBackend final : public Backend {
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
 
-  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) override;
-  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) override;
+  void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) override;
+  void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) override;
 
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
                   Tensor& rstd) override;
@@ -59,6 +59,11 @@ class RefBackend final : public Backend {
 
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits, double smoothing) override;
+  void cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) override;
+  void cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                           Tensor& terms) override;
+  void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
+                              const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) override;
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
   std::vector<double> sums_of_squares(std::span<const Tensor> tensors) override;
 };

@@ -96,38 +96,38 @@ void RefBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
 
 namespace {
 
-// The row of a table of `rows` that ids[r] names.
-std::size_t row_of(std::span<const std::int32_t> ids, std::size_t r, std::size_t rows, const char* op) {
+// The row of a table that ids[r] names, if the slice has it.
+std::size_t row_of(std::span<const std::int32_t> ids, std::size_t r, const VocabularySlice& slice, const char* op) {
   const std::int32_t id = ids[r];
-  if (id < 0 || static_cast<std::size_t>(id) >= rows) {
-    fail(ErrorKind::usage, "{}: ids[{}] is {}; expected 0 to {}", op, r, id, static_cast<std::int64_t>(rows) - 1);
+  if (id < 0 || static_cast<std::size_t>(id) >= slice.all) {
+    fail(ErrorKind::usage, "{}: ids[{}] is {}; expected 0 to {}", op, r, id, static_cast<std::int64_t>(slice.all) - 1);
   }
-  return static_cast<std::size_t>(id);
+  return slice.place_of(id);
 }
 
 }  // namespace
 
-void RefBackend::gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate) {
-  const std::size_t rows = table.shape()[0];
+void RefBackend::gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) {
   const std::size_t columns = table.shape()[1];
   const std::vector<double> table_vc = load(table);
   const std::span<const std::int32_t> ids_r = ids.as<std::int32_t>();
   std::vector<double> out_rc = accumulate ? load(out) : std::vector<double>(out.size());
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
-    const std::size_t row = row_of(ids_r, r, rows, "gather");
+    const std::size_t row = row_of(ids_r, r, slice, "gather");
+    if (row >= table.shape()[0]) continue;
     for (std::size_t c = 0; c < columns; ++c) out_rc[r * columns + c] += table_vc[row * columns + c];
   }
   store(out, out_rc);
 }
 
-void RefBackend::scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable) {
-  const std::size_t rows = dtable.shape()[0];
+void RefBackend::scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) {
   const std::size_t columns = dtable.shape()[1];
   const std::vector<double> dout_rc = load(dout);
   const std::span<const std::int32_t> ids_r = ids.as<std::int32_t>();
   std::vector<double> dtable_vc = load(dtable);
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
-    const std::size_t row = row_of(ids_r, r, rows, "scatter_add");
+    const std::size_t row = row_of(ids_r, r, slice, "scatter_add");
+    if (row >= dtable.shape()[0]) continue;
     for (std::size_t c = 0; c < columns; ++c) dtable_vc[row * columns + c] += dout_rc[r * columns + c];
   }
   store(dtable, dtable_vc);

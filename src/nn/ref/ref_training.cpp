@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 
 #include "core/error.h"
@@ -11,6 +12,19 @@
 
 namespace bitloom::nn::ref {
 
+namespace {
+
+// The target of a row, or -1.
+std::int32_t checked_target(std::span<const std::int32_t> targets_r, std::size_t r, std::size_t classes) {
+  const std::int32_t target = targets_r[r];
+  if (target < -1 || target >= static_cast<std::int64_t>(classes)) {
+    fail(ErrorKind::usage, "cross_entropy: targets[{}] is {}; expected -1 to {}", r, target, classes - 1);
+  }
+  return target;
+}
+
+}  // namespace
+
 void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                                Tensor* dlogits, double smoothing) {
   const std::size_t columns = logits.shape()[1];
@@ -19,10 +33,7 @@ void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
   std::vector<double> loss_r(loss.size());
   std::vector<double> gradient(logits.size());
   for (std::size_t r = 0; r < targets_r.size(); ++r) {
-    const std::int32_t target = targets_r[r];
-    if (target < -1 || target >= static_cast<std::int64_t>(classes)) {
-      fail(ErrorKind::usage, "cross_entropy: targets[{}] is {}; expected -1 to {}", r, target, classes - 1);
-    }
+    const std::int32_t target = checked_target(targets_r, r, classes);
     if (target < 0) continue;
     const double* row = logits_rc.data() + r * columns;
     const double largest = *std::max_element(row, row + classes);
@@ -34,6 +45,59 @@ void RefBackend::cross_entropy(const Tensor& logits, const Tensor& targets, std:
       const double wanted =
           (c == static_cast<std::size_t>(target) ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
       gradient[r * columns + c] = scale * (std::exp(row[c] - largest) / sum - wanted);
+    }
+  }
+  store(loss, loss_r);
+  if (dlogits != nullptr) store(*dlogits, gradient);
+}
+
+void RefBackend::cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) {
+  const std::size_t columns = logits.shape()[1];
+  const std::vector<double> logits_rc = load(logits);
+  std::vector<double> maxima_r(maxima.size(), std::numeric_limits<float>::lowest());
+  for (std::size_t r = 0; r < maxima_r.size(); ++r) {
+    for (std::size_t c = 0; c < slice.count(columns); ++c) maxima_r[r] = std::max(maxima_r[r], logits_rc[r * columns + c]);
+  }
+  store(maxima, maxima_r);
+}
+
+void RefBackend::cross_entropy_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                     const Tensor& maxima, Tensor& terms) {
+  const std::size_t rows = logits.shape()[0];
+  const std::size_t columns = logits.shape()[1];
+  const std::size_t classes = slice.count(columns);
+  const std::vector<double> logits_rc = load(logits);
+  const std::vector<double> maxima_r = load(maxima);
+  const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
+  std::vector<double> terms_2r(2 * rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const double* row = logits_rc.data() + r * columns;
+    for (std::size_t c = 0; c < classes; ++c) terms_2r[r] += std::exp(row[c] - maxima_r[r]);
+    const std::int32_t target = checked_target(targets_r, r, slice.all);
+    if (target < 0 || slice.place_of(target) >= classes) continue;
+    terms_2r[rows + r] = row[slice.place_of(target)] - maxima_r[r];
+  }
+  store(terms, terms_2r);
+}
+
+void RefBackend::cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                                        const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss,
+                                        Tensor* dlogits) {
+  const std::size_t rows = logits.shape()[0];
+  const std::size_t columns = logits.shape()[1];
+  const std::vector<double> logits_rc = load(logits);
+  const std::vector<double> maxima_r = load(maxima);
+  const std::vector<double> terms_2r = load(terms);
+  const std::span<const std::int32_t> targets_r = targets.as<std::int32_t>();
+  std::vector<double> loss_r(rows);
+  std::vector<double> gradient(logits.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::int32_t target = checked_target(targets_r, r, slice.all);
+    if (target < 0) continue;
+    loss_r[r] = std::log(terms_2r[r]) - terms_2r[rows + r];
+    for (std::size_t c = 0; c < slice.count(columns); ++c) {
+      const std::size_t i = r * columns + c;
+      gradient[i] = scale * (std::exp(logits_rc[i] - maxima_r[r]) / terms_2r[r] - (c == slice.place_of(target) ? 1 : 0));
     }
   }
   store(loss, loss_r);
@@ -69,7 +133,9 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
       value[i] -= step.rate * (m / (std::sqrt(v) + step.epsilon) + decay * value[i]);
     }
     if (each.value.dtype() == DType::bf16) {
-      for (std::size_t i = 0; i < value.size(); ++i) value[i] = rounded(value[i], each.rounding_key, step.step, i);
+      for (std::size_t i = 0; i < value.size(); ++i) {
+        value[i] = rounded(value[i], each.rounding_key, step.step, each.numbers(i));
+      }
     }
     store(each.value, value);
     store(each.mean, mean);

@@ -53,13 +53,15 @@ void adamw(const AdamWFactors& f, float* value, const float* gradient, float* me
 }
 
 inline constexpr std::size_t rounded_at_once = 8 * random_at_once;  // elements
+// Those that begin within a group of 8 read up to 7 draws further.
+using RoundingDraws = bf16[rounded_at_once + 8];
 
-// draws[i]: the 16 random bits of element 8 first_group + i.
+// draws[i]: the 16 random bits of element 8 first_group + i, for `groups` groups at least.
 template <typename Isa>
 BITLOOM_INLINE void draw_roundings(const PhiloxVectors<Isa>& philox, std::uint64_t step, std::uint64_t first_group,
-                                   bf16 (&draws)[rounded_at_once]) {
+                                   std::size_t groups, RoundingDraws& draws) {
   constexpr std::size_t vectors = PhiloxVectors<Isa>::vectors;
-  for (std::size_t begin = 0; begin < random_at_once; begin += vectors * Isa::width) {
+  for (std::size_t begin = 0; begin < groups; begin += vectors * Isa::width) {
     typename Isa::Word c[vectors][4];
     philox.draw(
         [=](std::size_t lane) __attribute__((always_inline)) { return first_group + begin + lane; }, step, c);
@@ -78,22 +80,25 @@ BITLOOM_INLINE void draw_roundings(const PhiloxVectors<Isa>& philox, std::uint64
 // Rounds as nn/stochastic_rounding.h says; tests compare with that. Upper halves are cut off outside vectors, since an
 // instruction set's own conversion may take numbers that are too small to be normal for 0.
 template <typename Isa>
-void adamw_rounding(const AdamWFactors& f, const RoundingKey& key, std::uint64_t first_group, bf16* value,
-                    const float* gradient, float* mean, float* variance, std::size_t n) {
+void adamw_rounding(const AdamWFactors& f, const RoundingKey& key, std::uint64_t first, bf16* value, const float* gradient,
+                    float* mean, float* variance, std::size_t n) {
   const AdamWUpdate<Isa> update(f);
   const PhiloxVectors<Isa> philox(key.key);
   const auto infinity = Isa::splat(std::numeric_limits<float>::infinity());
-  alignas(64) bf16 draws[rounded_at_once];
+  alignas(64) RoundingDraws draws;
   alignas(64) float sums[rounded_at_once];
-  for (std::size_t begin = 0; begin < n; begin += rounded_at_once) {
-    draw_roundings<Isa>(philox, key.step, first_group + begin / 8, draws);
-    const std::size_t here = n - begin < rounded_at_once ? n - begin : rounded_at_once;
+  std::size_t here;
+  for (std::size_t begin = 0; begin < n; begin += here) {
+    const std::size_t skipped = (first + begin) % 8;  // 0 from the second turn on
+    here = n - begin < rounded_at_once - skipped ? n - begin : rounded_at_once - skipped;
+    draw_roundings<Isa>(philox, key.step, (first + begin) / 8, (skipped + here + 7) / 8, draws);
+    const bf16* const draw = draws + skipped;
     for_vectors<Isa>(
-        here, [ =, &draws, &sums ](std::size_t i, auto part) __attribute__((always_inline)) {
+        here, [ =, &sums ](std::size_t i, auto part) __attribute__((always_inline)) {
           const std::size_t at = begin + i;
           const auto fresh = update(part, part.load(value + at), gradient + at, mean + at, variance + at);
           const auto bits = Isa::as_word(fresh);
-          const auto sum = bits + Isa::template shift_right<16>(Isa::as_word(Isa::load(draws + i)));
+          const auto sum = bits + Isa::template shift_right<16>(Isa::as_word(Isa::load(draw + i)));
           const auto quiet = Isa::as_float(bits | Isa::word_splat(0x400000));
           // Only NaN is neither at most infinity nor more.
           Isa::store(sums + i, Isa::select(Isa::beats(fresh, infinity), quiet, Isa::as_float(sum)));

@@ -15,44 +15,59 @@ struct Denominator {
   float sum = 0;   // sum of exp(x - most)
 };
 
+// Elements whose exponentials are summed before they are added to the sum so far.
+inline constexpr std::size_t softmax_piece = 1024;
+
+// Stands for "none yet": unlike -infinity it can be subtracted from -infinity.
+inline constexpr float lowest_float = -3.402823466e38F;
+
+template <typename Isa, typename V>
+BITLOOM_INLINE float largest_of(const V* x, std::size_t n) {
+  using Float = typename Isa::Float;
+  Float m0 = Isa::splat(lowest_float), m1 = m0;
+  std::size_t i = 0;
+  for (; i + 2 * Isa::width <= n; i += 2 * Isa::width) {
+    m0 = Isa::max(m0, Isa::load(x + i));
+    m1 = Isa::max(m1, Isa::load(x + i + Isa::width));
+  }
+  if (i + Isa::width <= n) {
+    m0 = Isa::max(m0, Isa::load(x + i));
+    i += Isa::width;
+  }
+  if (i < n) m1 = Isa::max(m1, Isa::load_part(x + i, n - i, lowest_float));
+  return Isa::largest(Isa::max(m0, m1));
+}
+
+// The sum of exp(x - most).
+template <typename Isa, typename V>
+BITLOOM_INLINE float sum_of_exponentials(const V* x, std::size_t n, float most) {
+  const auto shift = Isa::splat(most);
+  const auto term = [=](std::size_t k, auto part) __attribute__((always_inline)) {
+    const auto e = exp<Isa>(part.load(x + k) - shift);
+    if constexpr (decltype(part)::is_whole) {
+      return e;
+    } else {
+      return Isa::first_lanes(e, part.n);
+    }
+  };
+  return sum_over<Isa>(n, term);
+}
+
 // In one reading of memory (Milakov, Gimelshein 2018, algorithm 3), a piece at a time: the second look at a piece, for the
-// exponentials, finds it in the cache, and the sum so far is scaled once per piece. The lowest finite number stands for "none
-// yet": unlike -infinity it can be subtracted from -infinity.
+// exponentials, finds it in the cache, and the sum so far is scaled once per piece.
 template <typename Isa, typename V>
 BITLOOM_INLINE Denominator denominator(const V* x, std::size_t n) {
-  using Float = typename Isa::Float;
-  constexpr std::size_t piece = 1024;
-  constexpr float lowest = -3.402823466e38F;
-  Denominator d = {lowest, 0};
+  constexpr std::size_t piece = softmax_piece;
+  Denominator d = {lowest_float, 0};
   for (std::size_t begin = 0; begin < n; begin += piece) {
     const std::size_t here = n - begin < piece ? n - begin : piece;
     const V* from = x + begin;
-    Float m0 = Isa::splat(lowest), m1 = m0;
-    std::size_t i = 0;
-    for (; i + 2 * Isa::width <= here; i += 2 * Isa::width) {
-      m0 = Isa::max(m0, Isa::load(from + i));
-      m1 = Isa::max(m1, Isa::load(from + i + Isa::width));
-    }
-    if (i + Isa::width <= here) {
-      m0 = Isa::max(m0, Isa::load(from + i));
-      i += Isa::width;
-    }
-    if (i < here) m1 = Isa::max(m1, Isa::load_part(from + i, here - i, lowest));
-    const float most = Isa::largest(Isa::max(m0, m1));
+    const float most = largest_of<Isa>(from, here);
     if (most > d.most) {
       d.sum *= __builtin_expf(d.most - most);
       d.most = most;
     }
-    const Float shift = Isa::splat(d.most);
-    const auto term = [=](std::size_t k, auto part) __attribute__((always_inline)) {
-      const Float e = exp<Isa>(part.load(from + k) - shift);
-      if constexpr (decltype(part)::is_whole) {
-        return e;
-      } else {
-        return Isa::first_lanes(e, part.n);
-      }
-    };
-    d.sum += sum_over<Isa>(here, term);
+    d.sum += sum_of_exponentials<Isa>(from, here, d.most);
   }
   return d;
 }
@@ -140,6 +155,53 @@ void cross_entropy(const V* logits, const std::int32_t* targets, std::size_t cla
     const double rest = __builtin_expm1(-entropy) + static_cast<double>(factors.smoothing - share);
     Isa::store_part(dx + target, Isa::splat(static_cast<float>(static_cast<double>(scale) * rest)), 1);
     clear_values<Isa>(dx + classes, pitch - classes);
+  }
+}
+
+template <typename Isa, typename V>
+void cross_entropy_maxima(const V* logits, const ClassColumns& columns, float* maxima, std::size_t rows) {
+  for (std::size_t row = 0; row < rows; ++row) maxima[row] = largest_of<Isa>(logits + row * columns.pitch, columns.classes);
+}
+
+template <typename Isa, typename V>
+void cross_entropy_terms(const V* logits, const std::int32_t* targets, const ClassColumns& columns, const float* maxima,
+                         float* sums, float* of_target, std::size_t rows) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const V* x = logits + row * columns.pitch;
+    float sum = 0;
+    for (std::size_t begin = 0; begin < columns.classes; begin += softmax_piece) {
+      const std::size_t left = columns.classes - begin;
+      sum += sum_of_exponentials<Isa>(x + begin, left < softmax_piece ? left : softmax_piece, maxima[row]);
+    }
+    sums[row] = sum;
+    const std::size_t target = static_cast<std::size_t>(targets[row]) - columns.first;
+    of_target[row] = targets[row] >= 0 && target < columns.classes ? value_at<Isa>(x + target) - maxima[row] : 0;
+  }
+}
+
+template <typename Isa, typename V>
+void cross_entropy_gradient(const V* logits, const std::int32_t* targets, const ClassColumns& columns, const float* maxima,
+                            const float* sums, const float* loss, float scale, V* dlogits, std::size_t rows) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const V* x = logits + row * columns.pitch;
+    V* dx = dlogits + row * columns.pitch;
+    if (targets[row] < 0) {
+      clear_values<Isa>(dx, columns.pitch);
+      continue;
+    }
+    const auto shift = Isa::splat(maxima[row]);
+    const auto factor = Isa::splat(scale / sums[row]);
+    for_vectors<Isa>(
+        columns.classes, [=](std::size_t i, auto part) __attribute__((always_inline)) {
+          part.store(dx + i, exp<Isa>(part.load(x + i) - shift) * factor);
+        });
+    const std::size_t target = static_cast<std::size_t>(targets[row]) - columns.first;
+    if (target < columns.classes) {
+      // 1 - p without the difference of numbers that are nearly equal, as in cross_entropy().
+      const double rest = __builtin_expm1(-static_cast<double>(loss[row]));
+      Isa::store_part(dx + target, Isa::splat(static_cast<float>(static_cast<double>(scale) * rest)), 1);
+    }
+    clear_values<Isa>(dx + columns.classes, columns.pitch - columns.classes);
   }
 }
 
