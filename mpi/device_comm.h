@@ -1,5 +1,10 @@
-// Sums of floats that lie in GPUs' memory, over the ranks of a run, by NCCL. A program without NCCL has the class too; making
-// one is then an error.
+// Collectives on numbers that lie in GPUs' memory, over the ranks of a communicator, by NCCL. A program without NCCL has the
+// class too; making one is then an error.
+//
+// All that is started goes on in the stream, one after the other, in order with what else is started there; wait() says when it
+// is done. Sums are formed in the numbers' own type, in an order that depends on the number of ranks and how they are
+// connected. Counted in the Traffic of the communicator as float_collectives.h counts, with the time that the calls take, not
+// the GPUs.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +17,50 @@ namespace bitloom::mpi {
 
 class DeviceComm {
  public:
-  // Floats in the memory of this rank's GPU.
+  enum class Type { f32, bf16, f16 };
+  // Numbers in the memory of this rank's GPU.
   struct Values {
-    float* data = nullptr;
+    void* data = nullptr;
     std::size_t size = 0;
+    Type type = Type::f32;
+  };
+  // A message to or from another rank.
+  struct Message {
+    Values values;
+    int peer = 0;
+    bool sends = false;
   };
 
-  // Collective: every rank has a GPU of its own. stream: CUDA's handle of the stream on which sums are done, in order with what
-  // else is started there. `comm` outlives this. Throws Error(usage) if this program has no NCCL, and Error(io), which says
-  // what NCCL said, if ranks cannot reach each other or share a GPU.
+  // Collective: every rank has a GPU of its own. `comm`, the run or a group of it, outlives this; one of a single rank needs no
+  // NCCL. stream: CUDA's handle. Throws Error(usage) if this program has no NCCL, and Error(io), which says what NCCL said, if
+  // ranks cannot reach each other or share a GPU.
   DeviceComm(Comm& comm, int gpu, void* stream);
   ~DeviceComm();
   DeviceComm(const DeviceComm&) = delete;
   DeviceComm& operator=(const DeviceComm&) = delete;
 
-  // Collective, in place: every value becomes the sum over ranks, in an order that depends on the number of ranks and how they
-  // are connected. All ranks pass the same sizes. Returns before it is done.
+  // Collective; all ranks pass the same sizes and types. All of these return before it is done, and throw PeerLost and
+  // Error(io). In place: every value becomes the sum or the largest over ranks.
   void sum(std::span<const Values> all);
-  // Until all sums are done. Throws PeerLost if that takes longer than the watchdog of `comm` allows, or if NCCL lost a peer.
+  void max(std::span<const Values> all);
+  // `all` are the parts of all ranks, one after the other, rank r's of counts[r] values; `mine` becomes the sum over ranks of
+  // this rank's, and may be that part of `all`. Throws Error(internal) if the counts do not fit.
+  void reduce_scatter(const Values& all, const Values& mine, std::span<const std::size_t> counts);
+  // This rank's part of `all` is there before, the others' afterwards.
+  void all_gather(const Values& all, std::span<const std::size_t> counts);
+
+  // Not collective: messages that are under way at the same time, so that two ranks may send to each other. Those between two
+  // ranks meet in the order in which they are started.
+  void exchange(std::span<const Message> messages);
+  void send(const Values& values, int to) { exchange_one({values, to, true}); }
+  void receive(const Values& values, int from) { exchange_one({values, from, false}); }
+
+  // Until all is done. Throws PeerLost if that takes longer than the watchdog of `comm` allows, or if NCCL lost a peer.
   void wait();
 
  private:
+  void exchange_one(const Message& message) { exchange({&message, 1}); }
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -1,22 +1,55 @@
-// Sums over GPUs by NCCL.
+// Collectives over GPUs by NCCL.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <thread>
 
 #include "core/clock.h"
+#include "mpi/comm_state.h"
 #include "mpi/device_comm.h"
 
 namespace bitloom::mpi {
+namespace {
+
+ncclDataType_t nccl_type(DeviceComm::Type type) {
+  switch (type) {
+    case DeviceComm::Type::bf16: return ncclBfloat16;
+    case DeviceComm::Type::f16: return ncclFloat16;
+    case DeviceComm::Type::f32: break;
+  }
+  return ncclFloat32;
+}
+
+std::size_t bytes_of(DeviceComm::Type type) { return type == DeviceComm::Type::f32 ? 4 : 2; }
+std::size_t bytes_of(const DeviceComm::Values& values) { return values.size * bytes_of(values.type); }
+
+std::size_t bytes_of(std::span<const DeviceComm::Values> all) {
+  std::size_t bytes = 0;
+  for (const DeviceComm::Values& values : all) bytes += bytes_of(values);
+  return bytes;
+}
+
+std::byte* at(const DeviceComm::Values& values, std::size_t index) {
+  return static_cast<std::byte*>(values.data) + index * bytes_of(values.type);
+}
+
+bool are_equal(std::span<const std::size_t> counts) {
+  return std::ranges::adjacent_find(counts, std::not_equal_to<>()) == counts.end();
+}
+
+}  // namespace
 
 struct DeviceComm::State {
   Comm* comm = nullptr;
   int gpu = 0;
   cudaStream_t stream = nullptr;
-  ncclComm_t nccl = nullptr;
+  ncclComm_t nccl = nullptr;                // none with one rank
+  const char* last = "a new communicator";  // what is under way, for messages
   // All ranks made it and nothing has failed since. Otherwise the communicator cannot be finished in order: ncclCommDestroy()
   // waits for peers, which may be gone or be told of the failure later.
   bool is_sound = false;
@@ -28,32 +61,68 @@ struct DeviceComm::State {
   }
   [[noreturn]] void lose(const std::string& message) {
     is_sound = false;
+    comm->state().process->break_off();
     throw PeerLost(message);
   }
 
-  void check(ncclResult_t result, const char* what) {
+  void check(ncclResult_t result) {
     if (result == ncclSuccess || result == ncclInProgress) return;
     is_sound = false;
-    fail(ErrorKind::io, "NCCL: {}: {}: {}", what, ncclGetErrorString(result), nccl == nullptr ? "" : ncclGetLastError(nccl));
+    fail(ErrorKind::io, "NCCL: {} of {}: {}: {}", last, comm->state().self(), ncclGetErrorString(result),
+         nccl == nullptr ? "" : ncclGetLastError(nccl));
+  }
+  void check(cudaError_t result) {
+    if (result == cudaSuccess) return;
+    is_sound = false;
+    fail(ErrorKind::io, "CUDA: {}: {}", last, cudaGetErrorString(result));
   }
 
   // Until NCCL has done what it was asked for and `done` holds, at most as long as the watchdog allows.
   template <typename Done>
-  void wait(const char* what, Done done) {
+  void wait(Done done) {
     const double most = comm->settings().watchdog_seconds;
     const Clock::time_point start = Clock::now();
     for (;;) {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(nccl, &state), what);
+      if (nccl != nullptr) check(ncclCommGetAsyncError(nccl, &state));
       if (state != ncclSuccess && state != ncclInProgress) {
-        lose(fmt::format("NCCL: {}: {}", what, ncclGetErrorString(state)));
+        lose(fmt::format("NCCL: {} of {}: {}", last, comm->state().self(), ncclGetErrorString(state)));
       }
       if (state == ncclSuccess && done()) return;
       if (most > 0 && seconds_since(start) > most) {
-        lose(fmt::format("NCCL: {}: no answer for {:.0f} s", what, most));
+        lose(fmt::format("NCCL: {} of {}: no answer for {:.0f} s", last, comm->state().self(), most));
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
+  }
+
+  // What f starts, as one group, until it is on its way: the stream must not be used before.
+  template <typename F>
+  void group(const char* what, F&& f) {
+    if (comm->broken()) throw PeerLost(fmt::format("{}: {} lost its peers earlier", what, comm->state().self()));
+    if (nccl == nullptr) return;
+    last = what;
+    check(ncclGroupStart());
+    f();
+    check(ncclGroupEnd());
+    wait([] { return true; });
+  }
+
+  void reduce_in_place(const char* what, std::span<const Values> all, ncclRedOp_t operation) {
+    group(what, [&] {
+      for (const Values& values : all) {
+        if (values.size == 0) continue;
+        check(ncclAllReduce(values.data, values.data, values.size, nccl_type(values.type), operation, nccl, stream));
+      }
+    });
+  }
+
+  void require_counts(const char* what, std::span<const std::size_t> counts, const Values& all) const {
+    std::size_t total = 0;
+    for (const std::size_t count : counts) total += count;
+    if (counts.size() == static_cast<std::size_t>(comm->size()) && total == all.size) return;
+    fail(ErrorKind::internal, "{}: {} counts of {} values in all; expected {} of {}", what, counts.size(), total, comm->size(),
+         all.size);
   }
 };
 
@@ -64,14 +133,16 @@ DeviceComm::DeviceComm(Comm& comm, int gpu, void* stream) : state_(std::make_uni
   ncclUniqueId id = {};
   comm.together([&] {
     if (cudaSetDevice(gpu) != cudaSuccess) fail(ErrorKind::io, "cuda:{}: it cannot be used", gpu);
-    if (comm.is_root()) state_->check(ncclGetUniqueId(&id), "a new communicator");
+    if (comm.is_root() && comm.size() > 1) state_->check(ncclGetUniqueId(&id));
   });
+  if (comm.size() == 1) return;
+  // A new communicator for every group, rather than ncclCommSplit(), which needs one of the whole run.
   comm.broadcast(std::as_writable_bytes(std::span(&id, 1)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // a peer that is gone must not hold this rank for ever
   comm.together([&] {
-    state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config), "a new communicator");
-    state_->wait("a new communicator", [] { return true; });
+    state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config));
+    state_->wait([] { return true; });
   });
   state_->is_sound = true;
 }
@@ -79,24 +150,91 @@ DeviceComm::DeviceComm(Comm& comm, int gpu, void* stream) : state_(std::make_uni
 DeviceComm::~DeviceComm() = default;
 
 void DeviceComm::sum(std::span<const Values> all) {
+  const Meter meter = state_->comm->state().meter(Collective::float_sum, bytes_of(all));
+  state_->reduce_in_place("a sum", all, ncclSum);
+}
+
+void DeviceComm::max(std::span<const Values> all) {
+  const Meter meter = state_->comm->state().meter(Collective::float_max, bytes_of(all));
+  state_->reduce_in_place("a maximum", all, ncclMax);
+}
+
+void DeviceComm::reduce_scatter(const Values& all, const Values& mine, std::span<const std::size_t> counts) {
+  constexpr const char* what = "a reduce-scatter";
   State& state = *state_;
-  state.check(ncclGroupStart(), "a sum");
-  for (const Values& values : all) {
-    if (values.size == 0) continue;
-    state.check(ncclAllReduce(values.data, values.data, values.size, ncclFloat32, ncclSum, state.nccl, state.stream), "a sum");
+  const Meter meter = state.comm->state().meter(Collective::reduce_scatter, bytes_of(all));
+  state.require_counts(what, counts, all);
+  const std::size_t own = counts[static_cast<std::size_t>(state.comm->rank())];
+  if (mine.size != own || mine.type != all.type) {
+    fail(ErrorKind::internal, "{}: room for {} values, expected {} of the same type", what, mine.size, own);
   }
-  state.check(ncclGroupEnd(), "a sum");
-  state.wait("a sum", [] { return true; });  // until it is on its way: the stream must not be used before
+  if (state.nccl == nullptr && mine.data != all.data && own > 0) {
+    state.check(cudaMemcpyAsync(mine.data, all.data, bytes_of(all), cudaMemcpyDeviceToDevice, state.stream));
+  }
+  state.group(what, [&] {
+    if (all.size == 0) return;
+    const ncclDataType_t type = nccl_type(all.type);
+    if (are_equal(counts)) {
+      state.check(ncclReduceScatter(all.data, mine.data, own, type, ncclSum, state.nccl, state.stream));
+      return;
+    }
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < counts.size(); begin += counts[r], ++r) {
+      if (counts[r] == 0) continue;
+      // Only the root's result is written.
+      state.check(
+          ncclReduce(at(all, begin), mine.data, counts[r], type, ncclSum, static_cast<int>(r), state.nccl, state.stream));
+    }
+  });
+}
+
+void DeviceComm::all_gather(const Values& all, std::span<const std::size_t> counts) {
+  constexpr const char* what = "an all-gather";
+  State& state = *state_;
+  const auto rank = static_cast<std::size_t>(state.comm->rank());
+  const Meter meter =
+      state.comm->state().meter(Collective::all_gather, rank < counts.size() ? counts[rank] * bytes_of(all.type) : 0);
+  state.require_counts(what, counts, all);
+  state.group(what, [&] {
+    if (all.size == 0) return;
+    const ncclDataType_t type = nccl_type(all.type);
+    if (are_equal(counts)) {
+      state.check(ncclAllGather(at(all, rank * counts[rank]), all.data, counts[rank], type, state.nccl, state.stream));
+      return;
+    }
+    std::size_t begin = 0;
+    for (std::size_t r = 0; r < counts.size(); begin += counts[r], ++r) {
+      if (counts[r] == 0) continue;
+      state.check(
+          ncclBroadcast(at(all, begin), at(all, begin), counts[r], type, static_cast<int>(r), state.nccl, state.stream));
+    }
+  });
+}
+
+void DeviceComm::exchange(std::span<const Message> messages) {
+  State& state = *state_;
+  const Clock::time_point start = Clock::now();
+  for (const Message& message : messages) state.comm->state().require_peer("a message", message.peer);
+  state.group("messages", [&] {
+    for (const auto& [values, peer, sends] : messages) {
+      if (values.size == 0) continue;
+      const ncclDataType_t type = nccl_type(values.type);
+      state.check(sends ? ncclSend(values.data, values.size, type, peer, state.nccl, state.stream)
+                        : ncclRecv(values.data, values.size, type, peer, state.nccl, state.stream));
+    }
+  });
+  Traffic& traffic = state.comm->state().traffic[static_cast<std::size_t>(Collective::message)];
+  for (const Message& message : messages) {
+    if (message.sends) traffic += {1, bytes_of(message.values), 0};
+  }
+  traffic.seconds += seconds_since(start);
 }
 
 void DeviceComm::wait() {
-  state_->wait("a sum", [&] {
+  state_->wait([&] {
     const cudaError_t status = cudaStreamQuery(state_->stream);
     if (status == cudaErrorNotReady) return false;
-    if (status != cudaSuccess) {
-      state_->is_sound = false;
-      fail(ErrorKind::io, "CUDA: a sum: {}", cudaGetErrorString(status));
-    }
+    state_->check(status);
     return true;
   });
 }

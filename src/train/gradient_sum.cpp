@@ -59,7 +59,7 @@ void GradientSum::sum(std::span<nn::Tensor> tensors) {
     return;
   }
   std::vector<mpi::DeviceComm::Values> values;
-  for (const nn::Tensor& tensor : tensors) values.push_back({static_cast<float*>(tensor.data()), tensor.size()});
+  for (const nn::Tensor& tensor : tensors) values.push_back({tensor.data(), tensor.size()});
   gpus_->sum(values);
   gpus_->wait();
 }

@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "train/memory.h"
+#include "train/parallel/layer_costs.h"
 #include "train/parallel/stages.h"
 #include "train/parallel/tensor.h"
 #include "train/update_rule.h"
