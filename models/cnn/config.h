@@ -50,7 +50,7 @@ struct CnnTraining {
   std::string optimizer = "sgd";
   double learning_rate = 0.1;
   double momentum = 0.9;
-  double weight_decay = 0.0001;       // SGD: of a step at the peak learning rate; AdamW: per learning rate
+  double weight_decay = 0.0001;       // SGD: of a step at the peak learning rate; otherwise per learning rate
   std::string schedule = "triangle";  // one of rate_course_names()
   double label_smoothing = 0;
   std::size_t lookahead = 0;

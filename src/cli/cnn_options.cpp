@@ -37,12 +37,12 @@ void declare_training(Options& options, CnnSettings& settings) {
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
   options.choice("optimizer", training.optimizer, train::update_rule_names(),
-                 "Optimiser: SGD with Nesterov momentum, or AdamW");
+                 "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
   options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
   options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
   options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
   options.number("weight-decay", training.weight_decay, 0, 1e3,
-                 "Weight decay; SGD: of a step at the peak learning rate, whatever that is; AdamW: per learning rate");
+                 "Weight decay; SGD: of a step at the peak learning rate, whatever that is; otherwise per learning rate");
   options.number("label-smoothing", training.label_smoothing, 0, 1, "Share of a label that is spread over all classes");
   options.count("lookahead", training.lookahead, 0, 1000000,
                 "Steps between which slow weights follow (Lookahead); 0 disables it");

@@ -22,7 +22,7 @@ std::vector<std::string> gpt_names() {
   return names;
 }
 
-void declare_net(Options& options, GptSettings& settings) {
+void declare_net(Options& options, GptSettings& settings, bool runs) {
   options.group("Net");
   options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(gpt_names(), ", ")));
   options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
@@ -36,9 +36,16 @@ void declare_net(Options& options, GptSettings& settings) {
                fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
   options.count("activation-bits", settings.activation_bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
-  options.choice(
-      "recompute", settings.recompute, {"none", "block"},
-      "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more work");
+  constexpr const char* less = "less memory, a third more work";
+  if (runs) {
+    options.choice("recompute", settings.recompute, {"none", "block"},
+                   fmt::format("Recomputation in the backward pass; block: only the input of every block is kept: {}", less));
+  } else {
+    options.choice("recompute", settings.recompute, {"none", "block", "stage"},
+                   fmt::format("Recomputation in the backward pass; block, stage: only the input of every block, or of every "
+                               "stage, is kept: {}",
+                               less));
+  }
 }
 
 void declare_text(Options& options, GptSettings& settings) {
@@ -68,8 +75,10 @@ void declare_training(Options& options, GptSettings& settings) {
   options.number("learning-rate-floor", settings.rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
   options.text("warmup", settings.warmup, "N",
                "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
+  options.choice("optimizer", settings.optimizer.rule, {"adamw", "rmsprop"},
+                 "Optimiser; rmsprop keeps no mean of gradients: 4 bytes less for each parameter");
   options.number("beta1", settings.optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
-  options.number("beta2", settings.optimizer.beta2, 0, 1, "Decay of AdamW's mean of squared gradients");
+  options.number("beta2", settings.optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
   options.number("weight-decay", settings.optimizer.decay, 0, 1e3,
                  "Weight decay of matrices, per step and learning rate; 0 disables it");
   options.number("clip", settings.optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
@@ -96,6 +105,8 @@ void declare_run(Options& options, GptSettings& settings) {
 }  // namespace
 
 void GptSettings::declare(Options& options, bool runs) {
+  static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}}};
+  options.needs(needs);
   if (runs) {
     options.everyday({"net",
                       "layers",
@@ -124,7 +135,7 @@ void GptSettings::declare(Options& options, bool runs) {
                       "evaluate-every",
                       "checkpoint-seconds"});
   }
-  declare_net(options, *this);
+  declare_net(options, *this, runs);
   if (runs) declare_text(options, *this);
   declare_training(options, *this);
   if (runs) declare_run(options, *this);

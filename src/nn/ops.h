@@ -202,7 +202,8 @@ void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& 
 
 // --- Optimiser ---
 
-// All (size) of type P but the copy; or the value of type bf16, beside the others of f32 and no copy.
+// All (size) of type P but the copy; or the value of type bf16, beside the others of f32 and no copy. With beta1 0 the mean may
+// be the gradient, which is scaled then, so that none is kept.
 struct AdamWTensors {
   Tensor value, gradient, mean, variance;
   Tensor copy = {};  // the new values converted to V, or none

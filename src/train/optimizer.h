@@ -16,8 +16,8 @@
 namespace bitloom::train {
 
 struct OptimizerOptions {
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // of AdamW
-  double decay = 0.01;              // weight decay: AdamW's per learning rate, that of SGD per step at the peak
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // of AdamW, the last two of RMSProp
+  double decay = 0.01;              // weight decay: AdamW's and RMSProp's per learning rate, SGD's per step at the peak
   double clip = 0;                  // largest norm of all gradients together; 0: any
   double average = 0;               // decay of an exponential moving average of the parameters, per update of it; 0: none
   std::uint64_t average_every = 1;  // steps between such updates

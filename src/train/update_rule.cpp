@@ -1,5 +1,6 @@
 #include "train/update_rule.h"
 
+#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -35,6 +36,28 @@ class Moments {
   std::vector<nn::Tensor> tensors_;
 };
 
+// Keys under which new values of bf16 are rounded. Throws Error(usage) for a parameter that the rule cannot move.
+std::vector<std::uint64_t> make_rounding_keys(std::span<nn::Parameter* const> parameters, std::uint64_t seed,
+                                              const char* rule) {
+  std::vector<std::uint64_t> keys;
+  for (const nn::Parameter* parameter : parameters) {
+    const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
+    keys.push_back(Random(seed, Stream::weight_rounding, name).next());
+    if (parameter->rate != 1) {
+      fail_field(ErrorKind::usage, "optimizer", "{}; '{}' has a learning rate of its own; expected sgd", rule, parameter->name);
+    }
+  }
+  return keys;
+}
+
+nn::AdamWTensors tensors_of(const nn::Parameter& parameter, const nn::Tensor& mean, const nn::Tensor& variance,
+                            std::uint64_t rounding_key) {
+  nn::AdamWTensors tensors{parameter.value, parameter.gradient, mean, variance, {}, parameter.decays,
+                           rounding_key,    parameter.numbers()};
+  if (parameter.copy.dtype() != parameter.value.dtype()) tensors.copy = parameter.copy;
+  return tensors;
+}
+
 // Loshchilov, Hutter 2019, algorithm 2.
 class AdamW final : public UpdateRule {
  public:
@@ -43,24 +66,13 @@ class AdamW final : public UpdateRule {
         parameters_(parameters.begin(), parameters.end()),
         options_(options),
         means_(engine, parameters, "mean"),
-        variances_(engine, parameters, "variance") {
-    for (const nn::Parameter* parameter : parameters_) {
-      const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
-      rounding_keys_.push_back(Random(seed, Stream::weight_rounding, name).next());
-      if (parameter->rate != 1) {
-        fail_field(ErrorKind::usage, "optimizer", "adamw; '{}' has a learning rate of its own; expected sgd", parameter->name);
-      }
-    }
-  }
+        variances_(engine, parameters, "variance"),
+        rounding_keys_(make_rounding_keys(parameters, seed, "adamw")) {}
 
   void move(std::span<const std::size_t> which, const Step& step) override {
     std::vector<nn::AdamWTensors> tensors;
     for (const std::size_t i : which) {
-      const nn::Parameter& parameter = *parameters_[i];
-      nn::AdamWTensors each{parameter.value,  parameter.gradient, means_[i],          variances_[i], {},
-                            parameter.decays, rounding_keys_[i],  parameter.numbers()};
-      if (parameter.copy.dtype() != parameter.value.dtype()) each.copy = parameter.copy;
-      tensors.push_back(std::move(each));
+      tensors.push_back(tensors_of(*parameters_[i], means_[i], variances_[i], rounding_keys_[i]));
     }
     nn::AdamWStep all;
     all.rate = step.rate;
@@ -83,6 +95,48 @@ class AdamW final : public UpdateRule {
   std::vector<nn::Parameter*> parameters_;
   OptimizerOptions options_;
   Moments means_, variances_;
+  std::vector<std::uint64_t> rounding_keys_;
+};
+
+// The mean of squares v = beta2 v + (1 - beta2) g^2 and value -= rate (g / (sqrt(v) + epsilon) + decay value): Tieleman, Hinton
+// 2012, lecture 6.5, slide 29, with the epsilon where PyTorch has it and the weight decay of AdamW. v begins at 0 and is not
+// corrected for that. A value, its gradient and v in f32 are the 12 bytes per parameter of Huang et al. 2019, table 1.
+class RmsProp final : public UpdateRule {
+ public:
+  RmsProp(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
+      : engine_(engine),
+        parameters_(parameters.begin(), parameters.end()),
+        options_(options),
+        squares_(engine, parameters, "square"),
+        rounding_keys_(make_rounding_keys(parameters, seed, "rmsprop")) {}
+
+  void move(std::span<const std::size_t> which, const Step& step) override {
+    std::vector<nn::AdamWTensors> tensors;
+    for (const std::size_t i : which) {
+      const nn::Parameter& parameter = *parameters_[i];
+      tensors.push_back(tensors_of(parameter, parameter.gradient, squares_[i], rounding_keys_[i]));
+    }
+    // AdamW without a mean, whose correction c = 1 / (1 - beta2^count) of the mean of squares is taken back:
+    // rate g / (sqrt(v) + epsilon) = rate sqrt(c) g / (sqrt(c v) + sqrt(c) epsilon).
+    const double root = 1 / std::sqrt(1 - std::pow(options_.beta2, static_cast<double>(step.count)));
+    nn::AdamWStep all;
+    all.rate = step.rate * root;
+    all.beta1 = 0;
+    all.beta2 = options_.beta2;
+    all.epsilon = options_.epsilon * root;
+    all.decay = options_.decay / root;
+    all.gradient_scale = step.scale;
+    all.step = step.count;
+    nn::adamw(engine_, tensors, all);
+  }
+
+  void add_state(std::vector<StateTensor>& all) override { squares_.add_state(all); }
+
+ private:
+  nn::Engine& engine_;
+  std::vector<nn::Parameter*> parameters_;
+  OptimizerOptions options_;
+  Moments squares_;
   std::vector<std::uint64_t> rounding_keys_;
 };
 
@@ -136,6 +190,9 @@ constexpr NamedUpdateRule table[] = {
     {"adamw", 2,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
+    {"rmsprop", 1,
+     [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
+         -> std::unique_ptr<UpdateRule> { return std::make_unique<RmsProp>(engine, parameters, options, seed); }},
     {"sgd", 1,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
         std::uint64_t /*seed*/) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
@@ -155,7 +212,7 @@ const NamedUpdateRule& find_update_rule(std::string_view name) {
   }
   const std::vector<std::string> names = update_rule_names();
   fail_field(ErrorKind::usage, "optimizer", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, " or "));
+             fmt::join(names, ", "));
 }
 
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {

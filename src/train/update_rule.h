@@ -1,4 +1,5 @@
-// How an optimiser's step follows from gradients: AdamW or stochastic gradient descent with momentum. Each keeps its moments.
+// How an optimiser's step follows from gradients: AdamW, RMSProp, or stochastic gradient descent with
+// momentum. Each keeps its moments.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ class UpdateRule {
 };
 
 struct NamedUpdateRule {
-  const char* name;     // "adamw", "sgd"
+  const char* name;     // "adamw", "rmsprop", "sgd"
   std::size_t moments;  // tensors that it keeps of every parameter
   std::unique_ptr<UpdateRule> (*make)(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
                                       const OptimizerOptions& options, std::uint64_t seed);

@@ -1,4 +1,4 @@
-// Stochastic gradient descent with Nesterov momentum, lookahead, and averages that begin with given values.
+// Stochastic gradient descent with Nesterov momentum, RMSProp, lookahead, and averages that begin with given values.
 #include <cmath>
 #include <vector>
 
@@ -95,6 +95,29 @@ struct PlainSgd {
   }
 };
 
+OptimizerOptions rmsprop() {
+  OptimizerOptions options;
+  options.rule = "rmsprop";
+  options.beta2 = 0.9;
+  options.epsilon = 1e-3;
+  options.decay = 0.03;
+  return options;
+}
+
+// RMSProp as PyTorch documents it, with the weight decay of AdamW.
+struct PlainRmsProp {
+  std::vector<double> value, square = std::vector<double>(size);
+  bool decays = true;
+
+  void step(const std::vector<double>& gradient, double rate, double scale) {
+    for (std::size_t i = 0; i < size; ++i) {
+      const double g = scale * gradient[i];
+      square[i] = 0.9 * square[i] + 0.1 * g * g;
+      value[i] -= rate * (g / (std::sqrt(square[i]) + 1e-3) + (decays ? 0.03 * value[i] : 0));
+    }
+  }
+};
+
 struct Run {
   Run(const TrainOptions& options, const std::string& backend, std::uint64_t seed = 1)
       : engine(test::device_of(backend), backend),
@@ -151,14 +174,84 @@ TEST_CASE("steps of SGD equal Nesterov momentum and decay written out", "[train]
   }
 }
 
-TEST_CASE("a step at the learning rate 0 moves nothing", "[train]") {
+TEST_CASE("steps of RMSProp equal its equations written out", "[train]") {
   Parameters parameters;
-  Optimizer optimizer(parameters.engine, parameters.all, sgd());
-  const std::vector<double> before = parameters.values(0);
-  parameters.write_gradients(0);
-  optimizer.step(0, 0, 1, optimizer.gradient_norm(1));
-  CHECK(parameters.values(0) == before);
-  CHECK(optimizer.steps(0) == 1);
+  parameters.owned[2].rate = 1;
+  OptimizerOptions options = rmsprop();
+  options.clip = 2;
+  Optimizer optimizer(parameters.engine, parameters.all, options);
+  std::vector<PlainRmsProp> plain(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    plain[i].value = parameters.values(i);
+    plain[i].decays = parameters.owned[i].decays;
+  }
+  const std::vector<double> frozen = parameters.values(3);
+  for (int step = 0; step < 7; ++step) {
+    parameters.write_gradients(step);
+    const double norm = optimizer.gradient_norm(0.5);
+    optimizer.step(rate_of(step), rate_of(step) / peak, 0.5, norm);
+    for (std::size_t i = 0; i < 3; ++i) {
+      plain[i].step(Parameters::gradient(i, step), rate_of(step), 0.5 * std::min(1.0, 2 / norm));
+      INFO(parameters.owned[i].name << ", step " << step);
+      CHECK(compare(parameters.values(i), plain[i].value, 1e-11) == "");
+    }
+    CHECK(parameters.values(3) == frozen);
+  }
+  // One moment, the mean of squares: with value and gradient 12 bytes per parameter in f32.
+  std::vector<StateTensor> state;
+  optimizer.add_state(state);
+  REQUIRE(state.size() == 3);
+  CHECK(state[1].name == "optimizer.square.vector");
+  CHECK(compare(parameters.engine.to_host<double>(*state[1].tensor), plain[1].square, 1e-11) == "");
+  CHECK(find_update_rule("rmsprop").moments == 1);
+}
+
+TEST_CASE("RMSProp in f32 is that in double precision, and goes on to the same bits", "[train]") {
+  for (const std::string& backend : test::tested_backends()) {
+    for (const auto& [values, masters] :
+         {std::pair(DType::f32, nn::MasterWeights::f32), std::pair(DType::bf16, nn::MasterWeights::f32),
+          std::pair(DType::bf16, nn::MasterWeights::none)}) {
+      INFO(backend << " " << dtype_name(values) << ", masters " << (masters == nn::MasterWeights::f32));
+      TrainOptions options;
+      options.values = values;
+      options.master_weights = masters;
+      options.micro_batches = 2;
+      options.rate = {0.01, 5, 15, 0.001, {}, 0, false};
+      options.optimizer = rmsprop();
+      Run whole(options, backend);
+      std::vector<double> losses;
+      for (int i = 0; i < 20; ++i) losses.push_back(whole.trainer.step().loss);
+      CHECK(losses.back() < losses.front());
+      Run first(options, backend);
+      for (int i = 0; i < 10; ++i) first.trainer.step();
+      TensorFile file = test::saved(first.trainer);
+      Run second(options, backend);
+      second.trainer.step();  // whatever it has is replaced
+      test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
+      for (int i = 10; i < 20; ++i) CHECK(second.trainer.step().loss == losses[static_cast<std::size_t>(i)]);
+      CHECK(second.values() == whole.values());
+      file.tensors.erase("optimizer.square.first.weight");
+      CHECK(has(message_of(ErrorKind::data, [&] { test::load(second.trainer, file); }), "optimizer.square.first.weight"));
+      if (values != DType::f32) continue;
+      options.values = DType::f64;
+      Run exact(options, "ref");
+      for (int i = 0; i < 20; ++i)
+        CHECK(exact.trainer.step().loss == Approx(losses[static_cast<std::size_t>(i)]).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("a step at the learning rate 0 moves nothing", "[train]") {
+  for (const OptimizerOptions& options : {sgd(), rmsprop()}) {
+    Parameters parameters;
+    parameters.owned[2].rate = 1;
+    Optimizer optimizer(parameters.engine, parameters.all, options);
+    const std::vector<double> before = parameters.values(0);
+    parameters.write_gradients(0);
+    optimizer.step(0, 0, 1, optimizer.gradient_norm(1));
+    CHECK(parameters.values(0) == before);
+    CHECK(optimizer.steps(0) == 1);
+  }
 }
 
 TEST_CASE("lookahead equals slow weights written out, buffers and the last step included", "[train]") {
@@ -295,6 +388,8 @@ TEST_CASE("what SGD and lookahead cannot take is named", "[train]") {
             "`average`: 0.9; expected 0 with `lookahead` 5"));
   CHECK(has(message([](OptimizerOptions& o) { o.rule = "adamw"; }),
             "`optimizer`: adamw; 'fast' has a learning rate of its own; expected sgd"));
+  CHECK(has(message([](OptimizerOptions& o) { o.rule = "rmsprop"; }),
+            "`optimizer`: rmsprop; 'fast' has a learning rate of its own; expected sgd"));
   TrainOptions options;
   options.values = DType::bf16;
   options.master_weights = nn::MasterWeights::none;

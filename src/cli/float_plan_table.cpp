@@ -1,0 +1,123 @@
+#include "cli/float_plan_table.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace bitloom::cli {
+namespace {
+
+using Json = nlohmann::json;
+using plan::FloatMemory;
+using plan::FloatPlan;
+using plan::GroupBytes;
+using plan::StagePlan;
+
+std::string seconds_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+}
+
+// The most of any stage.
+template <typename Get>
+std::uint64_t most_of(const FloatPlan& plan, Get&& get) {
+  std::uint64_t most = 0;
+  for (const StagePlan& stage : plan.stages) most = std::max<std::uint64_t>(most, get(stage));
+  return most;
+}
+
+std::string dash_or_bytes(std::uint64_t bytes) { return bytes == 0 ? "-" : format_bytes(bytes); }
+
+std::string layers_text(const plan::FloatModel& model, const StagePlan& stage) {
+  const auto& [first, last] = stage.layers.front();
+  std::string text = model.layers[first].name;
+  if (last - first > 1) text += " .. " + model.layers[last - 1].name;
+  return stage.layers.size() == 1 ? text : fmt::format("{}, ... ({} parts)", text, stage.layers.size());
+}
+
+Json to_json(const FloatMemory& memory) {
+  return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+          {"stash", memory.stash},           {"activations", memory.activations}, {"gathered", memory.gathered},
+          {"total", memory.total()}};
+}
+
+Json to_json(const GroupBytes& bytes) {
+  return {{"sums", bytes.sums},
+          {"maxima", bytes.maxima},
+          {"reduce_scatters", bytes.reduce_scatters},
+          {"all_gathers", bytes.all_gathers},
+          {"messages", bytes.messages}};
+}
+
+}  // namespace
+
+void print_grids(Terminal& terminal, std::span<const FloatPlan> plans, std::size_t tokens_per_step) {
+  terminal.print("  {:<16}{:>7}{:>14}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}", "grid", "at once", "memory", "tensor", "pipeline",
+                 "data", "bubble", "a step", "tokens/s");
+  for (const FloatPlan& plan : plans) {
+    const auto bytes = [&](GroupBytes StagePlan::*group) {
+      return dash_or_bytes(most_of(plan, [&](const StagePlan& stage) { return (stage.*group).total(); }));
+    };
+    terminal.print("  {:<16}{:>7}{:>14}{:>12}{:>12}{:>12}{:>7.1f}%{:>12}{:>12.0f}{}", mpi::described(plan.grid),
+                   plan.micro_batch, format_bytes(plan.memory().total()), bytes(&StagePlan::tensor),
+                   bytes(&StagePlan::pipeline), bytes(&StagePlan::data), 100 * plan.bubble, seconds_text(plan.seconds),
+                   static_cast<double>(tokens_per_step) / plan.seconds, plan.fits ? "" : "  does not fit");
+  }
+}
+
+void print_stages(Terminal& terminal, const plan::FloatModel& model, const FloatPlan& plan, std::size_t tokens_per_step) {
+  terminal.print("\n{} (data x pipeline x tensor), micro-batches x {}s: {} x {}; memory of a rank:", mpi::described(plan.grid),
+                 model.example, plan.micro_batches, plan.micro_batch);
+  terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}", "stage", "parameters", "gradients", "optimiser",
+                 "backward", "on the way", "gathered", "all");
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const FloatMemory& memory = plan.stages[s].memory;
+    terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}", s, format_bytes(memory.parameters),
+                   format_bytes(memory.gradients), format_bytes(memory.optimizer), format_bytes(memory.stash),
+                   format_bytes(memory.activations), dash_or_bytes(memory.gathered), format_bytes(memory.total()));
+  }
+  terminal.print("\nbytes that a rank sends in a step, and its time for a micro-batch:");
+  terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}  {}", "stage", "tensor", "pipeline", "data", "computing", "layers");
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}  {}", s, dash_or_bytes(stage.tensor.total()),
+                   dash_or_bytes(stage.pipeline.total()), dash_or_bytes(stage.data.total()), seconds_text(stage.compute),
+                   layers_text(model, stage));
+  }
+  terminal.print("\nbubble {:.1f}%: ranks wait because of the schedule and of stages that are not equal", 100 * plan.bubble);
+  terminal.print("a step takes {}, {:.0f} tokens/s; ranks compute {:.0f}% of the time", seconds_text(plan.seconds),
+                 static_cast<double>(tokens_per_step) / plan.seconds, 100 * plan.computing);
+}
+
+Json to_json(const FloatPlan& plan, std::size_t tokens_per_step) {
+  Json stages = Json::array();
+  for (const StagePlan& stage : plan.stages) {
+    Json layers = Json::array();
+    for (const train::LayerRange& range : stage.layers) layers.push_back({range.first, range.last});
+    stages.push_back(
+        {{"layers", layers},
+         {"memory", to_json(stage.memory)},
+         {"bytes_sent",
+          {{"tensor", to_json(stage.tensor)}, {"pipeline", to_json(stage.pipeline)}, {"data", to_json(stage.data)}}},
+         {"layer_sums", stage.layer_sums},
+         {"compute_seconds", stage.compute},
+         {"forward_seconds", stage.forward},
+         {"backward_seconds", stage.backward},
+         {"data_seconds", stage.data_seconds}});
+  }
+  return {{"data", plan.grid.data},
+          {"pipeline", plan.grid.pipeline},
+          {"tensor", plan.grid.tensor},
+          {"micro_batch", plan.micro_batch},
+          {"micro_batches", plan.micro_batches},
+          {"stages", stages},
+          {"largest_stage", plan.largest},
+          {"memory", to_json(plan.memory())},
+          {"fits", plan.fits},
+          {"bubble", plan.bubble},
+          {"computing_share", plan.computing},
+          {"step_seconds", plan.seconds},
+          {"tokens_per_second", static_cast<double>(tokens_per_step) / plan.seconds}};
+}
+
+}  // namespace bitloom::cli

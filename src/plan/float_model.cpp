@@ -1,0 +1,312 @@
+#include "plan/float_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace bitloom::plan {
+namespace {
+
+// Self-attention and a feed-forward part, a layer norm before each, in residual branches.
+struct BlockShape {
+  std::uint64_t tokens = 0, width = 0, inside = 0, heads = 0;
+  std::uint64_t attention = 0;  // heads times their size
+  double pairs = 0;             // of queries and keys that see one another
+  std::uint64_t memory = 0;     // tokens that a second attention looks at; 0: there is none
+  std::uint64_t handed_on = 0;  // elements that pass by
+};
+
+// Adds an attention: its norm, the products that make queries, keys and values and lead back, and attention itself.
+void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, double pairs) {
+  const std::uint64_t hidden = s.tokens * s.width;
+  layer.matrices.split += 4 * s.width * s.attention;
+  layer.vectors.split += 3 * s.attention;
+  layer.vectors.whole += s.width + 2 * s.width;  // a bias that is added once, after the sum; the norm
+  // Norm, residual sum, dropout.
+  layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
+  layer.split_operations += static_cast<double>(2 * 2 * hidden * s.attention) +
+                            static_cast<double>(2 * 2 * keys * s.width * s.attention) +
+                            4 * pairs * static_cast<double>(s.attention);
+  layer.values.whole += 2 * hidden;                           // inputs of the norm and of the products
+  layer.values.split += 2 * (s.tokens + keys) * s.attention;  // queries, keys, values, and what is mixed of these
+  layer.statistics.whole += 2 * s.tokens;
+  layer.statistics.split += s.heads * s.tokens;
+  layer.sum_operations += static_cast<double>(hidden);  // the bias
+  ++layer.forward_sums;
+  ++layer.backward_sums;
+}
+
+FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
+  const std::uint64_t hidden = s.tokens * s.width;
+  const std::uint64_t inner = s.tokens * s.inside;
+  FloatLayer layer;
+  layer.name = name;
+  add_attention(layer, s, s.tokens, s.pairs);
+  if (s.memory > 0) add_attention(layer, s, s.memory, static_cast<double>(s.tokens * s.memory));
+  layer.matrices.split += 2 * s.width * s.inside;
+  layer.vectors.split += s.inside;
+  layer.vectors.whole += s.width + 2 * s.width;
+  layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
+  layer.split_operations += static_cast<double>(2 * 2 * hidden * s.inside) + static_cast<double>(10 * inner);
+  layer.values.whole += 2 * hidden;
+  layer.values.split += inner;
+  layer.activations.split += inner;
+  layer.statistics.whole += 2 * s.tokens;
+  layer.working = {2 * hidden, 2 * inner};
+  layer.output = hidden + s.handed_on;
+  layer.summed = hidden;
+  layer.keeps_input = true;
+  layer.is_block = true;
+  layer.sum_operations += static_cast<double>(hidden);
+  ++layer.forward_sums;
+  ++layer.backward_sums;
+  return layer;
+}
+
+FloatLayer embedding(std::uint64_t vocabulary, std::uint64_t width, std::uint64_t tokens, std::uint64_t positions) {
+  FloatLayer layer;
+  layer.name = "embedding";
+  layer.matrices = {positions * width, vocabulary * width, width};
+  layer.whole_operations = static_cast<double>(tokens * width);
+  layer.integers = tokens;
+  layer.output = tokens * width;
+  layer.summed = layer.output;
+  layer.keeps_input = true;
+  layer.forward_sums = 1;
+  return layer;
+}
+
+FloatLayer dropout(std::uint64_t elements) {
+  FloatLayer layer;
+  layer.name = "dropout";
+  layer.whole_operations = static_cast<double>(2 * elements);
+  layer.output = elements;
+  return layer;
+}
+
+FloatLayer norm(std::uint64_t tokens, std::uint64_t width) {
+  FloatLayer layer;
+  layer.name = "norm";
+  layer.vectors.whole = 2 * width;
+  layer.whole_operations = static_cast<double>(8 * tokens * width);
+  layer.values.whole = tokens * width;
+  layer.statistics.whole = 2 * tokens;
+  layer.output = tokens * width;
+  layer.keeps_input = true;
+  return layer;
+}
+
+// --- AmoebaNet-D ---
+
+// Sizes of what a cell gets and gives.
+struct CellState {
+  std::uint64_t channels = 0, side = 0;
+  std::uint64_t size() const { return channels * side * side; }
+};
+
+// ReLU, convolution, batch norm. area: of the kernel.
+void add_convolution(FloatLayer& layer, std::uint64_t inputs, std::uint64_t outputs, std::uint64_t area, std::uint64_t side_in,
+                     std::uint64_t side_out) {
+  const std::uint64_t result = outputs * side_out * side_out;
+  layer.matrices.whole += inputs * outputs * area;
+  layer.vectors.whole += 2 * outputs;
+  layer.whole_operations += static_cast<double>(2 * inputs * area * result);
+  layer.activations.whole += inputs * side_in * side_in;
+  layer.values.whole += inputs * side_in * side_in + result;  // inputs of the convolution and of the norm
+  layer.working.whole = std::max(layer.working.whole, 2 * inputs * side_in * side_in + 2 * result);
+}
+
+void add_conv_1x7_7x1(FloatLayer& layer, std::uint64_t channels, std::uint64_t side) {
+  const std::uint64_t narrow = channels / 4;
+  add_convolution(layer, channels, narrow, 1, side, side);
+  for (int i = 0; i < 2; ++i) add_convolution(layer, narrow, narrow, 7, side, side);
+  add_convolution(layer, narrow, channels, 1, side, side);
+}
+
+// How the net grows: the states of the last cell and the one before it.
+struct AmoebaBuilder {
+  FloatModel& model;
+  std::uint64_t channels = 0;
+  CellState previous, before;
+  bool was_reduction = false;
+
+  void add_cell(bool is_reduction) {
+    if (is_reduction) channels *= 2;
+    const std::uint64_t side = previous.side;
+    const std::uint64_t out_side = is_reduction ? side / 2 : side;
+    FloatLayer layer;
+    layer.name = fmt::format("{}.{}", is_reduction ? "reduction" : "normal", model.layers.size());
+    add_convolution(layer, previous.channels, channels, 1, side, side);
+    if (was_reduction) {
+      // Two convolutions of half the channels each, one of them moved by a pixel, over every second pixel.
+      add_convolution(layer, before.channels, channels / 2 * 2, 1, before.side, side);
+    } else if (before.channels != channels) {
+      add_convolution(layer, before.channels, channels, 1, before.side, side);
+    }
+    if (is_reduction) {
+      const std::uint64_t narrow = channels / 4;
+      add_convolution(layer, channels, narrow, 1, side, side);
+      add_convolution(layer, narrow, narrow, 9, side, out_side);
+      add_convolution(layer, narrow, channels, 1, out_side, out_side);
+      add_conv_1x7_7x1(layer, channels, out_side);
+      add_convolution(layer, channels, channels, 1, out_side, out_side);
+    } else {
+      for (int i = 0; i < 3; ++i) add_convolution(layer, channels, channels, 1, side, side);
+      for (int i = 0; i < 2; ++i) add_conv_1x7_7x1(layer, channels, side);
+    }
+    before = previous;
+    previous = {(is_reduction ? 3 : 4) * channels, out_side};
+    was_reduction = is_reduction;
+    layer.output = previous.size() + before.size();
+    layer.is_block = true;
+    model.layers.push_back(layer);
+  }
+};
+
+models::GptConfig megatron(const char* name) {
+  models::GptConfig config = models::config_of(models::find_gpt(name));
+  config.vocabulary = 50257;
+  return config;
+}
+
+constexpr PaperModel table[] = {
+    {"GPT 1.2B", 1.213e9, [] { return describe_gpt(megatron("1.2b")); }},
+    {"GPT 2.5B", 2.490e9, [] { return describe_gpt(megatron("2.5b")); }},
+    {"GPT 4.2B", 4.199e9, [] { return describe_gpt(megatron("4.2b")); }},
+    {"GPT 8.3B", 8.317e9, [] { return describe_gpt(megatron("8.3b")); }},
+    {"AmoebaNet-D (18,208)", 82e6, [] { return describe_amoebanet_d(18, 208); }},
+    {"AmoebaNet-D (18,416)", 318e6, [] { return describe_amoebanet_d(18, 416); }},
+    {"AmoebaNet-D (18,544)", 542e6, [] { return describe_amoebanet_d(18, 544); }},
+    {"AmoebaNet-D (36,544)", 1.05e9, [] { return describe_amoebanet_d(36, 544); }},
+    {"AmoebaNet-D (72,512)", 1.8e9, [] { return describe_amoebanet_d(72, 512); }},
+    {"Transformer-3", 282.2e6, [] { return describe_transformer(3); }},
+    {"Transformer-13", 785.8e6, [] { return describe_transformer(13); }},
+    {"Transformer-103", 5.3e9, [] { return describe_transformer(103); }},
+    {"Transformer-415", 21.0e9, [] { return describe_transformer(415); }},
+    {"Transformer-1663", 83.9e9, [] { return describe_transformer(1663); }},
+    {"T(6,8192,16)", 0.4e9, [] { return describe_translation(6, 8192, 16); }},
+    {"T(24,8192,16)", 1.3e9, [] { return describe_translation(24, 8192, 16); }},
+    {"T(12,16384,32)", 1.3e9, [] { return describe_translation(12, 16384, 32); }},
+    {"T(32,16384,32)", 3e9, [] { return describe_translation(32, 16384, 32); }},
+    {"T(64,16384,32)", 6e9, [] { return describe_translation(64, 16384, 32); }},
+};
+
+}  // namespace
+
+std::uint64_t FloatModel::parameters() const {
+  std::uint64_t sum = 0;
+  for (const FloatLayer& layer : layers) sum += layer.matrices.of(1) + layer.vectors.of(1);
+  if (head && !head->is_tied) sum += head->vocabulary * (head->width + (head->has_bias ? 1 : 0));
+  return sum;
+}
+
+double FloatModel::operations() const {
+  double sum = 0;
+  for (const FloatLayer& layer : layers) sum += layer.whole_operations + layer.split_operations;
+  if (head) sum += 2 * static_cast<double>(tokens * head->width * head->vocabulary);
+  return sum;
+}
+
+FloatModel describe_gpt(const models::GptConfig& config) {
+  FloatModel model;
+  model.name = "GPT";
+  model.tokens = config.context;
+  model.heads = config.heads;
+  model.input = sizeof(std::int32_t) * config.context;
+  model.layers.push_back(embedding(config.padded_vocabulary(), config.width, config.context, config.context));
+  model.layers.push_back(dropout(config.context * config.width));
+  BlockShape shape;
+  shape.tokens = config.context;
+  shape.width = shape.attention = config.width;
+  shape.inside = 4 * shape.width;
+  shape.heads = config.heads;
+  shape.pairs = 0.5 * static_cast<double>(config.context) * static_cast<double>(config.context + 1);
+  for (std::size_t i = 0; i < config.layers; ++i) {
+    model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
+  }
+  model.layers.push_back(norm(config.context, config.width));
+  model.head = FloatHead{config.padded_vocabulary(), config.width, true};
+  return model;
+}
+
+FloatModel describe_transformer(std::size_t layers) {
+  constexpr std::uint64_t vocabulary = 32000;
+  BlockShape shape;
+  shape.tokens = 1024;
+  shape.width = shape.attention = 2048;
+  shape.inside = 8192;
+  shape.heads = 32;
+  shape.pairs = 0.5 * 1024 * 1025;
+  FloatModel model;
+  model.name = fmt::format("Transformer-{}", layers);
+  model.tokens = shape.tokens;
+  model.heads = shape.heads;
+  model.input = sizeof(std::int32_t) * shape.tokens;
+  model.layers.push_back(embedding(vocabulary, shape.width, shape.tokens, 0));
+  for (std::size_t i = 0; i < layers; ++i) model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
+  model.layers.push_back(norm(shape.tokens, shape.width));
+  model.head = FloatHead{vocabulary, shape.width, false, true};
+  return model;
+}
+
+FloatModel describe_translation(std::size_t layers, std::size_t inside, std::size_t heads) {
+  constexpr std::uint64_t vocabulary = 64000;
+  constexpr std::uint64_t head_size = 64;
+  BlockShape shape;
+  shape.tokens = 1024;
+  shape.width = 1024;
+  shape.inside = inside;
+  shape.heads = heads;
+  shape.attention = heads * head_size;
+  const std::uint64_t hidden = shape.tokens * shape.width;
+  FloatModel model;
+  model.name = fmt::format("T({},{},{})", layers, inside, heads);
+  model.tokens = shape.tokens;
+  model.heads = heads;
+  model.input = 2 * sizeof(std::int32_t) * shape.tokens;  // source and target
+  model.layers.push_back(embedding(vocabulary, shape.width, 2 * shape.tokens, 0));
+  shape.handed_on = hidden;  // the target's embeddings
+  shape.pairs = 1024 * 1024;
+  for (std::size_t i = 0; i < layers; ++i) model.layers.push_back(transformer_block(fmt::format("encoder.{}", i), shape));
+  shape.pairs = 0.5 * 1024 * 1025;
+  shape.memory = shape.tokens;
+  for (std::size_t i = 0; i < layers; ++i) model.layers.push_back(transformer_block(fmt::format("decoder.{}", i), shape));
+  model.layers.push_back(norm(shape.tokens, shape.width));
+  model.head = FloatHead{vocabulary, shape.width, false, true};
+  return model;
+}
+
+FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters) {
+  constexpr std::uint64_t image_side = 224;
+  constexpr std::uint64_t classes = 1000;
+  FloatModel model;
+  model.name = fmt::format("AmoebaNet-D ({},{})", cells, filters);
+  model.example = "image";
+  model.input = sizeof(float) * 3 * image_side * image_side;
+  const std::uint64_t channels = filters / 4;
+  FloatLayer stem;
+  stem.name = "stem";
+  add_convolution(stem, 3, channels, 9, image_side, image_side / 2);
+  const CellState state{channels, image_side / 2};
+  stem.output = state.size();
+  model.layers.push_back(stem);
+  AmoebaBuilder builder{model, channels, state, state};
+  builder.add_cell(true);  // with the next one the rest of the stem
+  for (int third = 0; third < 3; ++third) {
+    builder.add_cell(true);
+    for (std::size_t i = 0; i < cells / 3; ++i) builder.add_cell(false);
+  }
+  FloatLayer classify;
+  classify.name = "classify";
+  classify.matrices.whole = builder.previous.channels * classes;
+  classify.vectors.whole = classes;
+  classify.values.whole = builder.previous.channels;
+  classify.whole_operations = static_cast<double>(2 * builder.previous.channels * classes + builder.previous.size());
+  classify.output = classes;
+  model.layers.push_back(classify);
+  return model;
+}
+
+std::span<const PaperModel> paper_models() { return table; }
+
+}  // namespace bitloom::plan

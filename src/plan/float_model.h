@@ -1,0 +1,98 @@
+// Float models as plans see them: a sequence of layers, and what each computes, learns, keeps and hands to the next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/gpt/config.h"
+
+namespace bitloom::plan {
+
+// Numbers of elements: some that every rank of a tensor group has, and some that the group divides into shares of whole units,
+// the rows of a table, say.
+struct Elements {
+  std::uint64_t whole = 0, split = 0, unit = 1;
+
+  // Elements of the rank that has the most.
+  std::uint64_t of(std::size_t tensor) const {
+    const std::uint64_t units = split / unit;
+    return whole + (units + tensor - 1) / tensor * unit;
+  }
+};
+
+// Types as in nn/ops.h: V of values, P of parameters. Counts of activations are for one example.
+struct FloatLayer {
+  std::string name;
+  double whole_operations = 0, split_operations = 0;  // multiplications and additions of the forward pass
+  double sum_operations = 0;                          // and those with what a tensor group has summed, where there is one
+  Elements matrices;                                  // parameters that ops read as values, of type V
+  Elements vectors;                                   // other parameters, of type P
+  // Kept for the backward pass.
+  Elements values;             // of type V
+  Elements activations;        // inputs of activations, of type V or of few bits
+  Elements statistics;         // of type P
+  std::uint64_t integers = 0;  // of four bytes
+  Elements working;            // of type V, inside the layer at once on their way
+  std::uint64_t output = 0;    // of type V, which the next layer gets
+  bool keeps_input = false;    // its input is among what it keeps
+  bool is_block = false;       // recomputation by blocks keeps its input alone
+  // Sums over the tensor group, of `summed` elements of type V each: on the way forward, and of gradients on their way back.
+  std::uint64_t summed = 0;
+  std::size_t forward_sums = 0, backward_sums = 0;
+};
+
+// Logits of every token and their cross-entropy (Shoeybi et al. 2019, section 3).
+struct FloatHead {
+  std::size_t vocabulary = 0;  // rows of the table, padding included
+  std::size_t width = 0;
+  bool is_tied = false;   // its table is that of layer 0
+  bool has_bias = false;  // a number for every row besides
+};
+
+struct FloatModel {
+  std::string name;
+  std::string example = "sequence";
+  std::size_t tokens = 1;   // of an example
+  std::size_t heads = 0;    // of attention, which the ranks of a tensor group divide; 0: no tensor group divides the model
+  std::uint64_t input = 0;  // bytes of an example that layer 0 gets
+  std::vector<FloatLayer> layers;
+  std::optional<FloatHead> head;
+
+  std::uint64_t parameters() const;
+  // Operations of the forward pass over an example, the head's included.
+  double operations() const;
+};
+
+// The layers of models::Gpt, as nn counts them.
+FloatModel describe_gpt(const models::GptConfig& config);
+
+// Transformer-L of Huang et al. 2019, table 1: L layers of self-attention and feed-forward parts, width 2048, 8192 inside, 32
+// heads, a vocabulary of 32k and sequences of 1024 are the paper's. That the vocabulary has 32,000 tokens, that input and
+// output have tables of their own and that positions are not learned is derived from the parameters that the table counts.
+FloatModel describe_transformer(std::size_t layers);
+
+// T(L,H,A) of Huang et al. 2019, section 5: L encoder and L decoder layers, H inside feed-forward parts, A heads, width 1024
+// and a vocabulary of 64k are the paper's. Derived from its parameter counts: heads of 64 channels each, also where these are
+// more than the width, and two tables. Encoder layers hand on the source, decoder layers the encoder's result as well.
+FloatModel describe_translation(std::size_t layers, std::size_t inside, std::size_t heads);
+
+// AmoebaNet-D (L,F) of Huang et al. 2019, table 1: L normal cells, F filters. The paper gives L and F alone. Cells, stem, and
+// widths that start at F / 4 and double with every reduction are those of the TensorFlow implementation (tensorflow/tpu,
+// models/official/amoeba_net), as read in torchgpipe (kakaobrain/torchgpipe, benchmarks/models/amoebanet); 1000 classes, images
+// of 224 x 224. A layer is a cell; it hands on its result and that of the cell before it. Pooling costs nothing here.
+FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters);
+
+// A model of the papers' tables.
+struct PaperModel {
+  const char* name;
+  double parameters;  // as printed
+  FloatModel (*describe)();
+};
+// Tables 1 of Shoeybi et al. 2019 and Huang et al. 2019, and figure 3 of the latter.
+std::span<const PaperModel> paper_models();
+
+}  // namespace bitloom::plan

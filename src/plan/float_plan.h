@@ -1,0 +1,121 @@
+// Needs of a float training on many ranks, from shapes alone: memory, bytes, time of a step, on a grid of data x pipeline x
+// tensor ranks (mpi/grid.h), and which grid suits a number of ranks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mpi/grid.h"
+#include "plan/cluster.h"
+#include "plan/float_model.h"
+#include "train/parallel/partition.h"
+#include "train/trainer.h"
+
+namespace bitloom::plan {
+
+// What the ranks of a data group divide instead of having it all (Rajbhandari et al. 2020): the optimiser's moments, gradients
+// too, parameters too.
+enum class Shard : std::uint8_t { none, optimizer, gradients, parameters };
+std::vector<std::string> shard_names();
+// Throws Error(usage) that names the field `shard`.
+Shard find_shard(std::string_view name);
+
+// What is computed again for the backward pass: nothing, blocks from their inputs, or stages from theirs (Huang et al. 2019,
+// section 2.3).
+enum class Recompute : std::uint8_t { none, block, stage };
+std::vector<std::string> recompute_names();
+// Throws Error(usage) that names the field `recompute`.
+Recompute find_recompute(std::string_view name);
+
+struct FloatOptions {
+  std::size_t batch = 1;        // examples of a step
+  std::size_t micro_batch = 1;  // examples at once on a rank
+  std::string schedule = "1f1b";
+  std::size_t chunks = 1;      // parts of the net that a stage has
+  train::Partition partition;  // the parts; none: those whose operations are most alike
+  Shard shard = Shard::none;
+  Recompute recompute = Recompute::none;
+  unsigned activation_bits = 0;  // 0: all
+  train::TrainOptions train;     // types and optimiser
+};
+
+// Ranks are spread over hosts in their order.
+struct FloatCluster {
+  double flops = 1e11;  // of a rank in products of matrices, per second
+  std::size_t ranks_per_host = 1;
+  Link link;                          // of a host to another
+  Link inside{1e11, 5e-6};            // of a rank to another on its host
+  std::uint64_t memory = UINT64_MAX;  // bytes of a rank
+};
+
+// Peaks in bytes.
+struct FloatMemory {
+  std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
+  std::uint64_t activations = 0;  // on their way, about
+  std::uint64_t gathered = 0;     // whole parameters and gradients of two layers, where ranks otherwise have shards
+
+  std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations + gathered; }
+};
+
+// Bytes that a rank hands to a group in a step, by what it calls, as mpi::Comm counts them: all elements of a sum, maximum or
+// reduce-scatter, its own part of an all-gather, its own messages. Without the few of losses, norms and flags.
+struct GroupBytes {
+  std::uint64_t sums = 0, maxima = 0, reduce_scatters = 0, all_gathers = 0, messages = 0;
+
+  std::uint64_t total() const { return sums + maxima + reduce_scatters + all_gathers + messages; }
+};
+
+// What every rank of a stage takes.
+struct StagePlan {
+  std::vector<train::LayerRange> layers;  // by chunk
+  FloatMemory memory;
+  GroupBytes data, pipeline, tensor;
+  std::uint64_t layer_sums = 0;  // calls that sum activations and their gradients over the tensor group, the head's left out
+  // Seconds of a micro-batch, computing and with what the tensor group sums (and, at Shard::gradients and ::parameters, the
+  // data group sends, as far as it takes longer).
+  double compute = 0, forward = 0, backward = 0;
+  double data_seconds = 0;  // what the data group sends in a step takes, without computing at the same time
+};
+
+struct FloatPlan {
+  mpi::GridShape grid;
+  std::size_t micro_batch = 1, micro_batches = 1;  // examples at once; micro-batches of a rank in a step
+  std::vector<StagePlan> stages;
+  std::size_t largest = 0;  // stage that takes the most memory
+  // Share of time in which ranks wait because of the schedule and of stages that are not equal: (K - 1) / (M + K - 1) for K
+  // equal ones and M micro-batches (Huang et al. 2019, section 2.3). Links not counted.
+  double bubble = 0;
+  double seconds = 0;    // of a step
+  double computing = 0;  // share of them in which ranks compute, on average
+  bool fits = true;      // the memory of every rank
+
+  const FloatMemory& memory() const { return stages[largest].memory; }
+};
+
+// "" or why the model cannot be trained so: "`tensor`: 5; expected a divisor of the 12 heads".
+std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
+
+// Throws Error(usage) that names the field, what was expected and possible grids near by.
+FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
+                    const FloatCluster& cluster);
+
+// Axes that are given; none: any.
+struct GridWish {
+  std::optional<int> pipeline, tensor;
+};
+
+// Every possible grid of that many ranks, best first: those that fit, the faster the earlier. micro_batch 0: of each grid the
+// one that is best. Throws Error(usage), which lists possible grids near by, if there is none.
+std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const GridWish& wish, const FloatOptions& options,
+                                  const FloatCluster& cluster);
+
+// A message for a grid that does not fit: what the largest stage takes, and which grid of as many ranks would fit, the fastest
+// of them; or that there is none, and what the smallest takes.
+std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,
+                            const FloatCluster& cluster);
+
+}  // namespace bitloom::plan

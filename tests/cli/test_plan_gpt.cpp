@@ -1,0 +1,111 @@
+// `plan gpt` on grids of ranks, as a user asks it.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom::test;
+
+namespace {
+
+Args words_of(const std::string& line) {
+  Args args;
+  std::string word;
+  for (const char c : line + " ") {
+    if (c != ' ') {
+      word += c;
+    } else if (!word.empty()) {
+      args.push_back(std::exchange(word, ""));
+    }
+  }
+  return args;
+}
+
+}  // namespace
+
+TEST_CASE("plan gpt shows every grid of a number of ranks, best first, or the one that is given", "[gpt][float_plan]") {
+  const TempDir folder;
+  const std::string common = "plan gpt --net gpt2-124m --batch 64 --ranks 16 --memory 2GiB --link 10Gbit/50us --gflops 500 ";
+  const Outcome all = run_program(folder.path(), words_of(common + "--json all.json"));
+  INFO(all.out << all.err);
+  REQUIRE(all.code == 0);
+  for (const char* text : {"16 ranks with 2.0 GiB and 500 GFLOP/s each", "links of 10Gbit/50us",
+                           "grids (data x pipeline x tensor)", "does not fit", "optimiser", "bubble", "tokens/s"}) {
+    INFO(text);
+    CHECK(has(all.out, text));
+  }
+  const auto json = nlohmann::json::parse(read_file(folder / "all.json"));
+  const auto& grids = json["grids"];
+  REQUIRE(grids.size() > 5);
+  CHECK(json["parameters"].get<double>() > 124e6);
+  CHECK(grids.front()["fits"] == true);
+  CHECK(grids.back()["fits"] == false);
+  for (std::size_t i = 1; i < grids.size(); ++i) {
+    CHECK(grids[i]["data"].get<int>() * grids[i]["pipeline"].get<int>() * grids[i]["tensor"].get<int>() == 16);
+    if (grids[i]["fits"] == true) CHECK(grids[i - 1]["step_seconds"] <= grids[i]["step_seconds"]);
+  }
+  // The grid of four stages and two tensor ranks alone.
+  const Outcome one = run_program(folder.path(), words_of(common + "--tensor 2 --pipeline 4 --schedule 1f1b --json one.json"));
+  REQUIRE(one.code == 0);
+  CHECK_FALSE(has(one.out, "best first"));
+  CHECK(has(one.out, "2 x 4 x 2 (data x pipeline x tensor)"));
+  const auto single = nlohmann::json::parse(read_file(folder / "one.json"))["grids"];
+  REQUIRE(single.size() == 1);
+  CHECK(std::find(grids.begin(), grids.end(), single[0]) != grids.end());
+  CHECK(single[0]["stages"].size() == 4);
+  CHECK(single[0]["stages"][1]["bytes_sent"]["pipeline"]["messages"].get<double>() ==
+        2 * 32 * 1024 * 768 * 4.0);  // 32 sequences a rank, an activation forward and a gradient backward
+}
+
+TEST_CASE("plan gpt says which grid would fit where the given one does not", "[gpt][float_plan]") {
+  const TempDir folder;
+  const Outcome outcome = run_program(
+      folder.path(), words_of("plan gpt --net 8.3b --batch 512 --ranks 512 --tensor 1 --pipeline 1 --link 100Gbit/10us "
+                              "--gflops 39000 --memory 32GiB --dtype bf16"));
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "it does not fit: stage 0 takes "));
+  CHECK(has(outcome.out, " would fit, with "));
+}
+
+TEST_CASE("plan gpt refuses grids that are impossible and options without effect", "[gpt][float_plan]") {
+  const TempDir folder;
+  const std::vector<std::pair<std::string, std::string>> table{
+      {"--ranks 16 --tensor 8",
+       "--tensor: 8; expected a divisor of the 12 heads; possible near by (data x pipeline x tensor): "},
+      {"--ranks 16 --tensor 3", "divide 16 ranks; possible near by"},
+      {"--ranks 64 --pipeline 32", "--pipeline: 32; expected at most the 15 layers"},
+      {"--ranks 64 --pipeline 1 --tensor 1 --batch 16", "--batch: 16; expected a multiple of the 64 data-parallel ranks"},
+      {"--tensor 2", "--tensor: 2 has no effect; it needs --ranks"},
+      {"--pipeline 2", "--pipeline: 2 has no effect; it needs --ranks"},
+      {"--schedule gpipe", "--schedule: gpipe has no effect; it needs --ranks"},
+      {"--shard optimizer", "--shard: optimizer has no effect; it needs --ranks"},
+      {"--link 1Gbit/1ms", "has no effect; it needs --ranks"},
+      {"--gflops 5", "--gflops: 5 has no effect; it needs --ranks"},
+      {"--recompute stage", "--recompute: stage has no effect; it needs --ranks"},
+      {"--ranks 8 --host-link 1Gbit/1ms", "has no effect; it needs --ranks-per-host"},
+      {"--ranks 8 --ranks-per-host 8 --link 1Gbit/1ms", "--link: 1Gbit/1ms has no effect where all 8 ranks are on one host"},
+      {"--ranks 8 --ranks-per-host 9", "--ranks-per-host: 9; expected at most the 8 ranks"},
+      {"--ranks 8 --pipeline 1 --schedule gpipe", "--schedule: gpipe has no effect with --pipeline 1"},
+      {"--ranks 8 --pipeline 4 --tensor 2 --shard optimizer",
+       "--shard: optimizer has no effect: --pipeline 4 times --tensor 2"},
+      {"--ranks 8 --chunks 2", "--chunks: 2 has no effect; it needs --schedule interleaved"},
+      {"--ranks 8 --link fast", "--link: 'fast'; expected a rate and a latency"},
+      {"--optimizer rmsprop --beta1 0.5", "--beta1: 0.5 has no effect; it needs --optimizer adamw"},
+      {"--ranks 8 --shard optimiser", "--shard: unknown value 'optimiser'; did you mean 'optimizer'?"}};
+  for (const auto& [options, message] : table) {
+    INFO(options);
+    Args args = words_of("plan gpt --net gpt2-124m --batch 64 --memory 64GiB " + options);
+    if (has(options, "--ranks")) args = with(args, {"--gflops", "100"});
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, message));
+  }
+}
