@@ -38,7 +38,7 @@ AttentionTask task_of(const Gpu& gpu, const AttentionShape& shape, const Dropout
   task.heads = shape.heads;
   task.head_size = shape.head_size;
   task.first_head = shape.first_head;
-  task.all_heads = shape.all_heads == 0 ? shape.heads : shape.all_heads;
+  task.other_heads = shape.all_heads == 0 ? 0 : shape.all_heads - shape.heads;
   task.scale = static_cast<float>(shape.scale);
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
   task.drops = {dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold))};

@@ -103,10 +103,11 @@ __device__ inline void draw_kept(AttentionShared& shared, const AttentionTask& t
                                  unsigned key_tile) {
   if (task.drops.threshold == 0) return;
   constexpr unsigned half_size = tile_size / 2;
-  const std::size_t drawn_head = head / task.heads * task.all_heads + task.first_head + head % task.heads;
+  const std::size_t number =  // of the head; in 32 bits, which takes fewer registers
+      head + static_cast<unsigned>(head) / static_cast<unsigned>(task.heads) * task.other_heads + task.first_head;
   for (unsigned half = threadIdx.x; half < 2 * tile_size; half += blockDim.x) {
     const std::size_t query = static_cast<std::size_t>(query_tile) * tile_size + half / 2;
-    const std::uint64_t element = (drawn_head * task.mask.queries + query) * task.mask.keys +
+    const std::uint64_t element = (number * task.mask.queries + query) * task.mask.keys +
                                   static_cast<std::uint64_t>(key_tile) * tile_size + half % 2 * half_size;
     const auto skipped = static_cast<unsigned>(element % dropout_group);
     const unsigned groups = half_size / dropout_group + (skipped == 0 ? 0 : 1);

@@ -75,7 +75,7 @@ inline constexpr std::size_t most_head_size = 256;
 struct AttentionTask {
   Number number = Number::f32;
   std::size_t sequences = 0, heads = 0, head_size = 0;  // B, H, D <= most_head_size
-  std::size_t first_head = 0, all_heads = 0;            // heads first_head, ... of all_heads, by which dropout counts
+  std::size_t first_head = 0, other_heads = 0;          // heads before these and in all besides, which dropout counts too
   float scale = 1;
   Drops drops;
   DeviceMask mask;
