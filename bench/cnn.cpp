@@ -40,7 +40,7 @@ class Session {
         scale_(models::fit_pixel_scale(images_)),
         net_(setup.config),
         task_(
-            net_.layers, setup.batch, [this](std::uint64_t step, std::uint64_t) { return read(step); },
+            net_.layers, net_.input(setup.batch), [this](std::uint64_t step, std::uint64_t) { return read(step); },
             setup.config.training.label_smoothing),
         trainer_(engine_, task_, options()) {
     trainer_.begin_with([&] { models::write_initial_values(engine_, net_, images_, scale_); });

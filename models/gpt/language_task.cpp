@@ -62,6 +62,11 @@ std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_ba
   return static_cast<std::uint64_t>(sequences_) * net_.tokens() * micro_batches;
 }
 
+double LanguageTask::loss_cost() const {
+  const GptConfig& config = net_.config();
+  return 2 * static_cast<double>(sequences_ * net_.tokens() * config.width * config.padded_vocabulary());
+}
+
 LanguageTask::Tokens LanguageTask::fetch(const nn::Pass& pass) const {
   const std::size_t size = sequences_ * net_.tokens();
   Tokens tokens{std::vector<std::int32_t>(size), std::vector<std::int32_t>(size)};

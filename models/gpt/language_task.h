@@ -21,6 +21,9 @@ class LanguageTask final : public train::Task {
   LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes = default_logits_bytes);
 
   nn::Sequence& net() override { return net_.layers(); }
+  nn::Shape input_shape() const override { return {sequences_, net_.tokens()}; }
+  std::optional<DType> input_type() const override { return DType::i32; }
+  double loss_cost() const override;
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
   nn::Tensor input(nn::Pass& pass) override;
   train::PartLoss loss(nn::Pass& pass, nn::Tensor hidden, double scale, nn::Tensor* dhidden) override;

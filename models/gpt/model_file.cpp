@@ -35,10 +35,15 @@ std::vector<float> values_of(const TensorFile& file, const std::string& name, co
   return values;
 }
 
+// The moving average, where the file has one.
+std::string source_of(const TensorFile& file, const std::string& parameter) {
+  const std::string average = train::average_name(parameter);
+  return file.contains(average) ? average : parameter;
+}
+
 // Rounded to the nearest where the engine has bf16 alone.
 void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& parameter) {
-  const std::string average = train::average_name(parameter.name);
-  const std::string& name = file.contains(average) ? average : parameter.name;
+  const std::string name = source_of(file, parameter.name);
   if (file.contains(name) && file.get(name).dtype == parameter.value.dtype()) {
     return train::load_tensor(engine, file, name, parameter.value);
   }
@@ -74,6 +79,17 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters) {
   for (nn::Parameter* parameter : parameters) load_values(engine, file, *parameter);
   nn::refresh_copies(engine, parameters);
+}
+
+TensorFile parameters_of_file(const TensorFile& file, const GptConfig& config) {
+  TensorFile parameters;
+  Gpt net(config);
+  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
+    const auto lengths = parameter->shape.lengths();
+    parameters.put(parameter->name, {lengths.begin(), lengths.end()},
+                   values_of(file, source_of(file, parameter->name), *parameter));
+  }
+  return parameters;
 }
 
 LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType values, std::size_t tokens) {

@@ -35,6 +35,9 @@ LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType 
 GptConfig config_of_file(const TensorFile& file, const std::string& name);
 // The tokenizer alone. Throws Error(data).
 std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name);
+// The parameters of a model file, or of a checkpoint (of which the moving average, if it has one), in f32 under their names.
+// Throws Error(data) that names what is missing or of another shape.
+TensorFile parameters_of_file(const TensorFile& file, const GptConfig& config);
 // Writes the parameters of a model file, or of a checkpoint (of which the moving average, if it has one), to those of a net.
 // Throws Error(data) that names what is missing or of another shape.
 void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);

@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/field_names.h"
+#include "cli/gpt_options.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/signals.h"
@@ -40,6 +41,8 @@ std::string value_of(Arguments args, const std::string& option) {
 struct Kind {
   std::string_view name;
   bool runs_in_many;  // processes; otherwise in one
+  // Number of processes, of so many at most, that the run can be divided among; none: all.
+  std::size_t (*usable)(Arguments program, const fs::path& folder, std::size_t available);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
 };
@@ -68,9 +71,35 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   return !wanted || steps.get<std::int64_t>() >= *wanted;
 }
 
-constexpr std::array<Kind, 3> kinds = {{{"binary", true, &binary_has_begun, &binary_is_done},
-                                        {"cnn", false, &float_has_begun, &float_is_done},
-                                        {"gpt", false, &float_has_begun, &float_is_done}}};
+// A number that an option of the run has: on the command line, else in the options of the run that goes on.
+std::size_t number_of(Arguments program, const fs::path& folder, const std::string& option, std::size_t usual) {
+  std::string text = value_of(program, "--" + option);
+  if (text.empty() && fs::is_regular_file(folder / options_file)) {
+    for (const std::string& line : split(read_text(folder / options_file), '\n')) {
+      if (line.starts_with(option + " = ")) text = line.substr(option.size() + 3);
+    }
+  }
+  const std::optional<std::int64_t> number = parse_int(text);
+  return number && *number > 0 ? static_cast<std::size_t>(*number) : usual;
+}
+
+std::size_t replica_of(Arguments program, const fs::path& folder) {
+  return number_of(program, folder, "tensor", 1) * number_of(program, folder, "pipeline", 1);
+}
+
+// Whole replicas of the net, as many as can share the batch.
+std::size_t gpt_usable(Arguments program, const fs::path& folder, std::size_t available) {
+  const std::size_t replica = replica_of(program, folder);
+  const std::size_t batch = number_of(program, folder, "batch", GptSettings().batch);
+  const std::size_t micro_batch = number_of(program, folder, "micro-batch", 1);
+  std::size_t replicas = available / replica;
+  while (replicas > 0 && batch % (replicas * micro_batch) != 0) --replicas;
+  return replicas * replica;
+}
+
+constexpr std::array<Kind, 3> kinds = {{{"binary", true, nullptr, &binary_has_begun, &binary_is_done},
+                                        {"cnn", false, nullptr, &float_has_begun, &float_is_done},
+                                        {"gpt", true, &gpt_usable, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {
@@ -147,12 +176,15 @@ int launch(Session& session, std::span<const std::string> args) {
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
-      "`train cnn` and `train gpt` run in one process on this machine and are started again when they break.");
+      "`train cnn` runs in one process on this machine and is started again when it breaks; `train gpt` takes as many\n"
+      "processes as --tensor, --pipeline and --batch divide it among.");
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
-  options.count("local", supervisor.local, 1, 10000, "Number of processes, without --hostfile; of train cnn and train gpt: 1");
+  options.count("local", supervisor.local, 1, 10000,
+                "Number of processes, without --hostfile; train cnn takes 1, and train gpt takes --tensor times --pipeline if "
+                "none is given");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "
@@ -181,6 +213,11 @@ int launch(Session& session, std::span<const std::string> args) {
   const Arguments program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
   const Kind& kind = kind_of(program);
   if (!kind.runs_in_many) require_one_process(kind, options, supervisor.local);
+  if (kind.name == "gpt" && !supervisor.notice.empty()) {
+    fail(ErrorKind::usage,
+         "launch: --notice-command: '{}'; train gpt takes none; a process that gets SIGTERM leaves a checkpoint",
+         supervisor.notice);
+  }
   const std::string out = value_of(program, "--out");
   if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER after `-- train {}`, to find the run again", kind.name);
   const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
@@ -189,6 +226,10 @@ int launch(Session& session, std::span<const std::string> args) {
   }
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
+  if (kind.usable != nullptr) {
+    if (options.source("local") == Options::Source::none) supervisor.local = replica_of(program, supervisor.folder);
+    supervisor.usable = [&](std::size_t available) { return kind.usable(program, supervisor.folder, available); };
+  }
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
   if (!supervisor.notice.empty()) {

@@ -87,7 +87,8 @@ class Training {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         values_(choose_dtype(engine_, settings.values)),
         scale_(session.comm.together([&] { return models::fit_pixel_scale(data.train); })),
-        net_(session.comm.together([&] { return config_for(settings, options, data); })) {
+        net_(session.comm.together([&] { return config_for(settings, options, data); })),
+        grid_(session.comm, {session.comm.size(), 1, 1}) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     steps_per_epoch_ = data.train.size() / settings.batch;
     steps_ = settings.steps != 0
@@ -106,8 +107,9 @@ class Training {
           images, format_bytes(memory_of(images)));
     };
     all.make_task = [this](std::size_t images) { return make_task(images); };
-    training_ = std::make_unique<train::Session>(engine_, session.comm, std::move(all));
-    training_->begin_with(settings.out, settings.resume, [this] { initialise(); });
+    all.layout.grid = &grid_;
+    training_ = std::make_unique<train::Session>(engine_, std::move(all));
+    if (!training_->goes_on(settings.out, settings.resume)) training_->trainer().begin_with([this] { initialise(); });
   }
 
   std::uint64_t steps() const { return steps_; }
@@ -159,7 +161,7 @@ class Training {
     options.ranks = session_.comm.size();
     batches_ = std::make_unique<models::ImageBatches>(data_.train, scale_, options);
     return std::make_unique<train::Classification>(
-        net_.layers, images,
+        net_.layers, net_.input(images),
         [this](std::uint64_t step, std::uint64_t micro_batch) {
           const models::ImageBatch batch = batches_->get(step, micro_batch);
           const std::size_t count = batch.labels.size();
@@ -217,6 +219,7 @@ class Training {
   DType values_;
   models::PixelScale scale_;
   models::Cnn net_;
+  mpi::Grid grid_;
   std::uint64_t steps_per_epoch_ = 1, steps_ = 1;
   std::unique_ptr<models::ImageBatches> batches_;
   std::unique_ptr<train::Session> training_;

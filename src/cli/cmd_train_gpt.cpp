@@ -19,6 +19,7 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
+#include "train/parallel/tensor.h"
 #include "train/session.h"
 
 namespace bitloom::cli {
@@ -117,7 +118,9 @@ class Training {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
-        net_(config_),
+        grid_(settings.layout.make_grid(session.comm)),
+        group_(grid_.tensor()),
+        net_(config_, 0, &group_),
         training_(make_order(text_, config_, settings)) {
     train::Session::Options all;
     all.train = settings.make_options();
@@ -142,10 +145,9 @@ class Training {
             fill(step, micro_batch * sequences, sequences, inputs, targets);
           });
     };
-    training_session_ = std::make_unique<train::Session>(engine_, session.comm, std::move(all));
-    if (!settings.init.empty()) {
-      training_session_->begin_with(settings.out, settings.resume, [this] { initialise(); });
-    }
+    all.layout = settings.layout.make_layout(grid_, net_.layers());
+    training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
+    if (!settings.init.empty() && !training_session_->goes_on(settings.out, settings.resume)) initialise();
   }
 
   void run();
@@ -155,21 +157,26 @@ class Training {
   std::size_t micro_batch() const { return training_session_->micro_batch(); }
   const train::TrainOptions& train_options() const { return training_session_->train_options(); }
 
+  // Rank 0 has the file.
   void initialise() {
-    const fs::path path = find_model(settings_.init);
-    const TensorFile file = TensorFile::load(path, Checksum::required);
-    const models::GptConfig config = models::config_of_file(file, path.string());
-    if (config.parameters() != config_.parameters() || config.width != config_.width) {
-      fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
-           to_json(config_).dump());
-    }
-    // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
-    if (const auto own = models::tokenizer_of_file(file, path.string());
-        data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
-      fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)", path.string(),
-           own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
-    }
-    models::load_parameters(engine_, file, training_session_->trainer().parameters());
+    TensorFile parameters;
+    session_.on_root([&] {
+      const fs::path path = find_model(settings_.init);
+      const TensorFile file = TensorFile::load(path, Checksum::required);
+      const models::GptConfig config = models::config_of_file(file, path.string());
+      if (config.parameters() != config_.parameters() || config.width != config_.width) {
+        fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
+             to_json(config_).dump());
+      }
+      // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
+      if (const auto own = models::tokenizer_of_file(file, path.string());
+          data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
+        fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)",
+             path.string(), own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
+      }
+      parameters = models::parameters_of_file(file, config_);
+    });
+    training_session_->trainer().load_model(&parameters);
   }
 
   // `count` sequences from number `first` of the step's on.
@@ -216,6 +223,8 @@ class Training {
   nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
+  mpi::Grid grid_;
+  train::TensorGroup group_;
   models::Gpt net_;
   data::ChunkOrder training_;
   std::unique_ptr<train::Session> training_session_;
@@ -276,11 +285,12 @@ void Training::announce(double peak) const {
     terminal.print("merge dropout {}: every epoch has other tokens of the same text, about {} of them", settings_.merge_dropout,
                    format_count(training_.chunks() * config_.context));
   }
-  const int processes = session_.comm.size();
+  const int data_ranks = grid_.shape().data;
   terminal.print("{} steps of {} sequences ({} at once{}), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
                  settings_.steps, settings_.batch, micro_batch(),
-                 processes == 1 ? "" : fmt::format(" in each of {} processes", processes), settings_.values,
+                 data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
+  if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 

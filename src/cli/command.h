@@ -77,6 +77,7 @@ int launch(Session& session, std::span<const std::string> args);
 int plan(Session& session, std::span<const std::string> args);
 int plan_gpt(Session& session, std::span<const std::string> args);
 int simulate(Session& session, std::span<const std::string> args);
+int selftest(Session& session, std::span<const std::string> args);
 int fewbit(Session& session, std::span<const std::string> args);
 int data_synth(Session& session, std::span<const std::string> args);
 int data_info(Session& session, std::span<const std::string> args);

@@ -133,12 +133,19 @@ void GptSettings::declare(Options& options, bool runs) {
                       "config",
                       "device",
                       "evaluate-every",
-                      "checkpoint-seconds"});
+                      "checkpoint-seconds",
+                      "tensor",
+                      "pipeline",
+                      "shard"});
   }
   declare_net(options, *this, runs);
   if (runs) declare_text(options, *this);
   declare_training(options, *this);
-  if (runs) declare_run(options, *this);
+  if (!runs) return;
+  options.transient(true);
+  layout.declare(options);
+  options.transient(false);
+  declare_run(options, *this);
 }
 
 models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/float_options.h"
+#include "cli/layout_options.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
 #include "models/gpt/config.h"
@@ -41,6 +42,7 @@ struct GptSettings : FloatSettings {
   std::string warmup = "auto";
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
   std::string master_weights = "f32";
+  LayoutSettings layout;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all
 

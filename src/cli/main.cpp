@@ -35,6 +35,7 @@ constexpr Command commands[] = {
     {"export", "", "write a model in the layout of other programs", &export_model},
     {"import", "cnn", "make a model of a convolutional net's weights as PyTorch keeps them", &import_cnn},
     {"import", "gpt", "make a model of GPT-2's weights as other programs keep them", &import_gpt},
+    {"selftest", "", "check that all layouts of this run's processes come to the same nets", &selftest},
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},

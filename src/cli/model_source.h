@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "data/dataset.h"
 #include "data/readers.h"
+#include "run/folder.h"
 
 namespace bitloom::cli {
 
@@ -17,7 +18,7 @@ inline constexpr const char* model_file = "model.safetensors";
 inline constexpr const char* checkpoint_file = "checkpoint.safetensors";
 inline constexpr const char* config_file = "config.json";
 inline constexpr const char* metrics_file = "metrics.jsonl";
-inline constexpr const char* events_file = "events.jsonl";
+inline constexpr const char* events_file = run::events_name;
 inline constexpr const char* options_file = "options.ini";  // all options of the run, resolved: what --resume reads
 inline constexpr const char* net_file = "net.json";         // the net with all settings: what --resume reads
 inline constexpr const char* log_file = "log.txt";

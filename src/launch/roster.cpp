@@ -37,18 +37,28 @@ std::string reason_of(const Ended& answer, double limit) {
 
 double Roster::patience(double limit) const { return limit + (options_.notice.empty() ? 0 : notice_seconds); }
 
-std::size_t Roster::processes() const {
+std::size_t Roster::available() const {
   std::size_t count = 0;
   for (const Host& host : members_) count += host.slots;
   return count;
 }
 
+bool Roster::would_grow(const std::vector<Host>& others) const {
+  std::size_t more = 0;
+  for (const Host& host : others) more += host.slots;
+  return usable_of(available() + more) > processes();
+}
+
 // A run does not begin on this machine alone where hosts were named, unless that was asked for.
 bool Roster::is_enough() const {
-  return processes() >= options_.min_workers && (!is_alone() || options_.may_begin_alone || is_proven());
+  return processes() >= std::max<std::size_t>(options_.min_workers, 1) &&
+         (!is_alone() || options_.may_begin_alone || is_proven());
 }
 
 std::string Roster::shortage() const {
+  if (processes() == 0 && available() >= options_.min_workers) {
+    return fmt::format("{} processes have a host, among which the run cannot be divided", available());
+  }
   if (processes() < options_.min_workers) {
     return fmt::format("{} processes have a host, {} are needed", processes(), options_.min_workers);
   }

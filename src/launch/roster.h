@@ -26,7 +26,11 @@ class Roster {
 
   // Hosts of the next start, or the one under way; this machine, for rank 0, is the first.
   const std::vector<Host>& members() const { return members_; }
-  std::size_t processes() const;
+  // Processes that they have room for, and those of them that the run uses.
+  std::size_t available() const;
+  std::size_t processes() const { return usable_of(available()); }
+  // Whether these hosts would make the run larger.
+  bool would_grow(const std::vector<Host>& others) const;
   // Whether they are enough for a start.
   bool is_enough() const;
   // Describes the hosts that are missing.
@@ -59,6 +63,7 @@ class Roster {
     Clock::time_point start;
   };
 
+  std::size_t usable_of(std::size_t available) const { return options_.usable ? options_.usable(available) : available; }
   double patience(double limit) const;
   bool stays(const Host& host, Presence presence);
   bool is_excluded(const Host& host) const;

@@ -129,8 +129,11 @@ std::vector<std::string> Supervisor::mpirun_command() const {
   if (geteuid() == 0) command.emplace_back("--allow-run-as-root");  // who is root in a container has no other choice
   const auto mca = [&](const char* name, const std::string& value) { command.insert(command.end(), {"--mca", name, value}); };
   if (options_.hosts.empty()) {
-    command.insert(command.end(), {"-n", fmt::format("{}", options_.local)});
+    command.insert(command.end(), {"-n", fmt::format("{}", roster_.processes())});
   } else {
+    if (roster_.processes() < roster_.available()) {
+      command.insert(command.end(), {"-n", fmt::format("{}", roster_.processes())});
+    }
     std::string hosts;
     for (const Host& host : roster_.members()) hosts += fmt::format("{}{}:{}", hosts.empty() ? "" : ",", host.name, host.slots);
     command.insert(command.end(), {"--host", hosts});
@@ -246,9 +249,10 @@ End Supervisor::watch() {
       mpirun.signal_group(SIGKILL);
     }
     if (killed && seconds_since(*killed) > kill_limit) break;  // the system does not let it go: a device that hangs
-    for (const Host& host : roster_.look()) {
+    const std::vector<Host> found = roster_.look();
+    for (const Host& host : found) {
       // Not before this start has come to something; and an evaluation would begin again.
-      if (asked || !end.progressed || mark.evaluated != 0) continue;
+      if (asked || !end.progressed || mark.evaluated != 0 || !roster_.would_grow(found)) continue;
       event({{"event", "join"}, {"host", host.name}});
       voice_.line(fmt::format("launch: {} is there: the run goes on with it", host.name));
       ask_to_end(End::Kind::grow);

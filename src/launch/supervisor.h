@@ -30,7 +30,9 @@ struct SupervisorOptions {
   std::vector<Host> hosts;           // without any: all processes on this machine
   std::size_t local = 2;             // number of processes then
   std::size_t min_workers = 1;       // processes without which it is not started
-  bool may_begin_alone = false;      // on this machine, though there are hosts, of which none can be used
+  // Number of processes, of so many for which there is room, that the run can be divided among; 0: none. Empty: all.
+  std::function<std::size_t(std::size_t available)> usable;
+  bool may_begin_alone = false;  // on this machine, though there are hosts, of which none can be used
   std::string mpirun = "mpirun";
   std::string agent = "ssh";        // reaches hosts: AGENT HOST COMMAND
   std::string notice;               // a shell command that ends with 0 on a host that is about to be taken away

@@ -28,12 +28,16 @@ struct Pass {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;         // step of the optimiser
   std::uint64_t micro_batch = 0;  // number of the micro-batch in the step
-  bool is_last = false;           // of this process in the step: gradients that on_gradient announces are those of the step
+  bool is_last = false;           // the last micro-batch of this process in the step
   // Forward, not training: the sequences go on behind the tokens in it (layers/tokens.h).
   KeyValueCache* cache = nullptr;
-  // Called in backward when nothing more will be added to a parameter's gradient in this pass.
+  // Called in the backward pass of the last micro-batch when nothing more will be added to a parameter's gradient in the step.
   std::function<void(Parameter&)> on_gradient = {};
 
+  // Nothing more is added to the gradient in this pass.
+  void announce(Parameter& parameter) const {
+    if (is_last && on_gradient) on_gradient(parameter);
+  }
   void keep(const Tensor& tensor) const {
     if (stash != nullptr) stash->put(tensor);
   }

@@ -11,6 +11,7 @@ namespace bitloom::run {
 
 inline constexpr const char* model_name = "model.safetensors";
 inline constexpr const char* metrics_name = "metrics.jsonl";
+inline constexpr const char* events_name = "events.jsonl";
 inline constexpr const char* lock_name = ".lock";
 
 // Collective: f on rank 0 alone.

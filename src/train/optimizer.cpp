@@ -121,12 +121,14 @@ void Optimizer::look_ahead() {
   nn::refresh_copies(engine_, parameters_);
 }
 
-void Optimizer::swap_averages() {
+bool Optimizer::swap_averages() {
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     std::swap(averages_[i], parameters_[i]->value);
     if (parameters_[i]->copy.dtype() == parameters_[i]->value.dtype()) parameters_[i]->copy = parameters_[i]->value;
   }
-  if (!averages_.empty()) nn::refresh_copies(engine_, parameters_);
+  if (averages_.empty()) return false;
+  nn::refresh_copies(engine_, parameters_);
+  return true;
 }
 
 std::string average_name(const std::string& parameter) { return "optimizer.average." + parameter; }

@@ -58,8 +58,8 @@ class Optimizer {
 
   // Averages and slow weights become what the parameters are: before the first step, if somebody has given them other values.
   void restart_averages();
-  // The averages take the places of the parameters, and the other way round. Nothing without averages.
-  void swap_averages();
+  // The averages take the places of the parameters, and the other way round. Nothing, and false, without averages.
+  bool swap_averages();
 
   // Moments, averages and slow weights.
   void add_state(std::vector<StateTensor>& all);

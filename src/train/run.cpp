@@ -220,6 +220,7 @@ class Run {
 
   void step() {
     const StepReport report = trainer_.step();
+    if (trainer_.events().is_on()) log_events();
     result_.targets += report.targets;
     interval_.targets += report.targets;
     interval_.seconds += report.seconds;
@@ -228,6 +229,15 @@ class Run {
     interval_.skipped += report.skipped ? 1 : 0;
     interval_.last = report;
     show(report);
+  }
+
+  void log_events() {
+    const std::uint64_t step = trainer_.events().step();
+    const Events events = trainer_.events().gather(trainer_.comm());
+    on_root([&] {
+      if (!events_) events_.emplace(options_.folder / run::events_name);
+      for (const Json& line : to_json(step, events)) events_->write(line);
+    });
   }
 
   double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
@@ -381,6 +391,7 @@ class Run {
   ProgressFile progress_file_{options_.folder, options_.process_name};
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::optional<MetricsWriter> events_;  // where steps are logged
   std::optional<run::CheckpointWriter> checkpoints_;
   const std::string identity_ = with_version(options_.identity);
   RunResult result_;

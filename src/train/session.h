@@ -17,27 +17,27 @@ class Session {
  public:
   struct Options {
     TrainOptions train;       // micro_batches follows from the others
-    std::size_t batch = 128;  // examples of a step, a multiple of the processes
-    // The micro-batch for a process with a share of the batch's examples: a divisor of it. Hosts may differ; all take the
+    std::size_t batch = 128;  // examples of a step, a multiple of the data ranks
+    // The micro-batch for a data rank with a share of the batch's examples: a divisor of it. Hosts may differ; all take the
     // smallest.
     std::function<std::size_t(std::size_t share)> choose_micro_batch;
     // Addition to an error about memory: how much was to be expected, and which fields take less.
     std::function<std::string(std::size_t micro_batch)> memory_hint;
     // For micro-batches of a size.
     std::function<std::unique_ptr<Task>(std::size_t micro_batch)> make_task;
+    Layout layout;  // with a grid
   };
 
-  // Collective. The engine and the communicator outlive this. Throws Error(usage) for a batch that the processes cannot share.
-  Session(nn::Engine& engine, mpi::Comm& comm, Options options);
+  // Collective. The engine outlives this. Throws Error(usage) for a batch that the data ranks cannot share.
+  Session(nn::Engine& engine, Options options);
 
   std::size_t micro_batch() const { return micro_batch_; }
   Trainer& trainer() { return *trainer_; }
   const TrainOptions& train_options() const { return options_.train; }
   std::string memory_hint() const { return options_.memory_hint(micro_batch_); }
 
-  // f gives the parameters of rank 0 their initial values, which the others take over, unless the run in `folder` goes on from
-  // a checkpoint, which has them.
-  void begin_with(const std::filesystem::path& folder, bool resume, const std::function<void()>& f);
+  // Collective: whether the run in `folder` goes on from a checkpoint, which has the parameters' values.
+  bool goes_on(const std::filesystem::path& folder, bool resume) const;
 
   // The loss of `examples` examples in as many micro-batches as they take, of "step" 0; the task is to give those of the
   // validation set while evaluates() says so.
@@ -58,9 +58,9 @@ class Session {
     }
   }
   std::size_t divide_batch() const;
+  mpi::Comm& comm() const { return options_.layout.grid->world(); }
 
   nn::Engine& engine_;
-  mpi::Comm& comm_;
   Options options_;
   std::size_t micro_batch_;
   bool evaluates_ = false;

@@ -47,8 +47,12 @@ PartLoss run_micro_batch(Task& task, nn::Pass& pass, double scale) {
   return loss;
 }
 
-Classification::Classification(std::shared_ptr<nn::Sequence> net, std::size_t examples, Source source, double smoothing)
-    : net_(std::move(net)), examples_(examples), source_(std::move(source)), smoothing_(smoothing) {}
+Classification::Classification(std::shared_ptr<nn::Sequence> net, const nn::Shape& input, Source source, double smoothing)
+    : net_(std::move(net)),
+      input_(input),
+      examples_(net_->output(input)[0]),
+      source_(std::move(source)),
+      smoothing_(smoothing) {}
 
 std::uint64_t Classification::targets(std::uint64_t /*step*/, std::size_t micro_batches) {
   return static_cast<std::uint64_t>(examples_) * micro_batches;

@@ -67,6 +67,11 @@ class Task {
   virtual ~Task() = default;
 
   virtual nn::Sequence& net() = 0;
+  // Shape and type, if it is not V, of the first layer's input, a micro-batch's.
+  virtual nn::Shape input_shape() const = 0;
+  virtual std::optional<DType> input_type() const { return {}; }
+  // Multiplications and additions of the loss beside the net's, where they count.
+  virtual double loss_cost() const { return 0; }
   // Targets in all micro-batches of a step: what the step's loss is the mean over.
   virtual std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) = 0;
   // The first layer's input of micro-batch pass.micro_batch of pass.step, whose examples follow from these two numbers alone.
@@ -78,7 +83,7 @@ class Task {
   virtual std::vector<nn::Parameter*> head_parameters() { return {}; }
 };
 
-// Micro-batch pass.micro_batch, forward and, if there is a stash, backward.
+// Micro-batch pass.micro_batch, forward and, if there is a stash, backward, by a process that has the whole net.
 PartLoss run_micro_batch(Task& task, nn::Pass& pass, double scale);
 
 // Examples with one label each, under a net that ends in logits (N,C).
@@ -89,10 +94,11 @@ class Classification final : public Task {
     nn::Tensor labels;  // (N) i32
   };
   using Source = std::function<Batch(std::uint64_t step, std::uint64_t micro_batch)>;
-  // Every micro-batch has `examples` of them. smoothing: of labels, as cross_entropy() has it.
-  Classification(std::shared_ptr<nn::Sequence> net, std::size_t examples, Source source, double smoothing = 0);
+  // input: shape of a micro-batch's x. smoothing: of labels, as cross_entropy() has it.
+  Classification(std::shared_ptr<nn::Sequence> net, const nn::Shape& input, Source source, double smoothing = 0);
 
   nn::Sequence& net() override { return *net_; }
+  nn::Shape input_shape() const override { return input_; }
   std::uint64_t targets(std::uint64_t step, std::size_t micro_batches) override;
   nn::Tensor input(nn::Pass& pass) override;
   PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) override;
@@ -101,7 +107,8 @@ class Classification final : public Task {
   Batch fetch(const nn::Pass& pass) const;
 
   std::shared_ptr<nn::Sequence> net_;
-  std::size_t examples_;
+  nn::Shape input_;
+  std::size_t examples_;  // rows of logits
   Source source_;
   double smoothing_;
   Awaited<nn::Tensor> labels_;

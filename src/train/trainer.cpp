@@ -1,12 +1,15 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
 #include "train/gradient_sum.h"
+#include "train/parallel/layer_costs.h"
 
 namespace bitloom::train {
 namespace {
@@ -35,50 +38,123 @@ void check(const TrainOptions& options) {
   }
 }
 
-Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mpi::Comm* comm)
-    : comm_(comm == nullptr ? alone_ : *comm),
-      engine_(engine),
-      task_(task),
-      options_(options),
-      parameters_(nn::parameters_of(task.net())) {
+namespace {
+
+// Cuts the net for the grid's stages.
+PipelineOptions pipeline_options(Task& task, const TrainOptions& options, const Layout& layout, int stages) {
+  PipelineOptions pipeline;
+  pipeline.schedule = layout.schedule;
+  pipeline.recompute = layout.recompute_stages;
+  pipeline.input = task.input_shape();
+  pipeline.input_type = task.input_type();
+  pipeline.values = options.values;
+  pipeline.partition = layout.partition;
+  if (!pipeline.partition.empty()) return pipeline;
+  const std::size_t parts = layout.chunks * static_cast<std::size_t>(stages);
+  pipeline.partition = parts == 1 ? Partition{{0, task.net().size()}}
+                                  : partition(estimated_costs(task.net(), pipeline.input, task.loss_cost()), parts);
+  return pipeline;
+}
+
+std::vector<nn::Parameter*> learned(const std::vector<nn::Parameter*>& parameters) {
+  std::vector<nn::Parameter*> learned;
+  std::ranges::copy_if(parameters, std::back_inserter(learned), [](const nn::Parameter* p) { return !p->is_frozen; });
+  return learned;
+}
+
+}  // namespace
+
+Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout)
+    : engine_(engine), task_(task), options_(options), log_(layout.events) {
+  if (layout.grid == nullptr) own_grid_.emplace(alone_, mpi::GridShape{});
+  grid_ = layout.grid == nullptr ? &*own_grid_ : layout.grid;
   check(options);
-  const auto ranks = static_cast<std::size_t>(comm_.size());
-  if (options.micro_batches % ranks != 0) {
-    fail(ErrorKind::usage, "{} micro-batches per step for {} processes; expected a multiple", options.micro_batches, ranks);
+  const auto data_ranks = static_cast<std::size_t>(grid_->shape().data);
+  if (options.micro_batches % data_ranks != 0) {
+    fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
+         options.micro_batches, data_ranks);
   }
-  nn::initialise(engine, parameters_, options.values, options.seed, options.master_weights);
-  task.net().add_buffers(engine, options.values, buffers_);
-  optimizer_.emplace(engine, parameters_, options.optimizer, options.seed, buffers_);
+  pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(task, options, layout, grid_->shape().pipeline), &log_);
+  parameters_ = pipeline_->parameters();
+  if (layout.shard != ShardLevel::none) {
+    sharding_.emplace(engine, grid_->data(), pipeline_->parameters_by_layer(), pipeline_->shared_parameters(),
+                      Sharding::Options{layout.shard, options.values, options.master_weights, options.seed});
+    pipeline_->shard(*sharding_);
+    moved_ = sharding_->own();
+  } else {
+    nn::initialise(engine, parameters_, options.values, options.seed, options.master_weights);
+    moved_ = parameters_;
+  }
+  pipeline_->add_buffers(buffers_);
+  optimizer_.emplace(engine, moved_, options.optimizer, options.seed, buffers_);
+  make_norm();
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
-  if (ranks > 1) sum_ = std::make_unique<GradientSum>(engine, comm_);
+  if (data_ranks == 1) return;
+  sum_ = std::make_unique<GradientSum>(engine, grid_->data());
+  if (sharding_ || engine.device().kind != nn::Device::Kind::cpu) return;
+  buckets_.emplace(engine, grid_->data(), parameters_, pipeline_->shared_parameters(), layout.bucket_bytes);
 }
 
 Trainer::~Trainer() = default;
 
+void Trainer::make_norm() {
+  std::vector<GradientNorm::Part> parts;
+  for (const nn::Parameter* moved : learned(moved_)) {
+    if (moved->shape.size() == 0) continue;
+    const nn::Parameter* whole = sharding_ ? sharding_->whole(*moved) : moved;
+    const std::size_t begin = sharding_ ? sharding_->holding(*moved).begin : 0;
+    parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
+  }
+  norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), grid_, sharding_.has_value());
+}
+
+void Trainer::on_micro_batch(std::function<void()> f) { pipeline_->on_pass(std::move(f)); }
+
+void Trainer::begin_gradients() {
+  if (sharding_) sharding_->begin_step();
+  if (!sharding_ || sharding_->level() == ShardLevel::optimizer) nn::clear_gradients(engine_, parameters_);
+}
+
 void Trainer::sum_gradients() {
-  if (sum_ == nullptr) return;
+  if (!sharding_ || sharding_->level() == ShardLevel::optimizer) nn::settle_gradients(engine_, parameters_);
+  pipeline_->sum_shared_gradients();
+  const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
+  if (buckets_) return buckets_->finish();
+  if (sum_ == nullptr || (sharding_ && sharding_->level() != ShardLevel::optimizer)) return;
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* parameter : parameters_) tensors.push_back(parameter->gradient);
   sum_->sum(tensors);
+}
+
+Loss Trainer::sum_over_grid(Loss loss) {
+  if (sum_ != nullptr) sum_->sum(loss);
+  std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.count)};
+  grid_->pipeline().broadcast(std::span<double>(sums), grid_->shape().pipeline - 1);
+  return {sums[0], static_cast<std::uint64_t>(sums[1])};
 }
 
 void Trainer::average_buffers() {
   if (sum_ == nullptr || buffers_.empty()) return;
   std::vector<nn::Tensor> tensors;
   for (const auto& [name, tensor] : buffers_) {
-    nn::scale_add(engine_, 1.0 / comm_.size(), *tensor, 0, *tensor);
+    nn::scale_add(engine_, 1.0 / grid_->shape().data, *tensor, 0, *tensor);
     tensors.push_back(*tensor);
   }
   sum_->sum(tensors);
 }
 
-nn::Pass Trainer::make_pass(std::uint64_t step, nn::Stash* stash) const {
+nn::Pass Trainer::make_pass(std::uint64_t step) const {
   nn::Pass pass{engine_};
-  pass.stash = stash;
-  pass.training = stash != nullptr;
   pass.seed = options_.seed;
   pass.step = step;
   return pass;
+}
+
+std::vector<std::uint64_t> Trainer::own_micro_batches(std::uint64_t first, std::uint64_t count) const {
+  std::vector<std::uint64_t> own;
+  const auto ranks = static_cast<std::uint64_t>(grid_->shape().data);
+  for (auto i = static_cast<std::uint64_t>(grid_->data_index()); i < count; i += ranks) own.push_back(first + i);
+  return own;
 }
 
 StepReport Trainer::step() {
@@ -87,46 +163,35 @@ StepReport Trainer::step() {
   report.step = step_;
   report.rate = options_.rate.at(step_);
   report.loss_scale = loss_scale_;
-  nn::clear_gradients(engine_, parameters_);
+  log_.begin_step(step_, grid_->world());
+  begin_gradients();
   const std::uint64_t targets = task_.targets(step_, options_.micro_batches);
   const double scale = loss_scale_ / static_cast<double>(std::max<std::uint64_t>(targets, 1));
-  nn::Stash stash;
-  nn::Pass pass = make_pass(step_, &stash);
-  LossSum sum(engine_);
-  const auto ranks = static_cast<std::size_t>(comm_.size());
-  for (auto i = static_cast<std::size_t>(comm_.rank()); i < options_.micro_batches; i += ranks) {
-    pass.micro_batch = i;
-    pass.is_last = i + ranks >= options_.micro_batches;
-    sum.add(run_micro_batch(task_, pass, scale));
-    report.stash_bytes = std::max(report.stash_bytes, stash.peak_bytes());
-    if (on_micro_batch_) on_micro_batch_();
-    if (!stash.empty()) fail(ErrorKind::internal, "step {}: {} tensors are left in the stash", step_, stash.size());
+  nn::Pass pass = make_pass(step_);
+  if (buckets_) {
+    buckets_->begin_step();
+    pass.on_gradient = [this](nn::Parameter& parameter) { buckets_->announce(parameter); };
   }
-  nn::settle_gradients(engine_, parameters_);
-  Loss loss = sum.total();
+  Loss loss = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale);
+  report.stash_bytes = pipeline_->peak_stash_bytes();
   sum_gradients();
-  if (sum_ != nullptr) sum_->sum(loss);
+  loss = sum_over_grid(loss);
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;
-  report.gradient_norm = optimizer_->gradient_norm(unscale);
+  report.gradient_norm = norm_->norm(unscale);
   report.skipped = !std::isfinite(report.gradient_norm);
+  task_.net().end_step(pass, !report.skipped);
   if (report.skipped) {
-    if (!options_.loss_scale || loss_scale_ <= 1) {
-      const nn::Parameter* bad = optimizer_->find_bad_gradient();
-      fail(ErrorKind::data, "step {}: {}; the loss is {}. A smaller learning rate or clipping may help", step_,
-           bad == nullptr ? "the gradients together are too large for a number"
-                          : fmt::format("the gradient of '{}' is not finite", bad->name),
-           report.loss);
-    }
-    task_.net().end_step(pass, false);
+    if (!options_.loss_scale || loss_scale_ <= 1) refuse_gradients(report.loss);
     loss_scale_ = std::max(1.0, loss_scale_ / 2);
     clean_steps_ = 0;
   } else {
-    task_.net().end_step(pass, true);
     average_buffers();
     const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
+    const EventSpan span(&log_, EventKind::optimizer, 0, 0, &engine_);
     optimizer_->step(report.rate, share, unscale, report.gradient_norm);
+    if (sharding_) sharding_->publish();
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
       loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);
       clean_steps_ = 0;
@@ -137,89 +202,86 @@ StepReport Trainer::step() {
   return report;
 }
 
+// The gradient that is not finite may be on any rank.
+void Trainer::refuse_gradients(double loss) {
+  const auto message = [&](const std::string& what) {
+    return fmt::format("step {}: {}; the loss is {}. A smaller learning rate or clipping may help", step_, what, loss);
+  };
+  const nn::Parameter* bad = optimizer_->find_bad_gradient();
+  comm().check(bad == nullptr ? "" : message(fmt::format("the gradient of '{}' is not finite", bad->name)), ErrorKind::data);
+  throw mpi::SharedError(ErrorKind::data, message("the gradients together are too large for a number"));
+}
+
 void Trainer::begin_with(const std::function<void()>& f) {
-  f();
+  if (sharding_) fail(ErrorKind::internal, "initial values of parameters that are sharded");
+  if (grid_->data_index() == 0) f();
   nn::refresh_copies(engine_, parameters_);
   optimizer_->restart_averages();
 }
 
 void Trainer::averaged(const std::function<void()>& f) {
-  optimizer_->swap_averages();
+  const auto swap = [&] {
+    if (optimizer_->swap_averages() && sharding_) sharding_->publish();
+  };
+  swap();
   try {
     f();
   } catch (...) {
-    optimizer_->swap_averages();
+    swap();
     throw;
   }
-  optimizer_->swap_averages();
+  swap();
 }
 
 Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
-  LossSum sum(engine_);
-  nn::Pass pass = make_pass(step, nullptr);
+  Loss loss;
   averaged([&] {
-    const auto ranks = static_cast<std::uint64_t>(comm_.size());
-    for (pass.micro_batch = first + static_cast<std::uint64_t>(comm_.rank()); pass.micro_batch < first + count;
-         pass.micro_batch += ranks) {
-      sum.add(run_micro_batch(task_, pass, 0));
-      if (on_micro_batch_) on_micro_batch_();
-    }
+    const std::vector<std::uint64_t> own = own_micro_batches(first, count);
+    if (!own.empty()) loss = pipeline_->evaluate(make_pass(step), own);
+    // Every pass gathers sharded parameters from all data ranks: those that have one micro-batch less join in with any.
+    const auto ranks = static_cast<std::uint64_t>(grid_->shape().data);
+    const bool gathers = sharding_ && sharding_->level() == ShardLevel::parameters;
+    if (gathers && own.size() < (count + ranks - 1) / ranks) pipeline_->evaluate(make_pass(step), std::array{first});
   });
-  Loss loss = sum.total();
-  if (sum_ != nullptr) sum_->sum(loss);
-  return loss;
+  return sum_over_grid(loss);
 }
 
 std::vector<StateTensor> Trainer::state() {
   std::vector<StateTensor> all;
-  for (nn::Parameter* parameter : parameters_) all.push_back({parameter->name, &parameter->value, parameter});
+  for (nn::Parameter* parameter : moved_) all.push_back({parameter->name, &parameter->value, parameter});
   for (const auto& [name, tensor] : buffers_) all.push_back({name, tensor, nullptr});
   optimizer_->add_state(all);
   return all;
 }
 
-std::vector<double> Trainer::counters() const {
-  return {static_cast<double>(step_), loss_scale_, static_cast<double>(clean_steps_)};
+HeldTensor Trainer::held(const std::string& name, nn::Tensor& tensor, const nn::Parameter* parameter, DType stored) const {
+  if (parameter == nullptr) {
+    const auto lengths = tensor.shape().lengths();
+    return {name, {lengths.begin(), lengths.end()}, Holding::whole(tensor.size()), &tensor, stored};
+  }
+  const nn::Parameter& whole = sharding_ ? *sharding_->whole(*parameter) : *parameter;
+  return {name, full_shape_of(whole), sharding_ ? sharding_->holding(*parameter) : holding_of(whole), &tensor, stored};
 }
-
-void Trainer::set_counters(std::span<const double> counters) {
-  step_ = static_cast<std::uint64_t>(counters[0]);
-  loss_scale_ = counters[1];
-  clean_steps_ = static_cast<std::uint64_t>(counters[2]);
-}
-
-namespace {
-
-std::vector<std::size_t> shape_of(const nn::Tensor& tensor) {
-  const auto lengths = tensor.shape().lengths();
-  return {lengths.begin(), lengths.end()};
-}
-
-HeldTensor held_by_all(const std::string& name, nn::Tensor& tensor, DType stored) {
-  return {name, shape_of(tensor), Holding::whole(tensor.size()), &tensor, stored};
-}
-
-}  // namespace
 
 std::vector<HeldTensor> Trainer::held() {
-  std::vector<HeldTensor> held;
-  for (const StateTensor& each : state()) held.push_back(held_by_all(each.name, *each.tensor, each.tensor->dtype()));
-  return held;
+  std::vector<HeldTensor> all;
+  for (const StateTensor& each : state()) all.push_back(held(each.name, *each.tensor, each.parameter, each.tensor->dtype()));
+  return all;
 }
 
 std::vector<HeldTensor> Trainer::held_model() {
-  std::vector<HeldTensor> held;
-  for (nn::Parameter* parameter : parameters_) {
+  std::vector<HeldTensor> all;
+  for (nn::Parameter* parameter : moved_) {
     const DType type = parameter->value.dtype();
-    held.push_back(held_by_all(parameter->name, parameter->value, type == DType::bf16 ? DType::f32 : type));
+    all.push_back(held(parameter->name, parameter->value, parameter, type == DType::bf16 ? DType::f32 : type));
   }
-  for (const auto& [name, tensor] : buffers_) held.push_back(held_by_all(name, *tensor, tensor->dtype()));
-  return held;
+  for (const auto& [name, tensor] : buffers_) all.push_back(held(name, *tensor, nullptr, tensor->dtype()));
+  return all;
 }
 
 void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write) {
-  StateGather gather(engine_, comm_, std::move(held));
-  if (!comm_.is_root()) return gather.serve();
+  StateGather gather(engine_, comm(), std::move(held));
+  if (!comm().is_root()) return gather.serve();
   std::map<std::string, StreamedTensor> tensors = gather.tensors();
   for (const auto& [name, tensor] : rest.tensors) {
     tensors[name] = {tensor.dtype, tensor.shape, [&tensor = tensor](const TakeBytes& take) { take(tensor.bytes.span()); }};
@@ -233,10 +295,45 @@ void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, c
   gather.release();
 }
 
+std::vector<std::int64_t> Trainer::step_counts() {
+  const std::vector<nn::Parameter*> all = learned(nn::parameters_of(task_.net()));
+  std::vector<std::int64_t> counts(all.size() + 1, 0);
+  const std::vector<std::uint64_t> own = optimizer_->step_counts();
+  const std::vector<nn::Parameter*> moved = learned(moved_);
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    const auto place =
+        std::ranges::find(all, moved[i]->name, [](const nn::Parameter* p) -> const std::string& { return p->name; });
+    counts[static_cast<std::size_t>(place - all.begin())] = static_cast<std::int64_t>(own[i]);
+  }
+  counts.back() = static_cast<std::int64_t>(own.back());
+  grid_->pipeline().max(std::span(counts));
+  return counts;
+}
+
+void Trainer::set_step_counts(std::span<const std::uint64_t> counts) {
+  const std::vector<nn::Parameter*> all = learned(nn::parameters_of(task_.net()));
+  std::map<std::string, std::uint64_t> by_name;
+  for (std::size_t i = 0; i < all.size(); ++i) by_name[all[i]->name] = counts[i];
+  std::vector<std::uint64_t> own;
+  for (const nn::Parameter* parameter : learned(moved_)) own.push_back(by_name.at(parameter->name));
+  own.push_back(counts.back());
+  optimizer_->set_step_counts(own);
+}
+
+std::vector<double> Trainer::counters() const {
+  return {static_cast<double>(step_), loss_scale_, static_cast<double>(clean_steps_)};
+}
+
+void Trainer::set_counters(std::span<const double> counters) {
+  step_ = static_cast<std::uint64_t>(counters[0]);
+  loss_scale_ = counters[1];
+  clean_steps_ = static_cast<std::uint64_t>(counters[2]);
+}
+
 void Trainer::save(const WriteTensors& write) {
   TensorFile rest;
-  const std::vector<std::uint64_t> counts = optimizer_->step_counts();
-  rest.put(steps_name, {counts.size()}, counts);
+  const std::vector<std::int64_t> counts = step_counts();
+  rest.put(steps_name, {counts.size()}, std::vector<std::uint64_t>(counts.begin(), counts.end()));
   const std::vector<double> numbers = counters();
   rest.put(counters_name, {numbers.size()}, numbers);
   write_held(held(), rest, write);
@@ -245,41 +342,46 @@ void Trainer::save(const WriteTensors& write) {
 void Trainer::save_model(const WriteTensors& write) { write_held(held_model(), {}, write); }
 
 void Trainer::load(const TensorFile* file) {
-  scatter_state(engine_, comm_, held(), file);
-  nn::refresh_copies(engine_, parameters_);
-  std::vector<std::uint64_t> counts(optimizer_->step_counts().size());
+  scatter_state(engine_, comm(), held(), file);
+  nn::refresh_copies(engine_, moved_);
+  if (sharding_) sharding_->publish();
+  std::vector<std::uint64_t> counts(learned(nn::parameters_of(task_.net())).size() + 1);
   std::vector<double> numbers(counters().size());
-  comm_.together([&] {
-    if (!comm_.is_root()) return;
+  comm().together([&] {
+    if (!comm().is_root()) return;
     std::ranges::copy(file->get(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());
     std::ranges::copy(file->get(counters_name, DType::f64, {numbers.size()}).as<double>(), numbers.begin());
   });
-  comm_.broadcast(std::span(counts));
-  comm_.broadcast(std::span(numbers));
-  optimizer_->set_step_counts(counts);
+  comm().broadcast(std::span(counts));
+  comm().broadcast(std::span(numbers));
+  set_step_counts(counts);
   set_counters(numbers);
 }
 
 void Trainer::load_model(const TensorFile* file) {
-  scatter_state(engine_, comm_, held_model(), file);
-  nn::refresh_copies(engine_, parameters_);
+  scatter_state(engine_, comm(), held_model(), file);
+  nn::refresh_copies(engine_, moved_);
+  optimizer_->restart_averages();
+  if (sharding_) sharding_->publish();
 }
 
 void Trainer::share() {
-  if (comm_.size() == 1) return;
+  const auto take_over = [&](mpi::Comm& group, nn::Tensor& tensor) {
+    if (group.size() == 1) return;
+    Buffer<std::byte> bytes(tensor.bytes());
+    if (group.is_root()) engine_.read(tensor, tensor.dtype(), bytes.span());
+    group.broadcast(bytes.span());
+    if (!group.is_root()) engine_.write(tensor, bytes.span());
+  };
   for (const StateTensor& each : state()) {
-    Buffer<std::byte> bytes(each.tensor->bytes());
-    if (comm_.is_root()) engine_.read(*each.tensor, each.tensor->dtype(), bytes.span());
-    comm_.broadcast(bytes.span());
-    if (!comm_.is_root()) engine_.write(*each.tensor, bytes.span());
+    if (!sharding_) take_over(grid_->data(), *each.tensor);
+    const bool is_divided = each.parameter != nullptr && each.parameter->part;
+    if (!is_divided) take_over(grid_->tensor(), *each.tensor);
   }
-  if (!comm_.is_root()) nn::refresh_copies(engine_, parameters_);
-  std::vector<std::uint64_t> counts = optimizer_->step_counts();
-  comm_.broadcast(std::span(counts));
-  optimizer_->set_step_counts(counts);
-  std::vector<double> numbers = counters();
-  comm_.broadcast(std::span(numbers));
-  set_counters(numbers);
+  pipeline_->share_values();
+  nn::refresh_copies(engine_, moved_);
+  optimizer_->restart_averages();
+  if (sharding_) sharding_->publish();
 }
 
 }  // namespace bitloom::train

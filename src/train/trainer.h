@@ -1,5 +1,5 @@
-// The float trainer: micro-batches, accumulation, clipping, schedules, number formats, checkpoints. Deterministic: a step is a
-// function of the state before it.
+// The float trainer: micro-batches, accumulation, clipping, schedules, number formats, checkpoints; by one process or by a grid
+// of them. Deterministic: a step is a function of the state before it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,13 @@
 
 #include "core/safetensors.h"
 #include "mpi/comm.h"
+#include "mpi/grid.h"
 #include "optim/schedule.h"
 #include "train/optimizer.h"
+#include "train/parallel/gradient_buckets.h"
+#include "train/parallel/gradient_norm.h"
+#include "train/parallel/pipeline.h"
+#include "train/parallel/sharding.h"
 #include "train/parallel/state_exchange.h"
 #include "train/task.h"
 
@@ -34,7 +39,7 @@ struct TrainOptions {
   DType values = DType::f32;  // V
   // none: of bf16 values, which AdamW then rounds stochastically.
   nn::MasterWeights master_weights = nn::MasterWeights::f32;
-  std::size_t micro_batches = 1;
+  std::size_t micro_batches = 1;  // of a step, in all processes
   RateSchedule rate;
   OptimizerOptions optimizer;
   std::optional<LossScaleOptions> loss_scale;  // for f16; without it, gradients that are not finite are an error
@@ -44,6 +49,18 @@ struct TrainOptions {
 // Throws Error(usage).
 void check(const TrainOptions& options);
 
+// How the processes of a grid train one net.
+struct Layout {
+  mpi::Grid* grid = nullptr;      // outlives the trainer; none: one process
+  std::string schedule = "1f1b";  // of the pipeline
+  std::size_t chunks = 1;         // parts of the net that a stage has
+  Partition partition = {};       // empty: by estimated costs
+  bool recompute_stages = false;  // a stage keeps its inputs alone
+  ShardLevel shard = ShardLevel::none;
+  std::size_t bucket_bytes = GradientBuckets::usual_bytes;  // of gradients that are summed at once
+  EventLogOptions events{0, 0};                             // steps whose events are logged
+};
+
 struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;           // mean, in nats
@@ -52,16 +69,17 @@ struct StepReport {
   double loss_scale = 1;
   bool skipped = false;  // a gradient was not finite
   std::uint64_t targets = 0;
-  std::uint64_t stash_bytes = 0;  // of a micro-batch, at most
+  std::uint64_t stash_bytes = 0;  // of this process, at most
   double seconds = 0;
 };
 
 class Trainer {
  public:
-  // Makes the parameters and gives them their initial values. The task outlives this. comm: several processes train one net;
-  // rank r of N takes micro-batches r, r + N, ... of every step, of which there are a multiple of N, and all come to the same
-  // parameters, bit by bit. Everything below is collective then.
-  Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, mpi::Comm* comm = nullptr);
+  // Makes the parameters and gives them their initial values. The task outlives this. In a grid all processes of a tensor group
+  // have nets of that group; the stages of a pipeline have neighbouring layers; data rank d of D takes micro-batches d, d + D,
+  // ... of every step, of which there are a multiple of D. All come to the same parameters, bit by bit. Everything below is
+  // collective then. Throws Error(usage).
+  Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout = {});
   ~Trainer();
 
   // Throws Error(data), which names the step and the tensor, if a gradient or the loss is not finite and the loss is not
@@ -71,22 +89,28 @@ class Trainer {
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
 
-  // `f`, if any, is called behind every micro-batch of a step or an evaluation: a sign of life.
-  void on_micro_batch(std::function<void()> f) { on_micro_batch_ = std::move(f); }
+  // `f`, if any, is called after every pass of a micro-batch through layers: a sign of life.
+  void on_micro_batch(std::function<void()> f);
 
-  // Before the first step: f gives parameters and buffers their initial values.
+  // Before the first step, where no parameters are sharded: f gives those that the processes of the first data rank have, and
+  // buffers, other initial values, which share() gives the others.
   void begin_with(const std::function<void()>& f);
+  // Of the processes that have the same elements all take over those of the first, tensor by tensor: initial values, whose last
+  // bits may depend on the machine.
+  void share();
 
   // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
   void averaged(const std::function<void()>& f);
 
   std::uint64_t steps() const { return step_; }
+  // Those of this process.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   nn::Engine& engine() { return engine_; }
+  const Pipeline& pipeline() const { return *pipeline_; }
+  EventLog& events() { return log_; }
 
   // Rank 0 calls write() with all state, as full tensors that need not be in memory at once: a trainer that loads them goes on
-  // bit by bit as this one, whatever the layout of its processes. They may be asked for several times. What write() throws
-  // rank 0 throws.
+  // bit by bit as this one, in whatever grid. They may be asked for several times. What write() throws rank 0 throws.
   using WriteTensors = std::function<void(std::map<std::string, StreamedTensor> tensors)>;
   void save(const WriteTensors& write);
   // The same for the parameters and buffers alone, in f32 where parameters are of bf16: a model.
@@ -94,38 +118,53 @@ class Trainer {
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
   void load(const TensorFile* file);
   void load_model(const TensorFile* file);
-  // All ranks take over the state of rank 0, tensor by tensor: beside its own state a process needs memory for the largest.
-  void share();
-  // One rank where no communicator was given.
-  mpi::Comm& comm() { return comm_; }
+
+  // All processes; one of them where there is no grid.
+  mpi::Comm& comm() { return grid_->world(); }
+  mpi::Grid& grid() { return *grid_; }
 
  private:
-  nn::Pass make_pass(std::uint64_t step, nn::Stash* stash) const;
-  // Sums over ranks, where there are several.
+  nn::Pass make_pass(std::uint64_t step) const;
+  // Of first .. first + count - 1, those of this data rank.
+  std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
+  void begin_gradients();
   void sum_gradients();
-  // Moving averages of what each rank saw become their mean.
+  // The last stage's, over all data ranks, to all.
+  Loss sum_over_grid(Loss loss);
   void average_buffers();
+  [[noreturn]] void refuse_gradients(double loss);
+  void make_norm();
   std::vector<StateTensor> state();
   std::vector<HeldTensor> held();
   std::vector<HeldTensor> held_model();
+  HeldTensor held(const std::string& name, nn::Tensor& tensor, const nn::Parameter* parameter, DType stored) const;
   void write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write);
+  // Steps taken by each parameter of the whole net that is learned, then by the trainer.
+  std::vector<std::int64_t> step_counts();
+  void set_step_counts(std::span<const std::uint64_t> counts);
   // The rest of the state.
   std::vector<double> counters() const;
   void set_counters(std::span<const double> counters);
 
   mpi::Comm alone_;
-  mpi::Comm& comm_;
+  std::optional<mpi::Grid> own_grid_;
+  mpi::Grid* grid_;
   nn::Engine& engine_;
   Task& task_;
   TrainOptions options_;
+  EventLog log_;
+  std::optional<Pipeline> pipeline_;
   std::vector<nn::Parameter*> parameters_;
+  std::optional<Sharding> sharding_;
+  std::vector<nn::Parameter*> moved_;  // what the optimiser moves: parameters_, or shards of them
   Buffers buffers_;
   std::optional<Optimizer> optimizer_;
-  std::unique_ptr<GradientSum> sum_;  // none with one rank
+  std::optional<GradientNorm> norm_;
+  std::unique_ptr<GradientSum> sum_;        // none with one data rank
+  std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are not sharded
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;  // since the scale changed
-  std::function<void()> on_micro_batch_;
 };
 
 }  // namespace bitloom::train

@@ -79,7 +79,7 @@ TEST_CASE("gradients of layers of all kinds of convolutional nets are those of f
     SmallCnn cnn(small_cnn(which), DType::f64, "ref");
     INFO(cnn.net.config.name);
     CHECK(cnn.net.layers->output(cnn.net.input(examples)) == nn::Shape{examples, 3});
-    train::Classification task(cnn.net.layers, examples, batch_of<double>(cnn.engine, cnn.net, DType::f64), 0.1);
+    train::Classification task(cnn.net.layers, cnn.net.input(examples), batch_of<double>(cnn.engine, cnn.net, DType::f64), 0.1);
     nn::clear_gradients(cnn.engine, cnn.parameters);
     loss_of(cnn, task, true);
     nn::settle_gradients(cnn.engine, cnn.parameters);
@@ -130,7 +130,7 @@ TEST_CASE("what a convolutional net keeps of a pass was predicted", "[cnn]") {
         if (which == 0) options.optimizer.rule = "sgd";  // its biases have rates of their own
         options.optimizer.average = bits == 0 ? 0 : 0.9;
         options.optimizer.lookahead = bits == 0 && values == DType::bf16 ? 2 : 0;
-        train::Classification task(net.layers, examples, batch_of<float>(engine, net, values));
+        train::Classification task(net.layers, net.input(examples), batch_of<float>(engine, net, values));
         const train::MemoryNeeds needs = train::predict_memory(*net.layers, net.input(examples), options);
         train::Trainer trainer(engine, task, options);
         engine.pool().reset_peaks();

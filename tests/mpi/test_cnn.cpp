@@ -20,16 +20,17 @@ constexpr std::size_t examples = 4, micro_batches = 12;  // a multiple of 1, 2, 
 // SGD with lookahead on a net with batch norm, whose moving averages all processes contribute to.
 struct Run {
   explicit Run(mpi::Comm* comm)
-      : net(test::small_cnn(1)),
+      : grid(test::data_grid(comm)),
+        net(test::small_cnn(1)),
         batches(images, scale, options(comm)),
-        task(net.layers, examples,
+        task(net.layers, net.input(examples),
              [this](std::uint64_t step, std::uint64_t micro_batch) {
                const ImageBatch batch = batches.get(step, micro_batch);
                return train::Classification::Batch{
                    engine.from(std::span<const float>(batch.images), net.input(examples), nn::Use::data),
                    engine.from(std::span<const std::int32_t>(batch.labels), {examples}, nn::Use::data)};
              }),
-        trainer(engine, task, train_options(), comm) {}
+        trainer(engine, task, train_options(), {grid.get()}) {}
 
   static ImageBatches::Options options(const mpi::Comm* comm) {
     ImageBatches::Options options;
@@ -61,6 +62,7 @@ struct Run {
     return all;
   }
 
+  std::unique_ptr<mpi::Grid> grid;
   data::Dataset images = test::small_images(100, test::small_image);
   PixelScale scale = fit_pixel_scale(images);
   nn::Engine engine;

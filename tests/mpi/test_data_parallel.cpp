@@ -15,9 +15,11 @@ namespace {
 constexpr std::size_t micro_batches = 12;  // a multiple of 1, 2, 3 and 4
 
 struct Run {
+  // comm: none for a process alone.
   Run(DType values, mpi::Comm* comm, std::uint64_t seed = 1)
-      : task(test::spiral_net(spirals()), spirals().examples, test::spirals<float>(engine, spirals(), values)),
-        trainer(engine, task, options(values, seed), comm) {}
+      : grid(test::data_grid(comm)),
+        task(test::spiral_net(spirals()), {spirals().examples, 2}, test::spirals<float>(engine, spirals(), values)),
+        trainer(engine, task, options(values, seed), {grid.get()}) {}
 
   static test::SpiralOptions spirals() {
     test::SpiralOptions spirals;
@@ -43,6 +45,7 @@ struct Run {
     return all;
   }
 
+  std::unique_ptr<mpi::Grid> grid;
   nn::Engine engine;
   Classification task;
   Trainer trainer;
@@ -97,7 +100,8 @@ TEST_CASE("micro-batches that cannot be shared out are refused", "[data_parallel
   Run run(DType::f32, nullptr);
   TrainOptions options = Run::options(DType::f32, 1);
   options.micro_batches = static_cast<std::size_t>(world.size()) + 1;
-  const std::string message = test::message_of(ErrorKind::usage, [&] { Trainer(run.engine, run.task, options, &world); });
+  const std::string message = test::message_of(
+      ErrorKind::usage, [&] { Trainer(run.engine, run.task, options, {test::data_grid(&test::world()).get()}); });
   CHECK(test::has(message, "micro-batches per step for"));
 }
 

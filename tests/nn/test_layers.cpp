@@ -307,6 +307,7 @@ TEST_CASE("every gradient that is ready is announced once, the last layer's firs
   Stash stash;
   Pass pass{engine};
   pass.stash = &stash;
+  pass.is_last = true;
   std::vector<std::string> order;
   pass.on_gradient = [&](Parameter& parameter) { order.push_back(parameter.name); };
   block->backward(pass, block->forward(pass, random_tensor(engine, {1, 5, 12}, 1)));

@@ -1,11 +1,19 @@
 // Shared by the tests in tests/mpi/: their binary has one MPI environment, made by its main().
 #pragma once
 
+#include <memory>
+
 #include "mpi/comm.h"
+#include "mpi/grid.h"
 
 namespace bitloom::test {
 
 // All ranks of the test run: 1, 2, 3 or 4.
 mpi::Comm& world();
+
+// Collective: all ranks of comm data-parallel; none without it.
+inline std::unique_ptr<mpi::Grid> data_grid(mpi::Comm* comm) {
+  return comm == nullptr ? nullptr : std::make_unique<mpi::Grid>(*comm, mpi::GridShape{comm->size(), 1, 1});
+}
 
 }  // namespace bitloom::test

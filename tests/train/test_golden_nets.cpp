@@ -139,7 +139,7 @@ class Run {
       : file_(TensorFile::load(test::source_folder() / "tests/golden" / (std::string(golden.name) + ".safetensors"))),
         engine_(device_of(backend), backend),
         batch_{input("x"), input("labels")},
-        task_(golden.net(), batch_.labels.size(), [this](std::uint64_t, std::uint64_t) { return batch_; }),
+        task_(golden.net(), batch_.x.shape(), [this](std::uint64_t, std::uint64_t) { return batch_; }),
         trainer_(engine_, task_, options_of(file_, dtype_of<T>())) {
     for (nn::Parameter* parameter : trainer_.parameters()) {
       const nn::Tensor initial = input("initial." + parameter->name);

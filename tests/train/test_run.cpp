@@ -36,7 +36,7 @@ class Lines final : public ProgressSink {
 // A trainer of spirals and a folder for its run.
 struct Setting {
   explicit Setting(const fs::path& folder, double average = 0)
-      : task(test::spiral_net({}), 16, test::spirals<float>(engine, {}, DType::f32)),
+      : task(test::spiral_net({}), {16, 2}, test::spirals<float>(engine, {}, DType::f32)),
         trainer(engine, task, trainer_options(average)) {
     options.folder = folder;
     options.steps = 20;

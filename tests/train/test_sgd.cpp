@@ -121,7 +121,8 @@ struct PlainRmsProp {
 struct Run {
   Run(const TrainOptions& options, const std::string& backend, std::uint64_t seed = 1)
       : engine(test::device_of(backend), backend),
-        task(test::spiral_net(spirals()), spirals().examples, test::spirals<float>(engine, spirals(), options.values), 0.1),
+        task(test::spiral_net(spirals()), {spirals().examples, 2}, test::spirals<float>(engine, spirals(), options.values),
+             0.1),
         trainer(engine, task, with_seed(options, seed)) {}
 
   static test::SpiralOptions spirals() {

@@ -30,7 +30,7 @@ template <typename T = double>
 struct Run {
   Run(const TrainOptions& options, const SpiralOptions& spirals, const std::string& backend = "ref")
       : engine(device_of(backend), backend),
-        task(test::spiral_net(spirals), spirals.examples, test::spirals<T>(engine, spirals, options.values)),
+        task(test::spiral_net(spirals), {spirals.examples, 2}, test::spirals<T>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
 
   std::vector<double> values() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
@@ -101,19 +101,19 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
   CHECK(compare(four.values(), one.values(), 1e-9) == "");
 }
 
-TEST_CASE("every micro-batch is a sign of life", "[train]") {
+TEST_CASE("every pass of a micro-batch is a sign of life", "[train]") {
   TrainOptions options = options_of(DType::f32);
   options.micro_batches = 3;
   Run<float> run(options, {}, "cpu");
   int signs = 0;
   run.trainer.on_micro_batch([&] { ++signs; });
   run.trainer.step();
-  CHECK(signs == 3);
+  CHECK(signs == 6);
   run.trainer.evaluate(0, 0, 2);
-  CHECK(signs == 5);
+  CHECK(signs == 8);
   run.trainer.on_micro_batch(nullptr);
   run.trainer.step();
-  CHECK(signs == 5);
+  CHECK(signs == 8);
 }
 
 TEST_CASE("ten steps equal AdamW written out", "[train]") {
@@ -241,7 +241,7 @@ TEST_CASE("a gradient that is no number names the step and the tensor", "[train]
     if (step == 3) nn::fill(engine, batch.x, std::numeric_limits<double>::infinity());
     return batch;
   };
-  Classification task(test::spiral_net(spirals), spirals.examples, bad);
+  Classification task(test::spiral_net(spirals), {spirals.examples, 2}, bad);
   Trainer trainer(engine, task, options);
   for (int i = 0; i < 3; ++i) trainer.step();
   const std::string message = message_of(ErrorKind::data, [&] { trainer.step(); });
@@ -308,7 +308,7 @@ TEST_CASE("a step that is skipped leaves moving averages as they were", "[train]
 TEST_CASE("a residual block may be left out of a step", "[train]") {
   SpiralOptions spirals;
   nn::Engine engine({}, "ref");
-  Classification task(test::spiral_net(spirals), spirals.examples, test::spirals<double>(engine, spirals, DType::f64));
+  Classification task(test::spiral_net(spirals), {spirals.examples, 2}, test::spirals<double>(engine, spirals, DType::f64));
   const std::vector<nn::Parameter*> parameters = nn::parameters_of(task.net());
   nn::initialise(engine, parameters, DType::f64, 1);
   Optimizer optimizer(engine, parameters, {});
@@ -340,7 +340,7 @@ TEST_CASE("memory is counted by what it is for, and was predicted", "[train]") {
       both->emplace<nn::Linear>("after", 3, 3);
       net = std::move(both);
     }
-    Classification task(std::move(net), spirals.examples, test::spirals<float>(engine, spirals, DType::bf16));
+    Classification task(std::move(net), {spirals.examples, 2}, test::spirals<float>(engine, spirals, DType::bf16));
     const MemoryNeeds needs = predict_memory(task.net(), {100, 2}, options);
     Trainer trainer(engine, task, options);
     engine.pool().reset_peaks();

@@ -78,10 +78,10 @@ Tensor Linear::apply_backward(Pass& pass, const Tensor& x, const Tensor& dy) {
   } else {
     matmul(pass.engine, flat_x, flat_dy, weight_.gradient, sum);
   }
-  gradient_is_done(pass, weight_);
+  pass.announce(weight_);
   if (bias_) {
     add_row_sums(pass.engine, flat_dy, bias_->gradient);
-    gradient_is_done(pass, *bias_);
+    pass.announce(*bias_);
   }
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   Tensor flat_dx = dx.reshaped({rows, inputs_});
@@ -144,8 +144,8 @@ Tensor LayerNorm::backward(Pass& pass, const Tensor& dy) {
   const Tensor x = pass.stash->take();
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   layer_norm_backward(pass.engine, dy, x, gain_.read(), mean, rstd, dx, gain_.gradient, bias_.gradient);
-  gradient_is_done(pass, gain_);
-  gradient_is_done(pass, bias_);
+  pass.announce(gain_);
+  pass.announce(bias_);
   return dx;
 }
 

@@ -65,10 +65,10 @@ Tensor Convolution::forward(Pass& pass, const Tensor& x) {
 Tensor Convolution::backward(Pass& pass, const Tensor& dy) {
   const Tensor x = pass.stash->take();
   if (!weight_.is_frozen) conv2d_backward_weights(pass.engine, conv_, x, dy, weight_.gradient);
-  gradient_is_done(pass, weight_);
+  pass.announce(weight_);
   if (bias_) {
     add_row_sums(pass.engine, dy, bias_->gradient);
-    gradient_is_done(pass, *bias_);
+    pass.announce(*bias_);
   }
   if (reads_images_) return {};
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
@@ -144,8 +144,8 @@ Tensor BatchNorm::backward(Pass& pass, const Tensor& dy) {
   const Tensor x = pass.stash->take();
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   batch_norm_backward(pass.engine, dy, x, gain_.read(), mean, variance, epsilon_, dx, gain_.gradient, bias_.gradient);
-  gradient_is_done(pass, gain_);
-  gradient_is_done(pass, bias_);
+  pass.announce(gain_);
+  pass.announce(bias_);
   return dx;
 }
 

@@ -14,8 +14,4 @@ inline void require_columns(const std::string& name, const Shape& x, std::size_t
   }
 }
 
-inline void gradient_is_done(Pass& pass, Parameter& parameter) {
-  if (pass.on_gradient) pass.on_gradient(parameter);
-}
-
 }  // namespace bitloom::nn

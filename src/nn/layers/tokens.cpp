@@ -243,8 +243,8 @@ Tensor Embedding::backward(Pass& pass, const Tensor& dy) {
   settle_gradients(pass.engine, std::array{&tokens_});
   scatter_add(pass.engine, flat, ids.reshaped({ids.size()}), tokens_.gradient, slice_);
   scatter_add(pass.engine, flat, position_ids(pass.engine, ids.shape(), 0), positions_.gradient);
-  gradient_is_done(pass, tokens_);
-  gradient_is_done(pass, positions_);
+  pass.announce(tokens_);
+  pass.announce(positions_);
   return {};
 }
 

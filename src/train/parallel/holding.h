@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "nn/parameter.h"
 
 namespace bitloom::train {
 
@@ -30,5 +33,10 @@ struct Holding {
 
   bool operator==(const Holding&) const = default;
 };
+
+// The elements that this process has of a parameter.
+Holding holding_of(const nn::Parameter& parameter);
+// Shape of the full tensor that it is part of.
+std::vector<std::size_t> full_shape_of(const nn::Parameter& parameter);
 
 }  // namespace bitloom::train

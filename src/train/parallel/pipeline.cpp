@@ -58,6 +58,45 @@ std::vector<nn::Parameter*> Pipeline::parameters() const {
   return all;
 }
 
+std::vector<std::vector<nn::Parameter*>> Pipeline::parameters_by_layer() const {
+  nn::Sequence& net = task_.net();
+  std::vector<std::vector<nn::Parameter*>> layers(net.size() + 1);
+  for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
+    for (std::size_t i = range.first; i < range.last; ++i) layers[i] = nn::parameters_of(net[i]);
+  }
+  if (is_last()) layers.back() = task_.head_parameters();
+  return layers;
+}
+
+std::vector<nn::Parameter*> Pipeline::shared_parameters() const {
+  std::vector<nn::Parameter*> shared;
+  for (const StageParameter& each : parameters_) {
+    if (each.stages.size() > 1) shared.push_back(each.parameter);
+  }
+  return shared;
+}
+
+nn::Parameter& Pipeline::own(nn::Parameter& parameter) const {
+  return sharding_ == nullptr ? parameter : sharding_->own(parameter);
+}
+
+void Pipeline::share_values() {
+  for (const StageParameter& each : parameters_) {
+    nn::Tensor& value = own(*each.parameter).value;
+    std::vector<std::byte> bytes(value.bytes());
+    for (std::size_t i = 1; i < each.stages.size(); ++i) {
+      if (stage_ == each.stages.front()) {
+        engine_.read(value, value.dtype(), bytes);
+        comm_.send(static_cast<int>(each.stages[i]), bytes);
+      } else if (stage_ == each.stages[i]) {
+        engine_.write(value, comm_.receive(static_cast<int>(each.stages.front()), bytes.size()));
+      }
+    }
+  }
+  comm_.wait_until([this] { return comm_.sends_finished(); }, "parameters of several stages");
+}
+
 void Pipeline::add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all) {
   for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
     const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
@@ -92,7 +131,9 @@ void Pipeline::count_stashes() {
 nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part) {
   const LayerRange range = options_.partition[part];
   for (std::size_t i = range.first; i < range.last; ++i) {
+    if (sharding_ != nullptr) sharding_->enter(i, false);
     x = task_.net()[i].forward(pass, x);
+    if (sharding_ != nullptr) sharding_->leave(i, false);
     messages_.poll();
   }
   return x;
@@ -101,7 +142,9 @@ nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t pa
 nn::Tensor Pipeline::backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t part) {
   const LayerRange range = options_.partition[part];
   for (std::size_t i = range.last; i > range.first; --i) {
+    if (sharding_ != nullptr) sharding_->enter(i - 1, true);
     dy = task_.net()[i - 1].backward(pass, dy);
+    if (sharding_ != nullptr) sharding_->leave(i - 1, true);
     messages_.poll();
   }
   return dy;
@@ -155,7 +198,7 @@ void Pipeline::backward(const Action& action, nn::Pass& pass, double scale) {
   }
   {
     const EventSpan span(log_, EventKind::backward, pass.micro_batch, action.chunk, &engine_);
-    if (is_last) losses_->add(task_.loss(pass, std::move(y), scale, &dy));
+    if (is_last) losses_->add(loss(pass, std::move(y), scale, &dy));
     dy = backward_layers(pass, std::move(dy), part);
   }
   pass.again = false;
@@ -167,6 +210,14 @@ void Pipeline::backward(const Action& action, nn::Pass& pass, double scale) {
   pass.stash = nullptr;
   held_.erase(place);
   messages_.hand_on(action, dy);
+}
+
+PartLoss Pipeline::loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) {
+  const std::size_t head = task_.net().size();
+  if (sharding_ != nullptr) sharding_->enter(head, dy != nullptr);
+  PartLoss loss = task_.loss(pass, std::move(y), scale, dy);
+  if (sharding_ != nullptr) sharding_->leave(head, dy != nullptr);
+  return loss;
 }
 
 Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {
@@ -202,7 +253,7 @@ Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batc
     const std::size_t part = shape_.part(stage_, action.chunk);
     nn::Tensor y = forward_layers(pass, input(action, pass), part);
     messages_.hand_on(action, y);
-    if (part + 1 == shape_.parts()) losses_->add(task_.loss(pass, std::move(y), 0, nullptr));
+    if (part + 1 == shape_.parts()) losses_->add(loss(pass, std::move(y), 0, nullptr));
     if (on_pass_) on_pass_();
   }
   messages_.finish();
@@ -213,7 +264,9 @@ void Pipeline::sum_shared_gradients() {
   for (const StageParameter& each : parameters_) {
     if (each.stages.size() == 1) continue;
     const EventSpan span(log_, EventKind::reduce, 0, 0, &engine_);
-    const nn::Tensor flat = each.parameter->gradient.reshaped({each.parameter->gradient.size()});
+    // Where gradients are sharded, nobody has the whole one any more.
+    const nn::Tensor& gradient = each.parameter->gradient ? each.parameter->gradient : own(*each.parameter).gradient;
+    const nn::Tensor flat = gradient.reshaped({gradient.size()});
     const std::size_t piece = shared_piece_bytes / dtype_size(flat.dtype());
     for (std::size_t begin = 0; begin < flat.size(); begin += piece) {
       nn::Tensor own = flat.slice(begin, std::min(flat.size(), begin + piece));

@@ -21,6 +21,7 @@
 #include "nn/stash.h"
 #include "train/parallel/event_log.h"
 #include "train/parallel/schedule.h"
+#include "train/parallel/sharding.h"
 #include "train/parallel/stage_messages.h"
 #include "train/parallel/stages.h"
 #include "train/task.h"
@@ -41,6 +42,10 @@ class Pipeline {
 
   // Of this stage, in the net's order.
   std::vector<nn::Parameter*> parameters() const;
+  // The same by layer of the net, empty for those of other stages, and at the end those that the loss reads, if it is here.
+  std::vector<std::vector<nn::Parameter*>> parameters_by_layer() const;
+  // Those that another stage has, too.
+  std::vector<nn::Parameter*> shared_parameters() const;
   // The same of buffers, as nn::Layer has them.
   void add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all);
   // Whether sums over the parameters of all stages count this one here: on the first stage that has it.
@@ -54,6 +59,11 @@ class Pipeline {
   // Collective, once after the micro-batches of a step, whose gradients are settled: those of a parameter on several stages
   // become their sum, the same bits on each.
   void sum_shared_gradients();
+  // Collective: the stages that share a parameter take over the values of the first of them.
+  void share_values();
+
+  // From now on parameters are whole only around their layer's passes, as the sharding says; it outlives this.
+  void shard(Sharding& sharding) { sharding_ = &sharding; }
 
   // `f`, if any, is called after every pass: a sign of life.
   void on_pass(std::function<void()> f) { on_pass_ = std::move(f); }
@@ -77,12 +87,16 @@ class Pipeline {
   nn::Tensor backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t part);
   nn::Tensor input(const Action& action, nn::Pass& pass);
   void count_stashes();
+  PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy);
+  // What this process moves of a parameter: itself, or a shard of it.
+  nn::Parameter& own(nn::Parameter& parameter) const;
 
   nn::Engine& engine_;
   Task& task_;
   mpi::Comm& comm_;
   PipelineOptions options_;
   EventLog* log_;
+  Sharding* sharding_ = nullptr;
   std::size_t stage_;
   PipelineShape shape_;                     // its micro-batches are those of the last run
   std::vector<StageParameter> parameters_;  // of this stage

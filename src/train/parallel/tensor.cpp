@@ -134,7 +134,7 @@ Tensor Leave::forward(nn::Pass& pass, const Tensor& x) {
 
 Tensor Leave::backward(nn::Pass& pass, const Tensor& dy) {
   nn::add_row_sums(pass.engine, dy, bias_.gradient);
-  if (pass.on_gradient) pass.on_gradient(bias_);
+  pass.announce(bias_);
   return dy;
 }
 

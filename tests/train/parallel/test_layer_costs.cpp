@@ -50,7 +50,7 @@ TEST_CASE("a measured cost is the time of a layer's passes, and leaves no trace"
   net->emplace<Slow>(5);
   net->emplace<nn::Linear>("last", 24, 3);
   const test::SpiralOptions spirals;
-  Classification task(net, spirals.examples, test::spirals<float>(engine, spirals, DType::f32));
+  Classification task(net, {spirals.examples, 2}, test::spirals<float>(engine, spirals, DType::f32));
   const std::vector<double> costs = measured_costs(engine, task, DType::f32);
   REQUIRE(costs.size() == 5);
   CHECK(costs[1] > 0.04);

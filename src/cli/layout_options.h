@@ -1,0 +1,31 @@
+// Options that say how processes train one float net: tensor and pipeline parallel, sharded.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cli/options.h"
+#include "mpi/grid.h"
+#include "nn/layer.h"
+#include "train/trainer.h"
+
+namespace bitloom::cli {
+
+struct LayoutSettings {
+  std::size_t tensor = 1, pipeline = 1, chunks = 0;
+  std::string schedule = "1f1b", partition = "auto", shard = "none";
+  std::size_t log_events = 0;
+
+  void declare(Options& options);
+  // Collective. Throws Error(usage) that lists possible grids near by.
+  mpi::Grid make_grid(mpi::Comm& world) const;
+  // grid outlives it. Throws Error(usage).
+  train::Layout make_layout(mpi::Grid& grid, const nn::Sequence& net) const;
+  // "4 processes: 2 data-parallel x 2 stages (1f1b) x 1 tensor-parallel, sharded parameters"; empty for one process.
+  std::string described(const mpi::Grid& grid) const;
+
+ private:
+  std::size_t parts_of_stage() const;
+};
+
+}  // namespace bitloom::cli

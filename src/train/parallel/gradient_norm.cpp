@@ -1,0 +1,60 @@
+#include "train/parallel/gradient_norm.h"
+
+#include <cmath>
+#include <map>
+
+#include "core/error.h"
+#include "mpi/float_collectives.h"
+#include "nn/ops.h"
+
+namespace bitloom::train {
+
+GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid* grid,
+                           bool is_sharded)
+    : engine_(engine), parts_(std::move(parts)), grid_(grid), is_sharded_(is_sharded) {
+  std::map<const nn::Parameter*, std::size_t> first;
+  for (const nn::Parameter* parameter : net) {
+    first[parameter] = size_;
+    if (parameter->part) {
+      divided_slots_.push_back(size_++);
+    } else {
+      size_ += (parameter->shape.size() + nn::squares_chunk - 1) / nn::squares_chunk;
+    }
+  }
+  for (const Part& part : parts_) {
+    if (part.begin % nn::squares_chunk != 0) {
+      fail(ErrorKind::internal, "norm of gradients: '{}' from element {} on; expected a multiple of {}", part.parameter->name,
+           part.begin, nn::squares_chunk);
+    }
+    slots_.push_back(first.at(part.parameter) + (part.parameter->part ? 0 : part.begin / nn::squares_chunk));
+  }
+}
+
+double GradientNorm::norm(double scale) {
+  std::vector<nn::Tensor> gradients;
+  for (const Part& part : parts_) gradients.push_back(*part.gradient);
+  const std::vector<double> sums = nn::sums_of_squares(engine_, gradients);
+  std::vector<double> slots(size_, 0.0);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::size_t chunks = (gradients[i].size() + nn::squares_chunk - 1) / nn::squares_chunk;
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk, ++at) {
+      if (!parts_[i].counts) continue;
+      slots[slots_[i] + (parts_[i].parameter->part ? 0 : chunk)] += sums[at];
+    }
+  }
+  if (grid_ != nullptr) {
+    // Every sum but those of divided parameters comes from one rank of a group, beside zeros of the others.
+    if (is_sharded_) mpi::sum_in_order(grid_->data(), std::span(slots));
+    mpi::sum_in_order(grid_->pipeline(), std::span(slots));
+    std::vector<double> divided;
+    for (const std::size_t slot : divided_slots_) divided.push_back(slots[slot]);
+    mpi::sum_in_order(grid_->tensor(), std::span(divided));
+    for (std::size_t i = 0; i < divided.size(); ++i) slots[divided_slots_[i]] = divided[i];
+  }
+  double sum = 0;
+  for (const double each : slots) sum += each;
+  return scale * std::sqrt(sum);
+}
+
+}  // namespace bitloom::train

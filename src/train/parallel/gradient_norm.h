@@ -1,0 +1,44 @@
+// The norm of all gradients of a net whose parameters many processes have parts of.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "mpi/grid.h"
+#include "nn/parameter.h"
+#include "train/parallel/holding.h"
+
+namespace bitloom::train {
+
+// Sums of squares are formed by chunk (nn::squares_chunk) and added in the order of the net's parameters and their chunks,
+// whoever has them: stages of a pipeline and shards come to the bits of one process. Of a parameter that tensor ranks divide
+// each adds up its part first.
+class GradientNorm {
+ public:
+  // A parameter's gradient, as far as this process has it.
+  struct Part {
+    const nn::Parameter* parameter = nullptr;  // of the net
+    const nn::Tensor* gradient = nullptr;
+    std::size_t begin = 0;  // its first element among this rank's of the parameter, a multiple of the chunk
+    bool counts = true;     // false: another stage has it, too, and counts it
+  };
+  // net: all parameters that are learned, in their order, with memory or without. grid: none for one process, or where all
+  // processes have all gradients. All outlive this.
+  GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid* grid,
+               bool is_sharded);
+
+  // Collective: the norm, times `scale`, the same on all ranks. Not finite if a gradient is not.
+  double norm(double scale);
+
+ private:
+  nn::Engine& engine_;
+  std::vector<Part> parts_;
+  mpi::Grid* grid_;
+  bool is_sharded_;
+  std::vector<std::size_t> slots_;          // of parts_: the first of their sums
+  std::vector<std::size_t> divided_slots_;  // that tensor ranks have parts of
+  std::size_t size_ = 0;
+};
+
+}  // namespace bitloom::train

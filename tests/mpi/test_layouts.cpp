@@ -1,0 +1,131 @@
+// A trainer's state in one layout of processes, and in another: the same file, from which training goes on.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/gpt/language_task.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+#include "tests/support/trainer_state.h"
+#include "train/parallel/tensor.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+namespace {
+
+struct Layouts {
+  mpi::GridShape grid;
+  ShardLevel shard = ShardLevel::none;
+  std::string schedule = "1f1b";
+};
+
+// Those that the world's ranks have, sharded ones among them.
+std::vector<Layouts> layouts() {
+  std::vector<Layouts> all;
+  for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
+    if (grid.tensor == 3) continue;  // four heads
+    all.push_back({grid});
+    if (grid.pipeline > 1) all.push_back({grid, ShardLevel::none, "gpipe"});
+    if (grid.data == 1) continue;
+    for (const ShardLevel level : {ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
+      all.push_back({grid, level});
+    }
+  }
+  return all;
+}
+
+models::GptConfig config() {
+  models::GptConfig config = test::small_gpt();
+  config.layers = 3;
+  config.heads = 4;
+  config.vocabulary_multiple = 1;
+  config.dropout = 0.1;
+  return config;
+}
+
+struct Run {
+  // micro_batches: a multiple of the data ranks.
+  explicit Run(const Layouts& layout, std::size_t micro_batches, DType values = DType::f32)
+      : grid(test::world(), layout.grid),
+        group(grid.tensor()),
+        net(config(), 0, &group),
+        task(net, 1, test::chains(net.config(), micro_batches)),
+        trainer(engine, task, options(values, micro_batches), make(layout)) {
+    trainer.share();
+  }
+  static TrainOptions options(DType values, std::size_t micro_batches) {
+    TrainOptions options;
+    options.values = values;
+    options.micro_batches = micro_batches;
+    options.rate.peak = 0.01;
+    options.optimizer.clip = 0.5;
+    options.optimizer.average = 0.5;
+    return options;
+  }
+  Layout make(const Layouts& layout) {
+    Layout made;
+    made.grid = &grid;
+    made.schedule = layout.schedule;
+    made.shard = layout.shard;
+    return made;
+  }
+
+  nn::Engine engine;
+  mpi::Grid grid;
+  TensorGroup group;
+  models::Gpt net;
+  models::LanguageTask task;
+  Trainer trainer;
+};
+
+// Whether rank 0 has the same tensors in both.
+bool same(const TensorFile& a, const TensorFile& b) { return test::world().flag_any(a.serialize() != b.serialize()) == false; }
+
+}  // namespace
+
+TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the same file", "[layouts]") {
+  for (const DType values : {DType::f32, DType::bf16}) {
+    constexpr std::size_t micro_batches = 12;
+    Run first(layouts().front(), micro_batches, values);
+    for (int i = 0; i < 2; ++i) first.trainer.step();
+    const TensorFile file = test::saved(first.trainer);
+    const double loss = first.trainer.step().loss;
+    for (const Layouts& layout : layouts()) {
+      INFO(mpi::described(layout.grid) << " " << layout.schedule << " sharded " << static_cast<int>(layout.shard));
+      Run other(layout, micro_batches, values);
+      test::load(other.trainer, file);
+      CHECK(other.trainer.steps() == 2);
+      CHECK(same(test::saved(other.trainer), file));
+      CHECK(std::abs(other.trainer.step().loss - loss) < (values == DType::f32 ? 1e-5 : 1e-2));
+    }
+  }
+}
+
+TEST_CASE("shards come to the bits of processes that have everything", "[layouts]") {
+  for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
+    if (grid.data == 1 || grid.tensor == 3) continue;
+    std::vector<std::byte> expected;
+    for (const ShardLevel level : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
+      INFO(mpi::described(grid) << " sharded " << static_cast<int>(level));
+      // Shards of gradients are summed over processes after each micro-batch: the same order only where each has one.
+      Run run({grid, level}, static_cast<std::size_t>(grid.data));
+      double norm = 0;
+      for (int i = 0; i < 3; ++i) norm = run.trainer.step().gradient_norm;
+      CHECK(norm > 0);
+      const std::vector<std::byte> state = test::saved(run.trainer).serialize();
+      if (level == ShardLevel::none) {
+        expected = state;
+      } else {
+        CHECK_FALSE(test::world().flag_any(state != expected));
+      }
+      const Loss loss = run.trainer.evaluate(0, 0, 5);
+      CHECK(loss.count == 5 * config().context);
+    }
+  }
+}
+
+}  // namespace bitloom::train
