@@ -92,7 +92,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
   if (sharding_ || engine.device().kind != nn::Device::Kind::cpu) return;
-  buckets_.emplace(engine, grid_->data(), parameters_, pipeline_->shared_parameters(), layout.bucket_bytes);
+  buckets_.emplace(engine, grid_->data(), parameters_, layout.bucket_bytes);
 }
 
 Trainer::~Trainer() = default;
@@ -117,7 +117,12 @@ void Trainer::begin_gradients() {
 
 void Trainer::sum_gradients() {
   if (!sharding_ || sharding_->level() == ShardLevel::optimizer) nn::settle_gradients(engine_, parameters_);
+  sum_over_data();
+  // After that, as where gradients are sharded: the same bits.
   pipeline_->sum_shared_gradients();
+}
+
+void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
   if (sum_ == nullptr || (sharding_ && sharding_->level() != ShardLevel::optimizer)) return;
@@ -375,7 +380,8 @@ void Trainer::share() {
   };
   for (const StateTensor& each : state()) {
     if (!sharding_) take_over(grid_->data(), *each.tensor);
-    const bool is_divided = each.parameter != nullptr && each.parameter->part;
+    const nn::Parameter* whole = each.parameter != nullptr && sharding_ ? sharding_->whole(*each.parameter) : each.parameter;
+    const bool is_divided = whole != nullptr && whole->part;
     if (!is_divided) take_over(grid_->tensor(), *each.tensor);
   }
   pipeline_->share_values();

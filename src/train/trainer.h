@@ -129,6 +129,7 @@ class Trainer {
   std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
   void begin_gradients();
   void sum_gradients();
+  void sum_over_data();
   // The last stage's, over all data ranks, to all.
   Loss sum_over_grid(Loss loss);
   void average_buffers();

@@ -10,28 +10,25 @@
 namespace bitloom::train {
 
 GradientBuckets::GradientBuckets(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters,
-                                 std::span<nn::Parameter* const> late, std::size_t bucket_bytes)
+                                 std::size_t bucket_bytes)
     : engine_(engine), comm_(comm) {
   std::vector<nn::Parameter*> together;
   std::size_t bytes = 0;
   for (std::size_t i = parameters.size(); i > 0; --i) {
     nn::Parameter* const parameter = parameters[i - 1];
-    if (std::ranges::count(late, parameter) > 0) continue;
     together.push_back(parameter);
     bytes += parameter->gradient.bytes();
     if (bytes < bucket_bytes) continue;
-    add_bucket(std::exchange(together, {}), false);
+    add_bucket(std::exchange(together, {}));
     bytes = 0;
   }
-  if (!together.empty()) add_bucket(std::move(together), false);
-  for (nn::Parameter* parameter : late) add_bucket({parameter}, true);
+  if (!together.empty()) add_bucket(std::move(together));
 }
 
 GradientBuckets::~GradientBuckets() = default;
 
-void GradientBuckets::add_bucket(std::vector<nn::Parameter*> parameters, bool is_late) {
+void GradientBuckets::add_bucket(std::vector<nn::Parameter*> parameters) {
   Bucket bucket;
-  bucket.is_late = is_late;
   const DType type = parameters.front()->gradient.dtype();
   std::size_t elements = 0;
   for (nn::Parameter* parameter : parameters) {
@@ -64,7 +61,7 @@ void GradientBuckets::announce(nn::Parameter& parameter) {
   ++buckets_[place->second].announced;
   while (next_ < buckets_.size()) {
     Bucket& bucket = buckets_[next_];
-    if (bucket.is_late || bucket.announced < bucket.parameters.size()) return;
+    if (bucket.announced < bucket.parameters.size()) return;
     start(bucket);
     ++next_;
   }

@@ -18,10 +18,9 @@ namespace bitloom::train {
 
 class GradientBuckets {
  public:
-  // Gradients move into buckets: parameters of one type P, on a CPU, that are made. late: parameters whose gradients other sums
-  // come before; they go last. All outlive this.
+  // Gradients move into buckets: parameters of one type P, on a CPU, that are made. All outlive this.
   GradientBuckets(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters,
-                  std::span<nn::Parameter* const> late, std::size_t bucket_bytes = usual_bytes);
+                  std::size_t bucket_bytes = usual_bytes);
   ~GradientBuckets();
 
   // Before the last micro-batch's gradients are announced.
@@ -43,10 +42,10 @@ class GradientBuckets {
     nn::Tensor memory;
     std::vector<nn::Parameter*> parameters;
     std::size_t announced = 0;
-    bool is_late = false, is_started = false;
+    bool is_started = false;
     mpi::Pending sum;
   };
-  void add_bucket(std::vector<nn::Parameter*> parameters, bool is_late);
+  void add_bucket(std::vector<nn::Parameter*> parameters);
   void start(Bucket& bucket);
 
   nn::Engine& engine_;

@@ -8,6 +8,20 @@
 #include "nn/ops.h"
 
 namespace bitloom::train {
+namespace {
+
+std::size_t chunks_of(std::size_t elements) { return (elements + nn::squares_chunk - 1) / nn::squares_chunk; }
+
+// Elements of the largest part that any of so many ranks has of a parameter.
+std::size_t largest_part(const nn::Parameter& parameter, int ranks) {
+  if (!parameter.part) return parameter.shape.size();
+  const nn::Part& part = *parameter.part;
+  const std::size_t length = part.full[part.axis];
+  const auto n = static_cast<std::size_t>(ranks);
+  return (length / part.blocks + n - 1) / n * part.blocks * (part.full.size() / length);
+}
+
+}  // namespace
 
 GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid* grid,
                            bool is_sharded)
@@ -15,10 +29,9 @@ GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> n
   std::map<const nn::Parameter*, std::size_t> first;
   for (const nn::Parameter* parameter : net) {
     first[parameter] = size_;
-    if (parameter->part) {
-      divided_slots_.push_back(size_++);
-    } else {
-      size_ += (parameter->shape.size() + nn::squares_chunk - 1) / nn::squares_chunk;
+    const std::size_t chunks = chunks_of(largest_part(*parameter, grid == nullptr ? 1 : grid->shape().tensor));
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk, ++size_) {
+      if (parameter->part) divided_slots_.push_back(size_);
     }
   }
   for (const Part& part : parts_) {
@@ -26,7 +39,7 @@ GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> n
       fail(ErrorKind::internal, "norm of gradients: '{}' from element {} on; expected a multiple of {}", part.parameter->name,
            part.begin, nn::squares_chunk);
     }
-    slots_.push_back(first.at(part.parameter) + (part.parameter->part ? 0 : part.begin / nn::squares_chunk));
+    slots_.push_back(first.at(part.parameter) + part.begin / nn::squares_chunk);
   }
 }
 
@@ -37,10 +50,8 @@ double GradientNorm::norm(double scale) {
   std::vector<double> slots(size_, 0.0);
   std::size_t at = 0;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const std::size_t chunks = (gradients[i].size() + nn::squares_chunk - 1) / nn::squares_chunk;
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk, ++at) {
-      if (!parts_[i].counts) continue;
-      slots[slots_[i] + (parts_[i].parameter->part ? 0 : chunk)] += sums[at];
+    for (std::size_t chunk = 0; chunk < chunks_of(gradients[i].size()); ++chunk, ++at) {
+      if (parts_[i].counts) slots[slots_[i] + chunk] = sums[at];
     }
   }
   if (grid_ != nullptr) {

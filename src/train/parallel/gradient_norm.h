@@ -12,8 +12,8 @@
 namespace bitloom::train {
 
 // Sums of squares are formed by chunk (nn::squares_chunk) and added in the order of the net's parameters and their chunks,
-// whoever has them: stages of a pipeline and shards come to the bits of one process. Of a parameter that tensor ranks divide
-// each adds up its part first.
+// whoever has them: stages of a pipeline and shards come to the bits of one process. Of a
+// parameter that tensor ranks divide the chunks are those of their parts, added up over the ranks one by one.
 class GradientNorm {
  public:
   // A parameter's gradient, as far as this process has it.
@@ -37,7 +37,7 @@ class GradientNorm {
   mpi::Grid* grid_;
   bool is_sharded_;
   std::vector<std::size_t> slots_;          // of parts_: the first of their sums
-  std::vector<std::size_t> divided_slots_;  // that tensor ranks have parts of
+  std::vector<std::size_t> divided_slots_;  // of parameters that tensor ranks have parts of
   std::size_t size_ = 0;
 };
 
