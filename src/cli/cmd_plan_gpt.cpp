@@ -86,7 +86,7 @@ struct GridSettings {
                   "Number of stages that the layers are cut into; 0: every number that is possible");
     options.choice("schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
     options.count("chunks", chunks, 1, 1000, "Number of parts of the net that a stage has");
-    options.choice("shard", shard, plan::shard_names(),
+    options.choice("shard", shard, train::shard_level_names(),
                    "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
                    "these too; parameters: all three");
     options.text("link", link, "RATE/LATENCY",
@@ -142,7 +142,7 @@ Json plan_on_grids(Terminal& terminal, const GptSettings& settings, const GridSe
   options.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
   options.schedule = grid_settings.schedule;
   options.chunks = grid_settings.chunks;
-  options.shard = plan::find_shard(grid_settings.shard);
+  options.shard = train::shard_level_named(grid_settings.shard);
   options.recompute = plan::find_recompute(settings.recompute);
   options.activation_bits = config.activation_bits;
   options.train = settings.make_options();

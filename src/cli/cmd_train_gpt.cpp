@@ -19,6 +19,7 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
+#include "plan/float_plan.h"
 #include "train/parallel/tensor.h"
 #include "train/session.h"
 
@@ -129,7 +130,8 @@ class Training {
     const std::uint64_t memory = memory_for(settings, threads, engine_.device());
     all.batch = settings.batch;
     all.choose_micro_batch = [&settings, memory, this](std::size_t share) {
-      return settings.choose_micro_batch(config_, share, memory);
+      return grid_.shape().ranks() == 1 ? settings.choose_micro_batch(config_, share, memory)
+                                        : choose_micro_batch(share, memory);
     };
     all.memory_hint = [this](std::size_t sequences) {
       return fmt::format(
@@ -146,6 +148,7 @@ class Training {
           });
     };
     all.layout = settings.layout.make_layout(grid_, net_.layers());
+    all.layout.recompute_stages = settings.recompute == "stage";
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
     if (!settings.init.empty() && !training_session_->goes_on(settings.out, settings.resume)) initialise();
   }
@@ -153,7 +156,9 @@ class Training {
   void run();
 
  private:
-  std::string memory_text(std::size_t sequences) const;
+  std::string memory_text(std::size_t sequences);
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory);
+  plan::FloatOptions plan_options(std::size_t sequences);
   std::size_t micro_batch() const { return training_session_->micro_batch(); }
   const train::TrainOptions& train_options() const { return training_session_->train_options(); }
 
@@ -214,7 +219,7 @@ class Training {
   }
 
   train::RunOptions run_options();
-  void announce(double peak) const;
+  void announce(double peak);
   void summarise(const train::RunResult& result);
 
   Session& session_;
@@ -274,7 +279,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) const {
+void Training::announce(double peak) {
   Terminal& terminal = session_.terminal;
   terminal.print("net '{}': {} parameters, {} layers of width {}, context {}; {} tokenizer, {} tokens", settings_.net,
                  format_count(config_.parameters()), config_.layers, config_.width, config_.context, text_.tokenizer->kind(),
@@ -294,11 +299,57 @@ void Training::announce(double peak) const {
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-std::string Training::memory_text(std::size_t sequences) const {
-  const models::GptMemory memory = models::predict_memory(config_, sequences, settings_.make_options());
-  return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
-                     format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
-                     format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
+plan::FloatOptions Training::plan_options(std::size_t sequences) {
+  plan::FloatOptions options;
+  options.batch = settings_.batch;
+  options.micro_batch = sequences;
+  options.schedule = settings_.layout.schedule;
+  options.chunks = settings_.layout.parts_of_stage();
+  options.partition = settings_.layout.parts(net_.layers());
+  options.shard = train::shard_level_named(settings_.layout.shard);
+  options.recompute = plan::find_recompute(settings_.recompute);
+  options.activation_bits = config_.activation_bits;
+  options.train = settings_.make_options();
+  return options;
+}
+
+// As many sequences at once as keep a device busy and fit into every process's memory, but four micro-batches for each stage,
+// with which a pipeline is hardly ever idle (Huang et al. 2019, section 2.3).
+std::size_t Training::choose_micro_batch(std::size_t share, std::uint64_t memory) {
+  const auto given = settings_.micro_batch_of(share);
+  const plan::FloatModel model = plan::describe_gpt(config_);
+  plan::FloatCluster cluster;
+  cluster.memory = memory;
+  const auto stages = static_cast<std::size_t>(grid_.shape().pipeline);
+  const std::size_t enough = settings_.device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
+  std::size_t chosen = 0;
+  for (std::size_t sequences = given.value_or(1); sequences <= share; ++sequences) {
+    if (share % sequences != 0) continue;
+    const plan::FloatOptions options = plan_options(sequences);
+    if (const std::string reason = plan::reason_against(model, grid_.shape(), options); !reason.empty()) {
+      fail(ErrorKind::usage, "{}", reason);
+    }
+    const plan::FloatPlan plan = plan::plan_grid(model, grid_.shape(), options, cluster);
+    if (!plan.fits && chosen == 0) fail(ErrorKind::usage, "{}", plan::describe_misfit(model, plan, options, cluster));
+    if (given) return *given;
+    const bool idles = stages > 1 && share / sequences < 4 * stages;
+    if (!plan.fits || (idles && chosen != 0)) break;
+    chosen = sequences;
+    if (sequences * config_.context >= enough) break;
+  }
+  return chosen;
+}
+
+std::string Training::memory_text(std::size_t sequences) {
+  const auto text = [](const auto& memory) {
+    return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
+                       format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
+                       format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
+  };
+  if (grid_.shape().ranks() == 1) return text(models::predict_memory(config_, sequences, settings_.make_options()));
+  const plan::FloatPlan plan =
+      plan::plan_grid(plan::describe_gpt(config_), grid_.shape(), plan_options(sequences), plan::FloatCluster());
+  return fmt::format("{} (the process that takes most, about)", text(plan.memory()));
 }
 
 void Training::run() {

@@ -22,7 +22,7 @@ std::vector<std::string> gpt_names() {
   return names;
 }
 
-void declare_net(Options& options, GptSettings& settings, bool runs) {
+void declare_net(Options& options, GptSettings& settings) {
   options.group("Net");
   options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(gpt_names(), ", ")));
   options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
@@ -37,15 +37,10 @@ void declare_net(Options& options, GptSettings& settings, bool runs) {
   options.count("activation-bits", settings.activation_bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
   constexpr const char* less = "less memory, a third more work";
-  if (runs) {
-    options.choice("recompute", settings.recompute, {"none", "block"},
-                   fmt::format("Recomputation in the backward pass; block: only the input of every block is kept: {}", less));
-  } else {
-    options.choice("recompute", settings.recompute, {"none", "block", "stage"},
-                   fmt::format("Recomputation in the backward pass; block, stage: only the input of every block, or of every "
-                               "stage, is kept: {}",
-                               less));
-  }
+  options.choice("recompute", settings.recompute, {"none", "block", "stage"},
+                 fmt::format("Recomputation in the backward pass; block, stage: only the input of every block, or of every "
+                             "stage, is kept: {}",
+                             less));
 }
 
 void declare_text(Options& options, GptSettings& settings) {
@@ -138,7 +133,7 @@ void GptSettings::declare(Options& options, bool runs) {
                       "pipeline",
                       "shard"});
   }
-  declare_net(options, *this, runs);
+  declare_net(options, *this);
   if (runs) declare_text(options, *this);
   declare_training(options, *this);
   if (!runs) return;

@@ -39,6 +39,7 @@ mpi::Grid LayoutSettings::make_grid(mpi::Comm& world) const {
 }
 
 std::size_t LayoutSettings::parts_of_stage() const {
+  if (pipeline == 1) return 1;
   if (chunks != 0) return chunks;
   return train::find_schedule(schedule).takes_chunks ? usual_chunks : 1;
 }
@@ -47,13 +48,16 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   train::Layout layout;
   layout.grid = &grid;
   layout.schedule = schedule;
-  layout.chunks = pipeline == 1 ? 1 : parts_of_stage();
+  layout.chunks = parts_of_stage();
+  layout.partition = parts(net);
   layout.shard = train::shard_level_named(shard);
   layout.events.first_steps = log_events;
-  if (pipeline != 1 && partition != "auto") {
-    layout.partition = train::parse_partition(partition, net.size(), layout.chunks * pipeline);
-  }
   return layout;
+}
+
+train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
+  if (pipeline == 1 || partition == "auto") return {};
+  return train::parse_partition(partition, net.size(), parts_of_stage() * pipeline);
 }
 
 std::string LayoutSettings::described(const mpi::Grid& grid) const {

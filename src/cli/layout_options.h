@@ -21,11 +21,11 @@ struct LayoutSettings {
   mpi::Grid make_grid(mpi::Comm& world) const;
   // grid outlives it. Throws Error(usage).
   train::Layout make_layout(mpi::Grid& grid, const nn::Sequence& net) const;
+  // Parts of the net that a stage has, and those that were given; empty: by cost.
+  std::size_t parts_of_stage() const;
+  train::Partition parts(const nn::Sequence& net) const;
   // "4 processes: 2 data-parallel x 2 stages (1f1b) x 1 tensor-parallel, sharded parameters"; empty for one process.
   std::string described(const mpi::Grid& grid) const;
-
- private:
-  std::size_t parts_of_stage() const;
 };
 
 }  // namespace bitloom::cli

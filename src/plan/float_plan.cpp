@@ -19,13 +19,13 @@
 namespace bitloom::plan {
 namespace {
 
+using train::ShardLevel;
+
 using mpi::GridShape;
 using train::LayerRange;
 
 constexpr std::size_t most_listed = 6;  // grids in a message
 
-constexpr std::pair<const char*, Shard> shards[] = {
-    {"none", Shard::none}, {"optimizer", Shard::optimizer}, {"gradients", Shard::gradients}, {"parameters", Shard::parameters}};
 constexpr std::pair<const char*, Recompute> recomputes[] = {
     {"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
 
@@ -230,7 +230,7 @@ class Planner {
       whole.backward += backward.seconds;
       if (has_head(part)) whole.backward += plan_head(stage);
     }
-    if (data_ > 1 && options_.shard >= Shard::gradients) {
+    if (data_ > 1 && options_.shard >= ShardLevel::gradients) {
       std::uint64_t values = 0;
       std::uint64_t gradients = 0;
       for (const auto& [matrices, vectors] : parameters_of(part)) {
@@ -239,7 +239,7 @@ class Planner {
       }
       const double scatter = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
       const double gather = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(values));
-      const bool gathers = options_.shard == Shard::parameters;
+      const bool gathers = options_.shard == ShardLevel::parameters;
       // While a layer computes, the parameters of the next and the gradients of the last are on their way.
       if (gathers) whole.forward = std::max(whole.forward, gather);
       whole.backward = std::max(whole.backward, scatter + (gathers ? gather : 0));
@@ -332,8 +332,8 @@ class Planner {
       for (const auto& [m, v] : parameters) {
         const std::uint64_t value = m * value_bytes_ + v * parameter_bytes_;
         const std::uint64_t gradient = (m + v) * parameter_bytes_;
-        const std::uint64_t values = options_.shard == Shard::parameters ? value + earlier_value : 0;
-        const std::uint64_t gradients = options_.shard >= Shard::gradients ? gradient + earlier_gradient : 0;
+        const std::uint64_t values = options_.shard == ShardLevel::parameters ? value + earlier_value : 0;
+        const std::uint64_t gradients = options_.shard >= ShardLevel::gradients ? gradient + earlier_gradient : 0;
         if (data_ > 1) memory.gathered = std::max(memory.gathered, values + gradients);
         earlier_value = value;
         earlier_gradient = gradient;
@@ -345,14 +345,14 @@ class Planner {
       plan_messages(stage, part);
     }
     memory.stash = (in_flight - 1) * kept + peak;
-    const auto shard = [&](Shard from, std::uint64_t elements) {
+    const auto shard = [&](ShardLevel from, std::uint64_t elements) {
       return options_.shard >= from ? share_of(elements, data_) : elements;
     };
     const std::uint64_t bytes_of_matrix = copies ? (has_masters ? parameter_bytes_ : 0) + value_bytes_ : parameter_bytes_;
     memory.parameters =
-        shard(Shard::parameters, matrices) * bytes_of_matrix + shard(Shard::parameters, vectors) * parameter_bytes_;
-    memory.gradients = shard(Shard::gradients, matrices + vectors) * parameter_bytes_;
-    memory.optimizer = moments * shard(Shard::optimizer, matrices + vectors) * parameter_bytes_;
+        shard(ShardLevel::parameters, matrices) * bytes_of_matrix + shard(ShardLevel::parameters, vectors) * parameter_bytes_;
+    memory.gradients = shard(ShardLevel::gradients, matrices + vectors) * parameter_bytes_;
+    memory.optimizer = moments * shard(ShardLevel::optimizer, matrices + vectors) * parameter_bytes_;
     plan_data(stage, matrices, vectors);
     if (stage.memory.total() > plan_.memory().total()) plan_.largest = s;
     plan_.fits &= stage.memory.total() <= cluster_.memory;
@@ -393,21 +393,21 @@ class Planner {
     const std::uint64_t micro_batches = plan_.micro_batches;
     // Gradients that only a shard keeps are summed after every micro-batch.
     switch (options_.shard) {
-      case Shard::none: stage.data.sums = gradients; break;
-      case Shard::optimizer: stage.data.reduce_scatters = gradients; break;
-      case Shard::gradients:
-      case Shard::parameters: stage.data.reduce_scatters = micro_batches * gradients; break;
+      case ShardLevel::none: stage.data.sums = gradients; break;
+      case ShardLevel::optimizer: stage.data.reduce_scatters = gradients; break;
+      case ShardLevel::gradients:
+      case ShardLevel::parameters: stage.data.reduce_scatters = micro_batches * gradients; break;
     }
     const std::uint64_t own =
-        share_of(matrices, data_) * (options_.shard == Shard::parameters ? value_bytes_ : parameter_bytes_) +
+        share_of(matrices, data_) * (options_.shard == ShardLevel::parameters ? value_bytes_ : parameter_bytes_) +
         share_of(vectors, data_) * parameter_bytes_;
-    if (options_.shard == Shard::parameters) stage.data.all_gathers = 2 * micro_batches * own;
-    if (options_.shard == Shard::optimizer || options_.shard == Shard::gradients) stage.data.all_gathers = own;
+    if (options_.shard == ShardLevel::parameters) stage.data.all_gathers = 2 * micro_batches * own;
+    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data.all_gathers = own;
     const double exchange = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
     exchanges_.push_back(exchange);
     // Of gradients; of the new values, which have as many elements.
-    if (options_.shard < Shard::gradients) stage.data_seconds += (options_.shard == Shard::none ? 2 : 1) * exchange;
-    if (options_.shard == Shard::optimizer || options_.shard == Shard::gradients) stage.data_seconds += exchange;
+    if (options_.shard < ShardLevel::gradients) stage.data_seconds += (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
+    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data_seconds += exchange;
   }
 
   // --- Time ---
@@ -429,11 +429,12 @@ class Planner {
       const auto layers = static_cast<double>(std::max<std::size_t>(1, parameters_of(part).size()));
       if (data_ > 1) {
         const double exchange = exchanges_[s];
-        const double sum = (options_.shard == Shard::none ? 2 : 1) * exchange;
+        const double sum = (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
         // Where gradients are shards, all but the first layer's are reduced in the pass itself.
         const double first = end - whole[part].backward * (1 - 1 / layers);
-        end = options_.shard >= Shard::gradients ? end + exchange / layers : std::max(end + sum / layers, first + sum);
-        if (options_.shard == Shard::optimizer || options_.shard == Shard::gradients) end += exchange;  // of new values
+        end = options_.shard >= ShardLevel::gradients ? end + exchange / layers : std::max(end + sum / layers, first + sum);
+        if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients)
+          end += exchange;  // of new values
       }
       if (stages_ > 1 && model_.head && model_.head->is_tied && (s == 0 || s + 1 == stages_)) {
         end += message_seconds(cluster_, plan_.grid, static_cast<double>(table().of(tensor_) * parameter_bytes_));
@@ -488,8 +489,6 @@ bool is_better(const FloatPlan& a, const FloatPlan& b) {
 
 }  // namespace
 
-std::vector<std::string> shard_names() { return names_of(shards); }
-Shard find_shard(std::string_view name) { return find_in(shards, name, "shard"); }
 std::vector<std::string> recompute_names() { return names_of(recomputes); }
 Recompute find_recompute(std::string_view name) { return find_in(recomputes, name, "recompute"); }
 

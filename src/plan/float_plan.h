@@ -17,13 +17,6 @@
 
 namespace bitloom::plan {
 
-// What the ranks of a data group divide instead of having it all (Rajbhandari et al. 2020): the optimiser's moments, gradients
-// too, parameters too.
-enum class Shard : std::uint8_t { none, optimizer, gradients, parameters };
-std::vector<std::string> shard_names();
-// Throws Error(usage) that names the field `shard`.
-Shard find_shard(std::string_view name);
-
 // What is computed again for the backward pass: nothing, blocks from their inputs, or stages from theirs (Huang et al. 2019,
 // section 2.3).
 enum class Recompute : std::uint8_t { none, block, stage };
@@ -37,7 +30,7 @@ struct FloatOptions {
   std::string schedule = "1f1b";
   std::size_t chunks = 1;      // parts of the net that a stage has
   train::Partition partition;  // the parts; none: those whose operations are most alike
-  Shard shard = Shard::none;
+  train::ShardLevel shard = train::ShardLevel::none;
   Recompute recompute = Recompute::none;
   unsigned activation_bits = 0;  // 0: all
   train::TrainOptions train;     // types and optimiser
@@ -75,8 +68,8 @@ struct StagePlan {
   FloatMemory memory;
   GroupBytes data, pipeline, tensor;
   std::uint64_t layer_sums = 0;  // calls that sum activations and their gradients over the tensor group, the head's left out
-  // Seconds of a micro-batch, computing and with what the tensor group sums (and, at Shard::gradients and ::parameters, the
-  // data group sends, as far as it takes longer).
+  // Seconds of a micro-batch, computing and with what the tensor group sums (and, at ShardLevel::gradients and ::parameters,
+  // the data group sends, as far as it takes longer).
   double compute = 0, forward = 0, backward = 0;
   double data_seconds = 0;  // what the data group sends in a step takes, without computing at the same time
 };

@@ -125,7 +125,8 @@ void Trainer::sum_gradients() {
 void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
-  if (sum_ == nullptr || (sharding_ && sharding_->level() != ShardLevel::optimizer)) return;
+  if (sharding_) return sharding_->reduce_gradients();
+  if (sum_ == nullptr) return;
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* parameter : parameters_) tensors.push_back(parameter->gradient);
   sum_->sum(tensors);

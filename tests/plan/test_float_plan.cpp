@@ -24,6 +24,8 @@ using mpi::GridShape;
 
 namespace {
 
+using train::ShardLevel;
+
 constexpr double gibibyte = 1024.0 * 1024 * 1024;
 
 models::GptConfig small_config() {
@@ -393,32 +395,32 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
     CHECK(again.stages[1].tensor.sums == plan.stages[1].tensor.sums);
   }
   SECTION("shards are reduced and gathered") {
-    const auto of_first = [&](Shard shard) {
+    const auto of_first = [&](ShardLevel shard) {
       options.shard = shard;
       return plan_grid(model, grid, options, FloatCluster()).stages[0];
     };
     constexpr std::uint64_t bytes = 4 * first;
-    const StagePlan optimizer = of_first(Shard::optimizer);
+    const StagePlan optimizer = of_first(ShardLevel::optimizer);
     CHECK(optimizer.data.sums == 0);
     CHECK(optimizer.data.reduce_scatters == bytes);
     CHECK(optimizer.data.all_gathers == bytes / 2);
     CHECK(optimizer.memory.optimizer == 2 * bytes / 2);
     CHECK(optimizer.memory.gradients == bytes);
     CHECK(optimizer.memory.gathered == 0);
-    const StagePlan gradients = of_first(Shard::gradients);
+    const StagePlan gradients = of_first(ShardLevel::gradients);
     CHECK(gradients.data.reduce_scatters == 2 * bytes);  // after each micro-batch
     CHECK(gradients.data.all_gathers == bytes / 2);
     CHECK(gradients.memory.gradients == bytes / 2);
     CHECK(gradients.memory.parameters == bytes);
     CHECK(gradients.memory.gathered == bytes);  // the stage has two layers with parameters
-    const StagePlan parameters = of_first(Shard::parameters);
+    const StagePlan parameters = of_first(ShardLevel::parameters);
     CHECK(parameters.data.reduce_scatters == 2 * bytes);
     CHECK(parameters.data.all_gathers == 2 * 2 * bytes / 2);  // for the forward and the backward pass
     CHECK(parameters.memory.parameters == bytes / 2);
     CHECK(parameters.memory.gathered == 2 * bytes);
     // Values that ops read in 16 bits are gathered in 16 bits; vectors are not.
     options.train.values = DType::bf16;
-    const StagePlan halves = of_first(Shard::parameters);
+    const StagePlan halves = of_first(ShardLevel::parameters);
     CHECK(halves.data.all_gathers == 2 * 2 * ((first - 76) * 2 + 76 * 4) / 2);
     CHECK(halves.memory.parameters == ((first - 76) * 6 + 76 * 4) / 2);
   }
@@ -467,11 +469,11 @@ TEST_CASE("seconds of a step follow from speed, links and what hides what", "[fl
   // is.
   cluster.link = {1e7, 0};
   FloatOptions shards = options_of(8, 2);
-  shards.shard = Shard::parameters;
+  shards.shard = ShardLevel::parameters;
   const double exchange = 1000 * sum / 2;
   CHECK(seconds({2, 1, 1}, shards) == Approx(2 * 3 * exchange + exchange / 8).epsilon(1e-3));
   // With optimiser states alone as shards, new values follow the gradients that were reduced.
-  shards.shard = Shard::optimizer;
+  shards.shard = ShardLevel::optimizer;
   CHECK(seconds({2, 1, 1}, shards) == Approx(half - backward * 7 / 8 + 2 * exchange).epsilon(1e-3));
   // On one host nothing crosses that link.
   cluster.ranks_per_host = 2;
@@ -581,7 +583,8 @@ TEST_CASE("grids that are impossible are refused with possible ones near by", "[
                          plan_grid(cells, {1, 1, 2}, options_of(8, 1), FloatCluster());
                        }),
             "`tensor`: 2; expected 1: AmoebaNet-D (18,208) has no attention"));
-  CHECK(has(message_of(ErrorKind::usage, [] { find_shard("optimiser"); }), "`shard`: 'optimiser'; did you mean 'optimizer'?"));
+  CHECK(has(message_of(ErrorKind::usage, [] { train::shard_level_named("optimiser"); }),
+            "`shard`: 'optimiser'; did you mean 'optimizer'?"));
   CHECK(has(message_of(ErrorKind::usage, [] { find_recompute("stages"); }), "`recompute`: 'stages'; did you mean 'stage'?"));
 }
 

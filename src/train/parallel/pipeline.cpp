@@ -264,8 +264,7 @@ void Pipeline::sum_shared_gradients() {
   for (const StageParameter& each : parameters_) {
     if (each.stages.size() == 1) continue;
     const EventSpan span(log_, EventKind::reduce, 0, 0, &engine_);
-    // Where gradients are sharded, nobody has the whole one any more.
-    const nn::Tensor& gradient = each.parameter->gradient ? each.parameter->gradient : own(*each.parameter).gradient;
+    const nn::Tensor& gradient = own(*each.parameter).gradient;
     const nn::Tensor flat = gradient.reshaped({gradient.size()});
     const std::size_t piece = shared_piece_bytes / dtype_size(flat.dtype());
     for (std::size_t begin = 0; begin < flat.size(); begin += piece) {

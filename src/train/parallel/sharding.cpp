@@ -205,19 +205,30 @@ void Sharding::begin_gradient(Shard& shard) {
   nn::clear_gradients(engine_, std::array{&whole});
 }
 
+void Sharding::reduce_into(const Shard& shard, const nn::Tensor& sum) {
+  engine_.synchronize();
+  on_elements(shard.whole->gradient, [&](auto elements) {
+    using T = typename decltype(elements)::value_type;
+    mpi::reduce_scatter_in_order(group_, std::span<const T>(elements), sum.as<T>(), shard.counts);
+  });
+}
+
 void Sharding::reduce(Shard& shard) {
   nn::Parameter& whole = *shard.whole;
   nn::Tensor& part = shard.part->gradient;
   nn::settle_gradients(engine_, std::array{&whole});
   nn::Tensor sum = shard.has_gradient ? engine_.empty(part.shape(), part.dtype(), nn::Use::gradients) : part;
-  engine_.synchronize();
-  on_elements(whole.gradient, [&](auto elements) {
-    using T = typename decltype(elements)::value_type;
-    mpi::reduce_scatter_in_order(group_, std::span<const T>(elements), sum.as<T>(), shard.counts);
-  });
+  reduce_into(shard, sum);
   if (shard.has_gradient) nn::add(engine_, sum, part, part);
   shard.has_gradient = true;
   whole.gradient = {};
+}
+
+void Sharding::reduce_gradients() {
+  if (options_.level != ShardLevel::optimizer) return;
+  for (const auto& shard : shards_) {
+    if (shard->part != nullptr) reduce_into(*shard, shard->part->gradient);
+  }
 }
 
 void Sharding::publish() {

@@ -56,6 +56,8 @@ class Sharding {
   // Around the forward or backward pass of a block.
   void enter(std::size_t block, bool backward);
   void leave(std::size_t block, bool backward);
+  // Where gradients are whole, after the last micro-batch: those of own() become sums over the group.
+  void reduce_gradients();
   // After own() has other values.
   void publish();
 
@@ -74,6 +76,7 @@ class Sharding {
   void release(Shard& shard);
   void begin_gradient(Shard& shard);
   void reduce(Shard& shard);
+  void reduce_into(const Shard& shard, const nn::Tensor& sum);
 
   nn::Engine& engine_;
   mpi::Comm& group_;
