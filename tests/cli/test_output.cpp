@@ -84,6 +84,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "plan " + small,
       "plan gpt --net tiny",
       "simulate " + small,
+      "selftest --parity",
       "fewbit",
       "fewbit --json",
       "data synth --out set --train 50 --test 20",
@@ -126,7 +127,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 25);
+  CHECK(commands == 26);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

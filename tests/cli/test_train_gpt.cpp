@@ -483,6 +483,53 @@ TEST_CASE("several processes train one GPT, and go on with others", "[gpt][mpi]"
 }
 
 // Both were taken in silence: the rates of the rest of the run were those of neither.
+TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto quick = [](const std::string& run, const Args& more) {
+    return with(with(quick_gpt(run), {"--dropout", "0", "--micro-batch", "1"}), more);
+  };
+  REQUIRE(run_program(folder.path(), quick("one", {})).code == 0);
+  const auto loss_of = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
+  };
+  // A layout is stopped after some steps; the next one goes on.
+  {
+    const Hold hold(folder.path(), 4);
+    Background first(folder.path(),
+                     with(quick("run", {"--tensor", "2", "--pipeline", "2", "--log-events", "2"}), Hold::option()), 4,
+                     mpi_settings());
+    REQUIRE(first.wait_for("step 4/12"));
+    kill(first.rank(0), SIGTERM);
+    CHECK(first.wait().code != 0);
+    hold.until(8);
+    Background second(folder.path(),
+                      with({"train", "gpt", "--resume", "--out", "run", "--pipeline", "2", "--schedule", "gpipe"}, Hold::option()),
+                      4, mpi_settings());
+    REQUIRE(second.wait_for("step 8/12"));
+    kill(second.rank(0), SIGTERM);
+    CHECK(second.wait().code != 0);
+    hold.release();
+  }
+  CHECK(train::step_of_checkpoint(TensorFile::load(folder / "run/checkpoint.safetensors").metadata) < 12);
+  const Outcome last = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run", "--shard", "parameters"});
+  INFO(last.out << last.err);
+  REQUIRE(last.code == 0);
+  CHECK(has(last.out, "2 processes: 2 data-parallel, parameters sharded"));
+  CHECK(std::abs(loss_of("run") - loss_of("one")) < 1e-3);
+  CHECK(std::filesystem::exists(folder / "run/events.jsonl"));
+  const Outcome report = run_program(folder.path(), {"report", "run", "--out", "run.html"});
+  CHECK(report.code == 0);
+  CHECK(has(read_file(folder / "run.html"), "bubble"));
+  const Outcome impossible = run_ranks(folder.path(), 4, quick("other", {"--tensor", "3"}));
+  CHECK(impossible.code != 0);
+  CHECK(has(impossible.err, "--tensor: 3 does not divide 4 ranks; possible near by"));
+  const Outcome small = run_ranks(folder.path(), 4, quick("other", {"--pipeline", "2", "--memory", "64KiB"}));
+  CHECK(small.code != 0);
+  CHECK(has(small.err, "more than the 64.0 KiB there are; no grid of 4 ranks would fit"));
+  CHECK_FALSE(std::filesystem::exists(folder / "other"));
+}
+
 TEST_CASE("a GPT run whose options file was edited is not gone on with", "[gpt]") {
   const TempDir folder;
   write_text(folder / "text.txt");
