@@ -349,6 +349,30 @@ TEST_CASE("a launched run of a GPT that is killed and stopped ends with the undi
   CHECK(std::filesystem::exists(folder / "run/checkpoint.safetensors"));
 }
 
+TEST_CASE("a launched grid whose process is killed ends with the undisturbed model", "[gpt][launch][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto args = [](const std::string& run) {
+    return with(quick_gpt(run, 40), {"--micro-batch", "1", "--pipeline", "2", "--shard", "optimizer"});
+  };
+  REQUIRE(run_ranks(folder.path(), 4, args("whole")).code == 0);
+  const Hold hold(folder.path(), 13);
+  // Five processes have room: two replicas of two stages use four of them.
+  const Args launch =
+      with({"launch", "--local", "5", "--"}, with(with(args("run"), {"--checkpoint-seconds", "0.1"}), Hold::option()));
+  Background background(folder.path(), launch, 0, mpi_settings());
+  REQUIRE(background.wait_for("step 12/40"));
+  kill(background.rank(3), SIGKILL);
+  hold.release();
+  const Outcome outcome = background.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "back at work"));
+  CHECK(has(outcome.out, "4 processes: 2 data-parallel x 2 stages (1f1b), optimizer sharded"));
+  CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+}
+
 TEST_CASE("what cannot be launched of a GPT is refused", "[gpt][launch]") {
   const TempDir folder;
   const Outcome notice = run_program(folder.path(), with({"launch", "--notice-command", "true", "--"}, quick_gpt("run")));
@@ -503,9 +527,10 @@ TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt]
     kill(first.rank(0), SIGTERM);
     CHECK(first.wait().code != 0);
     hold.until(8);
-    Background second(folder.path(),
-                      with({"train", "gpt", "--resume", "--out", "run", "--pipeline", "2", "--schedule", "gpipe"}, Hold::option()),
-                      4, mpi_settings());
+    Background second(
+        folder.path(),
+        with({"train", "gpt", "--resume", "--out", "run", "--pipeline", "2", "--schedule", "gpipe"}, Hold::option()), 4,
+        mpi_settings());
     REQUIRE(second.wait_for("step 8/12"));
     kill(second.rank(0), SIGTERM);
     CHECK(second.wait().code != 0);
