@@ -471,24 +471,28 @@ TEST_CASE("the log of a step has its passes and messages, and the paper's bubble
   const double expected = static_cast<double>(stages() - 1) / static_cast<double>(micro_batches + stages() - 1);
   for (const char* schedule : {"gpipe", "1f1b"}) {
     CAPTURE(schedule);
-    double closest = 1;  // of a few tries: the machine may be busy with something else
-    for (int i = 0; i < 5 && !(std::abs(closest - expected) < 0.05); ++i) {
-      double bubble = 0;
-      const Events events = nap(schedule, micro_batches, bubble);
-      if (std::abs(bubble - expected) < std::abs(closest - expected)) closest = bubble;
-      if (!world().is_root()) continue;
-      REQUIRE(events.size() == stages());
-      for (std::size_t s = 0; s < stages(); ++s) {
-        const auto count = [&](EventKind kind) {
-          return static_cast<std::size_t>(std::ranges::count(events[s], kind, &Event::kind));
-        };
-        CHECK(count(EventKind::forward) == micro_batches);
-        CHECK(count(EventKind::backward) == micro_batches);
-        const std::size_t neighbours = stages() == 1 ? 0 : s == 0 || s + 1 == stages() ? 1 : 2;
-        CHECK(count(EventKind::send) == neighbours * micro_batches + (stages() > 1 ? 1 : 0));  // and the wait at the end
+    double bubble = 0;
+    const Events events = nap(schedule, micro_batches, bubble);
+    CHECK((stages() == 1 || bubble > 0));
+    if (!world().is_root()) continue;
+    REQUIRE(events.size() == stages());
+    // How long passes took depends on what else the machine does; with equal costs their order takes what the paper says.
+    Schedule logged(stages());
+    for (std::size_t s = 0; s < stages(); ++s) {
+      const auto count = [&](EventKind kind) {
+        return static_cast<std::size_t>(std::ranges::count(events[s], kind, &Event::kind));
+      };
+      CHECK(count(EventKind::forward) == micro_batches);
+      CHECK(count(EventKind::backward) == micro_batches);
+      const std::size_t neighbours = stages() == 1 ? 0 : s == 0 || s + 1 == stages() ? 1 : 2;
+      CHECK(count(EventKind::send) == neighbours * micro_batches + (stages() > 1 ? 1 : 0));  // and the wait at the end
+      for (const Event& event : events[s]) {
+        if (event.kind == EventKind::forward) logged[s].push_back({Work::forward, event.micro_batch, event.chunk});
+        if (event.kind == EventKind::backward) logged[s].push_back({Work::backward, event.micro_batch, event.chunk});
       }
     }
-    CHECK(std::abs(closest - expected) < 0.05);
+    const std::vector<PassCosts> costs(stages());
+    CHECK(simulate(logged, {stages(), micro_batches, 1}, costs).bubble == Approx(expected).margin(1e-12));
   }
 }
 
