@@ -179,9 +179,12 @@ void require_counts(const Comm::State& state, const char* name, std::span<const 
        all);
 }
 
+// The operations, begun by nobody; nothing where there is nothing to do.
 template <typename T>
 std::unique_ptr<Operation> all_reduce(Comm::State& state, Collective kind, const char* name, std::span<T> values,
                                       typename Exchange<T>::Reduce reduce) {
+  state.require_usable(name);
+  if (state.size == 1 || values.empty()) return nullptr;
   const std::size_t most = state.process->settings.elements_per_message;
   typename Exchange<T>::Plan plan{{}, values.data(), values.data(), nullptr, reduce, most};
   if (goes_whole(values.size_bytes(), state.size)) {
@@ -194,21 +197,14 @@ std::unique_ptr<Operation> all_reduce(Comm::State& state, Collective kind, const
   return std::make_unique<Exchange<T>>(state, kind, name, values.size_bytes(), std::move(plan));
 }
 
-// The operations, begun by nobody; nothing where there is nothing to do.
 template <typename T>
 std::unique_ptr<Operation> sum_operation(Comm::State& state, std::span<T> values) {
-  constexpr const char* name = "sum of floats";
-  state.require_usable(name);
-  if (state.size == 1 || values.empty()) return nullptr;
-  return all_reduce(state, Collective::float_sum, name, values, &sum_terms<T>);
+  return all_reduce(state, Collective::float_sum, "sum of floats", values, &sum_terms<T>);
 }
 
 template <typename T>
 std::unique_ptr<Operation> max_operation(Comm::State& state, std::span<T> values) {
-  constexpr const char* name = "max of floats";
-  state.require_usable(name);
-  if (state.size == 1 || values.empty()) return nullptr;
-  return all_reduce(state, Collective::float_max, name, values, &max_terms<T>);
+  return all_reduce(state, Collective::float_max, "max of floats", values, &max_terms<T>);
 }
 
 template <typename T>

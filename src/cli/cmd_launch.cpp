@@ -75,9 +75,8 @@ bool float_is_done(const fs::path& folder, Arguments program) {
 std::size_t number_of(Arguments program, const fs::path& folder, const std::string& option, std::size_t usual) {
   std::string text = value_of(program, "--" + option);
   if (text.empty() && fs::is_regular_file(folder / options_file)) {
-    for (const std::string& line : split(read_text(folder / options_file), '\n')) {
-      if (line.starts_with(option + " = ")) text = line.substr(option.size() + 3);
-    }
+    const std::map<std::string, std::string> options = options_of_run(folder);
+    if (const auto found = options.find(option); found != options.end()) text = found->second;
   }
   const std::optional<std::int64_t> number = parse_int(text);
   return number && *number > 0 ? static_cast<std::size_t>(*number) : usual;

@@ -56,18 +56,6 @@ report::Filters filters_of(const layerwise::Encoder& encoder) {
   return filters;
 }
 
-// Options of a run without config.json, from the lines of its options file.
-Json options_of(const fs::path& file) {
-  Json config = Json::object();
-  std::istringstream ini(read_text(file));
-  for (std::string line; std::getline(ini, line);) {
-    const std::size_t equals = line.find('=');
-    if (equals == std::string::npos) continue;
-    config[std::string(trim(std::string_view(line).substr(0, equals)))] = trim(std::string_view(line).substr(equals + 1));
-  }
-  return config;
-}
-
 report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   report::ReportInput input;
   input.title = fs::absolute(run).lexically_normal().filename().string();
@@ -75,7 +63,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   input.config = read_config(run);
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
   if (fs::exists(run / events_file)) input.events = read_metrics(run / events_file);
-  if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of(run / options_file);
+  if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of_run(run);
   if (is_cnn_run(input)) {
     add_cnn(input, run, terminal);
     return input;

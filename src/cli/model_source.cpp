@@ -146,6 +146,16 @@ std::size_t DataOptions::validation_images(std::size_t images) const {
   return static_cast<std::size_t>(*number);
 }
 
+std::map<std::string, std::string> options_of_run(const fs::path& run) {
+  std::map<std::string, std::string> options;
+  for (const std::string& line : split(read_text(run / options_file), '\n')) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    options[std::string(trim(std::string_view(line).substr(0, equals)))] = trim(std::string_view(line).substr(equals + 1));
+  }
+  return options;
+}
+
 std::string data_options_of_run(const fs::path& run) {
   if (run.empty()) return "";
   std::istringstream ini(read_text(run / options_file));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,9 @@ struct DataOptions {
   // Number of validation images by --validation for a training set of `images`. Throws a usage error.
   std::size_t validation_images(std::size_t images) const;
 };
+
+// All options of a run, by name, as its options.ini has them. Throws a data error if there is none.
+std::map<std::string, std::string> options_of_run(const std::filesystem::path& run);
 
 // The options in options.ini of the run, if there is any, that DataOptions declares, as an INI text for Options::read_ini.
 std::string data_options_of_run(const std::filesystem::path& run);

@@ -101,6 +101,9 @@ class TensorFile {
   // A metadata value. Throws a data error that names the file and the key.
   const std::string& get_metadata(const std::string& key) const;
 
+  // Its tensors, which have to stay where they are, as streams.
+  std::map<std::string, StreamedTensor> streamed() const;
+
   // The file's bytes, with the checksum "bitloom.xxh3" in its metadata: XXH3-128 over the names, element types, shapes and
   // bytes of all tensors, sorted by name, and over all other metadata.
   std::vector<std::byte> serialize() const;
@@ -115,7 +118,6 @@ class TensorFile {
 
  private:
   void put_bytes(const std::string& name, DType dtype, std::vector<std::size_t> shape, std::span<const std::byte> bytes);
-  std::map<std::string, StreamedTensor> streamed() const;
 
   std::string source_ = "tensors in memory";  // where this came from, for error messages
 };

@@ -225,6 +225,15 @@ DType check_slice_of_logits(const Check& check, const Tensor& logits, const Voca
   return parameter_type(values);
 }
 
+void check_terms(const Check& check, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
+                 const Tensor& maxima, const Tensor& terms) {
+  const DType type = check_slice_of_logits(check, logits, slice);
+  const std::size_t rows = logits.shape()[0];
+  check.is("targets", targets, DType::i32, {rows});
+  check.is("maxima", maxima, type, {rows});
+  check.is("terms", terms, type, {2, rows});
+}
+
 }  // namespace
 
 void cross_entropy(Engine& engine, const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
@@ -251,24 +260,15 @@ void cross_entropy_maxima(Engine& engine, const Tensor& logits, const Vocabulary
 
 void cross_entropy_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
                          const Tensor& maxima, Tensor& terms) {
-  const Check check(engine, "cross_entropy_terms");
-  const DType type = check_slice_of_logits(check, logits, slice);
-  const std::size_t rows = logits.shape()[0];
-  check.is("targets", targets, DType::i32, {rows});
-  check.is("maxima", maxima, type, {rows});
-  check.is("terms", terms, type, {2, rows});
+  check_terms(Check(engine, "cross_entropy_terms"), logits, targets, slice, maxima, terms);
   engine.backend().cross_entropy_terms(logits, targets, slice, maxima, terms);
 }
 
 void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
                             const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) {
   const Check check(engine, "cross_entropy_of_terms");
-  const DType type = check_slice_of_logits(check, logits, slice);
-  const std::size_t rows = logits.shape()[0];
-  check.is("targets", targets, DType::i32, {rows});
-  check.is("maxima", maxima, type, {rows});
-  check.is("terms", terms, type, {2, rows});
-  check.is("loss", loss, type, {rows});
+  check_terms(check, logits, targets, slice, maxima, terms);
+  check.is("loss", loss, maxima.dtype(), maxima.shape());
   if (dlogits != nullptr) check_logit_gradient(check, logits, *dlogits);
   engine.backend().cross_entropy_of_terms(logits, targets, slice, maxima, terms, scale, loss, dlogits);
 }

@@ -27,6 +27,8 @@ struct ElementNumbers {
       i += count;
     }
   }
+
+  bool operator==(const ElementNumbers&) const = default;
 };
 
 // The axis `axis` of the whole, `full`, is `blocks` equal blocks one after the other (weights of queries, keys and values in

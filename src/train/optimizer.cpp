@@ -67,12 +67,6 @@ void Optimizer::restart_averages() {
   for (Slow& each : slow_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
 }
 
-double Optimizer::gradient_norm(double scale) const {
-  std::vector<nn::Tensor> gradients;
-  for (const nn::Parameter* parameter : parameters_) gradients.push_back(parameter->gradient);
-  return scale * std::sqrt(nn::sum_of_squares(engine_, gradients));
-}
-
 const nn::Parameter* Optimizer::find_bad_gradient() const {
   const auto bad = [&](const nn::Parameter* parameter) {
     return !std::isfinite(nn::sum_of_squares(engine_, std::span(&parameter->gradient, 1)));

@@ -45,11 +45,9 @@ class Optimizer {
   Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
             std::uint64_t seed = 1, const Buffers& buffers = {});
 
-  // The norm of all gradients together, times `scale`. Not finite if a gradient is not.
-  double gradient_norm(double scale) const;
   // The first parameter whose gradient is not finite.
   const nn::Parameter* find_bad_gradient() const;
-  // One step with gradients times `scale`, clipped at `norm`'s expense; norm is gradient_norm(scale). share: of the peak
+  // One step with gradients times `scale`, clipped if `norm`, that of all gradients times scale, is too large. share: of the peak
   // learning rate that `rate` is. skips: residual blocks whose parameters, moments and step counts stay as they are.
   void step(double rate, double share, double scale, double norm,
             const std::function<bool(std::optional<std::size_t>)>& skips = {});

@@ -313,22 +313,19 @@ class Run {
     return true;
   }
 
-  // Adds tensors and metadata that describe the model to those of the trainer.
-  std::map<std::string, std::string> describe(std::map<std::string, StreamedTensor>& tensors, TensorFile& description) const {
+  TensorFile description() const {
+    TensorFile description;
     if (hooks_.describe_model) hooks_.describe_model(description);
-    for (const auto& [name, tensor] : description.tensors) {
-      tensors[name] = {tensor.dtype, tensor.shape, [&tensor = tensor](const TakeBytes& take) { take(tensor.bytes.span()); }};
-    }
-    return description.metadata;
+    return description;
   }
 
   void write_model() {
     trainer_.averaged([&] {
       trainer_.comm().together([&] {
         trainer_.save_model([&](std::map<std::string, StreamedTensor> tensors) {
-          TensorFile description;
-          const std::map<std::string, std::string> metadata = describe(tensors, description);
-          save_streamed(options_.folder / run::model_name, metadata, tensors);
+          const TensorFile described = description();
+          tensors.merge(described.streamed());
+          save_streamed(options_.folder / run::model_name, described.metadata, tensors);
         });
       });
     });
@@ -338,10 +335,10 @@ class Run {
     on_root([&] { metrics_->sync(); });  // which is an error where the folder was deleted or replaced
     trainer_.comm().together([&] {
       trainer_.save([&](std::map<std::string, StreamedTensor> tensors) {
-        TensorFile description;
-        std::map<std::string, std::string> metadata = describe(tensors, description);
-        metadata[state_key] = run_state();
-        checkpoints_->write(std::move(metadata), tensors, identity_);
+        TensorFile described = description();
+        tensors.merge(described.streamed());
+        described.metadata[state_key] = run_state();
+        checkpoints_->write(std::move(described.metadata), tensors, identity_);
       });
     });
     checkpoint_time_ = Clock::now();

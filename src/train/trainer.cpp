@@ -102,7 +102,7 @@ void Trainer::make_norm() {
   for (const nn::Parameter* moved : learned(moved_)) {
     if (moved->shape.size() == 0) continue;
     const nn::Parameter* whole = sharding_ ? sharding_->whole(*moved) : moved;
-    const std::size_t begin = sharding_ ? sharding_->holding(*moved).begin : 0;
+    const std::size_t begin = sharding_ ? sharding_->holding(*moved).numbers.begin : 0;
     parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
   }
   norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), grid_, sharding_.has_value());
@@ -289,9 +289,7 @@ void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, c
   StateGather gather(engine_, comm(), std::move(held));
   if (!comm().is_root()) return gather.serve();
   std::map<std::string, StreamedTensor> tensors = gather.tensors();
-  for (const auto& [name, tensor] : rest.tensors) {
-    tensors[name] = {tensor.dtype, tensor.shape, [&tensor = tensor](const TakeBytes& take) { take(tensor.bytes.span()); }};
-  }
+  tensors.merge(rest.streamed());
   try {
     write(std::move(tensors));
   } catch (...) {

@@ -43,19 +43,6 @@ std::vector<T> serial_sum(int ranks, std::size_t size) {
   return total;
 }
 
-// Restores the settings that a test changes.
-class Configured {
- public:
-  Configured(Comm& comm, const Settings& settings) : comm_(comm), before_(comm.settings()) { comm.configure(settings); }
-  Configured(const Configured&) = delete;
-  Configured& operator=(const Configured&) = delete;
-  ~Configured() { comm_.configure(before_); }
-
- private:
-  Comm& comm_;
-  Settings before_;
-};
-
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -65,7 +52,7 @@ TEMPLATE_TEST_CASE("sum is exact and wraps around", "", std::int32_t, std::int64
   Comm& comm = test::world();
   // A message length of 0 stands for MPI's own limit; the other one splits the longest array into pieces, the last one short.
   for (const std::size_t elements_per_message : {std::size_t{0}, std::size_t{65536}}) {
-    const Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
+    const test::Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
     for (const std::size_t size : sizes) {
       CAPTURE(size, elements_per_message);
       const std::vector<TestType> expected = serial_sum<TestType>(comm.size(), size);
@@ -94,7 +81,7 @@ TEST_CASE("max is over signed numbers") {
 TEST_CASE("broadcast reaches every rank from every root") {
   Comm& comm = test::world();
   for (const std::size_t elements_per_message : {std::size_t{0}, std::size_t{100000}}) {
-    const Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
+    const test::Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
     for (int root = 0; root < comm.size(); ++root) {
       for (const std::size_t size : sizes) {
         CAPTURE(root, size);
@@ -119,7 +106,7 @@ TEST_CASE("broadcast reaches every rank from every root") {
 TEST_CASE("gather_bytes collects different lengths at any root") {
   Comm& comm = test::world();
   for (const std::size_t elements_per_message : {std::size_t{0}, std::size_t{100000}}) {
-    const Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
+    const test::Configured configured(comm, {.watchdog_seconds = 60, .elements_per_message = elements_per_message});
     for (int root = 0; root < comm.size(); ++root) {
       for (const std::size_t size : sizes) {
         CAPTURE(root, size);
@@ -300,7 +287,7 @@ TEST_CASE("lengths that others announce are bounded before there is memory for t
                                          last, more, 600 * last)));
   }
   {
-    const Configured configured(comm, {.most_bytes = 1000});
+    const test::Configured configured(comm, {.most_bytes = 1000});
     REQUIRE(message_of_error([&] { (void)comm.gather_bytes(few); }) ==
             "gather: rank 1 announces 600 bytes, and those before it 600; rank 0 takes at most 1000");
     REQUIRE(message_of_error([&] { comm.require_length("images", 1, 1001); }) ==
@@ -313,7 +300,7 @@ TEST_CASE("lengths that others announce are bounded before there is memory for t
     }
   }
   if (comm.is_root()) {
-    const Configured configured(comm, {.most_bytes = 999});
+    const test::Configured configured(comm, {.most_bytes = 999});
     REQUIRE(message_of_error([&] { (void)comm.receive(1); }) ==
             "receive: rank 1 sends a message of 1000 bytes; expected at most 999");
     REQUIRE(message_of_error([&] { (void)comm.receive(1, 99); }) ==

@@ -21,19 +21,6 @@
 namespace bitloom::mpi {
 namespace {
 
-// Restores the settings that a test changes.
-class Configured {
- public:
-  Configured(Comm& comm, const Settings& settings) : comm_(comm), before_(comm.settings()) { comm.configure(settings); }
-  Configured(const Configured&) = delete;
-  Configured& operator=(const Configured&) = delete;
-  ~Configured() { comm_.configure(before_); }
-
- private:
-  Comm& comm_;
-  Settings before_;
-};
-
 // Numbers of sizes so different that every order of adding gives other bits.
 template <typename T>
 std::vector<T> numbers_of(int rank, std::size_t n, std::uint64_t seed = 0) {
@@ -109,7 +96,7 @@ TEMPLATE_TEST_CASE("floats are summed in the order of ranks", "[comm]", float, d
 TEMPLATE_TEST_CASE("a reduce-scatter has the bits of parts of a sum", "[comm]", float, double, bf16, f16) {
   Comm& world = test::world();
   for (const std::size_t elements_per_message : {0U, 1000U}) {
-    const Configured configured(world, {.elements_per_message = elements_per_message});
+    const test::Configured configured(world, {.elements_per_message = elements_per_message});
     for (const std::size_t scale : {0U, 1U, 5000U}) {
       CAPTURE(scale, elements_per_message);
       const std::vector<std::size_t> counts = uneven_counts(world.size(), scale);
@@ -136,7 +123,7 @@ TEMPLATE_TEST_CASE("a reduce-scatter has the bits of parts of a sum", "[comm]", 
 TEST_CASE("an all-gather brings every part everywhere", "[comm]") {
   Comm& world = test::world();
   for (const std::size_t elements_per_message : {0U, 777U}) {
-    const Configured configured(world, {.elements_per_message = elements_per_message});
+    const test::Configured configured(world, {.elements_per_message = elements_per_message});
     for (const std::size_t scale : {0U, 1U, 100000U}) {
       CAPTURE(scale, elements_per_message);
       const std::vector<std::size_t> counts = uneven_counts(world.size(), scale);
@@ -271,7 +258,7 @@ TEST_CASE("sums of floats do not mix with messages around them", "[comm]") {
 TEST_CASE("what was started gives the bits of what blocks", "[comm][pending]") {
   Comm& world = test::world();
   for (const bool with_thread : {true, false}) {
-    const Configured configured(world, {.progress_thread = with_thread});
+    const test::Configured configured(world, {.progress_thread = with_thread});
     CAPTURE(with_thread);
     CHECK((!with_thread || world.size() == 1 || world.has_progress_thread()));
     // Several at once, of all kinds and sizes, some of them in rounds.
@@ -315,7 +302,7 @@ TEST_CASE("what was started gives the bits of what blocks", "[comm][pending]") {
 TEST_CASE("what was started on one communicator does not wait for another", "[comm][pending]") {
   Comm& world = test::world();
   for (const bool with_thread : {true, false}) {
-    const Configured configured(world, {.progress_thread = with_thread});
+    const test::Configured configured(world, {.progress_thread = with_thread});
     Comm first = world.split(0, 0, "first");
     Comm second = world.split(0, 0, "second");
     std::vector<float> a(50000, 1), b(50000, 2);

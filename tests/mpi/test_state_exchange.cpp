@@ -25,18 +25,18 @@ std::pair<std::uint64_t, std::uint64_t> share(std::uint64_t length, int rank, in
 // Columns of a matrix (rows, blocks x width): those of this rank in each of the blocks.
 Holding columns(std::uint64_t rows, std::uint64_t blocks, std::uint64_t width, int rank, int ranks) {
   const auto [begin, end] = share(width, rank, ranks);
-  return {begin, std::max<std::uint64_t>(end - begin, 1), width, 0, rows * blocks * (end - begin)};
+  return {{begin, std::max<std::uint64_t>(end - begin, 1), width}, rows * blocks * (end - begin)};
 }
 
 Holding range(std::uint64_t elements, int rank, int ranks) {
   const auto [begin, end] = share(elements, rank, ranks);
-  return {0, elements, elements, begin, end - begin};
+  return {{.begin = begin}, end - begin};
 }
 
 // Elements whose value is their number in the full tensor.
 std::vector<float> numbers_of(const Holding& holding) {
   std::vector<float> values(holding.count);
-  for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(holding.number_of(i));
+  for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(holding.numbers(i));
   return values;
 }
 
@@ -73,19 +73,19 @@ void save(Parts& parts, const std::filesystem::path& path) {
 }  // namespace
 
 TEST_CASE("own elements are counted and found by their numbers", "[holding]") {
-  for (const Holding& holding : {columns(7, 3, 4, 1, 3), range(10, 1, 3), Holding::whole(5), Holding{2, 3, 10, 4, 7}}) {
+  for (const Holding& holding : {columns(7, 3, 4, 1, 3), range(10, 1, 3), Holding::whole(5), Holding{{2, 3, 10, 4}, 7}}) {
     std::uint64_t before = 0;
     for (std::uint64_t n = 0; n < 100; ++n) {
       CHECK(holding.below(n) == before);
-      for (std::uint64_t i = 0; i < holding.count; ++i) before += holding.number_of(i) == n ? 1 : 0;
+      for (std::uint64_t i = 0; i < holding.count; ++i) before += holding.numbers(i) == n ? 1 : 0;
     }
     CHECK(before == holding.count);
     std::vector<std::uint64_t> numbers;
-    holding.for_each_run(0, holding.count, [&](std::uint64_t own, std::uint64_t full, std::uint64_t length) {
+    holding.numbers.for_runs(0, holding.count, [&](std::size_t own, std::size_t full, std::size_t length) {
       CHECK(own == numbers.size());
       for (std::uint64_t i = 0; i < length; ++i) numbers.push_back(full + i);
     });
-    for (std::uint64_t i = 0; i < holding.count; ++i) CHECK(numbers.at(i) == holding.number_of(i));
+    for (std::uint64_t i = 0; i < holding.count; ++i) CHECK(numbers.at(i) == holding.numbers(i));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/random.h"
 #include "nn/layers/tokens.h"
+#include "tests/nn/random_tensor.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -13,20 +14,10 @@
 namespace bitloom::nn {
 using test::compare;
 using test::message_of;
+using test::noise;
+using test::random_tensor;
 
 namespace {
-
-std::vector<double> noise(std::size_t size, std::uint64_t seed) {
-  Random random(seed, Stream::test);
-  std::vector<double> values(size);
-  for (double& value : values) value = random.normal();
-  return values;
-}
-
-Tensor random_tensor(Engine& engine, const Shape& shape, std::uint64_t seed) {
-  const std::vector<double> values = noise(shape.size(), seed);
-  return engine.from(std::span<const double>(values), shape, Use::activations);
-}
 
 // Output, gradients of the input and of all parameters, in their places in the whole, of layers that divide the work of one
 // between them; the first two are summed. Parameters have their initial values.

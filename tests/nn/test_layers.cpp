@@ -11,6 +11,7 @@
 #include "nn/layers/images.h"
 #include "nn/layers/tokens.h"
 #include "tests/support/backends.h"
+#include "tests/nn/random_tensor.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
@@ -19,21 +20,11 @@ namespace bitloom::nn {
 using test::compare;
 using test::device_of;
 using test::message_of;
+using test::noise;
+using test::random_tensor;
 using test::tested_backends;
 
 namespace {
-
-std::vector<double> noise(std::size_t size, std::uint64_t seed) {
-  Random random(seed, Stream::test);
-  std::vector<double> values(size);
-  for (double& value : values) value = random.normal();
-  return values;
-}
-
-Tensor random_tensor(Engine& engine, const Shape& shape, std::uint64_t seed) {
-  const std::vector<double> values = noise(shape.size(), seed);
-  return engine.from(std::span<const double>(values), shape, Use::activations);
-}
 
 // A layer in double precision under the loss sum(y r), r random.
 class Setting {

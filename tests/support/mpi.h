@@ -16,4 +16,17 @@ inline std::unique_ptr<mpi::Grid> data_grid(mpi::Comm* comm) {
   return comm == nullptr ? nullptr : std::make_unique<mpi::Grid>(*comm, mpi::GridShape{comm->size(), 1, 1});
 }
 
+// Restores the settings that a test changes.
+class Configured {
+ public:
+  Configured(mpi::Comm& comm, const mpi::Settings& settings) : comm_(comm), before_(comm.settings()) { comm.configure(settings); }
+  Configured(const Configured&) = delete;
+  Configured& operator=(const Configured&) = delete;
+  ~Configured() { comm_.configure(before_); }
+
+ private:
+  mpi::Comm& comm_;
+  mpi::Settings before_;
+};
+
 }  // namespace bitloom::test

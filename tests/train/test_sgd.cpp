@@ -10,6 +10,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/parameters.h"
 #include "tests/support/trainer_state.h"
+#include "tests/train/norm_of.h"
 #include "tests/train/spirals.h"
 #include "train/trainer.h"
 
@@ -158,7 +159,7 @@ TEST_CASE("steps of SGD equal Nesterov momentum and decay written out", "[train]
   const std::vector<double> frozen = parameters.values(3);
   for (int step = 0; step < 7; ++step) {
     parameters.write_gradients(step);
-    const double norm = optimizer.gradient_norm(0.5);
+    const double norm = test::norm_of(parameters.engine, parameters.all, 0.5);
     double squares = 0;
     for (std::size_t i = 0; i < 3; ++i) {
       for (const double g : Parameters::gradient(i, step)) squares += 0.25 * g * g;
@@ -189,7 +190,7 @@ TEST_CASE("steps of RMSProp equal its equations written out", "[train]") {
   const std::vector<double> frozen = parameters.values(3);
   for (int step = 0; step < 7; ++step) {
     parameters.write_gradients(step);
-    const double norm = optimizer.gradient_norm(0.5);
+    const double norm = test::norm_of(parameters.engine, parameters.all, 0.5);
     optimizer.step(rate_of(step), rate_of(step) / peak, 0.5, norm);
     for (std::size_t i = 0; i < 3; ++i) {
       plain[i].step(Parameters::gradient(i, step), rate_of(step), 0.5 * std::min(1.0, 2 / norm));
@@ -249,7 +250,7 @@ TEST_CASE("a step at the learning rate 0 moves nothing", "[train]") {
     Optimizer optimizer(parameters.engine, parameters.all, options);
     const std::vector<double> before = parameters.values(0);
     parameters.write_gradients(0);
-    optimizer.step(0, 0, 1, optimizer.gradient_norm(1));
+    optimizer.step(0, 0, 1, test::norm_of(parameters.engine, parameters.all, 1));
     CHECK(parameters.values(0) == before);
     CHECK(optimizer.steps(0) == 1);
   }
@@ -273,7 +274,7 @@ TEST_CASE("lookahead equals slow weights written out, buffers and the last step 
       std::vector<double> buffer = parameters.engine.to_host<double>(parameters.buffer);
       for (double& value : buffer) value += 0.5 * step;
       parameters.set(parameters.buffer, buffer);
-      optimizer.step(rate_of(step), rate_of(step) / peak, 1, optimizer.gradient_norm(1));
+      optimizer.step(rate_of(step), rate_of(step) / peak, 1, test::norm_of(parameters.engine, parameters.all, 1));
       plain.step(Parameters::gradient(0, step), rate_of(step), 1);
       if (looks && (step % 3 == 0 || step == steps)) {
         // Jordan 2024: decay 0.95^5 (step / steps)^3, and 1 at the end.

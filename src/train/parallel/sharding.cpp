@@ -147,7 +147,7 @@ Holding Sharding::holding(const nn::Parameter& own) const {
   const Shard& shard = *by_own_.at(&own);
   Holding holding = holding_of(*shard.whole);
   if (shard.part == nullptr) return holding;
-  holding.begin = shard.begin;
+  holding.numbers.begin = shard.begin;
   holding.count = shard.count;
   return holding;
 }

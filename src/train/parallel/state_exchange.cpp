@@ -42,7 +42,7 @@ template <typename Own, typename Piece, typename Copy>
 void exchange(const Holding& holding, std::size_t element_size, std::uint64_t from, std::uint64_t to, Own own, Piece piece,
               Copy copy) {
   const std::uint64_t first = holding.below(from);
-  holding.for_each_run(first, holding.below(to), [&](std::uint64_t at, std::uint64_t full, std::uint64_t length) {
+  holding.numbers.for_runs(first, holding.below(to), [&](std::size_t at, std::size_t full, std::size_t length) {
     copy(own.subspan((at - first) * element_size, length * element_size),
          piece.subspan((full - from) * element_size, length * element_size));
   });
@@ -64,8 +64,9 @@ StateGather::StateGather(nn::Engine& engine, mpi::Comm& comm, std::vector<HeldTe
     : engine_(engine), comm_(comm), held_(std::move(held)) {
   Json json = Json::array();
   for (const HeldTensor& each : held_) {
-    const Holding& h = each.holding;
-    json.push_back({each.name, static_cast<int>(each.stored), each.shape, h.first, h.run, h.stride, h.begin, h.count});
+    const auto& [numbers, count] = each.holding;
+    json.push_back({each.name, static_cast<int>(each.stored), each.shape, numbers.first, numbers.run,
+                    numbers.stride, numbers.begin, count});
   }
   const std::string text = json.dump();
   const std::vector<std::vector<std::byte>> gathered = comm_.gather_bytes(std::as_bytes(std::span(text)));
@@ -80,7 +81,7 @@ void StateGather::describe(int rank, const std::vector<std::byte>& text) {
     const auto name = json[0].get<std::string>();
     const auto dtype = static_cast<DType>(json[1].get<int>());
     const auto shape = json[2].get<std::vector<std::size_t>>();
-    const Holding holding{json[3], json[4], json[5], json[6], json[7]};
+    const Holding holding{{json[3], json[4], json[5], json[6]}, json[7]};
     const auto [place, is_new] = all_.try_emplace(name, Described{dtype, shape, {}});
     Described& tensor = place->second;
     if (tensor.dtype != dtype || tensor.shape != shape) {

@@ -1,0 +1,182 @@
+// bitloom train gpt by several processes: data-parallel, in grids, and launched.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "tests/cli/gpt_run.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+#include "train/run.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+TEST_CASE("a launched run of a GPT that is killed and stopped ends with the undisturbed model", "[gpt][launch][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("whole", 400)).code == 0);
+  const Args launch =
+      with({"launch", "--"}, with(with(quick_gpt("run", 400), {"--checkpoint-seconds", "0.1"}), Hold::option()));
+  // The run was done before the signal came, where it was faster than the test.
+  const Hold hold(folder.path(), 101);
+  {
+    Background background(folder.path(), launch, 0, mpi_settings());
+    // There is a model by then, that of the best evaluation: it does not make the run done.
+    REQUIRE(background.wait_for("step 100/400"));
+    CHECK(std::filesystem::exists(folder / "run/model.safetensors"));
+    kill(background.rank(0), SIGKILL);
+    hold.until(201);
+    REQUIRE(background.wait_for("back at work"));
+    REQUIRE(background.wait_for("step 200/400"));
+    background.signal(SIGTERM);
+    const Outcome stopped = background.wait();
+    INFO(stopped.out << stopped.err);
+    CHECK(stopped.code == 4);
+    CHECK(has(stopped.out, "signal 9"));
+    CHECK(has(stopped.err, "can be continued"));
+  }
+  CHECK(train::step_of_checkpoint(TensorFile::load(folder / "run/checkpoint.safetensors").metadata) < 400);
+  hold.release();
+  const Outcome again = run_program(folder.path(), launch, mpi_settings());
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(has(again.out, "going on from step"));
+  CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+  CHECK(has(run_program(folder.path(), launch, mpi_settings()).out, "is done already"));
+  // For more steps than it has it is not.
+  const Outcome more =
+      run_program(folder.path(), with({"launch", "--", "train", "gpt"}, {"--out", "run", "--steps", "410"}), mpi_settings());
+  INFO(more.out << more.err);
+  CHECK(more.code == 0);
+  CHECK(std::filesystem::exists(folder / "run/checkpoint.safetensors"));
+}
+
+TEST_CASE("a launched grid whose process is killed ends with the undisturbed model", "[gpt][launch][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto args = [](const std::string& run) {
+    return with(quick_gpt(run, 40), {"--micro-batch", "1", "--pipeline", "2", "--shard", "optimizer"});
+  };
+  REQUIRE(run_ranks(folder.path(), 4, args("whole")).code == 0);
+  const Hold hold(folder.path(), 13);
+  // Five processes have room: two replicas of two stages use four of them.
+  const Args launch =
+      with({"launch", "--local", "5", "--"}, with(with(args("run"), {"--checkpoint-seconds", "0.1"}), Hold::option()));
+  Background background(folder.path(), launch, 0, mpi_settings());
+  REQUIRE(background.wait_for("step 12/40"));
+  kill(background.rank(3), SIGKILL);
+  hold.release();
+  const Outcome outcome = background.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "back at work"));
+  CHECK(has(outcome.out, "4 processes: 2 data-parallel x 2 stages (1f1b), optimizer sharded"));
+  CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+}
+
+TEST_CASE("what cannot be launched of a GPT is refused", "[gpt][launch]") {
+  const TempDir folder;
+  const Outcome notice = run_program(folder.path(), with({"launch", "--notice-command", "true", "--"}, quick_gpt("run")));
+  CHECK(notice.code == 2);
+  CHECK(has(notice.err, "--notice-command: 'true'; train gpt takes none"));
+  // No text: as the program itself says it, once.
+  const Outcome outcome = run_program(folder.path(), with({"launch", "--local", "1", "--"}, quick_gpt("run")), mpi_settings());
+  CHECK(outcome.code == 3);
+  CHECK(has(outcome.err, "gave up after 1 starts"));
+  CHECK(has(outcome.err, "text.txt"));
+}
+
+TEST_CASE("several processes train one GPT, and go on with others", "[gpt][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto evaluations = [&](const std::string& run) {
+    std::vector<double> losses;
+    for (const nlohmann::json& line : read_metrics(folder / run / "metrics.jsonl")) {
+      if (line["event"] == "evaluation") losses.push_back(line["loss"]);
+    }
+    return losses;
+  };
+  const Args plain = {"--dropout", "0"};
+  REQUIRE(run_program(folder.path(), with(quick_gpt("one"), plain)).code == 0);
+  const Outcome two = run_ranks(folder.path(), 2, with(quick_gpt("two"), plain));
+  INFO(two.out << two.err);
+  REQUIRE(two.code == 0);
+  CHECK(has(two.out, "(2 at once in each of 2 processes)"));
+  const std::vector<double> expected = evaluations("one");
+  const std::vector<double> losses = evaluations("two");
+  REQUIRE(losses.size() == 3);
+  REQUIRE(expected.size() == 3);
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-3);
+  const auto result = read_metrics(folder / "two/metrics.jsonl").back();
+  CHECK(result["targets"] == 12 * 4 * 32);
+
+  // Rank 0 has the run folder; the others get its state.
+  const Outcome more = run_ranks(folder.path(), 4, {"train", "gpt", "--resume", "--out", "two", "--steps", "16"});
+  INFO(more.out << more.err);
+  REQUIRE(more.code == 0);
+  CHECK(has(more.out, "going on from step 12"));
+  CHECK(evaluations("two").size() == 4);
+
+  const Outcome three = run_ranks(folder.path(), 3, quick_gpt("three"));
+  CHECK(three.code != 0);
+  CHECK(has(three.err, "--batch: 4; expected a multiple of the 3 processes"));
+  CHECK_FALSE(std::filesystem::exists(folder / "three"));
+}
+
+TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto quick = [](const std::string& run, const Args& more) {
+    return with(with(quick_gpt(run), {"--dropout", "0", "--micro-batch", "1"}), more);
+  };
+  REQUIRE(run_program(folder.path(), quick("one", {})).code == 0);
+  const auto loss_of = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
+  };
+  // A layout is stopped after some steps; the next one goes on.
+  {
+    const Hold hold(folder.path(), 4);
+    Background first(folder.path(),
+                     with(quick("run", {"--tensor", "2", "--pipeline", "2", "--log-events", "2"}), Hold::option()), 4,
+                     mpi_settings());
+    REQUIRE(first.wait_for("step 4/12"));
+    kill(first.rank(0), SIGTERM);
+    CHECK(first.wait().code != 0);
+    hold.until(8);
+    Background second(
+        folder.path(),
+        with({"train", "gpt", "--resume", "--out", "run", "--pipeline", "2", "--schedule", "gpipe"}, Hold::option()), 4,
+        mpi_settings());
+    REQUIRE(second.wait_for("step 8/12"));
+    kill(second.rank(0), SIGTERM);
+    CHECK(second.wait().code != 0);
+    hold.release();
+  }
+  CHECK(train::step_of_checkpoint(TensorFile::load(folder / "run/checkpoint.safetensors").metadata) < 12);
+  const Outcome last = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run", "--shard", "parameters"});
+  INFO(last.out << last.err);
+  REQUIRE(last.code == 0);
+  CHECK(has(last.out, "2 processes: 2 data-parallel, parameters sharded"));
+  CHECK(std::abs(loss_of("run") - loss_of("one")) < 1e-3);
+  CHECK(std::filesystem::exists(folder / "run/events.jsonl"));
+  const Outcome report = run_program(folder.path(), {"report", "run", "--out", "run.html"});
+  CHECK(report.code == 0);
+  CHECK(has(read_file(folder / "run.html"), "bubble"));
+  const Outcome impossible = run_ranks(folder.path(), 4, quick("other", {"--tensor", "3"}));
+  CHECK(impossible.code != 0);
+  CHECK(has(impossible.err, "--tensor: 3 does not divide 4 ranks; possible near by"));
+  const Outcome small = run_ranks(folder.path(), 4, quick("other", {"--pipeline", "2", "--memory", "64KiB"}));
+  CHECK(small.code != 0);
+  CHECK(has(small.err, "more than the 64.0 KiB there are; no grid of 4 ranks would fit"));
+  CHECK_FALSE(std::filesystem::exists(folder / "other"));
+}
