@@ -54,7 +54,7 @@ using Incoming = std::map<std::pair<Channel, int>, Message>;  // by channel and 
 
 class Progress;
 
-// What all communicators of a process have in common.
+// State that all communicators of a process share.
 struct Process {
   int rank = 0;  // in the run
   int size = 1;
@@ -63,7 +63,7 @@ struct Process {
   Settings settings;
   Watchdog* watchdog = nullptr;  // set in processes that MPI has started
   std::uint64_t groups = 0;      // that split() has made
-  // Of groups that ended while messages were under way.
+  // Messages of groups that ended while they were under way.
   std::list<Outgoing> unsent;
   std::list<Incoming> unreceived;
 
@@ -91,7 +91,7 @@ struct Comm::State {
   MPI_Comm handle = MPI_COMM_NULL;  // of several ranks
   int rank = 0;
   int size = 1;
-  // Of a group: its number in this process, from 1; its kind; the numbers of its ranks in the run.
+  // For a group: its number in this process, from 1; its kind; the numbers of its ranks in the run.
   std::uint64_t group_number = 0;
   std::string group_kind;
   std::vector<int> world_ranks;

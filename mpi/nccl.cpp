@@ -96,7 +96,7 @@ struct DeviceComm::State {
     }
   }
 
-  // What f starts, as one group, until it is on its way: the stream must not be used before.
+  // Starts the operations of f as one group, and waits until they are on their way: the stream must not be used before.
   template <typename F>
   void group(const char* what, F&& f) {
     if (comm->broken()) throw PeerLost(fmt::format("{}: {} lost its peers earlier", what, comm->state().self()));

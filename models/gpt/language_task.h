@@ -17,7 +17,8 @@ class LanguageTask final : public train::Task {
   using Source = std::function<void(std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
                                     std::span<std::int32_t> targets)>;
 
-  // sequences: of a micro-batch. logits_bytes: logits of so many rows at once, not of all, are in memory: about so many bytes.
+  // sequences: of a micro-batch. logits_bytes: memory for logits, about, which are computed for as many rows at once as fit
+  // into it.
   LanguageTask(Gpt& net, std::size_t sequences, Source source, std::uint64_t logits_bytes = default_logits_bytes);
 
   nn::Sequence& net() override { return net_.layers(); }

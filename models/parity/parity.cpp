@@ -74,7 +74,12 @@ train::Classification::Batch make_images(nn::Engine& engine, const Cnn& net, std
           engine.from(std::span<const std::int32_t>(labels), {examples}, nn::Use::data)};
 }
 
-// What the result of one process depends on.
+// Parts of the net that a stage has.
+std::size_t chunks_of(const mpi::GridShape& grid, const std::string& schedule) {
+  return grid.pipeline == 1 ? 1 : train::chunks_or_usual(schedule, 0);
+}
+
+// The part of a case that the result of one process depends on.
 std::string key_of(const ParityCase& the_case) { return fmt::format("{} {}", the_case.net, the_case.bits); }
 
 // Steps are linear in gradients, so that small differences stay small.
@@ -116,14 +121,14 @@ std::string to_text(const ParityCase& the_case) {
 std::vector<ParityCase> parity_cases(int ranks) {
   std::vector<ParityCase> cases;
   for (const std::string net : {"gpt", "cnn"}) {
+    const ParityCase plain{net, {}};
+    const std::size_t layers = net == "gpt" ? Gpt(small_gpt(plain)).layers().size() : Cnn(small_cnn(plain)).layers->size();
     for (const mpi::GridShape& grid : mpi::shapes_of(ranks)) {
       if (net == "cnn" && grid.tensor != 1) continue;
       if (heads % static_cast<std::size_t>(grid.tensor) != 0) continue;
       for (const std::string& schedule : train::schedule_names()) {
         if (grid.pipeline == 1 && schedule != "1f1b") continue;
-        const bool takes_chunks = train::find_schedule(schedule).takes_chunks;
-        // Eight stages of two parts each have more parts than the nets have layers.
-        if (takes_chunks && grid.pipeline > 4) continue;
+        if (static_cast<std::size_t>(grid.pipeline) * chunks_of(grid, schedule) > layers) continue;
         for (std::size_t level = 0; level < train::shard_level_names().size(); ++level) {
           if (grid.data == 1 && level != 0) continue;
           for (const std::string recompute : {"none", "block", "stage"}) {
@@ -166,8 +171,7 @@ Parity::Outcome Parity::train(const ParityCase& the_case, mpi::Grid& grid) {
   train::Layout layout;
   layout.grid = &grid;
   layout.schedule = the_case.schedule;
-  layout.chunks = train::find_schedule(the_case.schedule).takes_chunks && grid.shape().pipeline > 1 ? 2 : 1;
-  if (layout.chunks == 1 && grid.shape().pipeline == 1) layout.schedule = "1f1b";
+  layout.chunks = chunks_of(grid.shape(), the_case.schedule);
   layout.shard = the_case.shard;
   layout.recompute_stages = the_case.recompute == "stage";
   train::Trainer trainer(engine, *task, train_options(world_.size()), layout);

@@ -37,12 +37,25 @@ std::string value_of(Arguments args, const std::string& option) {
   return "";
 }
 
+// How processes can divide a GPT's run: `processes` make a replica of the net, and the replicas share the batch.
+struct Division {
+  std::size_t processes = 1, batch = 1, micro_batch = 1;
+
+  // The most processes, of those for which there is room, that make whole replicas that share the batch.
+  std::size_t usable(std::size_t available) const {
+    std::size_t replicas = available / processes;
+    while (replicas > 0 && batch % (replicas * micro_batch) != 0) --replicas;
+    return replicas * processes;
+  }
+};
+
 // Files that `train KIND` leaves in a run folder, and where it runs.
 struct Kind {
   std::string_view name;
   bool runs_in_many;  // processes; otherwise in one
-  // Number of processes, of so many at most, that the run can be divided among; none: all.
-  std::size_t (*usable)(Arguments program, const fs::path& folder, std::size_t available);
+  bool takes_notice;  // --notice-command
+  // How processes divide a run; none: any number of them does.
+  Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
 };
@@ -71,34 +84,23 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   return !wanted || steps.get<std::int64_t>() >= *wanted;
 }
 
-// A number that an option of the run has: on the command line, else in the options of the run that goes on.
-std::size_t number_of(Arguments program, const fs::path& folder, const std::string& option, std::size_t usual) {
-  std::string text = value_of(program, "--" + option);
-  if (text.empty() && fs::is_regular_file(folder / options_file)) {
-    const std::map<std::string, std::string> options = options_of_run(folder);
-    if (const auto found = options.find(option); found != options.end()) text = found->second;
+// By the options of `train gpt ...`, its --config, and those of the run that it goes on with.
+Division division_of_gpt(Arguments program, const fs::path& folder) {
+  GptSettings settings;
+  Options options("bitloom train gpt", "");
+  settings.declare(options, true);
+  if (!options.parse(program.subspan(2))) return {};
+  if (const fs::path ini = folder / options_file; float_has_begun(folder) && fs::is_regular_file(ini)) {
+    options.read_ini(read_text(ini), ini.string(), Options::Source::run);
   }
-  const std::optional<std::int64_t> number = parse_int(text);
-  return number && *number > 0 ? static_cast<std::size_t>(*number) : usual;
+  options.finish();
+  return {settings.layout.tensor * settings.layout.pipeline, settings.batch,
+          static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
 }
 
-std::size_t replica_of(Arguments program, const fs::path& folder) {
-  return number_of(program, folder, "tensor", 1) * number_of(program, folder, "pipeline", 1);
-}
-
-// Whole replicas of the net, as many as can share the batch.
-std::size_t gpt_usable(Arguments program, const fs::path& folder, std::size_t available) {
-  const std::size_t replica = replica_of(program, folder);
-  const std::size_t batch = number_of(program, folder, "batch", GptSettings().batch);
-  const std::size_t micro_batch = number_of(program, folder, "micro-batch", 1);
-  std::size_t replicas = available / replica;
-  while (replicas > 0 && batch % (replicas * micro_batch) != 0) --replicas;
-  return replicas * replica;
-}
-
-constexpr std::array<Kind, 3> kinds = {{{"binary", true, nullptr, &binary_has_begun, &binary_is_done},
-                                        {"cnn", false, nullptr, &float_has_begun, &float_is_done},
-                                        {"gpt", true, &gpt_usable, &float_has_begun, &float_is_done}}};
+constexpr std::array<Kind, 3> kinds = {{{"binary", true, true, nullptr, &binary_has_begun, &binary_is_done},
+                                        {"cnn", false, false, nullptr, &float_has_begun, &float_is_done},
+                                        {"gpt", true, false, &division_of_gpt, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {
@@ -212,10 +214,10 @@ int launch(Session& session, std::span<const std::string> args) {
   const Arguments program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
   const Kind& kind = kind_of(program);
   if (!kind.runs_in_many) require_one_process(kind, options, supervisor.local);
-  if (kind.name == "gpt" && !supervisor.notice.empty()) {
+  if (!kind.takes_notice && !supervisor.notice.empty()) {
     fail(ErrorKind::usage,
-         "launch: --notice-command: '{}'; train gpt takes none; a process that gets SIGTERM leaves a checkpoint",
-         supervisor.notice);
+         "launch: --notice-command: '{}'; train {} takes none; a process that gets SIGTERM leaves a checkpoint",
+         supervisor.notice, kind.name);
   }
   const std::string out = value_of(program, "--out");
   if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER after `-- train {}`, to find the run again", kind.name);
@@ -225,9 +227,10 @@ int launch(Session& session, std::span<const std::string> args) {
   }
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
-  if (kind.usable != nullptr) {
-    if (options.source("local") == Options::Source::none) supervisor.local = replica_of(program, supervisor.folder);
-    supervisor.usable = [&](std::size_t available) { return kind.usable(program, supervisor.folder, available); };
+  if (kind.division != nullptr) {
+    const Division division = kind.division(program, supervisor.folder);
+    if (options.source("local") == Options::Source::none) supervisor.local = division.processes;
+    supervisor.usable = [division](std::size_t available) { return division.usable(available); };
   }
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());

@@ -60,7 +60,7 @@ Json compare_savings(Terminal& terminal, const models::GptConfig& config, const 
 
 // A cluster and the grids to look at.
 struct GridSettings {
-  std::size_t ranks = 0, tensor = 0, pipeline = 0, chunks = 1;
+  std::size_t ranks = 0, tensor = 0, pipeline = 0, chunks = 0;
   std::string schedule = "1f1b";
   std::string shard = "none";
   std::string link = "1Gbit/100us";
@@ -85,7 +85,8 @@ struct GridSettings {
     options.count("pipeline", pipeline, 0, 1000000,
                   "Number of stages that the layers are cut into; 0: every number that is possible");
     options.choice("schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
-    options.count("chunks", chunks, 1, 1000, "Number of parts of the net that a stage has");
+    options.count("chunks", chunks, 0, 1000,
+                  "Number of parts of the net that a stage has; 0: 2 of an interleaved schedule, else 1");
     options.choice("shard", shard, train::shard_level_names(),
                    "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
                    "these too; parameters: all three");
@@ -141,7 +142,7 @@ Json plan_on_grids(Terminal& terminal, const GptSettings& settings, const GridSe
   options.batch = settings.batch;
   options.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
   options.schedule = grid_settings.schedule;
-  options.chunks = grid_settings.chunks;
+  options.chunks = train::chunks_or_usual(grid_settings.schedule, grid_settings.chunks);
   options.shard = train::shard_level_named(grid_settings.shard);
   options.recompute = plan::find_recompute(settings.recompute);
   options.activation_bits = config.activation_bits;

@@ -327,7 +327,8 @@ std::size_t Training::choose_micro_batch(std::size_t share, std::uint64_t memory
     if (share % sequences != 0) continue;
     const plan::FloatOptions options = plan_options(sequences);
     if (const std::string reason = plan::reason_against(model, grid_.shape(), options); !reason.empty()) {
-      fail(ErrorKind::usage, "{}", reason);
+      if (chosen == 0) fail(ErrorKind::usage, "{}", reason);
+      continue;
     }
     const plan::FloatPlan plan = plan::plan_grid(model, grid_.shape(), options, cluster);
     if (!plan.fits && chosen == 0) fail(ErrorKind::usage, "{}", plan::describe_misfit(model, plan, options, cluster));

@@ -10,6 +10,7 @@
 #include "models/gpt/memory.h"
 #include "nn/activation.h"
 #include "nn/engine.h"
+#include "plan/float_plan.h"
 
 namespace bitloom::cli {
 namespace {
@@ -36,11 +37,9 @@ void declare_net(Options& options, GptSettings& settings) {
                fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
   options.count("activation-bits", settings.activation_bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
-  constexpr const char* less = "less memory, a third more work";
-  options.choice("recompute", settings.recompute, {"none", "block", "stage"},
-                 fmt::format("Recomputation in the backward pass; block, stage: only the input of every block, or of every "
-                             "stage, is kept: {}",
-                             less));
+  options.choice("recompute", settings.recompute, plan::recompute_names(),
+                 "Recomputation in the backward pass; block, stage: only the input of every block, or of every stage, is kept: "
+                 "less memory, a third more work");
 }
 
 void declare_text(Options& options, GptSettings& settings) {

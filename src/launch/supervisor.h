@@ -30,7 +30,7 @@ struct SupervisorOptions {
   std::vector<Host> hosts;           // without any: all processes on this machine
   std::size_t local = 2;             // number of processes then
   std::size_t min_workers = 1;       // processes without which it is not started
-  // Number of processes, of so many for which there is room, that the run can be divided among; 0: none. Empty: all.
+  // Number of processes, at most those for which there is room, that the run can be divided among; 0: none. Empty: all.
   std::function<std::size_t(std::size_t available)> usable;
   bool may_begin_alone = false;  // on this machine, though there are hosts, of which none can be used
   std::string mpirun = "mpirun";

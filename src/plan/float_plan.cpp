@@ -73,7 +73,7 @@ double exchange_seconds(const FloatCluster& cluster, std::size_t all_ranks, cons
   return cluster.link.latency + std::max(inside, outside);
 }
 
-// Of an activation from each rank of a tensor group to the one with its index in the next stage.
+// Seconds of an activation from each rank of a tensor group to the one with its index in the next stage.
 double message_seconds(const FloatCluster& cluster, const GridShape& grid, double bytes) {
   const std::size_t host = cluster.ranks_per_host;
   const std::size_t tensor = size(grid.tensor);
@@ -405,7 +405,7 @@ class Planner {
     if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data.all_gathers = own;
     const double exchange = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
     exchanges_.push_back(exchange);
-    // Of gradients; of the new values, which have as many elements.
+    // Bytes of gradients; of the new values, which have as many elements.
     if (options_.shard < ShardLevel::gradients) stage.data_seconds += (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
     if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data_seconds += exchange;
   }
@@ -480,7 +480,7 @@ std::vector<std::size_t> candidates(const FloatOptions& options, std::size_t dat
   return divisors;
 }
 
-// What fits is better than what does not; then the faster is, or what lacks less memory.
+// A plan that fits is better than one that does not; then the faster one is, or the one that lacks less memory.
 bool is_better(const FloatPlan& a, const FloatPlan& b) {
   if (a.fits != b.fits) return a.fits;
   if (!a.fits) return a.memory().total() < b.memory().total();
@@ -570,6 +570,7 @@ std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, cons
                             const FloatCluster& cluster) {
   FloatOptions any = options;
   any.micro_batch = 0;
+  any.partition = {};  // of as many parts as this grid has
   const std::vector<FloatPlan> plans = plan_grids(model, plan.grid.ranks(), {}, any, cluster);
   const FloatPlan& best = plans.front();
   const std::string with = fmt::format("data x pipeline x tensor {} with {} {}", mpi::described(best.grid),

@@ -17,8 +17,8 @@
 
 namespace bitloom::plan {
 
-// What is computed again for the backward pass: nothing, blocks from their inputs, or stages from theirs (Huang et al. 2019,
-// section 2.3).
+// Layers that are computed again for the backward pass: nothing, blocks from their inputs, or stages from theirs (Huang et al.
+// 2019, section 2.3).
 enum class Recompute : std::uint8_t { none, block, stage };
 std::vector<std::string> recompute_names();
 // Throws Error(usage) that names the field `recompute`.
@@ -62,7 +62,7 @@ struct GroupBytes {
   std::uint64_t total() const { return sums + maxima + reduce_scatters + all_gathers + messages; }
 };
 
-// What every rank of a stage takes.
+// Needs of each rank of a stage.
 struct StagePlan {
   std::vector<train::LayerRange> layers;  // by chunk
   FloatMemory memory;

@@ -1,4 +1,4 @@
-// Data-parallel training: every process has the whole net and some of each step's micro-batches; what they computed is summed.
+// Sums over data-parallel processes: losses, moving averages, and on GPUs gradients (on CPUs: parallel/gradient_buckets.h).
 #pragma once
 
 #include <memory>

@@ -47,8 +47,8 @@ class Optimizer {
 
   // The first parameter whose gradient is not finite.
   const nn::Parameter* find_bad_gradient() const;
-  // One step with gradients times `scale`, clipped if `norm`, that of all gradients times scale, is too large. share: of the peak
-  // learning rate that `rate` is. skips: residual blocks whose parameters, moments and step counts stay as they are.
+  // One step with gradients times `scale`, clipped if `norm`, that of all gradients times scale, is too large. share: of the
+  // peak learning rate that `rate` is. skips: residual blocks whose parameters, moments and step counts stay as they are.
   void step(double rate, double share, double scale, double norm,
             const std::function<bool(std::optional<std::size_t>)>& skips = {});
   // Steps that parameter `i` has taken.

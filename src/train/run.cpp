@@ -168,7 +168,12 @@ class Run {
     }
     run::set_aside(found.damaged);
     run::require_identity(*found.file, found.path, identity_, options_.field_name);
-    check_steps(state_of(found), found.path);
+    const Json state = state_of(found);
+    check_steps(state, found.path);
+    if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps) {
+      fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
+                 options_.folder.string(), step);
+    }
     return found;
   }
 
@@ -183,15 +188,15 @@ class Run {
     for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
     metrics_ = std::make_unique<MetricsWriter>(options_.folder / run::metrics_name);
     metrics_->truncate_to(metrics_size);
+    if (const fs::path events = options_.folder / run::events_name; fs::exists(events)) {
+      events_.emplace(events);
+      events_->truncate_to(found.file ? state_of(found).value("events_size", std::uint64_t{0}) : 0);
+    }
   }
 
   // Gives the size of the metrics at that time.
   std::uint64_t go_on_from(const run::FoundCheckpoint& found) {
     const Json state = state_of(found);
-    if (trainer_.steps() >= options_.steps) {
-      fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
-                 options_.folder.string(), trainer_.steps());
-    }
     result_.targets = state.value("targets", std::uint64_t{0});
     result_.seconds = state.value("seconds", 0.0);
     if (state.contains("best_loss")) {
@@ -332,7 +337,10 @@ class Run {
   }
 
   void write_checkpoint() {
-    on_root([&] { metrics_->sync(); });  // which is an error where the folder was deleted or replaced
+    on_root([&] {
+      metrics_->sync();  // which is an error where the folder was deleted or replaced
+      if (events_) events_->sync();
+    });
     trainer_.comm().together([&] {
       trainer_.save([&](std::map<std::string, StreamedTensor> tensors) {
         TensorFile described = description();
@@ -347,6 +355,7 @@ class Run {
   std::string run_state() const {
     Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
                   {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
+    if (events_) state["events_size"] = events_->size();
     if (result_.best_loss) {
       state["best_loss"] = *result_.best_loss;
       state["best_step"] = result_.best_step;

@@ -92,7 +92,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
   if (sharding_ || engine.device().kind != nn::Device::Kind::cpu) return;
-  buckets_.emplace(engine, grid_->data(), parameters_, layout.bucket_bytes);
+  buckets_.emplace(engine, grid_->data(), learned(parameters_), layout.bucket_bytes);
 }
 
 Trainer::~Trainer() = default;
@@ -105,7 +105,7 @@ void Trainer::make_norm() {
     const std::size_t begin = sharding_ ? sharding_->holding(*moved).numbers.begin : 0;
     parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
   }
-  norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), grid_, sharding_.has_value());
+  norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), *grid_, sharding_.has_value());
 }
 
 void Trainer::on_micro_batch(std::function<void()> f) { pipeline_->on_pass(std::move(f)); }
@@ -116,7 +116,7 @@ void Trainer::begin_gradients() {
 }
 
 void Trainer::sum_gradients() {
-  if (!sharding_ || sharding_->level() == ShardLevel::optimizer) nn::settle_gradients(engine_, parameters_);
+  if (!buckets_ && (!sharding_ || sharding_->level() == ShardLevel::optimizer)) nn::settle_gradients(engine_, parameters_);
   sum_over_data();
   // After that, as where gradients are sharded: the same bits.
   pipeline_->sum_shared_gradients();
@@ -128,7 +128,7 @@ void Trainer::sum_over_data() {
   if (sharding_) return sharding_->reduce_gradients();
   if (sum_ == nullptr) return;
   std::vector<nn::Tensor> tensors;
-  for (const nn::Parameter* parameter : parameters_) tensors.push_back(parameter->gradient);
+  for (const nn::Parameter* parameter : learned(parameters_)) tensors.push_back(parameter->gradient);
   sum_->sum(tensors);
 }
 
@@ -300,16 +300,15 @@ void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, c
 }
 
 std::vector<std::int64_t> Trainer::step_counts() {
-  const std::vector<nn::Parameter*> all = learned(nn::parameters_of(task_.net()));
-  std::vector<std::int64_t> counts(all.size() + 1, 0);
   const std::vector<std::uint64_t> own = optimizer_->step_counts();
   const std::vector<nn::Parameter*> moved = learned(moved_);
-  for (std::size_t i = 0; i < moved.size(); ++i) {
-    const auto place =
-        std::ranges::find(all, moved[i]->name, [](const nn::Parameter* p) -> const std::string& { return p->name; });
-    counts[static_cast<std::size_t>(place - all.begin())] = static_cast<std::int64_t>(own[i]);
+  std::map<std::string, std::uint64_t> by_name;
+  for (std::size_t i = 0; i < moved.size(); ++i) by_name[moved[i]->name] = own[i];
+  std::vector<std::int64_t> counts;
+  for (const nn::Parameter* parameter : learned(nn::parameters_of(task_.net()))) {
+    counts.push_back(static_cast<std::int64_t>(by_name[parameter->name]));  // 0: another stage has it
   }
-  counts.back() = static_cast<std::int64_t>(own.back());
+  counts.push_back(static_cast<std::int64_t>(own.back()));
   grid_->pipeline().max(std::span(counts));
   return counts;
 }
@@ -377,11 +376,15 @@ void Trainer::share() {
     group.broadcast(bytes.span());
     if (!group.is_root()) engine_.write(tensor, bytes.span());
   };
-  for (const StateTensor& each : state()) {
-    if (!sharding_) take_over(grid_->data(), *each.tensor);
-    const nn::Parameter* whole = each.parameter != nullptr && sharding_ ? sharding_->whole(*each.parameter) : each.parameter;
-    const bool is_divided = whole != nullptr && whole->part;
-    if (!is_divided) take_over(grid_->tensor(), *each.tensor);
+  // The optimiser has done nothing yet but follow the values.
+  for (nn::Parameter* moved : moved_) {
+    const nn::Parameter* whole = sharding_ ? sharding_->whole(*moved) : moved;
+    if (whole == moved) take_over(grid_->data(), moved->value);
+    if (!whole->part) take_over(grid_->tensor(), moved->value);
+  }
+  for (const auto& [name, tensor] : buffers_) {
+    take_over(grid_->data(), *tensor);
+    take_over(grid_->tensor(), *tensor);
   }
   pipeline_->share_values();
   nn::refresh_copies(engine_, moved_);

@@ -95,8 +95,8 @@ class Trainer {
   // Before the first step, where no parameters are sharded: f gives those that the processes of the first data rank have, and
   // buffers, other initial values, which share() gives the others.
   void begin_with(const std::function<void()>& f);
-  // Of the processes that have the same elements all take over those of the first, tensor by tensor: initial values, whose last
-  // bits may depend on the machine.
+  // Before the first step: processes that have the same elements take over those of the first, tensor by tensor; the last bits
+  // of initial values may depend on the machine.
   void share();
 
   // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
@@ -125,7 +125,7 @@ class Trainer {
 
  private:
   nn::Pass make_pass(std::uint64_t step) const;
-  // Of first .. first + count - 1, those of this data rank.
+  // Those of first .. first + count - 1 that this data rank has.
   std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
   void begin_gradients();
   void sum_gradients();

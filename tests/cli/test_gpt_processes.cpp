@@ -84,6 +84,30 @@ TEST_CASE("a launched grid whose process is killed ends with the undisturbed mod
   CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
 }
 
+// A larger micro-batch, which leaves a number of micro-batches that the schedule does not have, was tried and refused the run.
+TEST_CASE("an interleaved pipeline is given micro-batches that it has", "[gpt][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Outcome outcome =
+      run_ranks(folder.path(), 2, with(quick_gpt("run", 4), {"--batch", "6", "--pipeline", "2", "--schedule", "interleaved"}));
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "4 steps of 6 sequences (1 at once)"));
+  CHECK(has(outcome.out, "2 stages (interleaved)"));
+}
+
+// --config was not read: one process was started.
+TEST_CASE("a launched GPT has the processes that its options file asks for", "[gpt][launch][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  write_file(folder / "grid.ini", "pipeline = 2\nmicro-batch = 1\n");
+  const Outcome outcome =
+      run_program(folder.path(), with({"launch", "--"}, with(quick_gpt("run", 4), {"--config", "grid.ini"})), mpi_settings());
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "2 processes: 1 data-parallel x 2 stages (1f1b)"));
+}
+
 TEST_CASE("what cannot be launched of a GPT is refused", "[gpt][launch]") {
   const TempDir folder;
   const Outcome notice = run_program(folder.path(), with({"launch", "--notice-command", "true", "--"}, quick_gpt("run")));

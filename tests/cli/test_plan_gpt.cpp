@@ -109,3 +109,14 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
     CHECK(has(outcome.err, message));
   }
 }
+
+// `plan gpt` took one part for each stage where `train gpt` takes two, and found no grid.
+TEST_CASE("plan gpt takes two parts for each stage of an interleaved pipeline", "[gpt][float_plan]") {
+  const TempDir folder;
+  const std::string common =
+      "plan gpt --net tiny --batch 32 --ranks 4 --pipeline 2 --tensor 2 --gflops 100 --schedule interleaved";
+  const Outcome usual = run_program(folder.path(), words_of(common));
+  INFO(usual.out << usual.err);
+  REQUIRE(usual.code == 0);
+  CHECK(usual.out == run_program(folder.path(), words_of(common + " --chunks 2")).out);
+}

@@ -417,7 +417,7 @@ TEST_CASE("blocks that are computed again inside of a stage change nothing", "[p
 
 namespace {
 
-// Of the passes that a layer saw.
+// A pass that a layer saw.
 struct Seen {
   std::uint64_t micro_batch = 0;
   bool is_forward = false, is_last = false, again = false, has_stash = false;
@@ -508,7 +508,7 @@ TEST_CASE("layers know which pass is a stage's last of the step, and which is on
     pipeline.run(make_pass(net.engine), numbers, 1);
     std::vector<Seen> expected;
     for (const std::uint64_t m : numbers) {
-      // What is computed again, or put off, has no stash before that.
+      // A pass that is computed again, or put off, has no stash before that.
       if (!(recompute && pipeline.is_last())) expected.push_back({m, true, m == 11, false, !recompute});
     }
     for (const std::uint64_t m : numbers) {

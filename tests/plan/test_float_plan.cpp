@@ -601,6 +601,10 @@ TEST_CASE("a grid that does not fit names the one that would", "[float_plan]") {
   CHECK(has(message, "stage 0 takes "));
   CHECK(has(message, "more than the 32.0 GiB there are; "));
   CHECK(has(message, "would fit, with "));
+  // Grids of other numbers of stages were left out where parts were given by hand.
+  FloatOptions by_hand = options;
+  by_hand.partition = {{0, model.layers.size()}};
+  CHECK(describe_misfit(model, plan, by_hand, cluster) == message);
   cluster.memory = std::uint64_t{1} << 20U;
   CHECK(has(describe_misfit(model, plan, options, cluster), "no grid of 64 ranks would fit: "));
 }

@@ -19,7 +19,9 @@ inline std::unique_ptr<mpi::Grid> data_grid(mpi::Comm* comm) {
 // Restores the settings that a test changes.
 class Configured {
  public:
-  Configured(mpi::Comm& comm, const mpi::Settings& settings) : comm_(comm), before_(comm.settings()) { comm.configure(settings); }
+  Configured(mpi::Comm& comm, const mpi::Settings& settings) : comm_(comm), before_(comm.settings()) {
+    comm.configure(settings);
+  }
   Configured(const Configured&) = delete;
   Configured& operator=(const Configured&) = delete;
   ~Configured() { comm_.configure(before_); }

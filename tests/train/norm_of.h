@@ -16,7 +16,9 @@ inline double norm_of(nn::Engine& engine, const std::vector<nn::Parameter*>& par
     learned.push_back(parameter);
     parts.push_back({parameter, &parameter->gradient});
   }
-  return train::GradientNorm(engine, learned, parts, nullptr, false).norm(scale);
+  mpi::Comm alone;
+  mpi::Grid grid(alone, {});
+  return train::GradientNorm(engine, learned, parts, grid, false).norm(scale);
 }
 
 }  // namespace bitloom::test

@@ -22,7 +22,7 @@ SelfAttentionOptions with_own_heads(const std::string& name, std::size_t width, 
   return options;
 }
 
-// Of the columns of a process's heads.
+// Options of the columns of a process's heads.
 LinearOptions divided(std::size_t width, const SelfAttentionOptions& options, LinearOptions::Division division) {
   LinearOptions linear;
   linear.transposed = options.transposed;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/clock.h"
 #include "core/error.h"
 #include "mpi/float_collectives.h"
 
@@ -56,6 +55,7 @@ void GradientBuckets::begin_step() {
 }
 
 void GradientBuckets::announce(nn::Parameter& parameter) {
+  if (parameter.is_frozen) return;
   const auto place = bucket_of_.find(&parameter);
   if (place == bucket_of_.end()) fail(ErrorKind::internal, "gradient of '{}', which is in no bucket", parameter.name);
   ++buckets_[place->second].announced;
@@ -79,12 +79,10 @@ void GradientBuckets::start(Bucket& bucket) {
 }
 
 void GradientBuckets::finish() {
-  const Clock::time_point begin = Clock::now();
   for (Bucket& bucket : buckets_) {
     if (!bucket.is_started) start(bucket);
   }
   for (Bucket& bucket : buckets_) bucket.sum.wait();
-  waited_ = seconds_since(begin);
 }
 
 }  // namespace bitloom::train

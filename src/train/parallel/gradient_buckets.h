@@ -25,15 +25,11 @@ class GradientBuckets {
 
   // Before the last micro-batch's gradients are announced.
   void begin_step();
-  // Nothing more is added to this gradient in this step.
+  // Nothing more is added to this gradient in this step. Frozen parameters are passed over.
   void announce(nn::Parameter& parameter);
   // Collective: settles what got no gradient, sums what was not announced, and waits for all sums. The same bits for any size
   // of buckets.
   void finish();
-
-  // Seconds of the last step that finish() waited for sums of announced buckets, and that these sums took: the rest overlapped
-  // the backward pass.
-  double waited_seconds() const { return waited_; }
 
   static constexpr std::size_t usual_bytes = std::size_t{4} << 20U;
 
@@ -53,7 +49,6 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;  // in the order in which they are started
   std::map<const nn::Parameter*, std::size_t> bucket_of_;
   std::size_t next_ = 0;  // sums start in one order on all processes, however gradients are announced
-  double waited_ = 0;
 };
 
 }  // namespace bitloom::train

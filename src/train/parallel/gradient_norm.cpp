@@ -12,7 +12,7 @@ namespace {
 
 std::size_t chunks_of(std::size_t elements) { return (elements + nn::squares_chunk - 1) / nn::squares_chunk; }
 
-// Elements of the largest part that any of so many ranks has of a parameter.
+// Elements of the largest part that one of `ranks` ranks has of a parameter.
 std::size_t largest_part(const nn::Parameter& parameter, int ranks) {
   if (!parameter.part) return parameter.shape.size();
   const nn::Part& part = *parameter.part;
@@ -23,13 +23,13 @@ std::size_t largest_part(const nn::Parameter& parameter, int ranks) {
 
 }  // namespace
 
-GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid* grid,
+GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid& grid,
                            bool is_sharded)
     : engine_(engine), parts_(std::move(parts)), grid_(grid), is_sharded_(is_sharded) {
   std::map<const nn::Parameter*, std::size_t> first;
   for (const nn::Parameter* parameter : net) {
     first[parameter] = size_;
-    const std::size_t chunks = chunks_of(largest_part(*parameter, grid == nullptr ? 1 : grid->shape().tensor));
+    const std::size_t chunks = chunks_of(largest_part(*parameter, grid.shape().tensor));
     for (std::size_t chunk = 0; chunk < chunks; ++chunk, ++size_) {
       if (parameter->part) divided_slots_.push_back(size_);
     }
@@ -54,15 +54,13 @@ double GradientNorm::norm(double scale) {
       if (parts_[i].counts) slots[slots_[i] + chunk] = sums[at];
     }
   }
-  if (grid_ != nullptr) {
-    // Every sum but those of divided parameters comes from one rank of a group, beside zeros of the others.
-    if (is_sharded_) mpi::sum_in_order(grid_->data(), std::span(slots));
-    mpi::sum_in_order(grid_->pipeline(), std::span(slots));
-    std::vector<double> divided;
-    for (const std::size_t slot : divided_slots_) divided.push_back(slots[slot]);
-    mpi::sum_in_order(grid_->tensor(), std::span(divided));
-    for (std::size_t i = 0; i < divided.size(); ++i) slots[divided_slots_[i]] = divided[i];
-  }
+  // Every sum but those of divided parameters comes from one rank of a group, beside zeros of the others.
+  if (is_sharded_) mpi::sum_in_order(grid_.data(), std::span(slots));
+  mpi::sum_in_order(grid_.pipeline(), std::span(slots));
+  std::vector<double> divided;
+  for (const std::size_t slot : divided_slots_) divided.push_back(slots[slot]);
+  mpi::sum_in_order(grid_.tensor(), std::span(divided));
+  for (std::size_t i = 0; i < divided.size(); ++i) slots[divided_slots_[i]] = divided[i];
   double sum = 0;
   for (const double each : slots) sum += each;
   return scale * std::sqrt(sum);

@@ -23,9 +23,8 @@ class GradientNorm {
     std::size_t begin = 0;  // its first element among this rank's of the parameter, a multiple of the chunk
     bool counts = true;     // false: another stage has it, too, and counts it
   };
-  // net: all parameters that are learned, in their order, with memory or without. grid: none for one process, or where all
-  // processes have all gradients. All outlive this.
-  GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid* grid,
+  // net: all parameters that are learned, in their order, with memory or without. All outlive this.
+  GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid& grid,
                bool is_sharded);
 
   // Collective: the norm, times `scale`, the same on all ranks. Not finite if a gradient is not.
@@ -34,7 +33,7 @@ class GradientNorm {
  private:
   nn::Engine& engine_;
   std::vector<Part> parts_;
-  mpi::Grid* grid_;
+  mpi::Grid& grid_;
   bool is_sharded_;
   std::vector<std::size_t> slots_;          // of parts_: the first of their sums
   std::vector<std::size_t> divided_slots_;  // of parameters that tensor ranks have parts of

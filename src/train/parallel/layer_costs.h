@@ -1,4 +1,4 @@
-// What each layer of a net costs, by which a pipeline cuts it.
+// Costs of a net's layers, by which a pipeline cuts it.
 #pragma once
 
 #include <cstddef>

@@ -222,9 +222,12 @@ PartLoss Pipeline::loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* 
 
 Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {
   shape_.micro_batches = micro_batches.size();
-  const Schedule schedule = make_schedule(options_.schedule, shape_);
-  begin(schedule, micro_batches);
-  const std::vector<Action>& actions = schedule[stage_];
+  if (scheduled_ != micro_batches.size()) {
+    schedule_ = make_schedule(options_.schedule, shape_);
+    scheduled_ = micro_batches.size();
+  }
+  begin(schedule_, micro_batches);
+  const std::vector<Action>& actions = schedule_[stage_];
   pass.training = true;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];

@@ -1,7 +1,7 @@
 // A net over the stages of a pipeline (Huang et al. 2019): each stage has neighbouring layers, what crosses from one to the
 // next is the activation between them and its gradient, and the micro-batches of a step are in several stages at once.
 //
-// What it promises: losses, gradients and batch norm's statistics are those of one process, bit by bit, for any number of
+// Promise: losses, gradients and batch norm's statistics are those of one process, bit by bit, for any number of
 // stages, cuts and schedules at a fixed number of micro-batches, with recomputation or without, because every sum over
 // micro-batches has their order. One exception: a parameter of layers of one stage that the loss on another reads too (a GPT's
 // table of tokens) gets the sum of two gradients, each added up by itself, where one process adds all to one.
@@ -40,7 +40,7 @@ class Pipeline {
   std::size_t chunks() const { return shape_.chunks; }
   bool is_last() const { return stage_ + 1 == shape_.stages; }
 
-  // Of this stage, in the net's order.
+  // Parameters of this stage, in the net's order.
   std::vector<nn::Parameter*> parameters() const;
   // The same by layer of the net, empty for those of other stages, and at the end those that the loss reads, if it is here.
   std::vector<std::vector<nn::Parameter*>> parameters_by_layer() const;
@@ -74,7 +74,7 @@ class Pipeline {
   std::size_t peak_stash_tensors() const { return peak_tensors_; }
 
  private:
-  // Of a micro-batch in a chunk, from its forward to its backward pass.
+  // State of a micro-batch in a chunk, from its forward to its backward pass.
   struct Held {
     nn::Stash stash;
     nn::Tensor output;  // of the net
@@ -88,7 +88,7 @@ class Pipeline {
   nn::Tensor input(const Action& action, nn::Pass& pass);
   void count_stashes();
   PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy);
-  // What this process moves of a parameter: itself, or a shard of it.
+  // The part of a parameter that this process moves: itself, or a shard of it.
   nn::Parameter& own(nn::Parameter& parameter) const;
 
   nn::Engine& engine_;
@@ -99,6 +99,8 @@ class Pipeline {
   Sharding* sharding_ = nullptr;
   std::size_t stage_;
   PipelineShape shape_;                     // its micro-batches are those of the last run
+  Schedule schedule_;                       // of the last run
+  std::size_t scheduled_ = 0;               // its micro-batches
   std::vector<StageParameter> parameters_;  // of this stage
   StageMessages messages_;
   std::function<void()> on_pass_;

@@ -164,16 +164,25 @@ const NamedSchedule& find_schedule(std::string_view name) {
              fmt::join(names, ", "));
 }
 
+std::size_t chunks_or_usual(std::string_view schedule, std::size_t given) {
+  if (given != 0) return given;
+  return find_schedule(schedule).takes_chunks ? 2 : 1;
+}
+
+void require_chunks(std::string_view schedule, std::size_t chunks) {
+  const bool takes_chunks = find_schedule(schedule).takes_chunks;
+  if (takes_chunks == (chunks > 1)) return;
+  fail_field(ErrorKind::usage, field, "{}, with {} parts of the net for each stage; expected {}", schedule, chunks,
+             takes_chunks ? "at least 2" : "1");
+}
+
 Schedule make_schedule(std::string_view name, const PipelineShape& shape) {
   const NamedSchedule& named = find_schedule(name);
   if (shape.stages == 0 || shape.micro_batches == 0 || shape.chunks == 0) {
     fail_field(ErrorKind::usage, field, "{} stages, {} micro-batches and {} chunks; expected at least one of each",
                shape.stages, shape.micro_batches, shape.chunks);
   }
-  if (named.takes_chunks != (shape.chunks > 1)) {
-    fail_field(ErrorKind::usage, field, "{}, with {} parts of the net for each stage; expected {}", name, shape.chunks,
-               named.takes_chunks ? "at least 2" : "1");
-  }
+  require_chunks(name, shape.chunks);
   Schedule schedule = named.make(shape);
   check(schedule, shape);
   return schedule;

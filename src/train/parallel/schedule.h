@@ -56,6 +56,10 @@ std::span<const NamedSchedule> named_schedules();
 std::vector<std::string> schedule_names();
 // Throws Error(usage), which names the field `schedule`.
 const NamedSchedule& find_schedule(std::string_view name);
+// Parts of the net that each stage has: `given`, or, for 0, 2 of a schedule that takes several, else 1.
+std::size_t chunks_or_usual(std::string_view schedule, std::size_t given);
+// Throws Error(usage), which names the field `schedule`, for chunks that the schedule does not take.
+void require_chunks(std::string_view schedule, std::size_t chunks);
 // The same, for a shape without stages, micro-batches or chunks, or with chunks that the schedule does not take, too.
 Schedule make_schedule(std::string_view name, const PipelineShape& shape);
 // Forward passes alone, for evaluation; takes any shape.

@@ -41,8 +41,8 @@ class Sharding {
   Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector<nn::Parameter*>> blocks,
            std::span<nn::Parameter* const> apart, const Options& options);
 
-  // What this process moves and keeps, for optimiser, norm and files: a shard of each parameter, or the whole of one that is
-  // frozen; in the order of the parameters.
+  // Parameters that this process moves and keeps, for optimiser, norm and files: a shard of each parameter, or the whole of one
+  // that is frozen; in the order of the parameters.
   const std::vector<nn::Parameter*>& own() const { return own_; }
   // The elements of a parameter that one of own() is.
   Holding holding(const nn::Parameter& own) const;

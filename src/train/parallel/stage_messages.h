@@ -1,4 +1,4 @@
-// What the stages of a pipeline send each other: an activation after every forward pass, its gradient after every backward
+// Messages between the stages of a pipeline: an activation after every forward pass, its gradient after every backward
 // pass, and nothing else. Messages have no headers: all stages know the schedule, and with it what comes next from where.
 #pragma once
 
@@ -26,7 +26,7 @@ class StageMessages {
   // The tensor that an action of this stage takes from the neighbouring part. Waits for it. Throws PeerLost, and Error(data)
   // for a message of another size than this net's.
   nn::Tensor take(const Action& action);
-  // What an action of this stage made, for the action that takes it. Returns at once.
+  // Sends the result of an action of this stage to the action that takes it. Returns at once.
   void hand_on(const Action& made, const nn::Tensor& tensor);
   // Lets messages move on and takes in those that have arrived: to be called often while this stage computes.
   void poll();

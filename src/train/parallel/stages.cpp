@@ -9,7 +9,7 @@
 namespace bitloom::train {
 namespace {
 
-// What a part keeps of a micro-batch, in bytes.
+// Bytes that a part keeps of a micro-batch.
 struct PartStash {
   std::uint64_t input = 0, output = 0;
   std::uint64_t kept = 0;  // by its layers, from the forward to the backward pass
@@ -95,10 +95,7 @@ PipelineShape pipeline_shape(const nn::Sequence& net, const PipelineOptions& opt
     fail_field(ErrorKind::usage, "partition", "{} parts for {} stages; expected a multiple", parts.size(), stages);
   }
   const PipelineShape shape{stages, 0, parts.size() / stages};
-  if (const NamedSchedule& schedule = find_schedule(options.schedule); schedule.takes_chunks != (shape.chunks > 1)) {
-    fail_field(ErrorKind::usage, "schedule", "{}, with {} parts of the net for each stage; expected {}", schedule.name,
-               shape.chunks, schedule.takes_chunks ? "at least 2" : "1");
-  }
+  require_chunks(options.schedule, shape.chunks);
   return shape;
 }
 

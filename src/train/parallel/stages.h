@@ -46,7 +46,7 @@ std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& opt
 // Gradients of a parameter on several stages are summed in pieces of this many bytes, a message each.
 inline constexpr std::size_t shared_piece_bytes = std::size_t{16} << 20U;
 
-// What a stage sends and keeps in a step, told before there is any memory.
+// Messages and stashes of a stage in a step, told before there is any memory.
 struct StageNeeds {
   std::uint64_t messages = 0, message_bytes = 0;        // sent by Pipeline::run()
   std::uint64_t shared_messages = 0, shared_bytes = 0;  // and by sum_shared_gradients()

@@ -65,8 +65,8 @@ StateGather::StateGather(nn::Engine& engine, mpi::Comm& comm, std::vector<HeldTe
   Json json = Json::array();
   for (const HeldTensor& each : held_) {
     const auto& [numbers, count] = each.holding;
-    json.push_back({each.name, static_cast<int>(each.stored), each.shape, numbers.first, numbers.run,
-                    numbers.stride, numbers.begin, count});
+    json.push_back({each.name, static_cast<int>(each.stored), each.shape, numbers.first, numbers.run, numbers.stride,
+                    numbers.begin, count});
   }
   const std::string text = json.dump();
   const std::vector<std::vector<std::byte>> gathered = comm_.gather_bytes(std::as_bytes(std::span(text)));
@@ -139,7 +139,7 @@ void StateGather::stream(const std::string& name, const Described& tensor, const
       own = read(*find(name));
     }
   }
-  // What the other ranks send is received in any case: an error of a full disk, say, comes after it.
+  // Messages of other ranks are received in any case: an error of a full disk, say, comes after it.
   std::exception_ptr error;
   std::vector<std::byte> piece;
   for (std::uint64_t from = 0; from < all; from += piece_elements(tensor.dtype)) {

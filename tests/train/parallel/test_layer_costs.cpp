@@ -1,4 +1,4 @@
-// What layers cost, as estimated and as measured.
+// Costs of layers, as estimated and as measured.
 #include "train/parallel/layer_costs.h"
 
 #include <chrono>

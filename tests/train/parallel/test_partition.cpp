@@ -17,7 +17,7 @@ using bitloom::test::message_of;
 
 namespace {
 
-// Of the parts' costs.
+// Variance of the parts' costs.
 double variance(std::span<const double> costs, const Partition& partition) {
   std::vector<double> parts;
   for (const LayerRange& range : partition) {
