@@ -41,14 +41,6 @@ Json to_json(const FloatMemory& memory) {
           {"total", memory.total()}};
 }
 
-Json to_json(const GroupBytes& bytes) {
-  return {{"sums", bytes.sums},
-          {"maxima", bytes.maxima},
-          {"reduce_scatters", bytes.reduce_scatters},
-          {"all_gathers", bytes.all_gathers},
-          {"messages", bytes.messages}};
-}
-
 }  // namespace
 
 void print_grids(Terminal& terminal, std::span<const FloatPlan> plans, std::size_t tokens_per_step) {
@@ -94,16 +86,17 @@ Json to_json(const FloatPlan& plan, std::size_t tokens_per_step) {
   for (const StagePlan& stage : plan.stages) {
     Json layers = Json::array();
     for (const train::LayerRange& range : stage.layers) layers.push_back({range.first, range.last});
-    stages.push_back(
-        {{"layers", layers},
-         {"memory", to_json(stage.memory)},
-         {"bytes_sent",
-          {{"tensor", to_json(stage.tensor)}, {"pipeline", to_json(stage.pipeline)}, {"data", to_json(stage.data)}}},
-         {"layer_sums", stage.layer_sums},
-         {"compute_seconds", stage.compute},
-         {"forward_seconds", stage.forward},
-         {"backward_seconds", stage.backward},
-         {"data_seconds", stage.data_seconds}});
+    stages.push_back({{"layers", layers},
+                      {"memory", to_json(stage.memory)},
+                      {"bytes_sent",
+                       {{"tensor", plan::to_json(stage.tensor)},
+                        {"pipeline", plan::to_json(stage.pipeline)},
+                        {"data", plan::to_json(stage.data)}}},
+                      {"layer_sums", stage.layer_sums},
+                      {"compute_seconds", stage.compute},
+                      {"forward_seconds", stage.forward},
+                      {"backward_seconds", stage.backward},
+                      {"data_seconds", stage.data_seconds}});
   }
   return {{"data", plan.grid.data},
           {"pipeline", plan.grid.pipeline},

@@ -16,12 +16,24 @@ struct BlockShape {
   std::uint64_t handed_on = 0;  // elements that pass by
 };
 
+FloatParameter whole_vector(std::uint64_t elements) { return {{elements}, false}; }
+FloatParameter split_vector(std::uint64_t elements) { return {{0, elements}, false}; }
+FloatParameter whole_matrix(std::uint64_t elements) { return {{elements}, true}; }
+FloatParameter split_matrix(std::uint64_t elements) { return {{0, elements}, true}; }
+
+// The gain and shift of a norm.
+void add_norm(FloatLayer& layer, std::uint64_t width) {
+  for (int i = 0; i < 2; ++i) layer.parameters.push_back(whole_vector(width));
+}
+
 // Adds an attention: its norm, the products that make queries, keys and values and lead back, and attention itself.
 void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, double pairs) {
   const std::uint64_t hidden = s.tokens * s.width;
-  layer.matrices.split += 4 * s.width * s.attention;
-  layer.vectors.split += 3 * s.attention;
-  layer.vectors.whole += s.width + 2 * s.width;  // a bias that is added once, after the sum; the norm
+  add_norm(layer, s.width);
+  layer.parameters.push_back(split_matrix(3 * s.width * s.attention));
+  layer.parameters.push_back(split_vector(3 * s.attention));
+  layer.parameters.push_back(split_matrix(s.width * s.attention));
+  layer.parameters.push_back(whole_vector(s.width));  // added once, after the sum
   // Norm, residual sum, dropout.
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.attention) +
@@ -43,9 +55,11 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   layer.name = name;
   add_attention(layer, s, s.tokens, s.pairs);
   if (s.memory > 0) add_attention(layer, s, s.memory, static_cast<double>(s.tokens * s.memory));
-  layer.matrices.split += 2 * s.width * s.inside;
-  layer.vectors.split += s.inside;
-  layer.vectors.whole += s.width + 2 * s.width;
+  add_norm(layer, s.width);
+  layer.parameters.push_back(split_matrix(s.width * s.inside));
+  layer.parameters.push_back(split_vector(s.inside));
+  layer.parameters.push_back(split_matrix(s.width * s.inside));
+  layer.parameters.push_back(whole_vector(s.width));
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.inside) + static_cast<double>(10 * inner);
   layer.values.whole += 2 * hidden;
@@ -66,7 +80,8 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
 FloatLayer embedding(std::uint64_t vocabulary, std::uint64_t width, std::uint64_t tokens, std::uint64_t positions) {
   FloatLayer layer;
   layer.name = "embedding";
-  layer.matrices = {positions * width, vocabulary * width, width};
+  layer.parameters.push_back({{0, vocabulary * width, width}, true});
+  if (positions > 0) layer.parameters.push_back(whole_matrix(positions * width));
   layer.whole_operations = static_cast<double>(tokens * width);
   layer.integers = tokens;
   layer.output = tokens * width;
@@ -87,7 +102,7 @@ FloatLayer dropout(std::uint64_t elements) {
 FloatLayer norm(std::uint64_t tokens, std::uint64_t width) {
   FloatLayer layer;
   layer.name = "norm";
-  layer.vectors.whole = 2 * width;
+  add_norm(layer, width);
   layer.whole_operations = static_cast<double>(8 * tokens * width);
   layer.values.whole = tokens * width;
   layer.statistics.whole = 2 * tokens;
@@ -108,8 +123,8 @@ struct CellState {
 void add_convolution(FloatLayer& layer, std::uint64_t inputs, std::uint64_t outputs, std::uint64_t area, std::uint64_t side_in,
                      std::uint64_t side_out) {
   const std::uint64_t result = outputs * side_out * side_out;
-  layer.matrices.whole += inputs * outputs * area;
-  layer.vectors.whole += 2 * outputs;
+  layer.parameters.push_back(whole_matrix(inputs * outputs * area));
+  add_norm(layer, outputs);
   layer.whole_operations += static_cast<double>(2 * inputs * area * result);
   layer.activations.whole += inputs * side_in * side_in;
   layer.values.whole += inputs * side_in * side_in + result;  // inputs of the convolution and of the norm
@@ -193,18 +208,30 @@ constexpr PaperModel table[] = {
 
 }  // namespace
 
+std::vector<FloatParameter> FloatHead::parameters() const {
+  std::vector<FloatParameter> all{{table(), true}};
+  if (has_bias) all.push_back({{0, vocabulary}, false});
+  return all;
+}
+
 std::uint64_t FloatModel::parameters() const {
   std::uint64_t sum = 0;
-  for (const FloatLayer& layer : layers) sum += layer.matrices.of(1) + layer.vectors.of(1);
-  if (head && !head->is_tied) sum += head->vocabulary * (head->width + (head->has_bias ? 1 : 0));
+  const auto add = [&](const std::vector<FloatParameter>& parameters) {
+    for (const FloatParameter& parameter : parameters) sum += parameter.elements.of(1);
+  };
+  for (const FloatLayer& layer : layers) add(layer.parameters);
+  if (head && !head->is_tied) add(head->parameters());
   return sum;
 }
 
 double FloatModel::operations() const {
   double sum = 0;
-  for (const FloatLayer& layer : layers) sum += layer.whole_operations + layer.split_operations;
-  if (head) sum += 2 * static_cast<double>(tokens * head->width * head->vocabulary);
-  return sum;
+  for (const FloatLayer& layer : layers) sum += layer.operations_of(1);
+  return sum + head_operations_of(1);
+}
+
+double FloatModel::head_operations_of(std::size_t tensor) const {
+  return head ? 2 * static_cast<double>(tokens * head->table().of(tensor)) : 0;
 }
 
 FloatModel describe_gpt(const models::GptConfig& config) {
@@ -298,8 +325,7 @@ FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters) {
   }
   FloatLayer classify;
   classify.name = "classify";
-  classify.matrices.whole = builder.previous.channels * classes;
-  classify.vectors.whole = classes;
+  classify.parameters = {whole_matrix(builder.previous.channels * classes), whole_vector(classes)};
   classify.values.whole = builder.previous.channels;
   classify.whole_operations = static_cast<double>(2 * builder.previous.channels * classes + builder.previous.size());
   classify.output = classes;

@@ -24,13 +24,18 @@ struct Elements {
   }
 };
 
+// A parameter of a layer. Matrices are what ops read as values, of type V; other parameters are of type P.
+struct FloatParameter {
+  Elements elements;
+  bool is_matrix = false;
+};
+
 // Types as in nn/ops.h: V of values, P of parameters. Counts of activations are for one example.
 struct FloatLayer {
   std::string name;
   double whole_operations = 0, split_operations = 0;  // multiplications and additions of the forward pass
   double sum_operations = 0;                          // and those with what a tensor group has summed, where there is one
-  Elements matrices;                                  // parameters that ops read as values, of type V
-  Elements vectors;                                   // other parameters, of type P
+  std::vector<FloatParameter> parameters;             // in the net's order
   // Kept for the backward pass.
   Elements values;             // of type V
   Elements activations;        // inputs of activations, of type V or of few bits
@@ -43,6 +48,11 @@ struct FloatLayer {
   // Sums over the tensor group, of `summed` elements of type V each: on the way forward, and of gradients on their way back.
   std::uint64_t summed = 0;
   std::size_t forward_sums = 0, backward_sums = 0;
+
+  // Multiplications and additions of the forward pass of an example, by a rank of `tensor` that divide the layer.
+  double operations_of(std::size_t tensor) const {
+    return whole_operations + split_operations / static_cast<double>(tensor) + (tensor > 1 ? sum_operations : 0);
+  }
 };
 
 // Logits of every token and their cross-entropy (Shoeybi et al. 2019, section 3).
@@ -51,6 +61,10 @@ struct FloatHead {
   std::size_t width = 0;
   bool is_tied = false;   // its table is that of layer 0
   bool has_bias = false;  // a number for every row besides
+
+  Elements table() const { return {0, std::uint64_t{vocabulary} * width, width}; }
+  // Those of its own, where the table is not another layer's.
+  std::vector<FloatParameter> parameters() const;
 };
 
 struct FloatModel {
@@ -65,6 +79,8 @@ struct FloatModel {
   std::uint64_t parameters() const;
   // Operations of the forward pass over an example, the head's included.
   double operations() const;
+  // The head's, of a rank of `tensor` that divide it; 0 without one.
+  double head_operations_of(std::size_t tensor) const;
 };
 
 // The layers of models::Gpt, as nn counts them.

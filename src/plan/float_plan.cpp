@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
@@ -47,8 +48,6 @@ auto find_in(const Table& table, std::string_view name, const char* field) {
 }
 
 std::size_t size(int count) { return static_cast<std::size_t>(count); }
-
-std::uint64_t share_of(std::uint64_t elements, std::size_t ranks) { return (elements + ranks - 1) / ranks; }
 
 // --- Links ---
 
@@ -125,8 +124,8 @@ class Planner {
   FloatPlan run() {
     std::vector<double> costs;
     const auto micro_batch = static_cast<double>(options_.micro_batch);
-    for (const FloatLayer& layer : model_.layers) costs.push_back(micro_batch * operations_of(layer));
-    if (model_.head) costs.back() += micro_batch * head_operations();
+    for (const FloatLayer& layer : model_.layers) costs.push_back(micro_batch * layer.operations_of(tensor_));
+    costs.back() += micro_batch * model_.head_operations_of(tensor_);
     parts_ = options_.partition.empty() ? train::partition(costs, shape_.parts()) : options_.partition;
     // A process alone passes each micro-batch forward and backward before the next.
     const train::Schedule schedule = train::make_schedule(stages_ == 1 ? "1f1b" : options_.schedule, shape_);
@@ -151,13 +150,6 @@ class Planner {
   }
 
  private:
-  // A rank's, forward, of an example.
-  double operations_of(const FloatLayer& layer) const {
-    return layer.whole_operations + layer.split_operations / static_cast<double>(tensor_) +
-           (tensor_ > 1 ? layer.sum_operations : 0);
-  }
-  double head_operations() const { return 2 * static_cast<double>(model_.tokens * table().of(tensor_)); }
-
   // Whether other passes come between the last part's forward and backward pass of a micro-batch, for which its output is kept.
   bool has_waiting_output(const std::vector<train::Action>& actions) const {
     for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -170,7 +162,6 @@ class Planner {
 
   StagePlan& stage_of(std::size_t part) { return plan_.stages[part % stages_]; }
   bool has_head(std::size_t part) const { return model_.head && part + 1 == shape_.parts(); }
-  Elements table() const { return {0, std::uint64_t{model_.head->vocabulary} * model_.head->width, model_.head->width}; }
   std::uint64_t rows() const { return std::uint64_t{options_.micro_batch} * model_.tokens; }
 
   // Bytes of a micro-batch of what layer `i` gets.
@@ -191,11 +182,11 @@ class Planner {
     double again = 0;
     for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) {
       const FloatLayer& layer = model_.layers[i];
-      const double operations = operations_of(layer);
+      const double operations = layer.operations_of(tensor_);
       forward += operations;
       if (recomputes_stages() || (options_.recompute == Recompute::block && layer.is_block)) again += operations;
     }
-    if (has_head(part)) forward += head_operations();
+    if (has_head(part)) forward += model_.head_operations_of(tensor_);
     const double unit = static_cast<double>(options_.micro_batch) / cluster_.flops;
     if (is_late(part)) return {0, 3 * forward * unit};
     return {forward * unit, (2 * forward + again) * unit};
@@ -231,19 +222,26 @@ class Planner {
       if (has_head(part)) whole.backward += plan_head(stage);
     }
     if (data_ > 1 && options_.shard >= ShardLevel::gradients) {
-      std::uint64_t values = 0;
+      std::uint64_t before_forward = 0;
+      std::uint64_t before_backward = 0;
       std::uint64_t gradients = 0;
-      for (const auto& [matrices, vectors] : parameters_of(part)) {
-        values += matrices * value_bytes_ + vectors * parameter_bytes_;
-        gradients += (matrices + vectors) * parameter_bytes_;
+      for (const Block& block : blocks_of(part)) {
+        const std::uint64_t values = value_bytes_of(block);
+        if (!block.is_head) before_forward += values;
+        before_backward += (block.gathers - (block.is_head ? 0 : 1)) * values;
+        if (block.has_gradients) gradients += gradient_bytes_of(block);
       }
-      const double scatter = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
-      const double gather = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(values));
+      const auto exchange = [&](std::uint64_t bytes) {
+        return exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(bytes));
+      };
+      const double scatter = exchange(gradients);
       const bool gathers = options_.shard == ShardLevel::parameters;
+      const double forward = gathers ? exchange(before_forward) : 0;
+      const double backward = scatter + (gathers ? exchange(before_backward) : 0);
       // While a layer computes, the parameters of the next and the gradients of the last are on their way.
-      if (gathers) whole.forward = std::max(whole.forward, gather);
-      whole.backward = std::max(whole.backward, scatter + (gathers ? gather : 0));
-      stage.data_seconds += static_cast<double>(micro_batches) * (scatter + (gathers ? 2 * gather : 0));
+      whole.forward = std::max(whole.forward, forward);
+      whole.backward = std::max(whole.backward, backward);
+      stage.data_seconds += static_cast<double>(micro_batches) * (forward + backward);
     }
     stage.forward += whole.forward;
     stage.backward += whole.backward;
@@ -260,19 +258,80 @@ class Planner {
     return sum_seconds(maxima) + sum_seconds(sums) + sum_seconds(hidden);
   }
 
-  // Matrices and vectors, in elements, of every layer of a part that has any; the head's are a layer.
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> parameters_of(std::size_t part) const {
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  // Whether the head's table is that of layer 0 on the same rank.
+  bool reads_first_again() const { return model_.head && model_.head->is_tied && stages_ == 1; }
+
+  // Parameters of a layer, or those that the head reads.
+  struct Block {
+    std::vector<FloatParameter> parameters;
+    std::size_t gathers = 0;    // times that they are made whole for a micro-batch, where ranks have shards
+    bool has_gradients = true;  // of its own: not where they are another block's, too
+    bool is_apart = false;      // the first parameter is on another stage, too
+    bool is_head = false;
+  };
+  // Those of a part that have any.
+  std::vector<Block> blocks_of(std::size_t part) const {
+    const bool has_shared_table = model_.head && model_.head->is_tied && stages_ > 1;
+    const std::size_t gathers = 2 + (recomputes_stages() && !is_late(part) ? 1 : 0);
+    std::vector<Block> all;
     for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) {
       const FloatLayer& layer = model_.layers[i];
-      const std::pair each(layer.matrices.of(tensor_), layer.vectors.of(tensor_));
-      if (each.first + each.second > 0) all.push_back(each);
+      if (!layer.parameters.empty()) all.push_back({layer.parameters, gathers, true, i == 0 && has_shared_table});
     }
-    if (has_head(part) && (!model_.head->is_tied || stages_ > 1)) {
-      const Elements biases{0, model_.head->has_bias ? model_.head->vocabulary : 0};
-      all.emplace_back(table().of(tensor_), biases.of(tensor_));
+    if (has_head(part)) {
+      all.push_back({model_.head->parameters(), 1, !reads_first_again(), has_shared_table, true});
     }
     return all;
+  }
+  std::uint64_t value_bytes_of(const Block& block) const {
+    std::uint64_t bytes = 0;
+    for (const FloatParameter& each : block.parameters) {
+      bytes += each.elements.of(tensor_) * (each.is_matrix ? value_bytes_ : parameter_bytes_);
+    }
+    return bytes;
+  }
+  std::uint64_t gradient_bytes_of(const Block& block) const {
+    std::uint64_t elements = 0;
+    for (const FloatParameter& each : block.parameters) elements += each.elements.of(tensor_);
+    return elements * parameter_bytes_;
+  }
+
+  // Elements of matrices and of other parameters.
+  struct Counts {
+    std::uint64_t matrices = 0, vectors = 0;
+    std::uint64_t all() const { return matrices + vectors; }
+    void add(const FloatParameter& parameter, std::uint64_t elements) {
+      (parameter.is_matrix ? matrices : vectors) += elements;
+    }
+  };
+  // All of a block, and the shard of each data rank; of its first parameter, too.
+  struct Shares {
+    Counts whole;
+    std::vector<Counts> shards, first;
+  };
+  Shares shares_of(const Block& block) const {
+    Shares shares{{}, std::vector<Counts>(data_), std::vector<Counts>(data_)};
+    std::vector<std::size_t> sizes;
+    for (const FloatParameter& each : block.parameters) sizes.push_back(each.elements.of(tensor_));
+    const auto add = [&](std::size_t first, std::span<const std::size_t> of) {
+      const std::vector<std::vector<std::size_t>> divided = train::divide_block(of, data_);
+      for (std::size_t i = 0; i < of.size(); ++i) {
+        const FloatParameter& parameter = block.parameters[first + i];
+        shares.whole.add(parameter, of[i]);
+        for (std::size_t rank = 0; rank < data_; ++rank) {
+          shares.shards[rank].add(parameter, divided[i][rank]);
+          if (first + i == 0) shares.first[rank].add(parameter, divided[i][rank]);
+        }
+      }
+    };
+    const std::span<const std::size_t> all(sizes);
+    if (!block.is_apart) {
+      add(0, all);
+    } else {
+      add(0, all.first(1));
+      add(1, all.subspan(1));
+    }
+    return shares;
   }
 
   // --- Memory and bytes of a stage ---
@@ -313,25 +372,20 @@ class Planner {
     const train::OptimizerOptions& optimizer = options_.train.optimizer;
     const std::uint64_t moments =
         train::find_update_rule(optimizer.rule).moments + (optimizer.average > 0 ? 1 : 0) + (optimizer.lookahead > 0 ? 1 : 0);
-    std::uint64_t matrices = 0;
-    std::uint64_t vectors = 0;
     FloatMemory& memory = stage.memory;
+    StageShares shares(data_);
     std::uint64_t kept = 0;
     std::uint64_t peak = 0;
     std::uint64_t earlier_value = 0;
     std::uint64_t earlier_gradient = 0;
     for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
       const std::size_t part = shape_.part(s, chunk);
-      auto parameters = parameters_of(part);
-      for (const auto& [m, v] : parameters) {
-        matrices += m;
-        vectors += v;
-      }
-      // The table of layer 0 is needed once more, for the logits.
-      if (has_head(part) && model_.head->is_tied && stages_ == 1) parameters.emplace_back(table().of(tensor_), 0);
-      for (const auto& [m, v] : parameters) {
-        const std::uint64_t value = m * value_bytes_ + v * parameter_bytes_;
-        const std::uint64_t gradient = (m + v) * parameter_bytes_;
+      const std::vector<Block> blocks = blocks_of(part);
+      for (const Block& block : blocks) {
+        const bool is_first = part == 0 && &block == &blocks.front();
+        if (block.has_gradients) shares.add(block, shares_of(block), is_first && reads_first_again() ? 1 : 0, *this);
+        const std::uint64_t value = value_bytes_of(block);
+        const std::uint64_t gradient = gradient_bytes_of(block);
         const std::uint64_t values = options_.shard == ShardLevel::parameters ? value + earlier_value : 0;
         const std::uint64_t gradients = options_.shard >= ShardLevel::gradients ? gradient + earlier_gradient : 0;
         if (data_ > 1) memory.gathered = std::max(memory.gathered, values + gradients);
@@ -345,15 +399,14 @@ class Planner {
       plan_messages(stage, part);
     }
     memory.stash = (in_flight - 1) * kept + peak;
-    const auto shard = [&](ShardLevel from, std::uint64_t elements) {
-      return options_.shard >= from ? share_of(elements, data_) : elements;
-    };
+    const auto counts = [&](ShardLevel from) { return options_.shard >= from ? shares.largest() : shares.whole; };
     const std::uint64_t bytes_of_matrix = copies ? (has_masters ? parameter_bytes_ : 0) + value_bytes_ : parameter_bytes_;
-    memory.parameters =
-        shard(ShardLevel::parameters, matrices) * bytes_of_matrix + shard(ShardLevel::parameters, vectors) * parameter_bytes_;
-    memory.gradients = shard(ShardLevel::gradients, matrices + vectors) * parameter_bytes_;
-    memory.optimizer = moments * shard(ShardLevel::optimizer, matrices + vectors) * parameter_bytes_;
-    plan_data(stage, matrices, vectors);
+    const Counts own = counts(ShardLevel::parameters);
+    memory.parameters = own.matrices * bytes_of_matrix + own.vectors * parameter_bytes_;
+    memory.gradients = counts(ShardLevel::gradients).all() * parameter_bytes_;
+    memory.optimizer = moments * counts(ShardLevel::optimizer).all() * parameter_bytes_;
+    plan_data(stage, shares);
+    plan_control(stage, s);
     if (stage.memory.total() > plan_.memory().total()) plan_.largest = s;
     plan_.fits &= stage.memory.total() <= cluster_.memory;
   }
@@ -367,7 +420,7 @@ class Planner {
       largest = std::max(largest, b * model_.layers[i].working.of(tensor_) * value_bytes_);
     }
     if (has_head(part)) {
-      const std::size_t columns = table().of(tensor_) / model_.head->width;
+      const std::size_t columns = model_.head->table().of(tensor_) / model_.head->width;
       largest = std::max(largest, 2 * rows() * model_.head->width * value_bytes_ +
                                       models::LanguageTask::workspace_bytes(columns, rows(), options_.train.values));
     }
@@ -375,21 +428,50 @@ class Planner {
     return largest + (part > 0 ? input_bytes(parts_[part].first) : 0) + (part + 1 < shape_.parts() ? output_bytes(part) : 0);
   }
 
+  std::uint64_t shared_bytes() const {
+    const std::size_t table = model_.head->table().of(tensor_);
+    const std::size_t ranks = options_.shard == ShardLevel::none ? 1 : data_;
+    return std::ranges::max(train::divide_block({&table, 1}, ranks).front()) * parameter_bytes_;
+  }
+
   void plan_messages(StagePlan& stage, std::size_t part) const {
     if (stages_ == 1) return;
     const std::uint64_t micro_batches = plan_.micro_batches;
     if (part + 1 < shape_.parts()) stage.pipeline.messages += micro_batches * output_bytes(part);
     if (part > 0) stage.pipeline.messages += micro_batches * output_bytes(part - 1);
-    // Both stages that have the table give its gradient to each other.
+    // Both stages that have the table give its gradient to each other; every rank does that of its shard.
     const bool is_end = part == 0 || part + 1 == shape_.parts();
     if (is_end && model_.head && model_.head->is_tied) {
-      stage.pipeline.messages += table().of(tensor_) * parameter_bytes_;
+      stage.pipeline.messages += shared_bytes();
     }
   }
 
-  void plan_data(StagePlan& stage, std::uint64_t matrices, std::uint64_t vectors) {
+  // What the ranks of a stage learn, and the shards of each data rank.
+  struct StageShares {
+    explicit StageShares(std::size_t ranks) : shards(ranks), gathered(ranks) {}
+    // head_gathers: of the first parameter, for the head.
+    void add(const Block& block, const Shares& shares, std::size_t head_gathers, const Planner& planner) {
+      const auto bytes_of = [&](const Counts& counts) {
+        return counts.matrices * planner.value_bytes_ + counts.vectors * planner.parameter_bytes_;
+      };
+      for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+        gathered[rank] += block.gathers * bytes_of(shares.shards[rank]) + head_gathers * bytes_of(shares.first[rank]);
+        shards[rank].matrices += shares.shards[rank].matrices;
+        shards[rank].vectors += shares.shards[rank].vectors;
+      }
+      whole.matrices += shares.whole.matrices;
+      whole.vectors += shares.whole.vectors;
+    }
+    const Counts& largest() const { return *std::ranges::max_element(shards, {}, &Counts::all); }
+
+    Counts whole;
+    std::vector<Counts> shards;
+    std::vector<std::uint64_t> gathered;  // bytes of its shards that a rank gives in a micro-batch
+  };
+
+  void plan_data(StagePlan& stage, const StageShares& shares) {
     if (data_ == 1) return;
-    const std::uint64_t gradients = (matrices + vectors) * parameter_bytes_;
+    const std::uint64_t gradients = shares.whole.all() * parameter_bytes_;
     const std::uint64_t micro_batches = plan_.micro_batches;
     // Gradients that only a shard keeps are summed after every micro-batch.
     switch (options_.shard) {
@@ -398,16 +480,45 @@ class Planner {
       case ShardLevel::gradients:
       case ShardLevel::parameters: stage.data.reduce_scatters = micro_batches * gradients; break;
     }
-    const std::uint64_t own =
-        share_of(matrices, data_) * (options_.shard == ShardLevel::parameters ? value_bytes_ : parameter_bytes_) +
-        share_of(vectors, data_) * parameter_bytes_;
-    if (options_.shard == ShardLevel::parameters) stage.data.all_gathers = 2 * micro_batches * own;
-    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data.all_gathers = own;
+    const bool publishes = options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients;
+    if (options_.shard == ShardLevel::parameters) {
+      stage.data.all_gathers = micro_batches * *std::ranges::max_element(shares.gathered);
+    }
+    // New values of matrices that ops read in 16 bits go in 16 bits.
+    if (publishes) {
+      for (const Counts& shard : shares.shards) {
+        const std::uint64_t bytes = shard.matrices * value_bytes_ + shard.vectors * parameter_bytes_;
+        stage.data.all_gathers = std::max(stage.data.all_gathers, bytes);
+      }
+    }
     const double exchange = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
     exchanges_.push_back(exchange);
     // Bytes of gradients; of the new values, which have as many elements.
     if (options_.shard < ShardLevel::gradients) stage.data_seconds += (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
-    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data_seconds += exchange;
+    if (publishes) stage.data_seconds += exchange;
+  }
+
+  // Losses and their number, and the norm of all gradients: a sum of squares for every chunk of a parameter
+  // (train::GradientNorm).
+  void plan_control(StagePlan& stage, std::size_t s) const {
+    constexpr std::uint64_t loss_bytes = 2 * sizeof(double);
+    std::uint64_t slots = 0;
+    std::uint64_t divided_slots = 0;
+    const auto count = [&](const std::vector<FloatParameter>& parameters) {
+      for (const FloatParameter& each : parameters) {
+        const std::uint64_t chunks = (each.elements.of(tensor_) + nn::squares_chunk - 1) / nn::squares_chunk;
+        slots += chunks;
+        if (each.elements.split > 0) divided_slots += chunks;
+      }
+    };
+    for (const FloatLayer& layer : model_.layers) count(layer.parameters);
+    if (model_.head && !model_.head->is_tied) count(model_.head->parameters());
+    if (data_ > 1) stage.data.sums += loss_bytes + (options_.shard == ShardLevel::none ? 0 : slots * sizeof(double));
+    if (stages_ > 1) {
+      stage.pipeline.sums += slots * sizeof(double);
+      if (s + 1 == stages_) stage.pipeline.broadcasts += loss_bytes;
+    }
+    if (tensor_ > 1) stage.tensor.sums += divided_slots * sizeof(double);
   }
 
   // --- Time ---
@@ -426,7 +537,8 @@ class Planner {
       const StagePlan& stage = plan_.stages[s];
       double end = simulation.events[s].back().end;
       const std::size_t part = shape_.part(s, 0);
-      const auto layers = static_cast<double>(std::max<std::size_t>(1, parameters_of(part).size()));
+      const auto layers = static_cast<double>(std::max<std::ptrdiff_t>(
+          1, std::ranges::count_if(blocks_of(part), [](const Block& block) { return block.has_gradients; })));
       if (data_ > 1) {
         const double exchange = exchanges_[s];
         const double sum = (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
@@ -437,7 +549,7 @@ class Planner {
           end += exchange;  // of new values
       }
       if (stages_ > 1 && model_.head && model_.head->is_tied && (s == 0 || s + 1 == stages_)) {
-        end += message_seconds(cluster_, plan_.grid, static_cast<double>(table().of(tensor_) * parameter_bytes_));
+        end += message_seconds(cluster_, plan_.grid, static_cast<double>(shared_bytes()));
       }
       plan_.seconds = std::max(plan_.seconds, end);
       computing += static_cast<double>(plan_.micro_batches) * stage.compute;
@@ -488,6 +600,15 @@ bool is_better(const FloatPlan& a, const FloatPlan& b) {
 }
 
 }  // namespace
+
+nlohmann::json to_json(const GroupBytes& bytes) {
+  return {{"sums", bytes.sums},
+          {"maxima", bytes.maxima},
+          {"reduce_scatters", bytes.reduce_scatters},
+          {"all_gathers", bytes.all_gathers},
+          {"messages", bytes.messages},
+          {"broadcasts", bytes.broadcasts}};
+}
 
 std::vector<std::string> recompute_names() { return names_of(recomputes); }
 Recompute find_recompute(std::string_view name) { return find_in(recomputes, name, "recompute"); }

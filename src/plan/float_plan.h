@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,14 +56,16 @@ struct FloatMemory {
 };
 
 // Bytes that a rank hands to a group in a step, by what it calls, as mpi::Comm counts them: all elements of a sum, maximum or
-// reduce-scatter, its own part of an all-gather, its own messages. Without the few of losses, norms and flags.
+// reduce-scatter, its own part of an all-gather, its own messages and what it broadcasts; those of losses and norms, too.
 struct GroupBytes {
-  std::uint64_t sums = 0, maxima = 0, reduce_scatters = 0, all_gathers = 0, messages = 0;
+  std::uint64_t sums = 0, maxima = 0, reduce_scatters = 0, all_gathers = 0, messages = 0, broadcasts = 0;
 
-  std::uint64_t total() const { return sums + maxima + reduce_scatters + all_gathers + messages; }
+  std::uint64_t total() const { return sums + maxima + reduce_scatters + all_gathers + messages + broadcasts; }
+  bool operator==(const GroupBytes&) const = default;
 };
+nlohmann::json to_json(const GroupBytes& bytes);
 
-// Needs of each rank of a stage.
+// Needs of each rank of a stage; where they differ, of the rank that has the most.
 struct StagePlan {
   std::vector<train::LayerRange> layers;  // by chunk
   FloatMemory memory;

@@ -75,31 +75,38 @@ Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector
   for (const auto& shard : shards_) make(*shard);
 }
 
-// Chunks c of the block's parameters, one after the other, with c in [n r / R, n (r + 1) / R) are rank r's.
-void Sharding::divide(const std::vector<Shard*>& shards) const {
-  const auto chunks_of = [](const Shard* shard) {
-    const std::size_t size = shard->whole->is_frozen ? 0 : shard->whole->shape.size();
-    return (size + nn::squares_chunk - 1) / nn::squares_chunk;
-  };
+// Chunks c of the block's n, one parameter's after the other's, with c in [n r / R, n (r + 1) / R) are rank r's.
+std::vector<std::vector<std::size_t>> divide_block(std::span<const std::size_t> sizes, std::size_t ranks) {
+  const auto chunks_of = [](std::size_t size) { return (size + nn::squares_chunk - 1) / nn::squares_chunk; };
   std::size_t all = 0;
-  for (const Shard* shard : shards) all += chunks_of(shard);
-  const auto ranks = static_cast<std::size_t>(group_.size());
+  for (const std::size_t size : sizes) all += chunks_of(size);
+  std::vector<std::vector<std::size_t>> counts;
   std::size_t first = 0;  // chunk of the block
-  for (Shard* shard : shards) {
-    const std::size_t size = shard->whole->shape.size();
-    const std::size_t chunks = chunks_of(shard);
+  for (const std::size_t size : sizes) {
+    const std::size_t chunks = chunks_of(size);
+    std::vector<std::size_t>& own = counts.emplace_back();
     std::size_t begin = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const std::size_t until = std::clamp(all * (rank + 1) / ranks, first, first + chunks) - first;
       const std::size_t end = std::min(size, until * nn::squares_chunk);
-      shard->counts.push_back(end - begin);
-      if (rank == static_cast<std::size_t>(group_.rank())) {
-        shard->begin = begin;
-        shard->count = end - begin;
-      }
+      own.push_back(end - begin);
       begin = end;
     }
     first += chunks;
+  }
+  return counts;
+}
+
+void Sharding::divide(const std::vector<Shard*>& shards) const {
+  std::vector<std::size_t> sizes;
+  for (const Shard* shard : shards) sizes.push_back(shard->whole->is_frozen ? 0 : shard->whole->shape.size());
+  const std::vector<std::vector<std::size_t>> counts = divide_block(sizes, static_cast<std::size_t>(group_.size()));
+  const auto own = static_cast<std::ptrdiff_t>(group_.rank());
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    Shard& shard = *shards[i];
+    shard.counts = counts[i];
+    shard.begin = std::accumulate(shard.counts.begin(), shard.counts.begin() + own, std::size_t{0});
+    shard.count = shard.counts[static_cast<std::size_t>(own)];
   }
 }
 

@@ -23,9 +23,12 @@ std::vector<std::string> shard_level_names();
 // Throws Error(usage) that names the field `shard`.
 ShardLevel shard_level_named(std::string_view name);
 
-// A shard of a parameter is a range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the
-// same bits however the chunks are divided. The chunks of a block go to the ranks in order and in equal numbers, as far as that
-// goes.
+// Elements that each of `ranks` ranks gets of parameters of these sizes, by parameter and rank. A shard of a parameter is a
+// range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the same bits however the chunks
+// are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
+std::vector<std::vector<std::size_t>> divide_block(std::span<const std::size_t> sizes, std::size_t ranks);
+
+// Shards are those of divide_block(), block by block.
 class Sharding {
  public:
   struct Options {

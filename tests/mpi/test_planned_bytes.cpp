@@ -1,0 +1,124 @@
+// What the groups of a grid count in steps of a training is what its plan says, to the byte.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "models/gpt/language_task.h"
+#include "plan/counted.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/mpi.h"
+#include "train/parallel/tensor.h"
+#include "train/trainer.h"
+
+namespace bitloom::plan {
+namespace {
+
+constexpr std::uint64_t steps = 2;
+
+// A vocabulary that no number of ranks divides, and matrices of several chunks, which sharding does not cut.
+models::GptConfig config_of(Recompute recompute) {
+  models::GptConfig config = test::small_gpt();
+  config.layers = 5;
+  config.heads = 12;
+  config.width = 72;
+  config.context = 5;
+  config.vocabulary = 331;
+  config.vocabulary_multiple = 1;
+  config.recompute = recompute == Recompute::block;
+  return config;
+}
+
+FloatOptions options_of(const mpi::GridShape& grid, const std::string& schedule, train::ShardLevel shard, Recompute recompute,
+                        DType values) {
+  FloatOptions options;
+  options.micro_batch = 2;
+  options.batch = 2 * options.micro_batch * static_cast<std::size_t>(grid.pipeline * grid.data);
+  options.schedule = schedule;
+  options.chunks = grid.pipeline == 1 ? 1 : train::chunks_or_usual(schedule, 0);
+  options.shard = shard;
+  options.recompute = recompute;
+  options.train.values = values;
+  options.train.micro_batches = options.batch / options.micro_batch;
+  options.train.rate.peak = 0.01;
+  return options;
+}
+
+// Sent by this rank in all steps.
+GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config, const FloatOptions& options) {
+  mpi::Grid grid(test::world(), shape);
+  nn::Engine engine;
+  train::TensorGroup group(grid.tensor());
+  models::Gpt net(config, 0, &group);
+  models::LanguageTask task(net, options.micro_batch, test::chains(config, options.batch));
+  train::Layout layout;
+  layout.grid = &grid;
+  layout.schedule = options.schedule;
+  layout.chunks = options.chunks;
+  layout.shard = options.shard;
+  layout.recompute_stages = options.recompute == Recompute::stage;
+  train::Trainer trainer(engine, task, options.train, layout);
+  trainer.share();
+  const GridBytes before = counted(grid);
+  for (std::uint64_t step = 0; step < steps; ++step) trainer.step();
+  return counted(grid) - before;
+}
+
+using Counts = std::array<std::int64_t, 6>;
+
+// Of a step, the largest of each kind over the ranks of every stage.
+std::vector<Counts> largest_by_stage(const mpi::GridShape& shape, const GroupBytes& own) {
+  std::vector<Counts> all(static_cast<std::size_t>(shape.pipeline));
+  const int stage = mpi::place_in(shape, test::world().rank()).stage;
+  const std::array<std::uint64_t, 6> sent{own.sums,        own.maxima,   own.reduce_scatters,
+                                          own.all_gathers, own.messages, own.broadcasts};
+  Counts& counts = all[static_cast<std::size_t>(stage)];
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    REQUIRE(sent[i] % steps == 0);
+    counts[i] = static_cast<std::int64_t>(sent[i] / steps);
+  }
+  for (Counts& each : all) test::world().max(each);
+  return all;
+}
+
+Counts counts_of(const GroupBytes& bytes) {
+  const auto number = [](std::uint64_t n) { return static_cast<std::int64_t>(n); };
+  return {number(bytes.sums),        number(bytes.maxima),   number(bytes.reduce_scatters),
+          number(bytes.all_gathers), number(bytes.messages), number(bytes.broadcasts)};
+}
+
+}  // namespace
+
+TEST_CASE("groups send what the plan of their grid says", "[planned]") {
+  using train::ShardLevel;
+  for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
+    for (const std::string schedule : {"1f1b", "gpipe", "interleaved"}) {
+      if (grid.pipeline == 1 && schedule != "1f1b") continue;
+      for (const ShardLevel shard : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
+        if (grid.data == 1 && shard != ShardLevel::none) continue;
+        for (const Recompute recompute : {Recompute::none, Recompute::block, Recompute::stage}) {
+          for (const DType values : {DType::f32, DType::bf16}) {
+            INFO(mpi::described(grid) << " " << schedule << " sharded " << static_cast<int>(shard) << " recomputes "
+                                      << static_cast<int>(recompute) << " type " << static_cast<int>(values));
+            const models::GptConfig config = config_of(recompute);
+            const FloatOptions options = options_of(grid, schedule, shard, recompute, values);
+            const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
+            const GridBytes sent = train_in(grid, config, options);
+            const std::vector<Counts> data = largest_by_stage(grid, sent.data);
+            const std::vector<Counts> pipeline = largest_by_stage(grid, sent.pipeline);
+            const std::vector<Counts> tensor = largest_by_stage(grid, sent.tensor);
+            for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+              INFO("stage " << stage);
+              CHECK(data[stage] == counts_of(plan.stages[stage].data));
+              CHECK(pipeline[stage] == counts_of(plan.stages[stage].pipeline));
+              CHECK(tensor[stage] == counts_of(plan.stages[stage].tensor));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace bitloom::plan
