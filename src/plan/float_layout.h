@@ -1,0 +1,85 @@
+// A float model on a grid of ranks: the parts of its stages, and what a rank has of them, from the shapes of layers alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mpi/grid.h"
+#include "plan/float_model.h"
+#include "plan/float_plan.h"
+#include "train/parallel/partition.h"
+#include "train/parallel/schedule.h"
+
+namespace bitloom::plan {
+
+// State that the ranks of a data group divide (train/parallel/sharding.h). Gradients that are divided are summed after every
+// micro-batch; parameters that are divided are gathered for every pass.
+struct Divided {
+  bool optimizer = false, gradients = false, parameters = false;
+};
+
+// Parameters, in elements, that a rank of a tensor group has.
+struct RankParameters {
+  std::uint64_t matrices = 0, vectors = 0;
+
+  std::uint64_t all() const { return matrices + vectors; }
+  RankParameters& operator+=(const RankParameters& other) {
+    matrices += other.matrices;
+    vectors += other.vectors;
+    return *this;
+  }
+};
+
+struct FloatLayout {
+  // Elements of a shard of each of the data group's ranks, at most.
+  std::uint64_t shard_of(std::uint64_t elements) const { return (elements + data - 1) / data; }
+
+  // Rows of activations in a micro-batch.
+  std::uint64_t rows() const { return std::uint64_t{options.micro_batch} * model.tokens; }
+  // Bytes of a micro-batch that layer `i` gets, and that a part gives.
+  std::uint64_t input_bytes(std::size_t i) const;
+  std::uint64_t output_bytes(std::size_t part) const;
+
+  bool has_head(std::size_t part) const { return model.head && part + 1 == shape.parts(); }
+  // The table of the head, in elements that a rank has.
+  std::uint64_t table() const;
+  // Whether the stage of a part has the table that another stage has, too.
+  bool shares_table(std::size_t part) const;
+
+  // A rank's operations of an example, forward.
+  double operations_of(const FloatLayer& layer) const;
+  double head_operations() const { return 2 * static_cast<double>(model.tokens * table()); }
+
+  // Every layer of a part that has any; the head's are a layer.
+  std::vector<RankParameters> parameters_of(std::size_t part) const;
+  RankParameters all_of(std::size_t part) const;
+  std::uint64_t bytes_of_values(const RankParameters& parameters) const {
+    return parameters.matrices * value_bytes + parameters.vectors * parameter_bytes;
+  }
+  std::uint64_t bytes_of_gradients(const RankParameters& parameters) const { return parameters.all() * parameter_bytes; }
+
+  // Whether stages keep the inputs of their parts alone. The last part is passed forward once, when its backward pass comes.
+  bool recomputes_stages() const { return options.recompute == Recompute::stage; }
+  bool is_late(std::size_t part) const { return recomputes_stages() && part + 1 == shape.parts(); }
+  bool recomputes_block(const FloatLayer& layer) const { return options.recompute == Recompute::block && layer.is_block; }
+  // Whether a layer of a part is passed forward twice.
+  bool is_again(std::size_t part, const FloatLayer& layer) const {
+    return !is_late(part) && (recomputes_stages() || recomputes_block(layer));
+  }
+
+  const FloatModel& model;  // outlives this, as options do
+  const FloatOptions& options;
+  mpi::GridShape grid;
+  std::size_t data = 1, stages = 1, tensor = 1;        // ranks of each axis
+  std::uint64_t value_bytes = 4, parameter_bytes = 4;  // of an element of V and of P
+  Divided divided;
+  train::PipelineShape shape;
+  train::Partition parts;
+};
+
+// For a grid and options that reason_against() has nothing against. The parts are those that are given, or those whose
+// operations are most alike.
+FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
+
+}  // namespace bitloom::plan
