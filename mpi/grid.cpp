@@ -20,16 +20,6 @@ double distance(const GridShape& a, const GridShape& b) {
          product(std::min(a.pipeline, b.pipeline), std::min(a.tensor, b.tensor));
 }
 
-std::string possible_shapes(int ranks, GridShape wanted) {
-  wanted.pipeline = std::max(wanted.pipeline, 1);
-  wanted.tensor = std::max(wanted.tensor, 1);
-  std::vector<std::string> listed;
-  for (const GridShape& shape : shapes_of(ranks, wanted)) {
-    if (listed.size() < most_listed) listed.push_back(described(shape));
-  }
-  return fmt::format("possible near by (data x pipeline x tensor): {}", fmt::join(listed, ", "));
-}
-
 void require_positive(int ranks, const char* field, int value, const GridShape& wanted) {
   if (value < 1) fail_field(ErrorKind::usage, field, "{}; expected at least 1; {}", value, possible_shapes(ranks, wanted));
 }
@@ -58,6 +48,16 @@ std::vector<GridShape> shapes_of(int ranks, const GridShape& wanted) {
 }
 
 std::string described(const GridShape& shape) { return fmt::format("{} x {} x {}", shape.data, shape.pipeline, shape.tensor); }
+
+std::string possible_shapes(int ranks, const GridShape& wanted, const std::function<bool(const GridShape&)>& possible) {
+  const GridShape near{1, std::max(wanted.pipeline, 1), std::max(wanted.tensor, 1)};
+  std::vector<std::string> listed;
+  for (const GridShape& shape : shapes_of(ranks, near)) {
+    if (listed.size() < most_listed && (!possible || possible(shape))) listed.push_back(described(shape));
+  }
+  if (listed.empty()) return fmt::format("no grid of {} ranks is possible", ranks);
+  return fmt::format("possible near by (data x pipeline x tensor): {}", fmt::join(listed, ", "));
+}
 
 GridShape grid_shape(int ranks, int pipeline, int tensor) {
   const GridShape wanted{1, pipeline, tensor};

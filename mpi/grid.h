@@ -4,6 +4,7 @@
 #pragma once
 
 #include <compare>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ int rank_at(const GridShape& shape, const GridPlace& place);
 std::vector<GridShape> shapes_of(int ranks, const GridShape& wanted = {});
 // "data x pipeline x tensor": "4 x 2 x 1".
 std::string described(const GridShape& shape);
+// For a message: the first few of shapes_of() that are `possible`, any without it, or that there is none.
+std::string possible_shapes(int ranks, const GridShape& wanted, const std::function<bool(const GridShape&)>& possible = {});
 
 // The shape in which all ranks that `pipeline` and `tensor` leave are data-parallel. Throws Error(usage), which names the field
 // (`pipeline`, `tensor`, or both) and lists possible shapes near by, if they do not divide the ranks or are below 1.

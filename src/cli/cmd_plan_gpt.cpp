@@ -12,7 +12,7 @@
 #include "models/gpt/gpt.h"
 #include "models/gpt/memory.h"
 #include "nn/measure.h"
-#include "plan/float_plan.h"
+#include "plan/float_grids.h"
 #include "train/parallel/schedule.h"
 
 namespace bitloom::cli {

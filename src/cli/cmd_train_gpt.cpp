@@ -19,7 +19,7 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
-#include "plan/float_plan.h"
+#include "plan/float_grids.h"
 #include "train/parallel/tensor.h"
 #include "train/session.h"
 

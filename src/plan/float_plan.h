@@ -1,13 +1,13 @@
 // Needs of a float training on many ranks, from shapes alone: memory, bytes, time of a step, on a grid of data x pipeline x
-// tensor ranks (mpi/grid.h), and which grid suits a number of ranks.
+// tensor ranks (mpi/grid.h).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mpi/grid.h"
@@ -95,23 +95,11 @@ struct FloatPlan {
 // "" or why the model cannot be trained so: "`tensor`: 5; expected a divisor of the 12 heads".
 std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
 
+// mpi::possible_shapes() of those that reason_against() has nothing against.
+std::string possible_grids(const FloatModel& model, int ranks, const mpi::GridShape& wanted, const FloatOptions& options);
+
 // Throws Error(usage) that names the field, what was expected and possible grids near by.
 FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                     const FloatCluster& cluster);
-
-// Axes that are given; none: any.
-struct GridWish {
-  std::optional<int> pipeline, tensor;
-};
-
-// Every possible grid of that many ranks, best first: those that fit, the faster the earlier. micro_batch 0: of each grid the
-// one that is best. Throws Error(usage), which lists possible grids near by, if there is none.
-std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const GridWish& wish, const FloatOptions& options,
-                                  const FloatCluster& cluster);
-
-// A message for a grid that does not fit: what the largest stage takes, and which grid of as many ranks would fit, the fastest
-// of them; or that there is none, and what the smallest takes.
-std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,
-                            const FloatCluster& cluster);
 
 }  // namespace bitloom::plan

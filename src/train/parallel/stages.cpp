@@ -9,13 +9,6 @@
 namespace bitloom::train {
 namespace {
 
-// Bytes that a part keeps of a micro-batch.
-struct PartStash {
-  std::uint64_t input = 0, output = 0;
-  std::uint64_t kept = 0;  // by its layers, from the forward to the backward pass
-  std::uint64_t peak = 0;  // by its layers, at most
-};
-
 PartStash part_stash(nn::Sequence& net, const LayerRange& range, const nn::Shape& input, DType input_type, DType values) {
   PartStash stash;
   stash.input = input.size() * dtype_size(input_type);
@@ -27,36 +20,6 @@ PartStash part_stash(nn::Sequence& net, const LayerRange& range, const nn::Shape
   }
   stash.output = shape.size() * dtype_size(values);
   return stash;
-}
-
-// Follows a stage's stashes through its actions as Pipeline does.
-void add_stashes(const std::vector<Action>& actions, std::span<const PartStash> chunks, std::size_t last_chunk, bool recompute,
-                 StageNeeds& needs) {
-  std::uint64_t now = 0;
-  std::size_t in_flight = 0;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const Action& action = actions[i];
-    const PartStash& part = chunks[action.chunk];
-    const bool is_last = action.chunk == last_chunk;
-    std::uint64_t held = recompute ? part.input : part.kept;
-    if (is_last && !recompute) {
-      const Action backward{Work::backward, action.micro_batch, action.chunk};
-      // The net's output is kept where other passes come first.
-      const bool waits = action.work == Work::forward
-                             ? i + 1 == actions.size() || actions[i + 1] != backward
-                             : i == 0 || actions[i - 1] != Action{Work::forward, action.micro_batch, action.chunk};
-      if (waits) held += part.output;
-    }
-    if (action.work == Work::forward) {
-      now += held;
-      needs.peak_stash_bytes = std::max(needs.peak_stash_bytes, now);
-      needs.micro_batches = std::max(needs.micro_batches, ++in_flight);
-    } else {
-      now -= held;
-      needs.peak_stash_bytes = std::max(needs.peak_stash_bytes, now + (recompute ? part.input : 0) + part.peak);
-      --in_flight;
-    }
-  }
 }
 
 }  // namespace
@@ -109,6 +72,36 @@ std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& opt
   return inputs;
 }
 
+StashPeak stash_peak(std::span<const Action> actions, std::span<const PartStash> chunks, bool is_last, bool recompute) {
+  StashPeak peak;
+  std::uint64_t now = 0;
+  std::size_t in_flight = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    const PartStash& part = chunks[action.chunk];
+    const bool has_output = is_last && action.chunk + 1 == chunks.size();
+    std::uint64_t held = recompute ? part.input : part.kept;
+    if (has_output && !recompute) {
+      const Action backward{Work::backward, action.micro_batch, action.chunk};
+      // The net's output is kept where other passes come first.
+      const bool waits = action.work == Work::forward
+                             ? i + 1 == actions.size() || actions[i + 1] != backward
+                             : i == 0 || actions[i - 1] != Action{Work::forward, action.micro_batch, action.chunk};
+      if (waits) held += part.output;
+    }
+    if (action.work == Work::forward) {
+      now += held;
+      peak.bytes = std::max(peak.bytes, now);
+      peak.micro_batches = std::max(peak.micro_batches, ++in_flight);
+    } else {
+      now -= held;
+      peak.bytes = std::max(peak.bytes, now + (recompute ? part.input : 0) + part.peak);
+      --in_flight;
+    }
+  }
+  return peak;
+}
+
 StageNeeds predict_stage(nn::Sequence& net, std::span<nn::Parameter* const> head, const PipelineOptions& options,
                          std::size_t stages, std::size_t stage, std::size_t micro_batches) {
   PipelineShape shape = pipeline_shape(net, options, stages);
@@ -137,8 +130,9 @@ StageNeeds predict_stage(nn::Sequence& net, std::span<nn::Parameter* const> head
     const DType type = part == 0 ? options.input_type.value_or(options.values) : options.values;
     chunks.push_back(part_stash(net, options.partition[part], inputs[part], type, options.values));
   }
-  const std::size_t last_chunk = stage + 1 == stages ? shape.chunks - 1 : shape.chunks;
-  add_stashes(actions, chunks, last_chunk, options.recompute, needs);
+  const StashPeak peak = stash_peak(actions, chunks, stage + 1 == stages, options.recompute);
+  needs.peak_stash_bytes = peak.bytes;
+  needs.micro_batches = peak.micro_batches;
   return needs;
 }
 

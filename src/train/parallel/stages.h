@@ -46,6 +46,20 @@ std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& opt
 // Gradients of a parameter on several stages are summed in pieces of this many bytes, a message each.
 inline constexpr std::size_t shared_piece_bytes = std::size_t{16} << 20U;
 
+// Bytes that a part keeps of a micro-batch.
+struct PartStash {
+  std::uint64_t input = 0, output = 0;
+  std::uint64_t kept = 0;  // by its layers, from the forward to the backward pass
+  std::uint64_t peak = 0;  // by its layers, at most; without an input that the stage keeps and they do, too
+};
+struct StashPeak {
+  std::uint64_t bytes = 0;        // in stashes at once
+  std::size_t micro_batches = 0;  // in flight at once; once for each chunk
+};
+// Follows a stage's stashes through its actions as Pipeline does. chunks: its parts, which end with the net's output if the
+// stage is the last. recompute: as in PipelineOptions.
+StashPeak stash_peak(std::span<const Action> actions, std::span<const PartStash> chunks, bool is_last, bool recompute);
+
 // Messages and stashes of a stage in a step, told before there is any memory.
 struct StageNeeds {
   std::uint64_t messages = 0, message_bytes = 0;        // sent by Pipeline::run()

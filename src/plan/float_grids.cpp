@@ -1,0 +1,81 @@
+#include "plan/float_grids.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/progress.h"
+
+namespace bitloom::plan {
+namespace {
+
+// Micro-batches to look at, larger ones first: of equally good ones these send fewer messages.
+std::vector<std::size_t> candidates(const FloatOptions& options, std::size_t data) {
+  if (options.micro_batch != 0) return {options.micro_batch};
+  const std::size_t share = std::max<std::size_t>(1, options.batch / data);
+  std::vector<std::size_t> divisors;
+  for (std::size_t n = share; n >= 1; --n) {
+    if (share % n == 0) divisors.push_back(n);
+  }
+  return divisors;
+}
+
+// A plan that fits is better than one that does not; then the faster one is, or the one that lacks less memory.
+bool is_better(const FloatPlan& a, const FloatPlan& b) {
+  if (a.fits != b.fits) return a.fits;
+  if (!a.fits) return a.memory().total() < b.memory().total();
+  return a.seconds < b.seconds;
+}
+
+}  // namespace
+
+std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const GridWish& wish, const FloatOptions& options,
+                                  const FloatCluster& cluster) {
+  const mpi::GridShape wanted{1, wish.pipeline.value_or(1), wish.tensor.value_or(1)};
+  std::vector<FloatPlan> plans;
+  std::string reason;
+  for (const mpi::GridShape& grid : mpi::shapes_of(ranks, wanted)) {
+    if (wish.pipeline.value_or(grid.pipeline) != grid.pipeline || wish.tensor.value_or(grid.tensor) != grid.tensor) continue;
+    std::optional<FloatPlan> best;
+    for (const std::size_t micro_batch : candidates(options, static_cast<std::size_t>(grid.data))) {
+      FloatOptions with = options;
+      with.micro_batch = micro_batch;
+      const std::string against = reason_against(model, grid, with);
+      if (reason.empty()) reason = against;
+      if (!against.empty()) continue;
+      FloatPlan plan = plan_grid(model, grid, with, cluster);
+      if (!best || is_better(plan, *best)) best = std::move(plan);
+    }
+    if (best) plans.push_back(std::move(*best));
+  }
+  if (plans.empty()) {
+    if (reason.empty()) {
+      reason = fmt::format("{}: {}; with {} {} expected to divide {} ranks", marked_field("tensor"), wanted.tensor,
+                           marked_field("pipeline"), wanted.pipeline, ranks);
+    }
+    fail(ErrorKind::usage, "{}; {}", reason, possible_grids(model, ranks, wanted, options));
+  }
+  std::ranges::stable_sort(plans, is_better);
+  return plans;
+}
+
+std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,
+                            const FloatCluster& cluster) {
+  FloatOptions any = options;
+  any.micro_batch = 0;
+  any.partition = {};  // of as many parts as this grid has
+  const std::vector<FloatPlan> plans = plan_grids(model, plan.grid.ranks(), {}, any, cluster);
+  const FloatPlan& best = plans.front();
+  const std::string with = fmt::format("data x pipeline x tensor {} with {} {}", mpi::described(best.grid),
+                                       marked_field("micro_batch"), best.micro_batch);
+  return fmt::format("stage {} takes {} on each rank, more than the {} there are; {}", plan.largest,
+                     format_bytes(plan.memory().total()), format_bytes(cluster.memory),
+                     best.fits ? fmt::format("{} would fit, with {}", with, format_bytes(best.memory().total()))
+                               : fmt::format("no grid of {} ranks would fit: {} takes least, {}", plan.grid.ranks(), with,
+                                             format_bytes(best.memory().total())));
+}
+
+}  // namespace bitloom::plan

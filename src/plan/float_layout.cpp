@@ -1,0 +1,81 @@
+#include "plan/float_layout.h"
+
+#include "nn/ops.h"
+
+namespace bitloom::plan {
+namespace {
+
+std::size_t size(int count) { return static_cast<std::size_t>(count); }
+
+// By train::ShardLevel.
+constexpr Divided divisions[] = {
+    {},                                                          // none
+    {.optimizer = true},                                         // optimizer
+    {.optimizer = true, .gradients = true},                      // gradients
+    {.optimizer = true, .gradients = true, .parameters = true},  // parameters
+};
+
+}  // namespace
+
+std::uint64_t FloatLayout::input_bytes(std::size_t i) const {
+  return options.micro_batch * (i == 0 ? model.input : model.layers[i - 1].output * value_bytes);
+}
+
+std::uint64_t FloatLayout::output_bytes(std::size_t part) const {
+  return options.micro_batch * model.layers[parts[part].last - 1].output * value_bytes;
+}
+
+bool FloatLayout::shares_table(std::size_t part) const {
+  return stages > 1 && model.head && model.head->is_tied && (part == 0 || part + 1 == shape.parts());
+}
+
+std::vector<ParameterBlock> FloatLayout::blocks_of(std::size_t part) const {
+  const std::size_t gathers = recomputes_stages() && !is_late(part) ? 3 : 2;
+  std::vector<ParameterBlock> all;
+  for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
+    const FloatLayer& layer = model.layers[i];
+    if (!layer.parameters.empty()) all.push_back({layer.parameters, gathers, false, i == 0 && shares_table(part)});
+  }
+  // The head is passed forward and backward at once.
+  if (has_head(part)) all.push_back({model.head->parameters(), 1, true, shares_table(part)});
+  return all;
+}
+
+RankParameters FloatLayout::count(const ParameterBlock& block) const {
+  RankParameters sum;
+  for (const FloatParameter& each : block.parameters) sum.add(each, each.elements.of(tensor));
+  return sum;
+}
+
+RankParameters FloatLayout::all_of(std::size_t part) const {
+  RankParameters sum;
+  for (const ParameterBlock& block : blocks_of(part)) {
+    if (is_own(block)) sum += count(block);
+  }
+  return sum;
+}
+
+FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
+  const std::size_t data = size(grid.data);
+  const std::size_t stages = size(grid.pipeline);
+  FloatLayout layout{model,
+                     options,
+                     grid,
+                     data,
+                     stages,
+                     size(grid.tensor),
+                     dtype_size(options.train.values),
+                     dtype_size(nn::parameter_type(options.train.values)),
+                     divisions[static_cast<std::size_t>(options.shard)],
+                     {stages, options.batch / data / options.micro_batch, stages == 1 ? 1 : options.chunks},
+                     options.partition};
+  if (!layout.parts.empty()) return layout;
+  std::vector<double> costs;
+  const auto micro_batch = static_cast<double>(options.micro_batch);
+  for (const FloatLayer& layer : model.layers) costs.push_back(micro_batch * layer.operations_of(layout.tensor));
+  costs.back() += micro_batch * model.head_operations_of(layout.tensor);
+  layout.parts = train::partition(costs, layout.shape.parts());
+  return layout;
+}
+
+}  // namespace bitloom::plan

@@ -1,0 +1,93 @@
+// A float model on a grid of ranks: the parts of its stages, and what a rank has of them, from the shapes of layers alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mpi/grid.h"
+#include "plan/float_model.h"
+#include "plan/float_plan.h"
+#include "train/parallel/partition.h"
+#include "train/parallel/schedule.h"
+
+namespace bitloom::plan {
+
+// State that the ranks of a data group divide (train/parallel/sharding.h). Gradients that are divided are summed after every
+// micro-batch; parameters that are divided are gathered for every pass.
+struct Divided {
+  bool optimizer = false, gradients = false, parameters = false;
+};
+
+// Parameters, in elements, that a rank of a tensor group has.
+struct RankParameters {
+  std::uint64_t matrices = 0, vectors = 0;
+
+  std::uint64_t all() const { return matrices + vectors; }
+  void add(const FloatParameter& parameter, std::uint64_t elements) { (parameter.is_matrix ? matrices : vectors) += elements; }
+  RankParameters& operator+=(const RankParameters& other) {
+    matrices += other.matrices;
+    vectors += other.vectors;
+    return *this;
+  }
+};
+
+// Parameters of a layer, or those that the head reads, as a rank has them.
+struct ParameterBlock {
+  std::vector<FloatParameter> parameters;
+  std::size_t gathers = 0;  // times that they are made whole for a micro-batch, where ranks have shards
+  bool is_head = false;
+  bool is_apart = false;  // the first parameter is on another stage, too
+};
+
+struct FloatLayout {
+  // Rows of activations in a micro-batch.
+  std::uint64_t rows() const { return std::uint64_t{options.micro_batch} * model.tokens; }
+  // Bytes of a micro-batch that layer `i` gets, and that a part gives.
+  std::uint64_t input_bytes(std::size_t i) const;
+  std::uint64_t output_bytes(std::size_t part) const;
+
+  bool has_head(std::size_t part) const { return model.head && part + 1 == shape.parts(); }
+  // The table of the head, in elements that a rank has.
+  std::uint64_t table() const { return model.head->table().of(tensor); }
+  // Whether that is the table of layer 0 on the same rank.
+  bool reads_first_table() const { return model.head && model.head->is_tied && stages == 1; }
+  // Whether the stage of a part has the table that another stage has, too.
+  bool shares_table(std::size_t part) const;
+
+  // Those of a part that have any.
+  std::vector<ParameterBlock> blocks_of(std::size_t part) const;
+  RankParameters count(const ParameterBlock& block) const;
+  // Whether they are learned there: not where they are another block's of the same rank.
+  bool is_own(const ParameterBlock& block) const { return !block.is_head || !reads_first_table(); }
+  // All of a part that are learned.
+  RankParameters all_of(std::size_t part) const;
+  std::uint64_t bytes_of_values(const RankParameters& parameters) const {
+    return parameters.matrices * value_bytes + parameters.vectors * parameter_bytes;
+  }
+  std::uint64_t bytes_of_gradients(const RankParameters& parameters) const { return parameters.all() * parameter_bytes; }
+
+  // Whether stages keep the inputs of their parts alone. The last part is passed forward once, when its backward pass comes.
+  bool recomputes_stages() const { return options.recompute == Recompute::stage; }
+  bool is_late(std::size_t part) const { return recomputes_stages() && part + 1 == shape.parts(); }
+  bool recomputes_block(const FloatLayer& layer) const { return options.recompute == Recompute::block && layer.is_block; }
+  // Whether a layer of a part is passed forward twice.
+  bool is_again(std::size_t part, const FloatLayer& layer) const {
+    return !is_late(part) && (recomputes_stages() || recomputes_block(layer));
+  }
+
+  const FloatModel& model;  // outlives this, as options do
+  const FloatOptions& options;
+  mpi::GridShape grid;
+  std::size_t data = 1, stages = 1, tensor = 1;        // ranks of each axis
+  std::uint64_t value_bytes = 4, parameter_bytes = 4;  // of an element of V and of P
+  Divided divided;
+  train::PipelineShape shape;
+  train::Partition parts;
+};
+
+// For a grid and options that reason_against() has nothing against. The parts are those that are given, or those whose
+// operations are most alike.
+FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
+
+}  // namespace bitloom::plan

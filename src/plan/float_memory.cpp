@@ -1,0 +1,105 @@
+#include "plan/float_memory.h"
+
+#include <algorithm>
+
+#include "models/gpt/language_task.h"
+#include "nn/parameter.h"
+#include "plan/float_shards.h"
+#include "train/parallel/stages.h"
+#include "train/update_rule.h"
+
+namespace bitloom::plan {
+namespace {
+
+std::uint64_t kept_bytes(const FloatLayout& layout, const FloatLayer& layer) {
+  const std::size_t tensor = layout.tensor;
+  const std::uint64_t b = layout.options.micro_batch;
+  const std::uint64_t inputs = b * layer.activations.of(tensor);
+  const unsigned bits = layout.options.activation_bits;
+  return b * (layer.values.of(tensor) * layout.value_bytes + layer.statistics.of(tensor) * layout.parameter_bytes +
+              layer.integers * sizeof(std::int32_t)) +
+         (bits == 0 ? inputs * layout.value_bytes : (inputs * bits + 7) / 8);
+}
+
+train::PartStash stash_of(const FloatLayout& layout, std::size_t part) {
+  const train::LayerRange& range = layout.parts[part];
+  train::PartStash stash{layout.input_bytes(range.first), layout.output_bytes(part)};
+  for (std::size_t i = range.first; i < range.last; ++i) {
+    const FloatLayer& layer = layout.model.layers[i];
+    const bool again = layout.recomputes_block(layer);
+    const std::uint64_t all = kept_bytes(layout, layer);
+    stash.peak = std::max(stash.peak, stash.kept + all + (again && !layer.keeps_input ? layout.input_bytes(i) : 0));
+    stash.kept += again ? layout.input_bytes(i) : all;
+  }
+  // The first layer's input is the one that the stage keeps.
+  if (layout.recomputes_stages() && layout.model.layers[range.first].keeps_input) stash.peak -= stash.input;
+  return stash;
+}
+
+// Activations on their way in a part: those in the largest layer, or hidden states, their gradients and logits; what is sent
+// and received.
+std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
+  const FloatModel& model = layout.model;
+  std::uint64_t largest = 0;
+  for (std::size_t i = layout.parts[part].first; i < layout.parts[part].last; ++i) {
+    const std::uint64_t elements = layout.options.micro_batch * model.layers[i].working.of(layout.tensor);
+    largest = std::max(largest, elements * layout.value_bytes);
+  }
+  if (layout.has_head(part)) {
+    const std::size_t columns = layout.table() / model.head->width;
+    const std::uint64_t hidden = layout.rows() * model.head->width * layout.value_bytes;
+    largest = std::max(largest,
+                       2 * hidden + models::LanguageTask::workspace_bytes(columns, layout.rows(), layout.options.train.values));
+  }
+  if (layout.stages == 1) return largest;
+  return largest + (part > 0 ? layout.input_bytes(layout.parts[part].first) : 0) +
+         (part + 1 < layout.shape.parts() ? layout.output_bytes(part) : 0);
+}
+
+// Whole parameters and gradients of two layers, one after the other, of which ranks otherwise have shards.
+std::uint64_t gathered_bytes(const FloatLayout& layout, std::size_t stage) {
+  if (layout.data == 1) return 0;
+  std::vector<RankParameters> layers;
+  for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
+    for (const ParameterBlock& block : layout.blocks_of(layout.shape.part(stage, chunk))) layers.push_back(layout.count(block));
+  }
+  std::uint64_t most = 0;
+  std::uint64_t earlier = 0;
+  for (const RankParameters& layer : layers) {
+    const std::uint64_t bytes = (layout.divided.parameters ? layout.bytes_of_values(layer) : 0) +
+                                (layout.divided.gradients ? layout.bytes_of_gradients(layer) : 0);
+    most = std::max(most, earlier + bytes);
+    earlier = bytes;
+  }
+  return most;
+}
+
+}  // namespace
+
+FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions) {
+  FloatMemory memory;
+  std::vector<train::PartStash> stashes;
+  for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
+    const std::size_t part = layout.shape.part(stage, chunk);
+    stashes.push_back(stash_of(layout, part));
+    memory.activations = std::max(memory.activations, way_bytes(layout, part));
+  }
+  memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
+  memory.gathered = gathered_bytes(layout, stage);
+
+  const StageShards shards = shards_of(layout, stage);
+  const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole; };
+  const train::TrainOptions& train = layout.options.train;
+  const bool has_copies = layout.value_bytes != layout.parameter_bytes;
+  const bool has_masters = !has_copies || train.master_weights == nn::MasterWeights::f32;
+  const std::uint64_t matrix_bytes = (has_masters ? layout.parameter_bytes : 0) + (has_copies ? layout.value_bytes : 0);
+  const RankParameters own = kept(layout.divided.parameters);
+  memory.parameters = own.matrices * matrix_bytes + own.vectors * layout.parameter_bytes;
+  memory.gradients = layout.bytes_of_gradients(kept(layout.divided.gradients));
+  const std::uint64_t states = train::find_update_rule(train.optimizer.rule).moments + (train.optimizer.average > 0 ? 1 : 0) +
+                               (train.optimizer.lookahead > 0 ? 1 : 0);
+  memory.optimizer = states * layout.bytes_of_gradients(kept(layout.divided.optimizer));
+  return memory;
+}
+
+}  // namespace bitloom::plan

@@ -1,0 +1,13 @@
+// Memory of a rank, by what is in it.
+#pragma once
+
+#include <span>
+
+#include "plan/float_layout.h"
+
+namespace bitloom::plan {
+
+// actions: the stage's, in the order of its schedule.
+FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions);
+
+}  // namespace bitloom::plan

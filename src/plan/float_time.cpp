@@ -1,0 +1,151 @@
+#include "plan/float_time.h"
+
+#include <algorithm>
+
+#include "plan/float_shards.h"
+#include "plan/float_traffic.h"
+
+namespace bitloom::plan {
+
+FloatTimes::FloatTimes(const FloatLayout& layout, const FloatCluster& cluster)
+    : layout_(layout),
+      cluster_(cluster),
+      data_(group_of(layout.data, layout.stages * layout.tensor)),
+      tensor_(group_of(layout.tensor, 1)) {}
+
+// --- Links ---
+
+FloatTimes::Group FloatTimes::group_of(std::size_t ranks, std::size_t stride) const {
+  return {ranks, std::clamp<std::size_t>(cluster_.ranks_per_host / stride, 1, ranks)};
+}
+
+// One half of a sum: every rank sends a part of `bytes` to every other one, while those of other groups do so too.
+double FloatTimes::exchange_seconds(const Group& group, std::uint64_t bytes) const {
+  if (group.ranks == 1) return 0;
+  const double part = static_cast<double>(bytes) / static_cast<double>(group.ranks);
+  const std::size_t away = group.ranks - group.on_host;
+  const double inside = static_cast<double>(group.on_host - 1) * part * 8 / cluster_.inside.bits_per_second;
+  if (away == 0) return cluster_.inside.latency + inside;
+  const auto senders = static_cast<double>(std::min(cluster_.ranks_per_host, static_cast<std::size_t>(layout_.grid.ranks())));
+  const double outside = senders * static_cast<double>(away) * on_wire(part) * 8 / cluster_.link.bits_per_second;
+  return cluster_.link.latency + std::max(inside, outside);
+}
+
+// Sums over the tensor group, one after the other.
+double FloatTimes::sum_seconds(const std::vector<std::uint64_t>& bytes) const {
+  double seconds = 0;
+  for (const std::uint64_t each : bytes) seconds += 2 * exchange_seconds(tensor_, each);
+  return seconds;
+}
+
+// From each rank of a tensor group to the one with its index in the next stage.
+double FloatTimes::message_seconds(std::uint64_t bytes) const {
+  const std::size_t host = cluster_.ranks_per_host;
+  const std::size_t tensor = layout_.tensor;
+  bool leaves = false;
+  for (std::size_t rank = 0; rank + tensor < static_cast<std::size_t>(layout_.grid.ranks()); rank += tensor) {
+    const bool has_next = rank / tensor % layout_.stages + 1 < layout_.stages;
+    leaves |= has_next && rank / host != (rank + tensor) / host;
+  }
+  if (!leaves) return cluster_.inside.latency + static_cast<double>(bytes) * 8 / cluster_.inside.bits_per_second;
+  const auto senders = static_cast<double>(std::min(host, tensor));
+  return cluster_.link.latency + senders * on_wire(static_cast<double>(bytes)) * 8 / cluster_.link.bits_per_second;
+}
+
+// --- Passes ---
+
+train::PassCosts FloatTimes::computing(std::size_t part) const {
+  double forward = 0;
+  double again = 0;
+  for (std::size_t i = layout_.parts[part].first; i < layout_.parts[part].last; ++i) {
+    const FloatLayer& layer = layout_.model.layers[i];
+    const double operations = layer.operations_of(layout_.tensor);
+    forward += operations;
+    if (layout_.is_again(part, layer)) again += operations;
+  }
+  if (layout_.has_head(part)) forward += layout_.model.head_operations_of(layout_.tensor);
+  const double unit = static_cast<double>(layout_.options.micro_batch) / cluster_.flops;
+  if (layout_.is_late(part)) return {0, 3 * forward * unit};
+  return {forward * unit, (2 * forward + again) * unit};
+}
+
+train::PassCosts FloatTimes::whole(std::size_t part) const {
+  train::PassCosts costs = computing(part);
+  const TensorCalls calls = tensor_calls(layout_, part);
+  costs.forward += sum_seconds(calls.forward);
+  costs.backward += sum_seconds(calls.backward) + sum_seconds(calls.head_maxima) + sum_seconds(calls.head_sums);
+  // While a layer computes, the parameters of the next and the gradients of the last are on their way.
+  const auto [forward, backward] = exchanges_of(part);
+  costs.forward = std::max(costs.forward, forward);
+  costs.backward = std::max(costs.backward, backward);
+  return costs;
+}
+
+double FloatTimes::message() const {
+  std::uint64_t most = 0;
+  for (std::size_t part = 0; part + 1 < layout_.shape.parts(); ++part) most = std::max(most, layout_.output_bytes(part));
+  return layout_.stages == 1 ? 0 : message_seconds(most);
+}
+
+// --- A step ---
+
+FloatTimes::Exchanges FloatTimes::exchanges_of(std::size_t part) const {
+  std::uint64_t before_forward = 0;
+  std::uint64_t before_backward = 0;
+  for (const ParameterBlock& block : layout_.blocks_of(part)) {
+    const std::uint64_t bytes = layout_.bytes_of_values(layout_.count(block));
+    if (!block.is_head) before_forward += bytes;
+    before_backward += (block.gathers - (block.is_head ? 0 : 1)) * bytes;
+  }
+  Exchanges exchanges;
+  if (layout_.divided.gradients) {
+    exchanges.backward = exchange_seconds(data_, layout_.bytes_of_gradients(layout_.all_of(part)));
+  }
+  if (layout_.divided.parameters) {
+    exchanges.forward = exchange_seconds(data_, before_forward);
+    exchanges.backward += exchange_seconds(data_, before_backward);
+  }
+  return exchanges;
+}
+
+// Half a sum of a stage's gradients; new values, which have as many elements, take as long.
+double FloatTimes::stage_exchange(std::size_t stage) const {
+  RankParameters all;
+  for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) all += layout_.all_of(layout_.shape.part(stage, chunk));
+  return exchange_seconds(data_, layout_.bytes_of_gradients(all));
+}
+
+double FloatTimes::data_seconds(std::size_t stage) const {
+  const auto& [optimizer, gradients, parameters] = layout_.divided;
+  double seconds = 0;
+  for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
+    const auto [forward, backward] = exchanges_of(layout_.shape.part(stage, chunk));
+    seconds += static_cast<double>(layout_.shape.micro_batches) * (forward + backward);
+  }
+  const double exchange = stage_exchange(stage);
+  if (!gradients) seconds += (optimizer ? 1 : 2) * exchange;
+  if (optimizer && !parameters) seconds += exchange;
+  return seconds;
+}
+
+// The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
+// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself.
+double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
+  const auto& [optimizer, gradients, parameters] = layout_.divided;
+  const std::size_t part = layout_.shape.part(stage, 0);
+  const std::vector<ParameterBlock> blocks = layout_.blocks_of(part);
+  const auto own = std::ranges::count_if(blocks, [&](const ParameterBlock& block) { return layout_.is_own(block); });
+  const auto layers = static_cast<double>(std::max<std::ptrdiff_t>(1, own));
+  const double exchange = stage_exchange(stage);
+  const double sum = (optimizer ? 1 : 2) * exchange;
+  double seconds = sum / layers;
+  if (!gradients) seconds = std::max(seconds, sum - last_backward * (1 - 1 / layers));
+  if (optimizer && !parameters) seconds += exchange;  // of new values
+  for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
+    if (!layout_.shares_table(layout_.shape.part(stage, chunk))) continue;
+    return seconds + message_seconds(shared_elements(layout_) * layout_.parameter_bytes);
+  }
+  return seconds;
+}
+
+}  // namespace bitloom::plan

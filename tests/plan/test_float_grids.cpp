@@ -1,0 +1,108 @@
+// Grids of a number of ranks: which are possible, which are best, and what is said of those that are not.
+#include "plan/float_grids.h"
+
+#include <vector>
+
+#include "tests/plan/float_plans.h"
+#include "tests/support/catch.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::plan;
+using bitloom::test::equal_layers;
+using bitloom::test::fast_links;
+using bitloom::test::has;
+using bitloom::test::message_of;
+using bitloom::test::options_of;
+using mpi::GridShape;
+
+TEST_CASE("a partition that is given takes the place of the one by operations", "[float_plan]") {
+  const FloatModel model = equal_layers(5, 1);
+  FloatOptions options = options_of(4, 1);
+  options.partition = train::parse_partition("1,4", 5, 2);
+  const FloatPlan plan = plan_grid(model, {1, 2, 1}, options, fast_links());
+  CHECK(plan.stages[1].layers == std::vector<train::LayerRange>{{1, 5}});
+  CHECK(plan.stages[1].compute == Approx(4 * plan.stages[0].compute));
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         plan_grid(model, {1, 3, 1}, options, fast_links());
+                       }),
+            "`partition`: 2 parts of 5 layers; expected 3 of 5"));
+}
+
+TEST_CASE("grids are enumerated, those first that fit and are fast", "[float_plan]") {
+  const models::GptConfig config = models::config_of(models::find_gpt("gpt2-124m"));
+  const FloatModel model = describe_gpt(config);
+  FloatCluster cluster;
+  cluster.memory = std::uint64_t{2} << 30U;
+  FloatOptions options = options_of(64, 0);
+  const std::vector<FloatPlan> plans = plan_grids(model, 16, {}, options, cluster);
+  // Tensor ranks divide the 12 heads: 1, 2, 4. Stages: 1, 2, 4, 8, with one tensor rank 16, which 15 layers do not have.
+  CHECK(plans.size() == 4 + 4 + 3);
+  CHECK(plans.front().fits);
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    CHECK(plans[i - 1].fits >= plans[i].fits);
+    if (plans[i].fits) CHECK(plans[i - 1].seconds <= plans[i].seconds);
+    CHECK(64 % (static_cast<std::size_t>(plans[i].grid.data) * plans[i].micro_batch) == 0);
+  }
+  // Each is what its grid and micro-batch alone give.
+  for (const FloatPlan& plan : plans) {
+    options.micro_batch = plan.micro_batch;
+    CHECK(plan_grid(model, plan.grid, options, cluster).seconds == plan.seconds);
+  }
+  options.micro_batch = 0;
+  for (const FloatPlan& plan : plan_grids(model, 16, {{}, 2}, options, cluster)) CHECK(plan.grid.tensor == 2);
+  const std::vector<FloatPlan> one = plan_grids(model, 16, {4, 2}, options, cluster);
+  REQUIRE(one.size() == 1);
+  CHECK(one.front().grid == GridShape{2, 4, 2});
+}
+
+TEST_CASE("grids that are impossible are refused with possible ones near by", "[float_plan]") {
+  const FloatModel model = describe_gpt(models::config_of(models::find_gpt("gpt2-124m")));
+  const auto refusal = [&](int ranks, const GridWish& wish, const FloatOptions& options) {
+    return message_of(ErrorKind::usage, [&] { plan_grids(model, ranks, wish, options, FloatCluster()); });
+  };
+  const std::string heads = refusal(16, {1, 8}, options_of(64, 0));
+  CHECK(has(heads, "`tensor`: 8; expected a divisor of the 12 heads"));
+  CHECK(has(heads, "possible near by (data x pipeline x tensor): 4 x 1 x 4"));
+  CHECK(has(refusal(16, {3, 1}, options_of(64, 0)), "divide 16 ranks"));
+  CHECK(has(refusal(64, {32, 1}, options_of(64, 0)), "`pipeline`: 32; expected at most the 15 layers"));
+  CHECK(has(refusal(16, {1, 1}, options_of(24, 0)), "`batch`: 24; expected a multiple of the 16 data-parallel ranks"));
+  CHECK(has(refusal(16, {1, 1}, options_of(64, 3)), "`micro_batch`: 3; expected a divisor of 4"));
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         plan_grid(model, {1, 1, 5}, options_of(8, 1), FloatCluster());
+                       }),
+            "`tensor`: 5; expected a divisor of the 12 heads"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { plan_grid(model, {}, options_of(8, 0), FloatCluster()); }), "`micro_batch`: 0"));
+  const FloatModel cells = describe_amoebanet_d(18, 208);
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         plan_grid(cells, {1, 1, 2}, options_of(8, 1), FloatCluster());
+                       }),
+            "`tensor`: 2; expected 1: AmoebaNet-D (18,208) has no attention"));
+  CHECK(has(message_of(ErrorKind::usage, [] { train::shard_level_named("optimiser"); }),
+            "`shard`: 'optimiser'; did you mean 'optimizer'?"));
+  CHECK(has(message_of(ErrorKind::usage, [] { find_recompute("stages"); }), "`recompute`: 'stages'; did you mean 'stage'?"));
+}
+
+TEST_CASE("a grid that does not fit names the one that would", "[float_plan]") {
+  const FloatModel model = describe_gpt(models::config_of(models::find_gpt("8.3b")));
+  FloatOptions options = options_of(64, 1);
+  options.train.values = DType::bf16;
+  FloatCluster cluster;
+  cluster.memory = std::uint64_t{32} << 30U;
+  const FloatPlan plan = plan_grid(model, {64, 1, 1}, options, cluster);
+  CHECK_FALSE(plan.fits);
+  const std::string message = describe_misfit(model, plan, options, cluster);
+  INFO(message);
+  CHECK(has(message, "stage 0 takes "));
+  CHECK(has(message, "more than the 32.0 GiB there are; "));
+  CHECK(has(message, "would fit, with "));
+  // Grids of other numbers of stages were left out where parts were given by hand.
+  FloatOptions by_hand = options;
+  by_hand.partition = {{0, model.layers.size()}};
+  CHECK(describe_misfit(model, plan, by_hand, cluster) == message);
+  cluster.memory = std::uint64_t{1} << 20U;
+  CHECK(has(describe_misfit(model, plan, options, cluster), "no grid of 64 ranks would fit: "));
+}

@@ -1,0 +1,207 @@
+// Memory of float trainings on grids of ranks, against the trainer's own predictions, papers and formulas worked out by hand.
+#include "plan/float_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/gpt/gpt.h"
+#include "models/gpt/memory.h"
+#include "tests/plan/float_plans.h"
+#include "tests/support/catch.h"
+#include "train/memory.h"
+#include "train/parallel/layer_costs.h"
+#include "train/parallel/stages.h"
+#include "train/parallel/tensor.h"
+
+using namespace bitloom;
+using namespace bitloom::plan;
+using bitloom::test::equal_layers;
+using bitloom::test::options_of;
+using bitloom::test::small_config;
+using mpi::GridShape;
+
+TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]") {
+  constexpr auto masters = nn::MasterWeights::f32;
+  constexpr auto none = nn::MasterWeights::none;
+  for (const auto& [values, weights] : {std::pair(DType::f32, masters), std::pair(DType::bf16, masters),
+                                        std::pair(DType::bf16, none), std::pair(DType::f64, masters)}) {
+    for (const unsigned bits : {0U, 3U}) {
+      for (const bool recompute : {false, true}) {
+        for (const std::string rule : {"adamw", "rmsprop", "sgd"}) {
+          INFO(dtype_name(values) << " masters " << (weights == masters) << " bits " << bits << " " << recompute << rule);
+          models::GptConfig config = small_config();
+          config.activation_bits = bits;
+          config.recompute = recompute;
+          FloatOptions options = options_of(6, 3);
+          options.activation_bits = bits;
+          options.recompute = recompute ? Recompute::block : Recompute::none;
+          options.train.values = values;
+          options.train.master_weights = weights;
+          options.train.optimizer.rule = rule;
+          options.train.optimizer.average = rule == "sgd" ? 0.9 : 0;
+          const models::GptMemory expected = models::predict_memory(config, 3, options.train);
+          for (const std::string schedule : {"1f1b", "gpipe"}) {
+            options.schedule = schedule;  // which one process has none of
+            const FloatPlan plan = plan_grid(describe_gpt(config), {}, options, FloatCluster());
+            CHECK(plan.micro_batches == 2);
+            CHECK(plan.memory().parameters == expected.parameters);
+            CHECK(plan.memory().gradients == expected.gradients);
+            CHECK(plan.memory().optimizer == expected.optimizer);
+            CHECK(plan.memory().stash == expected.stash);
+            CHECK(plan.memory().activations == expected.activations);
+            CHECK(plan.memory().total() == expected.total());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a tensor rank's memory and the cuts are those of the net that it has", "[float_plan]") {
+  models::GptConfig config = small_config();
+  config.layers = 5;
+  for (const bool recompute : {false, true}) {
+    config.recompute = recompute;
+    for (const std::size_t ranks : {1U, 2U, 4U}) {
+      for (const DType values : {DType::f32, DType::bf16}) {
+        INFO(ranks << " " << dtype_name(values) << " " << recompute);
+        train::TensorGroup group(ranks - 1, ranks);
+        models::Gpt net(config, 0, &group);
+        const nn::Shape ids = {3, config.context};
+        FloatOptions options = options_of(6, 3);
+        options.recompute = recompute ? Recompute::block : Recompute::none;
+        options.train.values = values;
+        const GridShape grid{1, 1, static_cast<int>(ranks)};
+        const FloatModel model = describe_gpt(config);
+        const FloatMemory planned = plan_grid(model, grid, options, FloatCluster()).memory();
+        const train::MemoryNeeds needs = train::predict_memory(net, ids, options.train);
+        CHECK(planned.parameters == needs.parameters);
+        CHECK(planned.gradients == needs.gradients);
+        CHECK(planned.optimizer == needs.optimizer);
+        CHECK(planned.stash == needs.stash);
+        const double head = 2 * static_cast<double>(ids.size() * config.width * net.head().columns());
+        const std::vector<double> costs = train::estimated_costs(net.layers(), ids, head);
+        for (const int stages : {2, 3, 4, 7}) {
+          const FloatPlan plan = plan_grid(model, {1, stages, grid.tensor}, options, FloatCluster());
+          train::Partition parts;
+          for (const StagePlan& stage : plan.stages) parts.push_back(stage.layers.front());
+          CHECK(parts == train::partition(costs, static_cast<std::size_t>(stages)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("RMSProp takes 12 bytes per parameter, as in table 1 of Huang et al.", "[float_plan]") {
+  constexpr double gibibyte = 1024.0 * 1024 * 1024;
+  FloatOptions options = options_of(32, 1, "gpipe");
+  options.train.optimizer.rule = "rmsprop";
+  const auto state_of = [&](std::size_t layers, int stages) {
+    const FloatModel model = describe_transformer(layers);
+    std::uint64_t bytes = 0;
+    const FloatPlan plan = plan_grid(model, {1, stages, 1}, options, FloatCluster());
+    for (const StagePlan& stage : plan.stages) {
+      bytes += stage.memory.parameters + stage.memory.gradients + stage.memory.optimizer;
+    }
+    CHECK(bytes == 12 * model.parameters());
+    return static_cast<double>(bytes) / gibibyte;
+  };
+  CHECK(state_of(13, 1) == Approx(8.8).epsilon(0.01));
+  CHECK(state_of(103, 8) == Approx(59.5).epsilon(0.01));
+  CHECK(state_of(415, 32) == Approx(235.1).epsilon(0.01));
+  CHECK(state_of(1663, 128) == Approx(937.9).epsilon(0.01));
+}
+
+TEST_CASE("with recomputation a stage keeps N + (L/K)(N/M) activations", "[float_plan]") {
+  constexpr std::size_t layers = 12;
+  constexpr std::uint64_t elements = 5;
+  const FloatModel model = equal_layers(layers, elements);
+  for (const int stages : {1, 2, 3, 4}) {
+    const auto k = static_cast<std::size_t>(stages);
+    for (const std::size_t micro_batches : {1U, 4U, 8U}) {
+      constexpr std::size_t batch = 16;  // N
+      FloatOptions options = options_of(batch, batch / micro_batches, "gpipe");
+      const auto stash = [&](Recompute recompute, std::size_t stage) {
+        options.recompute = recompute;
+        return plan_grid(model, {1, stages, 1}, options, FloatCluster()).stages[stage].memory.stash / (4 * elements);
+      };
+      INFO(stages << " stages, " << micro_batches << " micro-batches");
+      for (std::size_t stage = 0; stage < k; ++stage) {
+        // One process has a micro-batch at a time in its stash.
+        const std::size_t inputs = stages == 1 ? batch / micro_batches : batch;
+        CHECK(stash(Recompute::stage, stage) == inputs + layers / k * (batch / micro_batches));
+        // The last stage's outputs wait for their backward passes.
+        const bool waits = stages > 1 && stage + 1 == k && micro_batches > 1;
+        CHECK(stash(Recompute::none, stage) == (layers / k + (waits ? 1 : 0)) * inputs);
+      }
+    }
+  }
+  // 1f1b has at most as many micro-batches in flight as stages follow, itself included.
+  FloatOptions options = options_of(16, 2);
+  const FloatPlan plan = plan_grid(model, {1, 4, 1}, options, FloatCluster());
+  for (std::size_t stage = 0; stage < 4; ++stage) CHECK(plan.stages[stage].memory.stash == (4 - stage) * 3 * 2 * 4 * elements);
+}
+
+TEST_CASE("stages keep and send what train::predict_stage says", "[float_plan]") {
+  models::GptConfig config = small_config();
+  config.layers = 5;
+  for (const bool blocks : {false, true}) {
+    config.recompute = blocks;
+    models::Gpt net(config);
+    const FloatModel model = describe_gpt(config);
+    for (const int stages : {2, 3, 4}) {
+      for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
+        for (const bool again : {false, true}) {
+          for (const DType values : {DType::f32, DType::bf16}) {
+            if (again && blocks) continue;  // which a plan has one of
+            const auto k = static_cast<std::size_t>(stages);
+            FloatOptions options = options_of(24, 2, schedule);
+            options.chunks = schedule == "interleaved" ? 2 : 1;
+            options.recompute = again ? Recompute::stage : blocks ? Recompute::block : Recompute::none;
+            options.train.values = values;
+            const FloatPlan plan = plan_grid(model, {1, stages, 1}, options, FloatCluster());
+            train::PipelineOptions pipeline;
+            for (std::size_t part = 0; part < k * options.chunks; ++part) {
+              pipeline.partition.push_back(plan.stages[part % k].layers[part / k]);
+            }
+            pipeline.schedule = schedule;
+            pipeline.recompute = again;
+            pipeline.input = {2, config.context};
+            pipeline.input_type = DType::i32;
+            pipeline.values = values;
+            const std::vector<nn::Parameter*> head{nn::parameters_of(net.layers()).front()};  // the table of tokens
+            for (std::size_t stage = 0; stage < k; ++stage) {
+              INFO(stages << " " << schedule << " stage " << stage << ", again " << again << ", blocks " << blocks);
+              const train::StageNeeds needs = train::predict_stage(net.layers(), head, pipeline, k, stage, plan.micro_batches);
+              const StagePlan& planned = plan.stages[stage];
+              CHECK(planned.pipeline.messages == needs.message_bytes + needs.shared_bytes);
+              // Stashes that hold one tensor count it twice: the input of a part that is computed again, of its first layer
+              // too.
+              std::uint64_t twice = 0;
+              for (const train::LayerRange& range : planned.layers) {
+                if (!again || !model.layers[range.first].keeps_input) continue;
+                const std::uint64_t input =
+                    range.first == 0 ? model.input : model.layers[range.first - 1].output * dtype_size(values);
+                twice = std::max(twice, 2 * input);
+              }
+              CHECK(planned.memory.stash <= needs.peak_stash_bytes);
+              CHECK(planned.memory.stash + twice >= needs.peak_stash_bytes);
+              const bool by_chunk = again && options.chunks > 1;  // which of them keep their inputs twice differs
+              if (!by_chunk) CHECK(planned.memory.stash + twice == needs.peak_stash_bytes);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a vocabulary that tensor ranks do not divide leaves the largest share to plan with", "[float_plan]") {
+  models::GptConfig config = small_config();
+  config.vocabulary_multiple = 1;  // 19 rows
+  const FloatPlan plan = plan_grid(describe_gpt(config), {1, 1, 4}, options_of(2, 1), FloatCluster());
+  constexpr std::uint64_t elements = 5 * 8 + 6 * 8 + 2 * (12 * 64 / 4 + 6 * 8 + 7 * 8 / 4) + 2 * 8;
+  CHECK(plan.memory().parameters == 4 * elements);
+}

@@ -1,0 +1,72 @@
+// Float models as plans see them, against printed sizes and the layers of a GPT.
+#include "plan/float_model.h"
+
+#include <cmath>
+#include <string>
+
+#include "models/gpt/gpt.h"
+#include "tests/plan/float_plans.h"
+#include "tests/support/catch.h"
+
+using namespace bitloom;
+using namespace bitloom::plan;
+using bitloom::test::small_config;
+
+TEST_CASE("models of the papers' tables have the parameters that are printed there", "[float_plan]") {
+  for (const PaperModel& paper : paper_models()) {
+    const auto parameters = static_cast<double>(paper.describe().parameters());
+    INFO(paper.name << ": " << parameters);
+    const std::string name = paper.name;
+    // GPTs and Transformer-L to the last digit that is printed; cells and translation models as their derivation comes out.
+    const double tolerance = name.starts_with("GPT")           ? 0.0005e9 / paper.parameters
+                             : name.starts_with("Transformer") ? 0.01
+                             : name.starts_with("Amoeba")      ? 0.026
+                                                               : 0.06;
+    CHECK(std::abs(parameters / paper.parameters - 1) < tolerance);
+  }
+  // Layers of Transformer-L: 12 matrices of the width's square and vectors; two tables and the biases of logits besides.
+  CHECK(describe_transformer(13).parameters() ==
+        13 * (12ULL * 2048 * 2048 + 13 * 2048) + 2ULL * 32000 * 2048 + 32000 + 2 * 2048);
+  // Shoeybi et al. 2019, section 5.1: 50,257 tokens padded to 51,200.
+  CHECK(describe_gpt(models::config_of(models::find_gpt("8.3b"))).head->vocabulary == 51200);
+}
+
+TEST_CASE("a GPT is described as its layers count themselves", "[float_plan]") {
+  for (const bool recompute : {false, true}) {
+    models::GptConfig config = small_config();
+    config.recompute = recompute;
+    models::Gpt net(config);
+    const FloatModel model = describe_gpt(config);
+    REQUIRE(net.layers().size() == model.layers.size());
+    CHECK(model.parameters() == config.parameters());
+    CHECK(model.operations() == Approx(net.cost({1, config.context})).epsilon(1e-12));
+    const auto of_one = [](const Elements& elements) { return elements.of(1); };
+    nn::Shape shape = {1, config.context};
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      const FloatLayer& layer = model.layers[i];
+      INFO(layer.name);
+      nn::Layer& real = net.layers()[i];
+      const std::vector<nn::Parameter*> parameters = nn::parameters_of(real);
+      REQUIRE(layer.parameters.size() == parameters.size());
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        INFO(parameters[p]->name);
+        CHECK(layer.parameters[p].elements.of(1) == parameters[p]->shape.size());
+        CHECK(layer.parameters[p].is_matrix == parameters[p]->reads_values);
+      }
+      CHECK(layer.whole_operations + layer.split_operations == Approx(real.cost(shape)).epsilon(1e-12));
+      CHECK(layer.output == real.output(shape).size());
+      CHECK(layer.keeps_input == real.keeps_input());
+      const auto kept = [&](std::uint64_t value_bytes) {
+        return (of_one(layer.values) + of_one(layer.activations)) * value_bytes + of_one(layer.statistics) * 4 +
+               layer.integers * 4;
+      };
+      if (recompute && layer.is_block) {
+        CHECK(real.peak_stash_bytes(shape, DType::bf16) == kept(2));
+      } else {
+        CHECK(real.stash_bytes(shape, DType::f32) == kept(4));
+        CHECK(real.stash_bytes(shape, DType::bf16) == kept(2));
+      }
+      shape = real.output(shape);
+    }
+  }
+}
