@@ -200,8 +200,10 @@ Json train_in_grid(mpi::Comm& world, const Setup& setup) {
   trainer.share();
   trainer.step();
   const plan::GridBytes before = plan::counted(grid);
+  const auto tensor_sums = [&] { return grid.tensor().traffic(mpi::Collective::float_sum).calls; };
+  const std::uint64_t sums_before = tensor_sums();
   std::vector<double> seconds, bubbles;
-  double loss = 0;
+  std::vector<double> losses, norms;
   std::uint64_t stash = 0;
   for (std::size_t step = 0; step < setup.steps; ++step) {
     world.barrier();
@@ -209,7 +211,8 @@ Json train_in_grid(mpi::Comm& world, const Setup& setup) {
     const train::StepReport report = trainer.step();
     world.barrier();
     seconds.push_back(seconds_since(start));
-    loss = report.loss;
+    losses.push_back(report.loss);
+    norms.push_back(report.gradient_norm);
     stash = std::max(stash, report.stash_bytes);
     bubbles.push_back(train::bubble_of(trainer.events().gather(world)));
   }
@@ -218,6 +221,7 @@ Json train_in_grid(mpi::Comm& world, const Setup& setup) {
   const Json own = {{"data", plan::to_json(counts.data)},
                     {"pipeline", plan::to_json(counts.pipeline)},
                     {"tensor", plan::to_json(counts.tensor)},
+                    {"tensor_sums", tensor_sums() - sums_before},
                     {"stage", grid.stage()},
                     {"memory", engine.pool().total().peak},
                     {"planned_memory", stage.memory.total()},
@@ -235,12 +239,18 @@ Json train_in_grid(mpi::Comm& world, const Setup& setup) {
                       {"pipeline", plan::to_json(each.pipeline)},
                       {"tensor", plan::to_json(each.tensor)}});
   }
-  return {{"loss", loss},
+  std::vector<double> forward_seconds;
+  const double unit = static_cast<double>(setup.micro_batch) / setup.cluster.flops;
+  for (const plan::FloatLayer& layer : model.layers) forward_seconds.push_back(unit * layer.operations_of(1));
+  return {{"losses", losses},
+          {"gradient_norms", norms},
           {"seconds", seconds},
           {"planned_seconds", planned.seconds},
           {"bubble", *std::ranges::min_element(bubbles)},
           {"planned_bubble", planned.bubble},
           {"parameters", setup.config.parameters()},
+          {"forward_seconds", forward_seconds},
+          {"head_seconds", unit * model.head_operations_of(1)},
           {"ranks", ranks},
           {"planned", stages}};
 }

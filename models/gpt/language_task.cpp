@@ -62,9 +62,9 @@ std::uint64_t LanguageTask::targets(std::uint64_t /*step*/, std::size_t micro_ba
   return static_cast<std::uint64_t>(sequences_) * net_.tokens() * micro_batches;
 }
 
+// The largest part of the table: all ranks of a tensor group are to cut the net alike.
 double LanguageTask::loss_cost() const {
-  const GptConfig& config = net_.config();
-  return 2 * static_cast<double>(sequences_ * net_.tokens() * config.width * config.padded_vocabulary());
+  return 2 * static_cast<double>(sequences_ * net_.tokens() * net_.config().width * net_.head().most_columns());
 }
 
 LanguageTask::Tokens LanguageTask::fetch(const nn::Pass& pass) const {

@@ -1,4 +1,5 @@
-"""Several hosts on one machine: network namespaces whose TAP devices a switch with a rate and a delay connects.
+"""Several hosts on one machine: network namespaces that a switch with a rate and a delay connects, or, for rates at which that
+would take the cores away from what runs on the hosts, the kernel's bridge with a rate.
 
 Needs root.
 """
@@ -20,22 +21,54 @@ def run(*command):
     subprocess.run(command, check=True)
 
 
-class Hosts:
-    """`count` hosts 10.77.0.1, 10.77.0.2, ...; the first one is where launchers run."""
+class Switch:
+    """A program that forwards frames between TAP devices; each way of a link has a rate in Mbit/s (0: none), and a delay."""
 
-    def __init__(self, count=4, megabits=0, milliseconds=0):
+    def __init__(self, names, megabits, milliseconds):
+        self.program = subprocess.Popen(
+            [BIN / "bitloom_test_switch", str(megabits), str(milliseconds), *names], stdout=subprocess.PIPE, text=True)
+        if self.program.stdout.readline() != "ready\n":
+            raise RuntimeError("the switch did not start")
+
+    def close(self):
+        self.program.kill()
+        self.program.wait()
+        self.program.stdout.close()
+
+
+class Bridge:
+    """The kernel forwards; each way of a link has a rate in Mbit/s."""
+
+    def __init__(self, names, megabits):
+        self.name = f"bl{os.getpid() % 100000}br"
+        self.ports = [name + "p" for name in names]
+        run("ip", "link", "add", self.name, "type", "bridge")
+        run("ip", "link", "set", self.name, "up")
+        for name, port in zip(names, self.ports):
+            run("ip", "link", "add", name, "type", "veth", "peer", "name", port)
+            run("ip", "link", "set", port, "master", self.name, "up")
+            for device in (name, port):
+                run("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency",
+                    "200ms")
+
+    def close(self):
+        for device in (*self.ports, self.name):  # the kernel takes its time with those of a namespace
+            run("ip", "link", "del", device)
+
+
+class Hosts:
+    """`count` hosts 10.77.0.1, 10.77.0.2, ...; the first one is where launchers run. by_kernel: without a delay."""
+
+    def __init__(self, count=4, megabits=0, milliseconds=0, by_kernel=False):
         self.folder = Path(tempfile.mkdtemp(prefix="bitloom-hosts-"))
         self.names = [f"bl{os.getpid()}h{number + 1}" for number in range(count)]
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
-        taps = [f"bl{os.getpid() % 100000}t{number + 1}" for number in range(count)]
-        self.switch = subprocess.Popen(
-            [BIN / "bitloom_test_switch", str(megabits), str(milliseconds), *taps], stdout=subprocess.PIPE, text=True)
-        if self.switch.stdout.readline() != "ready\n":
-            raise RuntimeError("the switch did not start")
-        for name, address, tap in zip(self.names, self.addresses, taps):
+        devices = [f"bl{os.getpid() % 100000}t{number + 1}" for number in range(count)]
+        self.switch = Bridge(devices, megabits) if by_kernel else Switch(devices, megabits, milliseconds)
+        for name, address, device in zip(self.names, self.addresses, devices):
             run("ip", "netns", "add", name)
-            run("ip", "link", "set", tap, "netns", name)
-            run("ip", "-n", name, "link", "set", tap, "name", "net0")
+            run("ip", "link", "set", device, "netns", name)
+            run("ip", "-n", name, "link", "set", device, "name", "net0")
             run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "net0")
             run("ip", "-n", name, "link", "set", "net0", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
@@ -57,6 +90,14 @@ class Hosts:
     def start(self, command, host=0, **options):
         return subprocess.Popen(["ip", "netns", "exec", self.names[host], *map(str, command)], env=self.environment(),
                                 start_new_session=True, **options)
+
+    def mpirun(self, command, **options):
+        """One process on every host."""
+        mca = {"plm": "rsh", "plm_rsh_agent": AGENT, "plm_rsh_no_tree_spawn": 1, "btl": "tcp,self,vader", "pml": "ob1",
+               "btl_tcp_if_include": "net0", "oob_tcp_if_include": "net0", "hwloc_base_binding_policy": "none"}
+        words = [word for name, value in mca.items() for word in ("--mca", name, value)]
+        hosts = ",".join(f"{address}:1" for address in self.addresses)
+        return self.start(["mpirun", "--host", hosts, *words, "-x", "OMP_NUM_THREADS", *command], **options)
 
     def processes(self, host):
         listed = subprocess.run(["ip", "netns", "pids", self.names[host]], capture_output=True, text=True, check=True)
@@ -103,9 +144,7 @@ class Hosts:
                     os.kill(process, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-        self.switch.kill()
-        self.switch.wait()
-        self.switch.stdout.close()
+        self.switch.close()
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False)
 

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <string>
 
-#include "models/gpt/gpt.h"
+#include "models/gpt/language_task.h"
 #include "tests/plan/float_plans.h"
 #include "tests/support/catch.h"
+#include "train/parallel/layer_costs.h"
+#include "train/parallel/tensor.h"
 
 using namespace bitloom;
 using namespace bitloom::plan;
@@ -67,6 +69,27 @@ TEST_CASE("a GPT is described as its layers count themselves", "[float_plan]") {
         CHECK(real.stash_bytes(shape, DType::bf16) == kept(2));
       }
       shape = real.output(shape);
+    }
+  }
+}
+
+TEST_CASE("layers that a tensor group divides are planned with the costs by which nets are cut", "[float_plan]") {
+  models::GptConfig config = small_config();
+  config.vocabulary_multiple = 1;  // 19 rows
+  const FloatModel model = describe_gpt(config);
+  for (const std::size_t ranks : {1U, 2U, 4U}) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      INFO("rank " << rank << " of " << ranks);
+      train::TensorGroup group(rank, ranks);
+      models::Gpt net(config, 0, &group);
+      models::LanguageTask task(net, 2, {});
+      const std::vector<double> costs = train::estimated_costs(net.layers(), task.input_shape(), task.loss_cost());
+      REQUIRE(costs.size() == model.layers.size());
+      for (std::size_t i = 0; i < costs.size(); ++i) {
+        INFO(model.layers[i].name);
+        const double head = i + 1 == costs.size() ? model.head_operations_of(ranks) : 0;
+        CHECK(costs[i] == Approx(2 * (model.layers[i].operations_of(ranks) + head)).epsilon(1e-12));
+      }
     }
   }
 }
