@@ -236,10 +236,6 @@ void Sharding::publish() {
   for (const auto& shard : shards_) {
     if (shard->part == nullptr) continue;
     nn::Tensor values = shard->whole->read();
-    nn::Tensor own = flat(values).slice(shard->begin, shard->begin + shard->count);
-    const nn::Tensor& part = shard->part->read();
-    // Averages that stand in for values have memory of their own.
-    if (part.data() != own.data()) nn::scale_add(engine_, 1, part, 0, own);
     engine_.synchronize();
     on_elements(values, [&](auto elements) { mpi::all_gather(group_, elements, shard->counts); });
   }
