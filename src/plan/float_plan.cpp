@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -14,6 +15,7 @@
 #include "models/gpt/language_task.h"
 #include "nn/ops.h"
 #include "train/parallel/schedule.h"
+#include "train/parallel/stages.h"
 #include "train/update_rule.h"
 
 namespace bitloom::plan {
@@ -129,7 +131,7 @@ class Planner {
     if (model_.head) costs.back() += micro_batch * head_operations();
     parts_ = options_.partition.empty() ? train::partition(costs, shape_.parts()) : options_.partition;
     // A process alone passes each micro-batch forward and backward before the next.
-    const train::Schedule schedule = train::make_schedule(stages_ == 1 ? "1f1b" : options_.schedule, shape_);
+    schedule_ = train::make_schedule(stages_ == 1 ? "1f1b" : options_.schedule, shape_);
     for (std::size_t s = 0; s < stages_; ++s) {
       StagePlan stage;
       for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
@@ -142,11 +144,11 @@ class Planner {
       computing.push_back(plan_compute(p));
       whole.push_back(plan_passes(p, computing.back()));
     }
-    const train::Simulation ideal = train::simulate(schedule, shape_, computing);
+    const train::Simulation ideal = train::simulate(schedule_, shape_, computing);
     plan_.bubble = ideal.bubble;
-    output_waits_ = has_waiting_output(schedule.back());
+    output_waits_ = has_waiting_output(schedule_.back());
     for (std::size_t s = 0; s < stages_; ++s) plan_stage(s, ideal.in_flight[s]);
-    plan_time(train::simulate(schedule, shape_, whole, way()), whole);
+    plan_time(train::simulate(schedule_, shape_, whole, way()), whole);
     return std::move(plan_);
   }
 
@@ -170,6 +172,9 @@ class Planner {
 
   StagePlan& stage_of(std::size_t part) { return plan_.stages[part % stages_]; }
   bool has_head(std::size_t part) const { return model_.head && part + 1 == shape_.parts(); }
+  // Whether the head reads layer 0's table on the stage that has both.
+  bool shares_table() const { return model_.head->is_tied && stages_ == 1; }
+  std::uint64_t head_biases() const { return Elements{0, model_.head->has_bias ? model_.head->vocabulary : 0}.of(tensor_); }
   Elements table() const { return {0, std::uint64_t{model_.head->vocabulary} * model_.head->width, model_.head->width}; }
   std::uint64_t rows() const { return std::uint64_t{options_.micro_batch} * model_.tokens; }
 
@@ -238,12 +243,21 @@ class Planner {
         gradients += (matrices + vectors) * parameter_bytes_;
       }
       const double scatter = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
-      const double gather = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(values));
-      const bool gathers = options_.shard == ShardLevel::parameters;
+      double forward = 0;
+      double backward = scatter;
+      if (options_.shard == ShardLevel::parameters) {
+        const double gather = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(values));
+        if (!is_late(part)) forward += gather;
+        backward += (recomputes_stages() ? 2 : 1) * gather;
+        if (has_head(part) && shares_table()) {
+          const std::uint64_t logits = table().of(tensor_) * value_bytes_;
+          backward += exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(logits));
+        }
+      }
       // While a layer computes, the parameters of the next and the gradients of the last are on their way.
-      if (gathers) whole.forward = std::max(whole.forward, gather);
-      whole.backward = std::max(whole.backward, scatter + (gathers ? gather : 0));
-      stage.data_seconds += static_cast<double>(micro_batches) * (scatter + (gathers ? 2 * gather : 0));
+      whole.forward = std::max(whole.forward, forward);
+      whole.backward = std::max(whole.backward, backward);
+      stage.data_seconds += static_cast<double>(micro_batches) * (forward + backward);
     }
     stage.forward += whole.forward;
     stage.backward += whole.backward;
@@ -268,9 +282,8 @@ class Planner {
       const std::pair each(layer.matrices.of(tensor_), layer.vectors.of(tensor_));
       if (each.first + each.second > 0) all.push_back(each);
     }
-    if (has_head(part) && (!model_.head->is_tied || stages_ > 1)) {
-      const Elements biases{0, model_.head->has_bias ? model_.head->vocabulary : 0};
-      all.emplace_back(table().of(tensor_), biases.of(tensor_));
+    if (has_head(part) && !shares_table()) {
+      all.emplace_back(table().of(tensor_), head_biases());
     }
     return all;
   }
@@ -318,25 +331,11 @@ class Planner {
     FloatMemory& memory = stage.memory;
     std::uint64_t kept = 0;
     std::uint64_t peak = 0;
-    std::uint64_t earlier_value = 0;
-    std::uint64_t earlier_gradient = 0;
     for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
       const std::size_t part = shape_.part(s, chunk);
-      auto parameters = parameters_of(part);
-      for (const auto& [m, v] : parameters) {
+      for (const auto& [m, v] : parameters_of(part)) {
         matrices += m;
         vectors += v;
-      }
-      // The table of layer 0 is needed once more, for the logits.
-      if (has_head(part) && model_.head->is_tied && stages_ == 1) parameters.emplace_back(table().of(tensor_), 0);
-      for (const auto& [m, v] : parameters) {
-        const std::uint64_t value = m * value_bytes_ + v * parameter_bytes_;
-        const std::uint64_t gradient = (m + v) * parameter_bytes_;
-        const std::uint64_t values = options_.shard == ShardLevel::parameters ? value + earlier_value : 0;
-        const std::uint64_t gradients = options_.shard >= ShardLevel::gradients ? gradient + earlier_gradient : 0;
-        if (data_ > 1) memory.gathered = std::max(memory.gathered, values + gradients);
-        earlier_value = value;
-        earlier_gradient = gradient;
       }
       const auto [part_kept, part_peak] = stash_of(part);
       kept = std::max(kept, part_kept);
@@ -348,12 +347,14 @@ class Planner {
     const auto shard = [&](ShardLevel from, std::uint64_t elements) {
       return options_.shard >= from ? share_of(elements, data_) : elements;
     };
-    const std::uint64_t bytes_of_matrix = copies ? (has_masters ? parameter_bytes_ : 0) + value_bytes_ : parameter_bytes_;
     memory.parameters =
-        shard(ShardLevel::parameters, matrices) * bytes_of_matrix + shard(ShardLevel::parameters, vectors) * parameter_bytes_;
+        shard(ShardLevel::parameters, matrices) * value_bytes_ + shard(ShardLevel::parameters, vectors) * parameter_bytes_;
+    // Masters of 16-bit values go with the optimiser.
+    if (copies && has_masters) memory.parameters += shard(ShardLevel::optimizer, matrices) * parameter_bytes_;
     memory.gradients = shard(ShardLevel::gradients, matrices + vectors) * parameter_bytes_;
     memory.optimizer = moments * shard(ShardLevel::optimizer, matrices + vectors) * parameter_bytes_;
     plan_data(stage, matrices, vectors);
+    if (data_ > 1 && options_.shard >= ShardLevel::gradients) plan_shards(s);
     if (stage.memory.total() > plan_.memory().total()) plan_.largest = s;
     plan_.fits &= stage.memory.total() <= cluster_.memory;
   }
@@ -398,16 +399,91 @@ class Planner {
       case ShardLevel::gradients:
       case ShardLevel::parameters: stage.data.reduce_scatters = micro_batches * gradients; break;
     }
-    const std::uint64_t own =
-        share_of(matrices, data_) * (options_.shard == ShardLevel::parameters ? value_bytes_ : parameter_bytes_) +
-        share_of(vectors, data_) * parameter_bytes_;
-    if (options_.shard == ShardLevel::parameters) stage.data.all_gathers = 2 * micro_batches * own;
-    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data.all_gathers = own;
-    const double exchange = exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(gradients));
+    const auto seconds = [&](std::uint64_t bytes) {
+      return exchange_seconds(cluster_, ranks_, data_group_, static_cast<double>(bytes));
+    };
+    const double exchange = seconds(gradients);
     exchanges_.push_back(exchange);
-    // Bytes of gradients; of the new values, which have as many elements.
     if (options_.shard < ShardLevel::gradients) stage.data_seconds += (options_.shard == ShardLevel::none ? 2 : 1) * exchange;
-    if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients) stage.data_seconds += exchange;
+    new_values_.push_back(0);
+    if (options_.shard != ShardLevel::optimizer && options_.shard != ShardLevel::gradients) return;
+    stage.data.all_gathers = share_of(matrices, data_) * value_bytes_ + share_of(vectors, data_) * parameter_bytes_;
+    new_values_.back() = seconds(matrices * value_bytes_ + vectors * parameter_bytes_);
+    stage.data_seconds += new_values_.back();
+  }
+
+  // --- Shards of gradients and parameters ---
+
+  // What train::Sharding gathers and reduces together.
+  struct Unit {
+    std::uint64_t matrices = 0, vectors = 0;  // elements
+    std::size_t first_layer = 0;              // whose backward pass is the last that adds to its gradient
+  };
+
+  // Follows a stage's passes as train::Sharding does.
+  void plan_shards(std::size_t s) {
+    std::vector<Unit> units;
+    const std::vector<std::vector<std::size_t>> layers = units_of_layers(s, units);
+    const auto own_values = [&](std::size_t u) {
+      return share_of(units[u].matrices, data_) * value_bytes_ + share_of(units[u].vectors, data_) * parameter_bytes_;
+    };
+    const auto gradients_of = [&](std::size_t u) { return (units[u].matrices + units[u].vectors) * parameter_bytes_; };
+    std::vector<train::LayerPass> passes = train::layer_passes(shape_, s, parts_, recomputes_stages(), schedule_[s], true);
+    std::erase_if(passes, [&](const train::LayerPass& pass) { return layers[pass.layer].empty(); });
+    StagePlan& stage = plan_.stages[s];
+    std::set<std::size_t> whole, added;  // units whose parameters are whole, and to whose gradients layers add
+    std::uint64_t reduced = 0;           // bytes of gradients that are summed
+    const auto gather = [&](std::size_t layer) {
+      for (const std::size_t u : layers[layer]) {
+        if (options_.shard == ShardLevel::parameters && whole.insert(u).second) stage.data.all_gathers += own_values(u);
+      }
+    };
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      const std::vector<std::size_t>& here = layers[passes[i].layer];
+      gather(passes[i].layer);
+      if (i + 1 < passes.size()) gather(passes[i + 1].layer);
+      if (passes[i].backward) added.insert(here.begin(), here.end());
+      std::uint64_t bytes = reduced;
+      for (const std::size_t u : whole) bytes += units[u].matrices * value_bytes_ + units[u].vectors * parameter_bytes_;
+      for (const std::size_t u : added) bytes += gradients_of(u);
+      stage.memory.gathered = std::max(stage.memory.gathered, bytes);
+      std::uint64_t left = 0;
+      for (const std::size_t u : here) {
+        const bool is_next = i + 1 < passes.size() && std::ranges::count(layers[passes[i + 1].layer], u) > 0;
+        if (!is_next) whole.erase(u);
+        if (!passes[i].backward || units[u].first_layer != passes[i].layer) continue;
+        left += gradients_of(u);
+        added.erase(u);
+      }
+      if (left > 0) reduced = left;
+    }
+  }
+
+  // By layer of the net, then the head's.
+  std::vector<std::vector<std::size_t>> units_of_layers(std::size_t s, std::vector<Unit>& units) const {
+    std::vector<std::vector<std::size_t>> layers(model_.layers.size() + 1);
+    const auto add = [&](std::size_t layer, std::uint64_t matrices, std::uint64_t vectors) {
+      if (matrices + vectors == 0) return;
+      layers[layer].push_back(units.size());
+      units.push_back({matrices, vectors, layer});
+    };
+    for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+      const std::size_t part = shape_.part(s, chunk);
+      for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) {
+        const std::uint64_t matrices = model_.layers[i].matrices.of(tensor_);
+        // A parameter that several layers read, or several stages have, is by itself.
+        const std::uint64_t tied = i == 0 && model_.head && model_.head->is_tied ? table().of(tensor_) : 0;
+        add(i, tied, 0);
+        add(i, matrices - tied, model_.layers[i].vectors.of(tensor_));
+      }
+      if (!has_head(part)) continue;
+      if (shares_table()) {
+        layers.back().push_back(0);
+      } else {
+        add(model_.layers.size(), table().of(tensor_), head_biases());
+      }
+    }
+    return layers;
   }
 
   // --- Time ---
@@ -433,8 +509,7 @@ class Planner {
         // Where gradients are shards, all but the first layer's are reduced in the pass itself.
         const double first = end - whole[part].backward * (1 - 1 / layers);
         end = options_.shard >= ShardLevel::gradients ? end + exchange / layers : std::max(end + sum / layers, first + sum);
-        if (options_.shard == ShardLevel::optimizer || options_.shard == ShardLevel::gradients)
-          end += exchange;  // of new values
+        end += new_values_[s];
       }
       if (stages_ > 1 && model_.head && model_.head->is_tied && (s == 0 || s + 1 == stages_)) {
         end += message_seconds(cluster_, plan_.grid, static_cast<double>(table().of(tensor_) * parameter_bytes_));
@@ -453,8 +528,10 @@ class Planner {
   std::uint64_t value_bytes_, parameter_bytes_;  // of an element of V and of P
   train::PipelineShape shape_;
   train::Partition parts_;
+  train::Schedule schedule_;
   bool output_waits_ = false;
-  std::vector<double> exchanges_;  // by stage: seconds of half a sum of its gradients over the data group
+  // By stage, of the data group: seconds of half a sum of its gradients, and of gathering values once the optimiser is done.
+  std::vector<double> exchanges_, new_values_;
   FloatPlan plan_;
 };
 

@@ -415,15 +415,47 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
     CHECK(gradients.memory.gathered == bytes);  // the stage has two layers with parameters
     const StagePlan parameters = of_first(ShardLevel::parameters);
     CHECK(parameters.data.reduce_scatters == 2 * bytes);
-    CHECK(parameters.data.all_gathers == 2 * 2 * bytes / 2);  // for the forward and the backward pass
+    // For every forward and backward pass, but not for the block's first backward pass, which follows its forward pass.
+    CHECK(parameters.data.all_gathers == 4 * (4 * (first - block) + 3 * block) / 2);
     CHECK(parameters.memory.parameters == bytes / 2);
     CHECK(parameters.memory.gathered == 2 * bytes);
     // Values that ops read in 16 bits are gathered in 16 bits; vectors are not.
     options.train.values = DType::bf16;
     const StagePlan halves = of_first(ShardLevel::parameters);
-    CHECK(halves.data.all_gathers == 2 * 2 * ((first - 76) * 2 + 76 * 4) / 2);
+    CHECK(halves.data.all_gathers == (4 * (first - block) * 2 + 3 * ((block - 76) * 2 + 76 * 4)) / 2);
     CHECK(halves.memory.parameters == ((first - 76) * 6 + 76 * 4) / 2);
+    // Their masters go with the optimiser, and what it comes to is gathered in 16 bits, too.
+    const StagePlan masters = of_first(ShardLevel::optimizer);
+    CHECK(masters.memory.parameters == (first - 76) * 2 + 76 * 4 + (first - 76) * 4 / 2);
+    CHECK(masters.data.all_gathers == ((first - 76) * 2 + 76 * 4) / 2);
   }
+}
+
+TEST_CASE("two layers at most are whole where parameters are shards, and a table that layers share", "[float_plan]") {
+  FloatModel equal = equal_layers(4, 1);
+  for (FloatLayer& layer : equal.layers) layer.matrices.whole = 100;
+  FloatOptions options = options_of(8, 2);
+  const auto stage = [&](const FloatModel& model, ShardLevel shard, Recompute recompute = Recompute::none) {
+    options.shard = shard;
+    options.recompute = recompute;
+    return plan_grid(model, {2, 1, 1}, options, FloatCluster()).stages[0];
+  };
+  CHECK(stage(equal, ShardLevel::optimizer).memory.gathered == 0);
+  CHECK(stage(equal, ShardLevel::gradients).memory.gathered == 2 * 400);
+  CHECK(stage(equal, ShardLevel::parameters).memory.gathered == 4 * 400);
+  // Two micro-batches forward and backward, in which the last layer and, between the two, the first come twice in a row.
+  CHECK(stage(equal, ShardLevel::parameters).data.all_gathers == (2 * 8 - 3) * 400 / 2);
+  // The last stage's layers are passed forward once, before they are passed backward.
+  CHECK(stage(equal, ShardLevel::parameters, Recompute::stage).data.all_gathers == (2 * 8 - 3) * 400 / 2);
+
+  // The loss adds to the table's gradient first, the embedding last; most is whole when the first block is passed backward.
+  const FloatModel gpt = describe_gpt(small_config());
+  constexpr std::uint64_t table = 20 * 8, positions = 6 * 8, block = 12 * 64 + 13 * 8, norm = 2 * 8;
+  CHECK(stage(gpt, ShardLevel::gradients).memory.gathered == 4 * (table + 2 * block));
+  CHECK(stage(gpt, ShardLevel::parameters).memory.gathered == 4 * (table + 2 * block + block + table + positions));
+  // The table three times, positions, blocks and the norm twice in each micro-batch, but the first layer's once in a row.
+  CHECK(stage(gpt, ShardLevel::parameters).data.all_gathers ==
+        4 * (2 * (3 * table + 2 * positions + 4 * block + 2 * norm) - table - positions) / 2);
 }
 
 TEST_CASE("a vocabulary that tensor ranks do not divide leaves the largest share to plan with", "[float_plan]") {
@@ -465,13 +497,15 @@ TEST_CASE("seconds of a step follow from speed, links and what hides what", "[fl
   cluster.link = {1e9, 0};
   REQUIRE(10 * sum > backward);
   CHECK(seconds({2, 1, 1}, options_of(8, 2)) == Approx(half - backward * 7 / 8 + 10 * sum).epsilon(1e-3));
-  // Parameters that are shards are gathered for every pass, gradients reduced after every backward pass: the link is all there
-  // is.
+  // Parameters that are shards are gathered for every pass, gradients reduced after every backward pass, the table is gathered
+  // for the logits, too: the link is all there is.
   cluster.link = {1e7, 0};
   FloatOptions shards = options_of(8, 2);
   shards.shard = ShardLevel::parameters;
   const double exchange = 1000 * sum / 2;
-  CHECK(seconds({2, 1, 1}, shards) == Approx(2 * 3 * exchange + exchange / 8).epsilon(1e-3));
+  const double table =
+      exchange * static_cast<double>(config.padded_vocabulary() * config.width) / static_cast<double>(model.parameters());
+  CHECK(seconds({2, 1, 1}, shards) == Approx(2 * (3 * exchange + table) + exchange / 8).epsilon(1e-3));
   // With optimiser states alone as shards, new values follow the gradients that were reduced.
   shards.shard = ShardLevel::optimizer;
   CHECK(seconds({2, 1, 1}, shards) == Approx(half - backward * 7 / 8 + 2 * exchange).epsilon(1e-3));
