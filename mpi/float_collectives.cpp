@@ -161,6 +161,14 @@ class Exchange final : public Operation {
   std::size_t started_ = 0, reduced_ = 0, finished_ = 0;
 };
 
+// Counts that divide n values among ranks as evenly as can be.
+std::vector<std::size_t> even_counts(std::size_t n, int ranks) {
+  const auto parts = static_cast<std::size_t>(ranks);
+  std::vector<std::size_t> counts(parts);
+  for (std::size_t r = 0; r < parts; ++r) counts[r] = n / parts + (r < n % parts ? 1 : 0);
+  return counts;
+}
+
 std::vector<Part> parts_of(std::span<const std::size_t> counts) {
   std::vector<Part> parts;
   std::size_t begin = 0;
@@ -252,29 +260,10 @@ std::size_t own_bytes(const Comm& comm, std::span<const std::size_t> counts, std
 
 }  // namespace
 
-std::vector<std::size_t> even_counts(std::size_t n, int ranks) {
-  const auto parts = static_cast<std::size_t>(ranks);
-  std::vector<std::size_t> counts(parts);
-  for (std::size_t r = 0; r < parts; ++r) counts[r] = n / parts + (r < n % parts ? 1 : 0);
-  return counts;
-}
-
 template <typename T>
 void sum_in_order(Comm& comm, std::span<T> values) {
   const Meter meter = comm.state().meter(Collective::float_sum, values.size_bytes());
   finish(sum_operation(comm.state(), values));
-}
-
-template <typename T>
-void reduce_scatter_in_order(Comm& comm, std::span<const T> all, std::span<T> mine, std::span<const std::size_t> counts) {
-  const Meter meter = comm.state().meter(Collective::reduce_scatter, all.size_bytes());
-  finish(reduce_scatter_operation(comm.state(), all, mine, counts));
-}
-
-template <typename T>
-void all_gather(Comm& comm, std::span<T> all, std::span<const std::size_t> counts) {
-  const Meter meter = comm.state().meter(Collective::all_gather, own_bytes(comm, counts, sizeof(T)));
-  finish(all_gather_operation(comm.state(), all, counts));
 }
 
 template <typename T>
@@ -303,8 +292,6 @@ Pending start_all_gather(Comm& comm, std::span<T> all, std::span<const std::size
 
 #define BITLOOM_FLOAT_COLLECTIVES(T)                                                                            \
   template void sum_in_order(Comm&, std::span<T>);                                                              \
-  template void reduce_scatter_in_order(Comm&, std::span<const T>, std::span<T>, std::span<const std::size_t>); \
-  template void all_gather(Comm&, std::span<T>, std::span<const std::size_t>);                                  \
   template void max_of(Comm&, std::span<T>);                                                                    \
   template Pending start_sum(Comm&, std::span<T>);                                                              \
   template Pending start_reduce_scatter(Comm&, std::span<const T>, std::span<T>, std::span<const std::size_t>); \

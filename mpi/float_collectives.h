@@ -1,6 +1,6 @@
 // Collectives on floating-point numbers. Integers are summed by Comm itself; floats are rounded, so here the order counts: it
 // is that of the ranks, whatever arrives first. Sums are formed in double precision and rounded once, so that all ranks get the
-// same bits, and each part that reduce_scatter_in_order() gives has the bits of that part of a sum.
+// same bits, and each part that start_reduce_scatter() gives has the bits of that part of a sum.
 //
 // T is float, double, bf16 or f16 (core/half.h). All functions are collective, their spans and counts agree on all ranks, and
 // all throw PeerLost, and Error(internal) for a message of another length than expected. With one rank there is nothing to do.
@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "mpi/comm.h"
 #include "mpi/pending.h"
@@ -21,29 +20,22 @@ namespace bitloom::mpi {
 template <typename T>
 void sum_in_order(Comm& comm, std::span<T> values);
 
-// `all` are the parts of all ranks, one after the other, rank r's of counts[r] values; `mine` becomes the sum over ranks of
-// this rank's part, and may be that part of `all` itself. Throws Error(internal) if counts do not fit `all` and `mine`.
-template <typename T>
-void reduce_scatter_in_order(Comm& comm, std::span<const T> all, std::span<T> mine, std::span<const std::size_t> counts);
-
-// `all` are the parts of all ranks, as above; this rank's is there before, the others' afterwards.
-template <typename T>
-void all_gather(Comm& comm, std::span<T> all, std::span<const std::size_t> counts);
-
 // In place: values[i] becomes the largest over ranks; NaN is larger than all others.
 template <typename T>
 void max_of(Comm& comm, std::span<T> values);
 
-// The same, while the caller computes (pending.h).
+// Those that start go on while the caller computes (pending.h). start_sum() is sum_in_order().
 template <typename T>
 [[nodiscard]] Pending start_sum(Comm& comm, std::span<T> values);
+
+// `all` are the parts of all ranks, one after the other, rank r's of counts[r] values; `mine` becomes the sum over ranks of
+// this rank's part, and may be that part of `all` itself. Throws Error(internal) if counts do not fit `all` and `mine`.
 template <typename T>
 [[nodiscard]] Pending start_reduce_scatter(Comm& comm, std::span<const T> all, std::span<T> mine,
                                            std::span<const std::size_t> counts);
+
+// `all` are the parts of all ranks, as above; this rank's is there before, the others' afterwards.
 template <typename T>
 [[nodiscard]] Pending start_all_gather(Comm& comm, std::span<T> all, std::span<const std::size_t> counts);
-
-// Counts that divide n values among ranks as evenly as can be: for reduce_scatter_in_order() and all_gather().
-std::vector<std::size_t> even_counts(std::size_t n, int ranks);
 
 }  // namespace bitloom::mpi

@@ -30,14 +30,13 @@ bool FloatLayout::shares_table(std::size_t part) const {
 }
 
 std::vector<ParameterBlock> FloatLayout::blocks_of(std::size_t part) const {
-  const std::size_t gathers = recomputes_stages() && !is_late(part) ? 3 : 2;
+  const bool is_tied = model.head && model.head->is_tied;
   std::vector<ParameterBlock> all;
   for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
     const FloatLayer& layer = model.layers[i];
-    if (!layer.parameters.empty()) all.push_back({layer.parameters, gathers, false, i == 0 && shares_table(part)});
+    if (!layer.parameters.empty()) all.push_back({layer.parameters, i, false, i == 0 && is_tied});
   }
-  // The head is passed forward and backward at once.
-  if (has_head(part)) all.push_back({model.head->parameters(), 1, true, shares_table(part)});
+  if (has_head(part)) all.push_back({model.head->parameters(), model.layers.size(), true, is_tied});
   return all;
 }
 

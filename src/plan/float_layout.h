@@ -35,9 +35,9 @@ struct RankParameters {
 // Parameters of a layer, or those that the head reads, as a rank has them.
 struct ParameterBlock {
   std::vector<FloatParameter> parameters;
-  std::size_t gathers = 0;  // times that they are made whole for a micro-batch, where ranks have shards
+  std::size_t layer = 0;  // of the net; the head's comes after them
   bool is_head = false;
-  bool is_apart = false;  // the first parameter is on another stage, too
+  bool has_table = false;  // the first parameter is one that the head and layer 0 share
 };
 
 struct FloatLayout {

@@ -56,24 +56,6 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
          (part + 1 < layout.shape.parts() ? layout.output_bytes(part) : 0);
 }
 
-// Whole parameters and gradients of two layers, one after the other, of which ranks otherwise have shards.
-std::uint64_t gathered_bytes(const FloatLayout& layout, std::size_t stage) {
-  if (layout.data == 1) return 0;
-  std::vector<RankParameters> layers;
-  for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
-    for (const ParameterBlock& block : layout.blocks_of(layout.shape.part(stage, chunk))) layers.push_back(layout.count(block));
-  }
-  std::uint64_t most = 0;
-  std::uint64_t earlier = 0;
-  for (const RankParameters& layer : layers) {
-    const std::uint64_t bytes = (layout.divided.parameters ? layout.bytes_of_values(layer) : 0) +
-                                (layout.divided.gradients ? layout.bytes_of_gradients(layer) : 0);
-    most = std::max(most, earlier + bytes);
-    earlier = bytes;
-  }
-  return most;
-}
-
 }  // namespace
 
 FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions) {
@@ -85,16 +67,16 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
   memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
-  memory.gathered = gathered_bytes(layout, stage);
-
   const StageShards shards = shards_of(layout, stage);
-  const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole; };
+  memory.gathered = needs_of(layout, shards, stage, actions).whole_bytes;
+  const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
   const train::TrainOptions& train = layout.options.train;
   const bool has_copies = layout.value_bytes != layout.parameter_bytes;
-  const bool has_masters = !has_copies || train.master_weights == nn::MasterWeights::f32;
-  const std::uint64_t matrix_bytes = (has_masters ? layout.parameter_bytes : 0) + (has_copies ? layout.value_bytes : 0);
-  const RankParameters own = kept(layout.divided.parameters);
-  memory.parameters = own.matrices * matrix_bytes + own.vectors * layout.parameter_bytes;
+  memory.parameters = layout.bytes_of_values(kept(layout.divided.parameters));
+  // Masters of 16-bit values go with the optimiser.
+  if (has_copies && train.master_weights == nn::MasterWeights::f32) {
+    memory.parameters += kept(layout.divided.optimizer).matrices * layout.parameter_bytes;
+  }
   memory.gradients = layout.bytes_of_gradients(kept(layout.divided.gradients));
   const std::uint64_t states = train::find_update_rule(train.optimizer.rule).moments + (train.optimizer.average > 0 ? 1 : 0) +
                                (train.optimizer.lookahead > 0 ? 1 : 0);

@@ -48,7 +48,7 @@ StagePlan plan_stage(const FloatLayout& layout, const FloatTimes& times, const C
     plan.backward += costs.whole[part].backward;
   }
   plan.memory = memory_of(layout, stage, actions);
-  set_traffic(layout, stage, plan);
+  set_traffic(layout, stage, actions, plan);
   plan.data_seconds = times.data_seconds(stage);
   return plan;
 }

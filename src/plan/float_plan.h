@@ -50,7 +50,9 @@ struct FloatCluster {
 struct FloatMemory {
   std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
   std::uint64_t activations = 0;  // on their way, about
-  std::uint64_t gathered = 0;     // whole parameters and gradients of two layers, where ranks otherwise have shards
+  // Whole parameters and gradients of two layers, where ranks otherwise have shards: parameters of the one that computes and
+  // the next, gradients of that one and the one before, and of a table that layers share.
+  std::uint64_t gathered = 0;
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations + gathered; }
 };

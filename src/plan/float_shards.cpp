@@ -1,53 +1,75 @@
 #include "plan/float_shards.h"
 
 #include <algorithm>
+#include <set>
 
 #include "train/parallel/sharding.h"
+#include "train/parallel/stages.h"
 
 namespace bitloom::plan {
 namespace {
 
-// Shards of every parameter of a block, by parameter and rank.
-std::vector<std::vector<std::size_t>> divide(const FloatLayout& layout, const ParameterBlock& block) {
+ShardUnit unit_of(const FloatLayout& layout, std::span<const FloatParameter> parameters, std::size_t layer) {
+  ShardUnit unit{{}, std::vector<RankParameters>(layout.data), layer};
   std::vector<std::size_t> sizes;
-  for (const FloatParameter& each : block.parameters) sizes.push_back(each.elements.of(layout.tensor));
-  const std::span<const std::size_t> all(sizes);
-  if (!block.is_apart) return train::divide_block(all, layout.data);
-  std::vector<std::vector<std::size_t>> shards = train::divide_block(all.first(1), layout.data);
-  for (auto& each : train::divide_block(all.subspan(1), layout.data)) shards.push_back(std::move(each));
-  return shards;
+  for (const FloatParameter& each : parameters) sizes.push_back(each.elements.of(layout.tensor));
+  const std::vector<std::vector<std::size_t>> shards = train::divide_parameters(sizes, layout.data);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    unit.whole.add(parameters[i], sizes[i]);
+    for (std::size_t rank = 0; rank < layout.data; ++rank) unit.of_rank[rank].add(parameters[i], shards[i][rank]);
+  }
+  return unit;
 }
 
-void add_block(const FloatLayout& layout, const ParameterBlock& block, bool is_read_by_head, StageShards& stage) {
-  const std::vector<std::vector<std::size_t>> shards = divide(layout, block);
-  stage.whole += layout.count(block);
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    const FloatParameter& parameter = block.parameters[i];
-    const std::uint64_t bytes = parameter.is_matrix ? layout.value_bytes : layout.parameter_bytes;
-    const std::size_t gathers = block.gathers + (i == 0 && is_read_by_head ? 1 : 0);
-    for (std::size_t rank = 0; rank < layout.data; ++rank) {
-      stage.of_rank[rank].add(parameter, shards[i][rank]);
-      stage.gathered[rank] += gathers * shards[i][rank] * bytes;
-      stage.published[rank] += shards[i][rank] * bytes;
-    }
+// The table that layers share is by itself; of the others, those that ops read in one type are together.
+std::vector<ShardUnit> units_of(const FloatLayout& layout, const ParameterBlock& block) {
+  std::vector<ShardUnit> units;
+  std::span<const FloatParameter> rest(block.parameters);
+  if (block.has_table) {
+    units.push_back(unit_of(layout, rest.first(1), block.layer));
+    rest = rest.subspan(1);
   }
+  std::vector<FloatParameter> matrices, vectors;
+  for (const FloatParameter& each : rest) {
+    (each.is_matrix || layout.value_bytes == layout.parameter_bytes ? matrices : vectors).push_back(each);
+  }
+  for (const auto* together : {&matrices, &vectors}) {
+    if (!together->empty()) units.push_back(unit_of(layout, *together, block.layer));
+  }
+  return units;
 }
 
 }  // namespace
 
-const RankParameters& StageShards::largest() const { return *std::ranges::max_element(of_rank, {}, &RankParameters::all); }
+RankParameters StageShards::whole() const {
+  RankParameters sum;
+  for (const ShardUnit& unit : units) sum += unit.whole;
+  return sum;
+}
+
+std::vector<RankParameters> StageShards::by_rank() const {
+  std::vector<RankParameters> sums(units.empty() ? 1 : units.front().of_rank.size());
+  for (const ShardUnit& unit : units) {
+    for (std::size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += unit.of_rank[rank];
+  }
+  return sums;
+}
+
+RankParameters StageShards::largest() const { return std::ranges::max(by_rank(), {}, &RankParameters::all); }
 
 StageShards shards_of(const FloatLayout& layout, std::size_t stage) {
-  StageShards shards{{},
-                     std::vector<RankParameters>(layout.data),
-                     std::vector<std::uint64_t>(layout.data),
-                     std::vector<std::uint64_t>(layout.data)};
+  StageShards shards{{}, std::vector<std::vector<std::size_t>>(layout.model.layers.size() + 1)};
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
-    const std::size_t part = layout.shape.part(stage, chunk);
-    bool is_first = part == 0;  // of the net
-    for (const ParameterBlock& block : layout.blocks_of(part)) {
-      if (layout.is_own(block)) add_block(layout, block, is_first && layout.reads_first_table(), shards);
-      is_first = false;
+    for (const ParameterBlock& block : layout.blocks_of(layout.shape.part(stage, chunk))) {
+      std::vector<std::size_t>& of_layer = shards.of_layer[block.layer];
+      if (!layout.is_own(block)) {
+        of_layer.push_back(shards.of_layer.front().front());  // layer 0's table
+        continue;
+      }
+      for (ShardUnit& unit : units_of(layout, block)) {
+        of_layer.push_back(shards.units.size());
+        shards.units.push_back(std::move(unit));
+      }
     }
   }
   return shards;
@@ -55,7 +77,51 @@ StageShards shards_of(const FloatLayout& layout, std::size_t stage) {
 
 std::uint64_t shared_elements(const FloatLayout& layout) {
   const std::size_t table = layout.table();
-  return std::ranges::max(train::divide_block({&table, 1}, layout.divided.optimizer ? layout.data : 1).front());
+  return std::ranges::max(train::divide_parameters({&table, 1}, layout.divided.optimizer ? layout.data : 1).front());
+}
+
+ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::size_t stage,
+                    std::span<const train::Action> actions) {
+  ShardNeeds needs;
+  if (layout.data == 1 || !layout.divided.gradients) return needs;
+  std::vector<train::LayerPass> passes =
+      train::layer_passes(layout.shape, stage, layout.parts, layout.recomputes_stages(), actions, true);
+  std::erase_if(passes, [&](const train::LayerPass& pass) { return shards.of_layer[pass.layer].empty(); });
+  const auto gradients_of = [&](std::size_t u) { return layout.bytes_of_gradients(shards.units[u].whole); };
+  std::vector<std::uint64_t> gathers(shards.units.size());
+  std::set<std::size_t> whole, added;  // units whose parameters are whole, and to whose gradients layers add
+  std::uint64_t reduced = 0;           // bytes of gradients that are being summed
+  const auto gather = [&](const train::LayerPass& pass) {
+    if (!layout.divided.parameters) return;
+    for (const std::size_t u : shards.of_layer[pass.layer]) gathers[u] += whole.insert(u).second ? 1 : 0;
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const std::vector<std::size_t>& here = shards.of_layer[passes[i].layer];
+    const std::vector<std::size_t> next =
+        i + 1 < passes.size() ? shards.of_layer[passes[i + 1].layer] : std::vector<std::size_t>();
+    gather(passes[i]);
+    if (i + 1 < passes.size()) gather(passes[i + 1]);
+    if (passes[i].backward) added.insert(here.begin(), here.end());
+    std::uint64_t bytes = reduced;
+    for (const std::size_t u : whole) bytes += layout.bytes_of_values(shards.units[u].whole);
+    for (const std::size_t u : added) bytes += gradients_of(u);
+    needs.whole_bytes = std::max(needs.whole_bytes, bytes);
+    std::uint64_t left = 0;
+    for (const std::size_t u : here) {
+      if (std::ranges::count(next, u) == 0) whole.erase(u);
+      if (!passes[i].backward || shards.units[u].first_layer != passes[i].layer) continue;
+      left += gradients_of(u);
+      added.erase(u);
+    }
+    if (left > 0) reduced = left;
+  }
+  for (std::size_t rank = 0; rank < layout.data; ++rank) {
+    std::uint64_t bytes = 0;
+    for (std::size_t u = 0; u < gathers.size(); ++u)
+      bytes += gathers[u] * layout.bytes_of_values(shards.units[u].of_rank[rank]);
+    needs.gathered_bytes = std::max(needs.gathered_bytes, bytes);
+  }
+  return needs;
 }
 
 }  // namespace bitloom::plan

@@ -1,25 +1,43 @@
-// Shards of a stage's parameters, as train::Sharding cuts them.
+// Shards of a stage's parameters and gradients, as train::Sharding cuts, gathers and sums them.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/float_layout.h"
+#include "train/parallel/schedule.h"
 
 namespace bitloom::plan {
 
-struct StageShards {
-  RankParameters whole;                 // of the stage
+// What is gathered and reduced together.
+struct ShardUnit {
+  RankParameters whole;
   std::vector<RankParameters> of_rank;  // by rank of the data group
-  // Bytes of its shards that a rank gives when parameters are made whole, in a micro-batch where they are divided, and once.
-  std::vector<std::uint64_t> gathered, published;
+  std::size_t first_layer = 0;          // whose backward pass is the last that adds to its gradient
+};
 
-  // The shards of the rank that has the most.
-  const RankParameters& largest() const;
+struct StageShards {
+  std::vector<ShardUnit> units;
+  std::vector<std::vector<std::size_t>> of_layer;  // units of each layer of the net, then the head's
+
+  // All of the stage; the shards of every rank of the data group; those of the rank that has the most elements.
+  RankParameters whole() const;
+  std::vector<RankParameters> by_rank() const;
+  RankParameters largest() const;
 };
 StageShards shards_of(const FloatLayout& layout, std::size_t stage);
 
 // Elements of the table that another stage has, too, of which a rank gives the gradients to that one, at most.
 std::uint64_t shared_elements(const FloatLayout& layout);
+
+// What shards of gradients and parameters cost in a step's passes.
+struct ShardNeeds {
+  std::uint64_t gathered_bytes = 0;  // that the rank gives that gives the most
+  std::uint64_t whole_bytes = 0;     // of what is whole at once, at most
+};
+// actions: the stage's, in the order of its schedule.
+ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::size_t stage,
+                    std::span<const train::Action> actions);
 
 }  // namespace bitloom::plan

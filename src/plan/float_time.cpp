@@ -90,57 +90,59 @@ double FloatTimes::message() const {
 // --- A step ---
 
 FloatTimes::Exchanges FloatTimes::exchanges_of(std::size_t part) const {
-  std::uint64_t before_forward = 0;
-  std::uint64_t before_backward = 0;
-  for (const ParameterBlock& block : layout_.blocks_of(part)) {
-    const std::uint64_t bytes = layout_.bytes_of_values(layout_.count(block));
-    if (!block.is_head) before_forward += bytes;
-    before_backward += (block.gathers - (block.is_head ? 0 : 1)) * bytes;
-  }
   Exchanges exchanges;
   if (layout_.divided.gradients) {
     exchanges.backward = exchange_seconds(data_, layout_.bytes_of_gradients(layout_.all_of(part)));
   }
-  if (layout_.divided.parameters) {
-    exchanges.forward = exchange_seconds(data_, before_forward);
-    exchanges.backward += exchange_seconds(data_, before_backward);
+  if (!layout_.divided.parameters) return exchanges;
+  std::uint64_t layers = 0;
+  std::uint64_t head = 0;
+  for (const ParameterBlock& block : layout_.blocks_of(part)) {
+    (block.is_head ? head : layers) += layout_.bytes_of_values(layout_.count(block));
   }
+  const double gather = exchange_seconds(data_, layers);
+  if (!layout_.is_late(part)) exchanges.forward = gather;
+  exchanges.backward += (layout_.recomputes_stages() ? 2 : 1) * gather;
+  if (head > 0) exchanges.backward += exchange_seconds(data_, head);
   return exchanges;
 }
 
-// Half a sum of a stage's gradients; new values, which have as many elements, take as long.
-double FloatTimes::stage_exchange(std::size_t stage) const {
+// Of half a sum of the stage's gradients, and of its new values.
+FloatTimes::StageExchanges FloatTimes::stage_exchanges(std::size_t stage) const {
   RankParameters all;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) all += layout_.all_of(layout_.shape.part(stage, chunk));
-  return exchange_seconds(data_, layout_.bytes_of_gradients(all));
+  const bool publishes = layout_.divided.optimizer && !layout_.divided.parameters;
+  return {exchange_seconds(data_, layout_.bytes_of_gradients(all)),
+          publishes ? exchange_seconds(data_, layout_.bytes_of_values(all)) : 0};
 }
 
 double FloatTimes::data_seconds(std::size_t stage) const {
-  const auto& [optimizer, gradients, parameters] = layout_.divided;
+  const bool optimizer = layout_.divided.optimizer;
+  const bool gradients = layout_.divided.gradients;
   double seconds = 0;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     const auto [forward, backward] = exchanges_of(layout_.shape.part(stage, chunk));
     seconds += static_cast<double>(layout_.shape.micro_batches) * (forward + backward);
   }
-  const double exchange = stage_exchange(stage);
-  if (!gradients) seconds += (optimizer ? 1 : 2) * exchange;
-  if (optimizer && !parameters) seconds += exchange;
-  return seconds;
+  const auto [half_sum, new_values] = stage_exchanges(stage);
+  if (!gradients) seconds += (optimizer ? 1 : 2) * half_sum;
+  return seconds + new_values;
 }
 
 // The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
 // hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself.
 double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
-  const auto& [optimizer, gradients, parameters] = layout_.divided;
+  const bool optimizer = layout_.divided.optimizer;
+  const bool gradients = layout_.divided.gradients;
   const std::size_t part = layout_.shape.part(stage, 0);
   const std::vector<ParameterBlock> blocks = layout_.blocks_of(part);
   const auto own = std::ranges::count_if(blocks, [&](const ParameterBlock& block) { return layout_.is_own(block); });
   const auto layers = static_cast<double>(std::max<std::ptrdiff_t>(1, own));
-  const double exchange = stage_exchange(stage);
-  const double sum = (optimizer ? 1 : 2) * exchange;
+  const auto [half_sum, new_values] = stage_exchanges(stage);
+  const double sum = (optimizer ? 1 : 2) * half_sum;
   double seconds = sum / layers;
   if (!gradients) seconds = std::max(seconds, sum - last_backward * (1 - 1 / layers));
-  if (optimizer && !parameters) seconds += exchange;  // of new values
+  seconds += new_values;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     if (!layout_.shares_table(layout_.shape.part(stage, chunk))) continue;
     return seconds + message_seconds(shared_elements(layout_) * layout_.parameter_bytes);

@@ -40,7 +40,10 @@ class FloatTimes {
   double sum_seconds(const std::vector<std::uint64_t>& bytes) const;
   double message_seconds(std::uint64_t bytes) const;
   Exchanges exchanges_of(std::size_t part) const;
-  double stage_exchange(std::size_t stage) const;
+  struct StageExchanges {
+    double half_sum = 0, new_values = 0;
+  };
+  StageExchanges stage_exchanges(std::size_t stage) const;
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;

@@ -22,22 +22,23 @@ void add_messages(const FloatLayout& layout, std::size_t part, GroupBytes& pipel
   if (layout.shares_table(part)) pipeline.messages += shared_elements(layout) * layout.parameter_bytes;
 }
 
-GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards) {
+GroupBytes data_bytes(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions) {
   GroupBytes bytes;
   if (layout.data == 1) return bytes;
+  const StageShards shards = shards_of(layout, stage);
   const Divided& divided = layout.divided;
-  const std::uint64_t micro_batches = layout.shape.micro_batches;
-  const std::uint64_t gradients = layout.bytes_of_gradients(shards.whole);
+  const std::uint64_t gradients = layout.bytes_of_gradients(shards.whole());
   if (divided.optimizer) {
-    bytes.reduce_scatters = (divided.gradients ? micro_batches : 1) * gradients;
+    bytes.reduce_scatters = (divided.gradients ? layout.shape.micro_batches : 1) * gradients;
   } else {
     bytes.sums = gradients;
   }
-  // As ops read them: for every pass, or the new ones.
+  // Values as ops read them: for passes, or the new ones.
   if (divided.parameters) {
-    bytes.all_gathers = micro_batches * std::ranges::max(shards.gathered);
+    bytes.all_gathers = needs_of(layout, shards, stage, actions).gathered_bytes;
   } else if (divided.optimizer) {
-    bytes.all_gathers = std::ranges::max(shards.published);
+    for (const RankParameters& own : shards.by_rank())
+      bytes.all_gathers = std::max(bytes.all_gathers, layout.bytes_of_values(own));
   }
   return bytes;
 }
@@ -85,7 +86,7 @@ TensorCalls tensor_calls(const FloatLayout& layout, std::size_t part) {
   return calls;
 }
 
-void set_traffic(const FloatLayout& layout, std::size_t stage, StagePlan& plan) {
+void set_traffic(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions, StagePlan& plan) {
   const std::uint64_t micro_batches = layout.shape.micro_batches;
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
     const std::size_t part = layout.shape.part(stage, chunk);
@@ -95,7 +96,7 @@ void set_traffic(const FloatLayout& layout, std::size_t stage, StagePlan& plan) 
     plan.tensor.sums += micro_batches * (total(calls.forward) + total(calls.backward) + total(calls.head_sums));
     plan.tensor.maxima += micro_batches * total(calls.head_maxima);
   }
-  plan.data = data_bytes(layout, shards_of(layout, stage));
+  plan.data = data_bytes(layout, stage, actions);
   add_control(layout, stage, plan);
 }
 

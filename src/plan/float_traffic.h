@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/float_layout.h"
@@ -15,7 +16,7 @@ struct TensorCalls {
 };
 TensorCalls tensor_calls(const FloatLayout& layout, std::size_t part);
 
-// Sets `data`, `pipeline`, `tensor` and `layer_sums` of a stage's plan.
-void set_traffic(const FloatLayout& layout, std::size_t stage, StagePlan& plan);
+// Sets `data`, `pipeline`, `tensor` and `layer_sums` of a stage's plan. actions: the stage's, in the order of its schedule.
+void set_traffic(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions, StagePlan& plan);
 
 }  // namespace bitloom::plan

@@ -116,9 +116,13 @@ void Optimizer::look_ahead() {
 }
 
 bool Optimizer::swap_averages() {
+  // What is in their memory: values may be parts of whole parameters, which others have handles of.
   for (std::size_t i = 0; i < averages_.size(); ++i) {
-    std::swap(averages_[i], parameters_[i]->value);
-    if (parameters_[i]->copy.dtype() == parameters_[i]->value.dtype()) parameters_[i]->copy = parameters_[i]->value;
+    nn::Tensor& value = parameters_[i]->value;
+    nn::Tensor kept = engine_.empty(value.shape(), value.dtype(), nn::Use::workspace);
+    nn::scale_add(engine_, 1, value, 0, kept);
+    nn::scale_add(engine_, 1, averages_[i], 0, value);
+    nn::scale_add(engine_, 1, kept, 0, averages_[i]);
   }
   if (averages_.empty()) return false;
   nn::refresh_copies(engine_, parameters_);

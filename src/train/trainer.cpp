@@ -116,7 +116,7 @@ void Trainer::begin_gradients() {
 }
 
 void Trainer::sum_gradients() {
-  if (!buckets_ && (!sharding_ || sharding_->level() == ShardLevel::optimizer)) nn::settle_gradients(engine_, parameters_);
+  if (!buckets_ && !sharding_) nn::settle_gradients(engine_, parameters_);
   sum_over_data();
   // After that, as where gradients are sharded: the same bits.
   pipeline_->sum_shared_gradients();
@@ -242,12 +242,13 @@ void Trainer::averaged(const std::function<void()>& f) {
 Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {
   Loss loss;
   averaged([&] {
-    const std::vector<std::uint64_t> own = own_micro_batches(first, count);
-    if (!own.empty()) loss = pipeline_->evaluate(make_pass(step), own);
+    std::vector<std::uint64_t> own = own_micro_batches(first, count);
     // Every pass gathers sharded parameters from all data ranks: those that have one micro-batch less join in with any.
     const auto ranks = static_cast<std::uint64_t>(grid_->shape().data);
     const bool gathers = sharding_ && sharding_->level() == ShardLevel::parameters;
-    if (gathers && own.size() < (count + ranks - 1) / ranks) pipeline_->evaluate(make_pass(step), std::array{first});
+    const std::size_t uncounted = gathers && own.size() < (count + ranks - 1) / ranks ? 1 : 0;
+    if (uncounted > 0) own.push_back(first);
+    if (!own.empty()) loss = pipeline_->evaluate(make_pass(step), own, uncounted);
   });
   return sum_over_grid(loss);
 }

@@ -109,6 +109,7 @@ TEST_CASE("shards come to the bits of processes that have everything", "[layouts
   for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
     if (grid.data == 1 || grid.tensor == 3) continue;
     std::vector<std::byte> expected;
+    double expected_loss = 0;
     for (const ShardLevel level : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
       INFO(mpi::described(grid) << " sharded " << static_cast<int>(level));
       // Shards of gradients are summed over processes after each micro-batch: the same order only where each has one.
@@ -124,6 +125,10 @@ TEST_CASE("shards come to the bits of processes that have everything", "[layouts
       }
       const Loss loss = run.trainer.evaluate(0, 0, 5);
       CHECK(loss.count == 5 * config().context);
+      if (level == ShardLevel::none) expected_loss = loss.sum;
+      CHECK(loss.sum == expected_loss);
+      // Averages that had stood in for values took their place for good where these were parts of whole parameters.
+      CHECK_FALSE(test::world().flag_any(test::saved(run.trainer).serialize() != expected));
     }
   }
 }

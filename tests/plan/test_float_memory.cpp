@@ -21,6 +21,7 @@ using bitloom::test::equal_layers;
 using bitloom::test::options_of;
 using bitloom::test::small_config;
 using mpi::GridShape;
+using train::ShardLevel;
 
 TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]") {
   constexpr auto masters = nn::MasterWeights::f32;
@@ -204,4 +205,34 @@ TEST_CASE("a vocabulary that tensor ranks do not divide leaves the largest share
   const FloatPlan plan = plan_grid(describe_gpt(config), {1, 1, 4}, options_of(2, 1), FloatCluster());
   constexpr std::uint64_t elements = 5 * 8 + 6 * 8 + 2 * (12 * 64 / 4 + 6 * 8 + 7 * 8 / 4) + 2 * 8;
   CHECK(plan.memory().parameters == 4 * elements);
+}
+
+TEST_CASE("two layers at most are whole where parameters are shards, and a table that layers share", "[float_plan]") {
+  FloatModel equal = equal_layers(4, 1);
+  for (FloatLayer& layer : equal.layers) layer.parameters = {{{100}, true}};
+  FloatOptions options = options_of(8, 2);
+  const auto stage = [&](const FloatModel& model, ShardLevel shard, Recompute recompute = Recompute::none) {
+    options.shard = shard;
+    options.recompute = recompute;
+    return plan_grid(model, {2, 1, 1}, options, FloatCluster()).stages[0];
+  };
+  CHECK(stage(equal, ShardLevel::optimizer).memory.gathered == 0);
+  CHECK(stage(equal, ShardLevel::gradients).memory.gathered == 2 * 400);
+  CHECK(stage(equal, ShardLevel::parameters).memory.gathered == 4 * 400);
+  // Two micro-batches forward and backward, in which the last layer and, between the two, the first come twice in a row. One
+  // rank has all of a layer, which is too small to be cut.
+  CHECK(stage(equal, ShardLevel::parameters).data.all_gathers == (2 * 8 - 3) * 400);
+  // The last stage's layers are passed forward once, before they are passed backward.
+  CHECK(stage(equal, ShardLevel::parameters, Recompute::stage).data.all_gathers == (2 * 8 - 3) * 400);
+
+  // The loss adds to the table's gradient first, the embedding last; most is whole when the first block is passed backward.
+  const FloatModel gpt = describe_gpt(small_config());
+  constexpr std::uint64_t table = 20 * 8, positions = 6 * 8, block = 12 * 64 + 13 * 8;
+  CHECK(stage(gpt, ShardLevel::gradients).memory.gathered == 4 * (table + 2 * block));
+  CHECK(stage(gpt, ShardLevel::parameters).memory.gathered == 4 * (table + 2 * block + block + table + positions));
+  // The table three times, positions, blocks and the norm twice in each micro-batch, but the first layer's once in a row; the
+  // second rank has the tables, a block's second norm and feed-forward part, and the shift of the last norm.
+  constexpr std::uint64_t half_block = 2 * 8 + 2 * 8 * 32 + 32 + 8;
+  CHECK(stage(gpt, ShardLevel::parameters).data.all_gathers ==
+        4 * (2 * (3 * table + 2 * positions + 4 * half_block + 2 * 8) - table - positions));
 }

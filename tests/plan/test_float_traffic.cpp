@@ -93,13 +93,20 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
     CHECK(gradients.memory.gathered == bytes);  // the stage has two layers with parameters
     const StagePlan parameters = of_first(ShardLevel::parameters);
     CHECK(parameters.data.reduce_scatters == 2 * bytes);
-    CHECK(parameters.data.all_gathers == 2 * 2 * shard);  // for the forward and the backward pass
+    // For every forward and backward pass, but not for the block's first backward pass, which follows its forward pass.
+    constexpr std::uint64_t tables = 10 * 8 + 6 * 8;
+    CHECK(parameters.data.all_gathers == 3 * shard + 4 * tables);
     CHECK(parameters.memory.parameters == shard);
     CHECK(parameters.memory.gathered == 2 * bytes);
     // Values that ops read in 16 bits are gathered in 16 bits; vectors are not.
     options.train.values = DType::bf16;
     const StagePlan halves = of_first(ShardLevel::parameters);
-    CHECK(halves.data.all_gathers == 2 * 2 * (matrices * 2 + vectors * 4));
+    CHECK(halves.data.all_gathers == 3 * (matrices * 2 + vectors * 4) + 2 * tables);
     CHECK(halves.memory.parameters == matrices * 6 + vectors * 4);
+    // Their masters go with the optimiser, and what it comes to is gathered in 16 bits, too.
+    const StagePlan masters = of_first(ShardLevel::optimizer);
+    constexpr std::uint64_t all_vectors = 6 * 8 + 7 * 8 / 2;
+    CHECK(masters.memory.parameters == (first - all_vectors) * 2 + all_vectors * 4 + matrices * 4);
+    CHECK(masters.data.all_gathers == matrices * 2 + vectors * 4);
   }
 }

@@ -35,6 +35,8 @@ void sum_over(nn::Engine& engine, mpi::Comm& comm, nn::Tensor& elements, std::sp
   nn::scale_add(engine, 1, sum, 0, elements);
 }
 
+BlockPass backward_pass(const nn::Pass& pass) { return pass.is_last ? BlockPass::last_backward : BlockPass::backward; }
+
 }  // namespace
 
 Pipeline::Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const PipelineOptions& options, EventLog* log)
@@ -109,12 +111,19 @@ bool Pipeline::is_counted_here(const nn::Parameter& parameter) const {
       parameters_, [&](const StageParameter& each) { return each.parameter == &parameter && each.stages.front() == stage_; });
 }
 
-void Pipeline::begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches) {
+void Pipeline::begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches, bool training) {
   held_.clear();
   losses_.emplace(engine_);
   peak_bytes_ = 0;
   peak_tensors_ = 0;
   messages_.begin(schedule, micro_batches);
+  if (sharding_ == nullptr) return;
+  std::vector<std::size_t> blocks;
+  for (const LayerPass& pass :
+       layer_passes(shape_, stage_, options_.partition, options_.recompute, schedule[stage_], training)) {
+    blocks.push_back(pass.layer);
+  }
+  sharding_->begin_passes(blocks);
 }
 
 void Pipeline::count_stashes() {
@@ -131,9 +140,9 @@ void Pipeline::count_stashes() {
 nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part) {
   const LayerRange range = options_.partition[part];
   for (std::size_t i = range.first; i < range.last; ++i) {
-    if (sharding_ != nullptr) sharding_->enter(i, false);
+    if (sharding_ != nullptr) sharding_->enter(i, BlockPass::forward);
     x = task_.net()[i].forward(pass, x);
-    if (sharding_ != nullptr) sharding_->leave(i, false);
+    if (sharding_ != nullptr) sharding_->leave(i, BlockPass::forward);
     messages_.poll();
   }
   return x;
@@ -141,10 +150,11 @@ nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t pa
 
 nn::Tensor Pipeline::backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t part) {
   const LayerRange range = options_.partition[part];
+  const BlockPass kind = backward_pass(pass);
   for (std::size_t i = range.last; i > range.first; --i) {
-    if (sharding_ != nullptr) sharding_->enter(i - 1, true);
+    if (sharding_ != nullptr) sharding_->enter(i - 1, kind);
     dy = task_.net()[i - 1].backward(pass, dy);
-    if (sharding_ != nullptr) sharding_->leave(i - 1, true);
+    if (sharding_ != nullptr) sharding_->leave(i - 1, kind);
     messages_.poll();
   }
   return dy;
@@ -214,9 +224,10 @@ void Pipeline::backward(const Action& action, nn::Pass& pass, double scale) {
 
 PartLoss Pipeline::loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) {
   const std::size_t head = task_.net().size();
-  if (sharding_ != nullptr) sharding_->enter(head, dy != nullptr);
+  const BlockPass kind = dy == nullptr ? BlockPass::forward : backward_pass(pass);
+  if (sharding_ != nullptr) sharding_->enter(head, kind);
   PartLoss loss = task_.loss(pass, std::move(y), scale, dy);
-  if (sharding_ != nullptr) sharding_->leave(head, dy != nullptr);
+  if (sharding_ != nullptr) sharding_->leave(head, kind);
   return loss;
 }
 
@@ -226,7 +237,7 @@ Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, 
     schedule_ = make_schedule(options_.schedule, shape_);
     scheduled_ = micro_batches.size();
   }
-  begin(schedule_, micro_batches);
+  begin(schedule_, micro_batches, true);
   const std::vector<Action>& actions = schedule_[stage_];
   pass.training = true;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -245,10 +256,10 @@ Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, 
   return losses_->total();
 }
 
-Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches) {
+Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches, std::size_t uncounted) {
   shape_.micro_batches = micro_batches.size();
   const Schedule schedule = forward_schedule(shape_);
-  begin(schedule, micro_batches);
+  begin(schedule, micro_batches, false);
   pass.training = false;
   pass.stash = nullptr;
   for (const Action& action : schedule[stage_]) {
@@ -256,7 +267,10 @@ Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batc
     const std::size_t part = shape_.part(stage_, action.chunk);
     nn::Tensor y = forward_layers(pass, input(action, pass), part);
     messages_.hand_on(action, y);
-    if (part + 1 == shape_.parts()) losses_->add(loss(pass, std::move(y), 0, nullptr));
+    if (part + 1 == shape_.parts()) {
+      PartLoss found = loss(pass, std::move(y), 0, nullptr);
+      if (action.micro_batch + uncounted < micro_batches.size()) losses_->add(std::move(found));
+    }
     if (on_pass_) on_pass_();
   }
   messages_.finish();

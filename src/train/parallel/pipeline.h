@@ -54,8 +54,8 @@ class Pipeline {
   // Collective: micro-batches of these numbers of step pass.step, forward and backward, with `scale` as Task::loss() has it.
   // Adds to gradients; calls pass.on_gradient as one process does. Returns the sum of losses on the last stage, none elsewhere.
   Loss run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale);
-  // Collective: forward alone, and not training.
-  Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches);
+  // Collective: forward alone, and not training; the losses of all but the last `uncounted` micro-batches.
+  Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches, std::size_t uncounted = 0);
   // Collective, once after the micro-batches of a step, whose gradients are settled: those of a parameter on several stages
   // become their sum, the same bits on each.
   void sum_shared_gradients();
@@ -80,7 +80,7 @@ class Pipeline {
     nn::Tensor output;  // of the net
   };
 
-  void begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches);
+  void begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches, bool training);
   void forward(const Action& action, nn::Pass& pass, bool backward_is_next);
   void backward(const Action& action, nn::Pass& pass, double scale);
   nn::Tensor forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part);

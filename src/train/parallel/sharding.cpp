@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "core/field.h"
@@ -52,36 +53,69 @@ Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector
   if (options.master_weights == nn::MasterWeights::none) {
     fail_field(ErrorKind::usage, "shard", "{} with `master_weights` none; expected `master_weights` f32", level);
   }
-  std::map<const nn::Parameter*, Shard*> known;
-  for (std::size_t block = 0; block < blocks.size(); ++block) {
-    std::vector<Shard*>& used = blocks_.emplace_back();
-    std::vector<Shard*> fresh;
-    for (nn::Parameter* parameter : blocks[block]) {
-      Shard*& shard = known[parameter];
-      if (shard == nullptr) {
-        shard = shards_.emplace_back(std::make_unique<Shard>()).get();
-        shard->whole = parameter;
-        shard->first_block = block;
-        if (std::ranges::count(apart, parameter) == 0) {
-          fresh.push_back(shard);
-        } else {
-          divide({shard});
-        }
-      }
-      used.push_back(shard);
-    }
-    divide(fresh);
+  make_units(blocks, apart);
+  for (const auto& unit : units_) {
+    divide(*unit);
+    make_gradient(*unit);
   }
-  for (const auto& shard : shards_) make(*shard);
+  std::map<const Shard*, Unit*> unit_of;
+  for (const auto& unit : units_) {
+    for (const Shard* shard : unit->shards) unit_of[shard] = unit.get();
+  }
+  for (const auto& shard : shards_) {
+    const auto unit = unit_of.find(shard.get());
+    make(*shard, unit == unit_of.end() ? nullptr : unit->second);
+  }
 }
 
-// Chunks c of the block's n, one parameter's after the other's, with c in [n r / R, n (r + 1) / R) are rank r's.
-std::vector<std::vector<std::size_t>> divide_block(std::span<const std::size_t> sizes, std::size_t ranks) {
+Sharding::~Sharding() = default;
+
+DType Sharding::gradient_type() const { return nn::parameter_type(options_.values); }
+
+void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks, std::span<nn::Parameter* const> apart) {
+  std::map<const nn::Parameter*, std::size_t> uses;
+  for (const auto& block : blocks) {
+    for (const nn::Parameter* parameter : block) ++uses[parameter];
+  }
+  std::map<const nn::Parameter*, Unit*> shared;
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    std::vector<Unit*>& units = blocks_.emplace_back();
+    std::map<DType, Unit*> by_type;
+    const auto add_unit = [&] {
+      Unit* const unit = units_.emplace_back(std::make_unique<Unit>()).get();
+      unit->first_block = block;
+      units.push_back(unit);
+      return unit;
+    };
+    for (nn::Parameter* parameter : blocks[block]) {
+      if (const auto found = shared.find(parameter); found != shared.end()) {
+        if (found->second != nullptr) units.push_back(found->second);
+        continue;
+      }
+      Shard* const shard = shards_.emplace_back(std::make_unique<Shard>()).get();
+      shard->whole = parameter;
+      const bool is_shared = uses[parameter] > 1 || std::ranges::count(apart, parameter) > 0;
+      Unit* unit = nullptr;
+      if (!parameter->is_frozen) {
+        Unit*& of_type = by_type[parameter->reads_values ? options_.values : gradient_type()];
+        if (is_shared || of_type == nullptr) unit = add_unit();
+        if (!is_shared) unit = of_type = unit == nullptr ? of_type : unit;
+        shard->place = unit->size;
+        unit->size += parameter->shape.size();
+        unit->shards.push_back(shard);
+      }
+      if (is_shared) shared[parameter] = unit;
+    }
+  }
+}
+
+// Chunks c of all n, one parameter's after the other's, with c in [n r / R, n (r + 1) / R) are rank r's.
+std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks) {
   const auto chunks_of = [](std::size_t size) { return (size + nn::squares_chunk - 1) / nn::squares_chunk; };
   std::size_t all = 0;
   for (const std::size_t size : sizes) all += chunks_of(size);
   std::vector<std::vector<std::size_t>> counts;
-  std::size_t first = 0;  // chunk of the block
+  std::size_t first = 0;  // chunk of the parameter
   for (const std::size_t size : sizes) {
     const std::size_t chunks = chunks_of(size);
     std::vector<std::size_t>& own = counts.emplace_back();
@@ -97,23 +131,35 @@ std::vector<std::vector<std::size_t>> divide_block(std::span<const std::size_t> 
   return counts;
 }
 
-void Sharding::divide(const std::vector<Shard*>& shards) const {
+void Sharding::divide(Unit& unit) const {
   std::vector<std::size_t> sizes;
-  for (const Shard* shard : shards) sizes.push_back(shard->whole->is_frozen ? 0 : shard->whole->shape.size());
-  const std::vector<std::vector<std::size_t>> counts = divide_block(sizes, static_cast<std::size_t>(group_.size()));
-  const auto own = static_cast<std::ptrdiff_t>(group_.rank());
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    Shard& shard = *shards[i];
-    shard.counts = counts[i];
-    shard.begin = std::accumulate(shard.counts.begin(), shard.counts.begin() + own, std::size_t{0});
-    shard.count = shard.counts[static_cast<std::size_t>(own)];
+  for (const Shard* shard : unit.shards) sizes.push_back(shard->whole->shape.size());
+  const auto own = static_cast<std::size_t>(group_.rank());
+  unit.counts.assign(static_cast<std::size_t>(group_.size()), 0);
+  const std::vector<std::vector<std::size_t>> counts = divide_parameters(sizes, unit.counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    for (std::size_t rank = 0; rank < unit.counts.size(); ++rank) unit.counts[rank] += counts[i][rank];
+    Shard& shard = *unit.shards[i];
+    shard.begin = std::accumulate(counts[i].begin(), counts[i].begin() + group_.rank(), std::size_t{0});
+    shard.count = counts[i][own];
+  }
+  unit.begin = std::accumulate(unit.counts.begin(), unit.counts.begin() + group_.rank(), std::size_t{0});
+  unit.count = unit.counts[own];
+}
+
+void Sharding::make_gradient(Unit& unit) {
+  if (options_.level == ShardLevel::optimizer) {
+    unit.gradient = engine_.zeros({unit.size}, gradient_type(), nn::Use::gradients);
+    unit.own_gradient = unit.gradient.slice(unit.begin, unit.begin + unit.count);
+  } else {
+    unit.own_gradient = engine_.zeros({unit.count}, gradient_type(), nn::Use::gradients);
   }
 }
 
-void Sharding::make(Shard& shard) {
+void Sharding::make(Shard& shard, Unit* unit) {
   nn::Parameter& whole = *shard.whole;
   nn::initialise(engine_, std::array{&whole}, options_.values, options_.seed, options_.master_weights);
-  if (whole.is_frozen) {
+  if (unit == nullptr) {
     own_.push_back(&whole);
     by_own_[&whole] = &shard;
     return;
@@ -135,17 +181,24 @@ void Sharding::make(Shard& shard) {
   };
   const bool has_copy = whole.copy.dtype() != whole.value.dtype();
   const bool keeps_values = options_.level != ShardLevel::parameters;
+  if (keeps_values) {
+    if (!unit->values) unit->values = engine_.empty({unit->size}, whole.read().dtype(), nn::Use::parameters);
+    nn::Tensor kept = unit->values.slice(shard.place, shard.place + whole.shape.size()).reshaped(whole.shape);
+    nn::scale_add(engine_, 1, whole.read(), 0, kept);
+    whole.copy = kept;
+    if (!has_copy) whole.value = kept;
+  }
   // Masters of 16-bit values go with the optimiser.
   part.value = keeps_values && !has_copy ? slice(whole.value) : copied(whole.value, nn::Use::parameters);
   part.copy = !has_copy ? part.value : keeps_values ? slice(whole.copy) : copied(whole.copy, nn::Use::parameters);
+  if (has_copy || !keeps_values) whole.value = {};
+  if (!keeps_values) whole.copy = {};
+  whole.gradient = {};
   if (options_.level == ShardLevel::optimizer) {
-    part.gradient = slice(whole.gradient);
-  } else {
-    part.gradient = engine_.zeros({shard.count}, whole.gradient.dtype(), nn::Use::gradients);
-    whole.gradient = {};
+    whole.gradient = unit->gradient.slice(shard.place, shard.place + whole.shape.size()).reshaped(whole.shape);
   }
-  if (has_copy) whole.value = {};
-  if (!keeps_values) whole.value = whole.copy = {};
+  const std::size_t place = std::clamp(shard.place + shard.begin, unit->begin, unit->begin + unit->count) - unit->begin;
+  part.gradient = unit->own_gradient.slice(place, place + shard.count);
   own_.push_back(&part);
   by_own_[&part] = &shard;
 }
@@ -169,87 +222,127 @@ nn::Parameter& Sharding::own(const nn::Parameter& whole) const {
 const nn::Parameter* Sharding::whole(const nn::Parameter& own) const { return by_own_.at(&own)->whole; }
 
 void Sharding::begin_step() {
-  if (options_.level == ShardLevel::optimizer) return;
-  for (const auto& shard : shards_) {
-    shard->has_gradient = false;
-    if (shard->part != nullptr) nn::fill(engine_, shard->part->gradient, 0);
-  }
+  for (const auto& unit : units_) unit->has_gradient = false;
 }
 
-void Sharding::enter(std::size_t block, bool backward) {
-  for (Shard* shard : blocks_[block]) {
-    if (shard->part == nullptr) continue;
-    if (options_.level == ShardLevel::parameters) gather(*shard);
-    if (backward && options_.level >= ShardLevel::gradients) begin_gradient(*shard);
-  }
+void Sharding::begin_passes(std::span<const std::size_t> blocks) {
+  order_.clear();
+  std::ranges::copy_if(blocks, std::back_inserter(order_), [&](std::size_t block) { return !blocks_[block].empty(); });
 }
 
-void Sharding::leave(std::size_t block, bool backward) {
-  for (Shard* shard : blocks_[block]) {
-    if (shard->part == nullptr) continue;
-    if (backward && options_.level >= ShardLevel::gradients && shard->first_block == block) reduce(*shard);
-    if (options_.level == ShardLevel::parameters) release(*shard);
-  }
+bool Sharding::is_next(const Unit& unit) const {
+  return !order_.empty() && std::ranges::count(blocks_[order_.front()], &unit) > 0;
 }
 
-void Sharding::gather(Shard& shard) {
-  nn::Parameter& whole = *shard.whole;
-  const nn::Tensor& part = shard.part->read();
-  nn::Tensor values = engine_.empty(whole.shape, part.dtype(), nn::Use::parameters);
-  nn::Tensor own = flat(values).slice(shard.begin, shard.begin + shard.count);
-  nn::scale_add(engine_, 1, part, 0, own);
+void Sharding::enter(std::size_t block, BlockPass pass) {
+  const std::vector<Unit*>& units = blocks_[block];
+  if (units.empty()) return;
+  if (order_.empty() || order_.front() != block) {
+    fail(ErrorKind::internal, "sharding: a pass enters block {}; expected {}", block,
+         order_.empty() ? "none" : fmt::format("block {}", order_.front()));
+  }
+  order_.pop_front();
+  finish_reductions(1);
+  if (options_.level == ShardLevel::parameters) {
+    for (Unit* unit : units) gather(*unit);
+    for (Unit* unit : units) finish_gather(*unit);
+    if (!order_.empty()) {
+      for (Unit* unit : blocks_[order_.front()]) gather(*unit);
+    }
+  }
+  if (pass == BlockPass::forward || options_.level < ShardLevel::gradients) return;
+  for (Unit* unit : units) begin_gradient(*unit);
+}
+
+void Sharding::leave(std::size_t block, BlockPass pass) {
+  const bool reduces = options_.level == ShardLevel::optimizer ? pass == BlockPass::last_backward : pass != BlockPass::forward;
+  std::vector<Reduction> reductions;
+  for (Unit* unit : blocks_[block]) {
+    if (reduces && unit->first_block == block) reductions.push_back(reduce(*unit));
+    if (options_.level == ShardLevel::parameters && !is_next(*unit)) release(*unit);
+  }
+  if (!reductions.empty()) reductions_.push_back(std::move(reductions));
+}
+
+// Nothing where it is whole or on its way, because the block before has it.
+void Sharding::gather(Unit& unit) {
+  if (unit.values) return;
+  unit.values = engine_.empty({unit.size}, unit.shards.front()->part->read().dtype(), nn::Use::parameters);
+  for (const Shard* shard : unit.shards) {
+    const std::size_t begin = shard->place + shard->begin;
+    nn::Tensor own = unit.values.slice(begin, begin + shard->count);
+    nn::scale_add(engine_, 1, shard->part->read(), 0, own);
+  }
+  start_gather(unit);
+}
+
+void Sharding::start_gather(Unit& unit) {
   engine_.synchronize();
-  on_elements(values, [&](auto elements) { mpi::all_gather(group_, elements, shard.counts); });
-  whole.value = whole.copy = values;
+  on_elements(unit.values, [&](auto elements) { unit.gathering = mpi::start_all_gather(group_, elements, unit.counts); });
 }
 
-void Sharding::release(Shard& shard) { shard.whole->value = shard.whole->copy = {}; }
-
-void Sharding::begin_gradient(Shard& shard) {
-  nn::Parameter& whole = *shard.whole;
-  if (whole.gradient) return;  // of a block above, which shares it
-  whole.gradient = engine_.empty(whole.shape, shard.part->gradient.dtype(), nn::Use::gradients);
-  nn::clear_gradients(engine_, std::array{&whole});
+void Sharding::finish_gather(Unit& unit) {
+  unit.gathering.wait();
+  for (const Shard* shard : unit.shards) {
+    nn::Parameter& whole = *shard->whole;
+    whole.value = whole.copy = unit.values.slice(shard->place, shard->place + whole.shape.size()).reshaped(whole.shape);
+  }
 }
 
-void Sharding::reduce_into(const Shard& shard, const nn::Tensor& sum) {
+void Sharding::release(Unit& unit) {
+  for (const Shard* shard : unit.shards) shard->whole->value = shard->whole->copy = {};
+  unit.values = {};
+}
+
+void Sharding::begin_gradient(Unit& unit) {
+  if (unit.gradient) return;  // of a block above, which shares it
+  unit.gradient = engine_.empty({unit.size}, gradient_type(), nn::Use::gradients);
+  for (const Shard* shard : unit.shards) {
+    nn::Parameter& whole = *shard->whole;
+    whole.gradient = unit.gradient.slice(shard->place, shard->place + whole.shape.size()).reshaped(whole.shape);
+    nn::clear_gradients(engine_, std::array{&whole});
+  }
+}
+
+Sharding::Reduction Sharding::reduce(Unit& unit) {
+  for (const Shard* shard : unit.shards) nn::settle_gradients(engine_, std::array{shard->whole});
+  Reduction reduction{&unit, unit.gradient, {}};
   engine_.synchronize();
-  on_elements(shard.whole->gradient, [&](auto elements) {
+  on_elements(unit.gradient, [&](auto elements) {
     using T = typename decltype(elements)::value_type;
-    mpi::reduce_scatter_in_order(group_, std::span<const T>(elements), sum.as<T>(), shard.counts);
+    reduction.sum =
+        mpi::start_reduce_scatter(group_, std::span<const T>(elements), elements.subspan(unit.begin, unit.count), unit.counts);
   });
+  if (options_.level == ShardLevel::optimizer) return reduction;
+  for (const Shard* shard : unit.shards) shard->whole->gradient = {};
+  unit.gradient = {};
+  return reduction;
 }
 
-void Sharding::reduce(Shard& shard) {
-  nn::Parameter& whole = *shard.whole;
-  nn::Tensor& part = shard.part->gradient;
-  nn::settle_gradients(engine_, std::array{&whole});
-  nn::Tensor sum = shard.has_gradient ? engine_.empty(part.shape(), part.dtype(), nn::Use::gradients) : part;
-  reduce_into(shard, sum);
-  if (shard.has_gradient) nn::add(engine_, sum, part, part);
-  shard.has_gradient = true;
-  whole.gradient = {};
-}
-
-void Sharding::reduce_gradients() {
-  if (options_.level != ShardLevel::optimizer) return;
-  for (const auto& shard : shards_) {
-    if (shard->part != nullptr) reduce_into(*shard, shard->part->gradient);
+void Sharding::finish_reductions(std::size_t blocks) {
+  while (reductions_.size() > blocks) {
+    for (Reduction& reduction : reductions_.front()) {
+      reduction.sum.wait();
+      if (options_.level == ShardLevel::optimizer) continue;
+      // In the order of micro-batches, which is that in which sums were started.
+      Unit& unit = *reduction.unit;
+      const nn::Tensor sum = reduction.gradient.slice(unit.begin, unit.begin + unit.count);
+      if (std::exchange(unit.has_gradient, true)) {
+        nn::add(engine_, sum, unit.own_gradient, unit.own_gradient);
+      } else {
+        nn::scale_add(engine_, 1, sum, 0, unit.own_gradient);
+      }
+    }
+    reductions_.pop_front();
   }
 }
+
+void Sharding::reduce_gradients() { finish_reductions(0); }
 
 void Sharding::publish() {
   if (options_.level == ShardLevel::parameters) return;
-  for (const auto& shard : shards_) {
-    if (shard->part == nullptr) continue;
-    nn::Tensor values = shard->whole->read();
-    nn::Tensor own = flat(values).slice(shard->begin, shard->begin + shard->count);
-    const nn::Tensor& part = shard->part->read();
-    // Averages that stand in for values have memory of their own.
-    if (part.data() != own.data()) nn::scale_add(engine_, 1, part, 0, own);
-    engine_.synchronize();
-    on_elements(values, [&](auto elements) { mpi::all_gather(group_, elements, shard->counts); });
-  }
+  for (const auto& unit : units_) start_gather(*unit);
+  for (const auto& unit : units_) unit->gathering.wait();
 }
 
 }  // namespace bitloom::train

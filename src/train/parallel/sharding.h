@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -11,24 +12,31 @@
 #include <vector>
 
 #include "mpi/comm.h"
+#include "mpi/pending.h"
 #include "nn/parameter.h"
 #include "train/parallel/holding.h"
 
 namespace bitloom::train {
 
 // optimizer: moments and averages, and masters in f32 of 16-bit values. gradients: those too, whole only for the block whose
-// backward pass is under way. parameters: those too, whole only for the block whose pass is under way.
+// backward pass is under way and for the one before it, whose are summed meanwhile. parameters: those too, whole only for the
+// block whose pass is under way and for the next, whose are gathered meanwhile. A gradient that two blocks add to is whole from
+// the first one's backward pass to the other's.
 enum class ShardLevel : std::uint8_t { none, optimizer, gradients, parameters };
 std::vector<std::string> shard_level_names();
 // Throws Error(usage) that names the field `shard`.
 ShardLevel shard_level_named(std::string_view name);
 
+// A pass of a micro-batch through a block; last_backward: of the last micro-batch of a step.
+enum class BlockPass : std::uint8_t { forward, backward, last_backward };
+
 // Elements that each of `ranks` ranks gets of parameters of these sizes, by parameter and rank. A shard of a parameter is a
 // range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the same bits however the chunks
 // are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
-std::vector<std::vector<std::size_t>> divide_block(std::span<const std::size_t> sizes, std::size_t ranks);
+std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks);
 
-// Shards are those of divide_block(), block by block.
+// Parameters of a block that ops read in one type are gathered and reduced together, and divided as divide_parameters() does;
+// one that several blocks or other groups have is by itself.
 class Sharding {
  public:
   struct Options {
@@ -43,6 +51,7 @@ class Sharding {
   // without masters and for GPUs, which do not have it yet.
   Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector<nn::Parameter*>> blocks,
            std::span<nn::Parameter* const> apart, const Options& options);
+  ~Sharding();
 
   // Parameters that this process moves and keeps, for optimiser, norm and files: a shard of each parameter, or the whole of one
   // that is frozen; in the order of the parameters.
@@ -56,10 +65,13 @@ class Sharding {
 
   // Collective, as is all below. Before the first micro-batch of a step.
   void begin_step();
-  // Around the forward or backward pass of a block.
-  void enter(std::size_t block, bool backward);
-  void leave(std::size_t block, bool backward);
-  // Where gradients are whole, after the last micro-batch: those of own() become sums over the group.
+  // Before passes: the blocks that they enter, in their order.
+  void begin_passes(std::span<const std::size_t> blocks);
+  // Around a pass through a block. enter() begins to gather the next one's parameters, leave() to sum gradients. Throws
+  // Error(internal) for another block than begin_passes() was told of.
+  void enter(std::size_t block, BlockPass pass);
+  void leave(std::size_t block, BlockPass pass);
+  // After the last micro-batch: waits until the gradients of own() are sums over the group.
   void reduce_gradients();
   // After own() has other values.
   void publish();
@@ -68,26 +80,53 @@ class Sharding {
   struct Shard {
     nn::Parameter* whole = nullptr;
     std::unique_ptr<nn::Parameter> part;  // none of a frozen one
-    std::vector<std::size_t> counts;      // elements of each rank
-    std::size_t begin = 0, count = 0;     // those of this one
-    std::size_t first_block = 0;          // whose backward pass is the last that adds to its gradient
-    bool has_gradient = false;            // in this step
+    std::size_t begin = 0, count = 0;     // its elements
+    std::size_t place = 0;                // of the parameter in its unit
   };
-  void divide(const std::vector<Shard*>& shards) const;
-  void make(Shard& shard);
-  void gather(Shard& shard);
-  void release(Shard& shard);
-  void begin_gradient(Shard& shard);
-  void reduce(Shard& shard);
-  void reduce_into(const Shard& shard, const nn::Tensor& sum);
+  // What is gathered and reduced together, one parameter after the other.
+  struct Unit {
+    std::vector<Shard*> shards;
+    std::size_t size = 0;
+    std::vector<std::size_t> counts;    // elements of each rank
+    std::size_t begin = 0, count = 0;   // those of this one
+    std::size_t first_block = 0;        // whose backward pass is the last that adds to its gradient
+    nn::Tensor values;                  // whole; at ShardLevel::parameters only around passes of its blocks
+    mpi::Pending gathering;             // of `values`
+    nn::Tensor gradient, own_gradient;  // whole; this rank's
+    bool has_gradient = false;          // own_gradient, in this step
+  };
+  // A sum of a unit's gradient over the group.
+  struct Reduction {
+    Unit* unit = nullptr;
+    nn::Tensor gradient;  // whole, of which this rank's part becomes the sum
+    mpi::Pending sum;
+  };
+
+  void make_units(const std::vector<std::vector<nn::Parameter*>>& blocks, std::span<nn::Parameter* const> apart);
+  void divide(Unit& unit) const;
+  void make(Shard& shard, Unit* unit);
+  void make_gradient(Unit& unit);
+  void gather(Unit& unit);
+  void start_gather(Unit& unit);
+  void finish_gather(Unit& unit);
+  void release(Unit& unit);
+  void begin_gradient(Unit& unit);
+  Reduction reduce(Unit& unit);
+  // Waits until sums of no more blocks than this are under way.
+  void finish_reductions(std::size_t blocks);
+  bool is_next(const Unit& unit) const;
+  DType gradient_type() const;
 
   nn::Engine& engine_;
   mpi::Comm& group_;
   Options options_;
   std::vector<std::unique_ptr<Shard>> shards_;  // in the order of the parameters
-  std::vector<std::vector<Shard*>> blocks_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<std::vector<Unit*>> blocks_;
   std::vector<nn::Parameter*> own_;
   std::map<const nn::Parameter*, const Shard*> by_own_;
+  std::deque<std::size_t> order_;                  // blocks that are still to be entered, of those that have units
+  std::deque<std::vector<Reduction>> reductions_;  // under way, by block, the oldest first
 };
 
 }  // namespace bitloom::train

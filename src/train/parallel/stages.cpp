@@ -102,6 +102,24 @@ StashPeak stash_peak(std::span<const Action> actions, std::span<const PartStash>
   return peak;
 }
 
+std::vector<LayerPass> layer_passes(const PipelineShape& shape, std::size_t stage, const Partition& partition, bool recompute,
+                                    std::span<const Action> actions, bool training) {
+  std::vector<LayerPass> passes;
+  for (const Action& action : actions) {
+    const std::size_t part = shape.part(stage, action.chunk);
+    const LayerRange& range = partition[part];
+    const bool is_last = part + 1 == shape.parts();
+    const bool backward = action.work == Work::backward;
+    if (backward ? recompute : !(training && recompute && is_last)) {
+      for (std::size_t i = range.first; i < range.last; ++i) passes.push_back({i, false});
+    }
+    if (is_last && backward == training) passes.push_back({partition.back().last, training});
+    if (!backward) continue;
+    for (std::size_t i = range.last; i > range.first; --i) passes.push_back({i - 1, true});
+  }
+  return passes;
+}
+
 StageNeeds predict_stage(nn::Sequence& net, std::span<nn::Parameter* const> head, const PipelineOptions& options,
                          std::size_t stages, std::size_t stage, std::size_t micro_batches) {
   PipelineShape shape = pipeline_shape(net, options, stages);

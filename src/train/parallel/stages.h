@@ -43,6 +43,17 @@ PipelineShape pipeline_shape(const nn::Sequence& net, const PipelineOptions& opt
 // Shapes of the parts' inputs, then that of the net's output.
 std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& options);
 
+// A pass through a layer of the net, or through the loss, which counts as one more.
+struct LayerPass {
+  std::size_t layer = 0;
+  bool backward = false;  // adds to gradients; the loss's does
+
+  friend bool operator==(const LayerPass&, const LayerPass&) = default;
+};
+// Those of a stage, one after the other. training: false for forward_schedule().
+std::vector<LayerPass> layer_passes(const PipelineShape& shape, std::size_t stage, const Partition& partition, bool recompute,
+                                    std::span<const Action> actions, bool training);
+
 // Gradients of a parameter on several stages are summed in pieces of this many bytes, a message each.
 inline constexpr std::size_t shared_piece_bytes = std::size_t{16} << 20U;
 
