@@ -63,14 +63,13 @@ GridShape grid_shape(int ranks, int pipeline, int tensor) {
   const GridShape wanted{1, pipeline, tensor};
   require_positive(ranks, "pipeline", pipeline, wanted);
   require_positive(ranks, "tensor", tensor, wanted);
-  const std::string possible = possible_shapes(ranks, wanted);
-  if (ranks % tensor != 0) fail_field(ErrorKind::usage, "tensor", "{} does not divide {} ranks; {}", tensor, ranks, possible);
-  if (ranks % pipeline != 0) {
-    fail_field(ErrorKind::usage, "pipeline", "{} does not divide {} ranks; {}", pipeline, ranks, possible);
-  }
+  const auto refuse = [&](const char* field, const std::string& value) {
+    fail_field(ErrorKind::usage, field, "{} does not divide {} ranks; {}", value, ranks, possible_shapes(ranks, wanted));
+  };
+  if (ranks % tensor != 0) refuse("tensor", fmt::format("{}", tensor));
+  if (ranks % pipeline != 0) refuse("pipeline", fmt::format("{}", pipeline));
   if (ranks / tensor % pipeline != 0) {
-    fail_field(ErrorKind::usage, "pipeline", "{} times {} {} does not divide {} ranks; {}", pipeline, marked_field("tensor"),
-               tensor, ranks, possible);
+    refuse("pipeline", fmt::format("{} times {} {}", pipeline, marked_field("tensor"), tensor));
   }
   return {ranks / tensor / pipeline, pipeline, tensor};
 }

@@ -3,17 +3,13 @@
 
 #include "cli/command.h"
 #include "cli/device.h"
-#include "cli/field_names.h"
-#include "cli/float_plan_table.h"
 #include "cli/gpt_options.h"
+#include "cli/grid_options.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/memory.h"
-#include "nn/measure.h"
-#include "plan/float_grids.h"
-#include "train/parallel/schedule.h"
 
 namespace bitloom::cli {
 namespace {
@@ -58,125 +54,14 @@ Json compare_savings(Terminal& terminal, const models::GptConfig& config, const 
   return rows;
 }
 
-// A cluster and the grids to look at.
-struct GridSettings {
-  std::size_t ranks = 0, tensor = 0, pipeline = 0, chunks = 0;
-  std::string schedule = "1f1b";
-  std::string shard = "none";
-  std::string link = "1Gbit/100us";
-  std::string host_link = "100Gbit/5us";
-  std::size_t ranks_per_host = 1;
-  double gflops = 0;
-
-  void declare(Options& options) {
-    static const std::vector<Options::Need> needs{{"tensor", "ranks", {}},
-                                                  {"pipeline", "ranks", {}},
-                                                  {"schedule", "ranks", {}},
-                                                  {"chunks", "schedule", {"interleaved"}},
-                                                  {"shard", "ranks", {}},
-                                                  {"link", "ranks", {}},
-                                                  {"host-link", "ranks-per-host", {}},
-                                                  {"ranks-per-host", "ranks", {}},
-                                                  {"gflops", "ranks", {}}};
-    options.needs(needs);
-    options.group("Cluster");
-    options.count("ranks", ranks, 0, 1000000, "Number of processes that share the training, of --memory each; 0: one alone");
-    options.count("tensor", tensor, 0, 1000000, "Number of ranks that divide every layer; 0: every number that is possible");
-    options.count("pipeline", pipeline, 0, 1000000,
-                  "Number of stages that the layers are cut into; 0: every number that is possible");
-    options.choice("schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
-    options.count("chunks", chunks, 0, 1000,
-                  "Number of parts of the net that a stage has; 0: 2 of an interleaved schedule, else 1");
-    options.choice("shard", shard, train::shard_level_names(),
-                   "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
-                   "these too; parameters: all three");
-    options.text("link", link, "RATE/LATENCY",
-                 "Link of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
-    options.text("host-link", host_link, "RATE/LATENCY", "Link of a rank to another on its host");
-    options.count("ranks-per-host", ranks_per_host, 1, 1000000, "Number of ranks on a host");
-    options.number("gflops", gflops, 0, 1e9,
-                   "Speed of a rank in products of matrices, in GFLOP/s; 0: that of this machine, measured");
-  }
-
-  // Throws usage errors: options without effect.
-  void check() const {
-    if (pipeline == 1 && schedule != "1f1b") {
-      fail(ErrorKind::usage, "--schedule: {} has no effect with --pipeline 1", schedule);
-    }
-    if (shard != "none" && tensor != 0 && pipeline != 0 && tensor * pipeline == ranks) {
-      fail(ErrorKind::usage, "--shard: {} has no effect: --pipeline {} times --tensor {} leaves no rank to share data with",
-           shard, pipeline, tensor);
-    }
-    if (ranks_per_host > ranks) {
-      fail(ErrorKind::usage, "--ranks-per-host: {}; expected at most the {} ranks", ranks_per_host, ranks);
-    }
-    if (ranks_per_host == ranks && link != GridSettings().link) {
-      fail(ErrorKind::usage, "--link: {} has no effect where all {} ranks are on one host", link, ranks);
-    }
-  }
-
-  // Collective.
-  void measure(Session& session, DType values) {
-    if (ranks == 0 || gflops != 0) return;
-    choose_threads(session.comm);
-    nn::Engine engine;
-    gflops = 1e-9 * nn::measure_matmul(engine, values, 0.3);
-  }
-
-  plan::FloatCluster make_cluster(std::uint64_t memory) const {
-    plan::FloatCluster cluster;
-    cluster.link = plan::parse_link("--link", link);
-    cluster.inside = plan::parse_link("--host-link", host_link);
-    cluster.ranks_per_host = ranks_per_host;
-    cluster.memory = memory;
-    cluster.flops = 1e9 * gflops;
-    return cluster;
-  }
-};
-
-// Prints grids and gives them as JSON.
-Json plan_on_grids(Terminal& terminal, const GptSettings& settings, const GridSettings& grid_settings,
-                   const models::GptConfig& config, std::uint64_t limit) {
-  grid_settings.check();
+plan::FloatOptions training_of(const GptSettings& settings, const models::GptConfig& config) {
   plan::FloatOptions options;
   options.batch = settings.batch;
   options.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
-  options.schedule = grid_settings.schedule;
-  options.chunks = train::chunks_or_usual(grid_settings.schedule, grid_settings.chunks);
-  options.shard = train::shard_level_named(grid_settings.shard);
   options.recompute = plan::find_recompute(settings.recompute);
   options.activation_bits = config.activation_bits;
   options.train = settings.make_options();
-  const plan::FloatCluster cluster = grid_settings.make_cluster(limit);
-  const plan::FloatModel model = plan::describe_gpt(config);
-  const auto ranks = static_cast<int>(grid_settings.ranks);
-  plan::GridWish wish;
-  if (grid_settings.tensor != 0) wish.tensor = static_cast<int>(grid_settings.tensor);
-  if (grid_settings.pipeline != 0) wish.pipeline = static_cast<int>(grid_settings.pipeline);
-  const std::vector<plan::FloatPlan> plans = plan::plan_grids(model, ranks, wish, options, cluster);
-  const std::size_t tokens = settings.batch * config.context;
-  terminal.print("{} ranks with {} and {:.3g} GFLOP/s each, {} on a host, links of {}; {}, shards: {}", ranks,
-                 format_bytes(limit), 1e-9 * cluster.flops, cluster.ranks_per_host, plan::to_string(cluster.link),
-                 options.schedule, grid_settings.shard);
-  if (plans.size() > 1) {
-    terminal.print(
-        "\ngrids (data x pipeline x tensor), best first: sequences at once, memory and bytes sent in a step of the "
-        "ranks that have the most:");
-    print_grids(terminal, plans, tokens);
-  }
-  print_stages(terminal, model, plans.front(), tokens);
-  if (!plans.front().fits) {
-    terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
-  }
-  Json grids = Json::array();
-  for (const plan::FloatPlan& each : plans) grids.push_back(cli::to_json(each, tokens));
-  return {{"ranks", ranks},
-          {"gflops", 1e-9 * cluster.flops},
-          {"link", plan::to_string(cluster.link)},
-          {"host_link", plan::to_string(cluster.inside)},
-          {"ranks_per_host", cluster.ranks_per_host},
-          {"memory_limit", limit},
-          {"grids", grids}};
+  return options;
 }
 
 // Prints what one process takes and gives it as JSON.
@@ -214,7 +99,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
        "batch",    "micro-batch", "memory", "optimizer", "dtype",     "master-weights", "ranks",           "tensor",
        "pipeline", "schedule",    "shard",  "link",      "host-link", "ranks-per-host", "gflops",          "json"});
   settings.declare(options, false);
-  grid_settings.declare(options);
+  grid_settings.declare(options, 0);
   options.group("Plan");
   options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens: 257 of bytes, 50257 of GPT-2");
   options.text("json", json, "FILE", "JSON file for all figures");
@@ -236,7 +121,8 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
     terminal.print("a token takes {:.3g} GFLOP, forward and backward; a step of {} sequences {:.3g} TFLOP", 1e-9 * operations,
                    settings.batch, 1e-12 * operations * static_cast<double>(settings.batch * config.context));
     Json result = grid_settings.ranks == 0 ? plan_alone(terminal, settings, config, limit)
-                                           : plan_on_grids(terminal, settings, grid_settings, config, limit);
+                                           : plan_on_grids(terminal, plan::describe_gpt(config), grid_settings,
+                                                           training_of(settings, config), limit);
     result["parameters"] = config.parameters();
     result["operations_per_token"] = operations;
     if (!json.empty()) write_atomically(json, result.dump(2) + "\n");

@@ -22,8 +22,7 @@ void declare_net(Options& options, CnnSettings& settings) {
                fmt::format("Net: {}, or a file that describes one", fmt::join(models::cnn_names(), ", ")));
   options.text("activation", settings.activation, "NAME",
                fmt::format("Activation, instead of the net's: {}", fmt::join(nn::activation_names(), ", ")));
-  options.count("activation-bits", settings.activation_bits, 0, 4,
-                "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+  declare_activation_bits(options, settings.activation_bits);
 }
 
 void declare_training(Options& options, CnnSettings& settings) {

@@ -76,6 +76,7 @@ int info(Session& session, std::span<const std::string> args);
 int launch(Session& session, std::span<const std::string> args);
 int plan(Session& session, std::span<const std::string> args);
 int plan_gpt(Session& session, std::span<const std::string> args);
+int plan_shape(Session& session, std::span<const std::string> args);
 int simulate(Session& session, std::span<const std::string> args);
 int selftest(Session& session, std::span<const std::string> args);
 int fewbit(Session& session, std::span<const std::string> args);

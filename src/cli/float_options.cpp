@@ -17,6 +17,7 @@
 #include "core/text.h"
 #include "launch/supervisor.h"
 #include "nn/measure.h"
+#include "plan/float_plan.h"
 
 namespace bitloom::cli {
 namespace {
@@ -82,6 +83,27 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   run.hold = hold;
   run.stop = [] { return stop_requested(); };
   return run;
+}
+
+void declare_activation_bits(Options& options, std::size_t& bits) {
+  options.count("activation-bits", bits, 0, 4,
+                "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+}
+
+void declare_recompute(Options& options, std::string& recompute) {
+  options.choice("recompute", recompute, plan::recompute_names(),
+                 "Recomputation in the backward pass; block, stage: only the input of every block, or of every stage, is kept: "
+                 "less memory, a third more work");
+}
+
+void declare_master_weights(Options& options, std::string& master_weights) {
+  options.choice("master-weights", master_weights, {"f32", "none"},
+                 "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "
+                 "4 bytes less for each weight");
+}
+
+nn::MasterWeights master_weights_named(const std::string& name) {
+  return name == "none" ? nn::MasterWeights::none : nn::MasterWeights::f32;
 }
 
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {

@@ -44,6 +44,12 @@ struct FloatSettings {
   train::RunOptions run_options(const Options& options) const;
 };
 
+// Less memory for the backward pass and for the weights, each into its variable.
+void declare_activation_bits(Options& options, std::size_t& bits);
+void declare_recompute(Options& options, std::string& recompute);
+void declare_master_weights(Options& options, std::string& master_weights);
+nn::MasterWeights master_weights_named(const std::string& name);
+
 // The bytes that a process of the run may plan with: --memory or, without it, what is free.
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device);
 

@@ -35,6 +35,13 @@ std::string layers_text(const plan::FloatModel& model, const StagePlan& stage) {
   return stage.layers.size() == 1 ? text : fmt::format("{}, ... ({} parts)", text, stage.layers.size());
 }
 
+// What speed is counted in: tokens or, where examples have none, examples.
+std::string unit_of(const plan::FloatModel& model) { return model.tokens > 1 ? "token" : model.example; }
+
+double speed_of(const plan::FloatModel& model, const FloatPlan& plan, std::size_t batch) {
+  return static_cast<double>(batch * model.tokens) / plan.seconds;
+}
+
 Json to_json(const FloatMemory& memory) {
   return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"stash", memory.stash},           {"activations", memory.activations}, {"gathered", memory.gathered},
@@ -43,9 +50,9 @@ Json to_json(const FloatMemory& memory) {
 
 }  // namespace
 
-void print_grids(Terminal& terminal, std::span<const FloatPlan> plans, std::size_t tokens_per_step) {
+void print_grids(Terminal& terminal, const plan::FloatModel& model, std::span<const FloatPlan> plans, std::size_t batch) {
   terminal.print("  {:<16}{:>7}{:>14}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}", "grid", "at once", "memory", "tensor", "pipeline",
-                 "data", "bubble", "a step", "tokens/s");
+                 "data", "bubble", "a step", unit_of(model) + "s/s");
   for (const FloatPlan& plan : plans) {
     const auto bytes = [&](GroupBytes StagePlan::*group) {
       return dash_or_bytes(most_of(plan, [&](const StagePlan& stage) { return (stage.*group).total(); }));
@@ -53,11 +60,11 @@ void print_grids(Terminal& terminal, std::span<const FloatPlan> plans, std::size
     terminal.print("  {:<16}{:>7}{:>14}{:>12}{:>12}{:>12}{:>7.1f}%{:>12}{:>12.0f}{}", mpi::described(plan.grid),
                    plan.micro_batch, format_bytes(plan.memory().total()), bytes(&StagePlan::tensor),
                    bytes(&StagePlan::pipeline), bytes(&StagePlan::data), 100 * plan.bubble, seconds_text(plan.seconds),
-                   static_cast<double>(tokens_per_step) / plan.seconds, plan.fits ? "" : "  does not fit");
+                   speed_of(model, plan, batch), plan.fits ? "" : "  does not fit");
   }
 }
 
-void print_stages(Terminal& terminal, const plan::FloatModel& model, const FloatPlan& plan, std::size_t tokens_per_step) {
+void print_stages(Terminal& terminal, const plan::FloatModel& model, const FloatPlan& plan, std::size_t batch) {
   terminal.print("\n{} (data x pipeline x tensor), micro-batches x {}s: {} x {}; memory of a rank:", mpi::described(plan.grid),
                  model.example, plan.micro_batches, plan.micro_batch);
   terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}", "stage", "parameters", "gradients", "optimiser",
@@ -77,11 +84,11 @@ void print_stages(Terminal& terminal, const plan::FloatModel& model, const Float
                    layers_text(model, stage));
   }
   terminal.print("\nbubble {:.1f}%: ranks wait because of the schedule and of stages that are not equal", 100 * plan.bubble);
-  terminal.print("a step takes {}, {:.0f} tokens/s; ranks compute {:.0f}% of the time", seconds_text(plan.seconds),
-                 static_cast<double>(tokens_per_step) / plan.seconds, 100 * plan.computing);
+  terminal.print("a step takes {}, {:.0f} {}s/s; ranks compute {:.0f}% of the time", seconds_text(plan.seconds),
+                 speed_of(model, plan, batch), unit_of(model), 100 * plan.computing);
 }
 
-Json to_json(const FloatPlan& plan, std::size_t tokens_per_step) {
+Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t batch) {
   Json stages = Json::array();
   for (const StagePlan& stage : plan.stages) {
     Json layers = Json::array();
@@ -110,7 +117,7 @@ Json to_json(const FloatPlan& plan, std::size_t tokens_per_step) {
           {"bubble", plan.bubble},
           {"computing_share", plan.computing},
           {"step_seconds", plan.seconds},
-          {"tokens_per_second", static_cast<double>(tokens_per_step) / plan.seconds}};
+          {unit_of(model) + "s_per_second", speed_of(model, plan, batch)}};
 }
 
 }  // namespace bitloom::cli

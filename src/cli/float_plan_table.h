@@ -9,11 +9,11 @@
 
 namespace bitloom::cli {
 
-// A line for each grid.
-void print_grids(Terminal& terminal, std::span<const plan::FloatPlan> plans, std::size_t tokens_per_step);
+// A line for each grid. batch: examples of a step.
+void print_grids(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::FloatPlan> plans, std::size_t batch);
 // Memory, bytes and time of every stage of one grid.
-void print_stages(Terminal& terminal, const plan::FloatModel& model, const plan::FloatPlan& plan, std::size_t tokens_per_step);
+void print_stages(Terminal& terminal, const plan::FloatModel& model, const plan::FloatPlan& plan, std::size_t batch);
 
-nlohmann::json to_json(const plan::FloatPlan& plan, std::size_t tokens_per_step);
+nlohmann::json to_json(const plan::FloatPlan& plan, const plan::FloatModel& model, std::size_t batch);
 
 }  // namespace bitloom::cli

@@ -10,7 +10,6 @@
 #include "models/gpt/memory.h"
 #include "nn/activation.h"
 #include "nn/engine.h"
-#include "plan/float_plan.h"
 
 namespace bitloom::cli {
 namespace {
@@ -35,11 +34,8 @@ void declare_net(Options& options, GptSettings& settings) {
   options.number("dropout", settings.dropout, -1, 1, "Dropout rate; 0 disables dropout; less than 0: 0.1");
   options.text("activation", settings.activation, "NAME",
                fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
-  options.count("activation-bits", settings.activation_bits, 0, 4,
-                "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
-  options.choice("recompute", settings.recompute, plan::recompute_names(),
-                 "Recomputation in the backward pass; block, stage: only the input of every block, or of every stage, is kept: "
-                 "less memory, a third more work");
+  declare_activation_bits(options, settings.activation_bits);
+  declare_recompute(options, settings.recompute);
 }
 
 void declare_text(Options& options, GptSettings& settings) {
@@ -79,9 +75,7 @@ void declare_training(Options& options, GptSettings& settings) {
   options.number("average", settings.optimizer.average, 0, 1,
                  "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
   declare_dtype(options, settings.values);
-  options.choice("master-weights", settings.master_weights, {"f32", "none"},
-                 "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "
-                 "4 bytes less for each weight");
+  declare_master_weights(options, settings.master_weights);
   settings.declare_seed(options);
 }
 
@@ -113,7 +107,6 @@ void GptSettings::declare(Options& options, bool runs) {
                       "data",
                       "tokenizer",
                       "validation",
-                      "documents",
                       "steps",
                       "batch",
                       "micro-batch",
@@ -161,7 +154,7 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
 train::TrainOptions GptSettings::make_options() const {
   train::TrainOptions options;
   options.values = dtype();
-  if (master_weights == "none") options.master_weights = nn::MasterWeights::none;
+  options.master_weights = master_weights_named(master_weights);
   // Gradients of f16 would vanish: its smallest number is 2^-24.
   if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
   options.optimizer = optimizer;

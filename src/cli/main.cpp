@@ -40,6 +40,7 @@ constexpr Command commands[] = {
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
     {"plan", "gpt", "the memory and operations that training a GPT takes", &plan_gpt},
+    {"plan", "shape", "what training a model of the papers takes on a cluster", &plan_shape},
     {"simulate", "", "updates of very many workers in one process, and what they take on a cluster", &simulate},
     {"fewbit", "", "the few-bit table of an activation function, and its picture", &fewbit},
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},

@@ -178,34 +178,6 @@ struct AmoebaBuilder {
   }
 };
 
-models::GptConfig megatron(const char* name) {
-  models::GptConfig config = models::config_of(models::find_gpt(name));
-  config.vocabulary = 50257;
-  return config;
-}
-
-constexpr PaperModel table[] = {
-    {"GPT 1.2B", 1.213e9, [] { return describe_gpt(megatron("1.2b")); }},
-    {"GPT 2.5B", 2.490e9, [] { return describe_gpt(megatron("2.5b")); }},
-    {"GPT 4.2B", 4.199e9, [] { return describe_gpt(megatron("4.2b")); }},
-    {"GPT 8.3B", 8.317e9, [] { return describe_gpt(megatron("8.3b")); }},
-    {"AmoebaNet-D (18,208)", 82e6, [] { return describe_amoebanet_d(18, 208); }},
-    {"AmoebaNet-D (18,416)", 318e6, [] { return describe_amoebanet_d(18, 416); }},
-    {"AmoebaNet-D (18,544)", 542e6, [] { return describe_amoebanet_d(18, 544); }},
-    {"AmoebaNet-D (36,544)", 1.05e9, [] { return describe_amoebanet_d(36, 544); }},
-    {"AmoebaNet-D (72,512)", 1.8e9, [] { return describe_amoebanet_d(72, 512); }},
-    {"Transformer-3", 282.2e6, [] { return describe_transformer(3); }},
-    {"Transformer-13", 785.8e6, [] { return describe_transformer(13); }},
-    {"Transformer-103", 5.3e9, [] { return describe_transformer(103); }},
-    {"Transformer-415", 21.0e9, [] { return describe_transformer(415); }},
-    {"Transformer-1663", 83.9e9, [] { return describe_transformer(1663); }},
-    {"T(6,8192,16)", 0.4e9, [] { return describe_translation(6, 8192, 16); }},
-    {"T(24,8192,16)", 1.3e9, [] { return describe_translation(24, 8192, 16); }},
-    {"T(12,16384,32)", 1.3e9, [] { return describe_translation(12, 16384, 32); }},
-    {"T(32,16384,32)", 3e9, [] { return describe_translation(32, 16384, 32); }},
-    {"T(64,16384,32)", 6e9, [] { return describe_translation(64, 16384, 32); }},
-};
-
 }  // namespace
 
 std::vector<FloatParameter> FloatHead::parameters() const {
@@ -332,7 +304,5 @@ FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters) {
   model.layers.push_back(classify);
   return model;
 }
-
-std::span<const PaperModel> paper_models() { return table; }
 
 }  // namespace bitloom::plan

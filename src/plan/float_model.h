@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -101,14 +100,5 @@ FloatModel describe_translation(std::size_t layers, std::size_t inside, std::siz
 // models/official/amoeba_net), as read in torchgpipe (kakaobrain/torchgpipe, benchmarks/models/amoebanet); 1000 classes, images
 // of 224 x 224. A layer is a cell; it hands on its result and that of the cell before it. Pooling costs nothing here.
 FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters);
-
-// A model of the papers' tables.
-struct PaperModel {
-  const char* name;
-  double parameters;  // as printed
-  FloatModel (*describe)();
-};
-// Tables 1 of Shoeybi et al. 2019 and Huang et al. 2019, and figure 3 of the latter.
-std::span<const PaperModel> paper_models();
 
 }  // namespace bitloom::plan

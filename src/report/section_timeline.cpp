@@ -93,8 +93,17 @@ std::string timeline(const std::vector<json>& events) {
     if (chart.rows.size() == most_rows) break;
     chart.rows.push_back(row_of(line, is_short ? 1000 : 1));
   }
-  const std::string left_out =
+  std::string left_out =
       lines.size() > most_rows ? fmt::format(" The first {} of {} processes are shown.", most_rows, lines.size()) : "";
+  double events_left_out = 0;
+  for (const json& line : lines) {
+    if (const double count = number(line, "left_out"); count > 0) events_left_out += count;
+  }
+  if (events_left_out > 0) {
+    left_out +=
+        fmt::format(" The log left out the last {} events, as a process has too many in a step; the bubble is without them.",
+                    whole_text(events_left_out));
+  }
   return section(
       "timeline", "Who did what when",
       "Passes of micro-batches, by their numbers, through each process's part of the net; a second part of the net on "

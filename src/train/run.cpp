@@ -238,7 +238,7 @@ class Run {
 
   void log_events() {
     const std::uint64_t step = trainer_.events().step();
-    const Events events = trainer_.events().gather(trainer_.comm());
+    const StepEvents events = trainer_.events().gather(trainer_.comm());
     on_root([&] {
       if (!events_) events_.emplace(options_.folder / run::events_name);
       for (const Json& line : to_json(step, events)) events_->write(line);

@@ -13,6 +13,8 @@ namespace bitloom::test {
 using Args = std::vector<std::string>;
 
 Args with(Args args, const Args& more);
+// Between white space.
+Args words_of(const std::string& text);
 
 // Whether two model files hold the same tensors, bit for bit.
 bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b);

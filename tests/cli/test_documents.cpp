@@ -130,6 +130,8 @@ std::vector<Expectation> examples_expectations() {
       {.command = "plan gpt --net gpt2-124m", .says = {"GiB"}},
       {.command = "plan gpt --net gpt2-355m", .says = {"best first", "tokens/s"}},
       {.command = "plan gpt --net 8.3b", .says = {"16 x 4 x 8", "bubble"}, .does_not_say = {"does not fit"}},
+      {.command = "plan shape \"amoebanet-d(18,208)\"", .says = {"best first", "images/s"}},
+      {.command = "plan shape transformer-103", .says = {"1 x 8 x 1"}, .does_not_say = {"does not fit"}},
       {.command = "--out runs/gpt-bytes", .says = {"step 20/20"}},
       {.command = "export runs/gpt-bytes", .makes = {"data/exported/model.safetensors", "data/exported/config.json"}},
       {.command = "import gpt", .makes = {"data/imported.safetensors"}},

@@ -30,13 +30,6 @@ void write_gpt(const std::filesystem::path& file) {
   models::save_gpt(gpt.engine, gpt.net, *tokenizer).save(file);
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
 }  // namespace
 
 // Most commands ended with 0 although nobody got to see what they had found.
@@ -83,6 +76,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "import cnn exported/model.safetensors --out back-cnn.safetensors",
       "plan " + small,
       "plan gpt --net tiny",
+      "plan shape transformer-3 --ranks 2 --gflops 100",
       "simulate " + small,
       "selftest --parity",
       "fewbit",
@@ -127,7 +121,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 26);
+  CHECK(commands == 27);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

@@ -12,23 +12,6 @@
 
 using namespace bitloom::test;
 
-namespace {
-
-Args words_of(const std::string& line) {
-  Args args;
-  std::string word;
-  for (const char c : line + " ") {
-    if (c != ' ') {
-      word += c;
-    } else if (!word.empty()) {
-      args.push_back(std::exchange(word, ""));
-    }
-  }
-  return args;
-}
-
-}  // namespace
-
 TEST_CASE("plan gpt shows every grid of a number of ranks, best first, or the one that is given", "[gpt][float_plan]") {
   const TempDir folder;
   const std::string common = "plan gpt --net gpt2-124m --batch 64 --ranks 16 --memory 2GiB --link 10Gbit/50us --gflops 500 ";

@@ -93,6 +93,13 @@ Args with(Args args, const Args& more) {
   return args;
 }
 
+Args words_of(const std::string& text) {
+  std::istringstream stream(text);
+  Args words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
 bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
   const TensorFile first = TensorFile::load(a, Checksum::required);
   const TensorFile second = TensorFile::load(b, Checksum::required);
@@ -287,7 +294,7 @@ pid_t Background::descendant(F&& wanted) const {
 }
 
 pid_t Background::rank(int number) const {
-  const std::string variable = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=" + std::to_string(number) + '\0';
+  const std::string variable = fmt::format("{0}OMPI_COMM_WORLD_RANK={1}{0}", '\0', number);
   const pid_t found = descendant([&](const Listed& process) { return process.variables.find(variable) != std::string::npos; });
   if (found < 0) FAIL("mpirun has no process of rank " << number);
   return found;

@@ -457,7 +457,7 @@ Events nap(const char* schedule, std::size_t micro_batches, double& bubble) {
   Pipeline pipeline(net.engine, net.task, world(), options_of(net, schedule, false, stages()), &log);
   log.begin_step(0, world());
   pipeline.run(make_pass(net.engine), count_up(micro_batches), 1);
-  Events events = log.gather(world());
+  Events events = log.gather(world()).events;
   std::vector<double> found{bubble_of(events)};
   world().broadcast(std::span(found));
   bubble = found[0];

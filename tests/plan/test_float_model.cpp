@@ -3,10 +3,14 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "models/gpt/language_task.h"
+#include "plan/float_names.h"
 #include "tests/plan/float_plans.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "train/parallel/layer_costs.h"
 #include "train/parallel/tensor.h"
 
@@ -31,6 +35,37 @@ TEST_CASE("models of the papers' tables have the parameters that are printed the
         13 * (12ULL * 2048 * 2048 + 13 * 2048) + 2ULL * 32000 * 2048 + 32000 + 2 * 2048);
   // Shoeybi et al. 2019, section 5.1: 50,257 tokens padded to 51,200.
   CHECK(describe_gpt(models::config_of(models::find_gpt("8.3b"))).head->vocabulary == 51200);
+}
+
+TEST_CASE("models are found by the names that papers give them", "[float_plan]") {
+  for (const PaperModel& paper : paper_models()) {
+    INFO(paper.name);
+    CHECK(find_model(paper.name).parameters() == paper.describe().parameters());
+  }
+  CHECK(find_model("amoebanet-d(18,256)").name == "AmoebaNet-D (18,256)");
+  CHECK(find_model("transformer-48").parameters() == describe_transformer(48).parameters());
+  CHECK(find_model(" t( 6, 8192,16) ").layers.size() == 14);
+  CHECK(find_model("8.3b").parameters() == find_model("GPT 8.3B").parameters());
+  CHECK(find_model("gpt2-124m").parameters() > 124'000'000);
+  for (const auto& [name, message] : std::vector<std::pair<std::string, std::string>>{
+           {"resnet-50", "unknown model 'resnet-50'; there are amoebanet-d(L,F), transformer-L, t(L,H,A), tiny, "},
+           {"resnet-50", "AmoebaNet-D (36,544)"},
+           {"transformer_13", "unknown model 'transformer_13'; did you mean 'transformer-L'?"},
+           {"t(6,8192,16", "unknown model 't(6,8192,16'"},
+           {"gpt2-125m", "did you mean 'gpt2-124m'?"},
+           {"amoebanet-d(18)", "expected amoebanet-d(L,F) with L (normal cells) 3 to 3000 in steps of 3, F (filters) 8 to"},
+           {"amoebanet-d(17,208)", "expected amoebanet-d(L,F)"},
+           {"amoebanet-d(18,208,1)", "expected amoebanet-d(L,F)"},
+           {"amoebanet-d(18,204)", "expected amoebanet-d(L,F)"},
+           {"transformer-0", "model 'transformer-0'; expected transformer-L with L (layers) 1 to 10000"},
+           {"transformer-10001", "expected transformer-L"},
+           {"transformer-", "expected transformer-L"},
+           {"t(6,8192,-16)", "A (heads) 1 to 1024"}}) {
+    INFO(name);
+    const std::string error = test::message_of(ErrorKind::usage, [&] { find_model(name); });
+    INFO(error);
+    CHECK(test::has(error, message));
+  }
 }
 
 TEST_CASE("a GPT is described as its layers count themselves", "[float_plan]") {

@@ -90,6 +90,18 @@ TEST_CASE("the section survives lines that are none", "[timeline]") {
   }
 }
 
+// Events beyond those that a log takes were missing without a word.
+TEST_CASE("the section says how many events the log left out", "[timeline]") {
+  nlohmann::json first = line(0, 0, nlohmann::json::array({event("forward", 0, 0, 0, 1)}));
+  nlohmann::json second = line(0, 1, nlohmann::json::array({event("forward", 0, 0, 0, 1)}));
+  first["left_out"] = 0;
+  second["left_out"] = 0;
+  CHECK(!test::has(timeline({first, second}), "left out"));
+  first["left_out"] = 1200;
+  second["left_out"] = 34;
+  CHECK(test::has(timeline({first, second}), "The log left out the last 1,234 events,"));
+}
+
 TEST_CASE("of very many processes the first are shown", "[timeline]") {
   std::vector<nlohmann::json> lines;
   for (int rank = 0; rank < 70; ++rank) lines.push_back(line(0, rank, nlohmann::json::array({event("forward", 0, 0, 0, 1)})));

@@ -58,16 +58,22 @@ void EventLog::add(const Event& event) {
   }
 }
 
-Events EventLog::gather(mpi::Comm& comm) {
+StepEvents EventLog::gather(mpi::Comm& comm) {
   is_on_ = false;
   const std::vector<std::vector<std::byte>> bytes = comm.gather_bytes(std::as_bytes(std::span(events_)));
-  Events all;
+  const std::vector<std::vector<std::byte>> counts = comm.gather_bytes(std::as_bytes(std::span(&left_out_, 1)));
+  StepEvents all;
   for (std::size_t r = 0; r < bytes.size(); ++r) {
     if (bytes[r].size() % sizeof(Event) != 0) {
       fail(ErrorKind::internal, "events: rank {} sends {} bytes; expected a multiple of {}", r, bytes[r].size(), sizeof(Event));
     }
-    std::vector<Event>& events = all.emplace_back(bytes[r].size() / sizeof(Event));
+    std::vector<Event>& events = all.events.emplace_back(bytes[r].size() / sizeof(Event));
     if (!events.empty()) std::memcpy(events.data(), bytes[r].data(), bytes[r].size());
+    if (counts[r].size() != sizeof(left_out_)) {
+      fail(ErrorKind::internal, "events: rank {} sends a count of {} bytes; expected {}", r, counts[r].size(),
+           sizeof(left_out_));
+    }
+    std::memcpy(&all.left_out.emplace_back(), counts[r].data(), sizeof(left_out_));
   }
   return all;
 }
@@ -89,7 +95,8 @@ EventSpan::~EventSpan() {
   }
 }
 
-std::vector<nlohmann::json> to_json(std::uint64_t step, const Events& events) {
+std::vector<nlohmann::json> to_json(std::uint64_t step, const StepEvents& step_events) {
+  const auto& [events, left_out] = step_events;
   const double bubble = bubble_of(events);
   std::vector<nlohmann::json> lines;
   for (std::size_t rank = 0; rank < events.size(); ++rank) {
@@ -101,7 +108,8 @@ std::vector<nlohmann::json> to_json(std::uint64_t step, const Events& events) {
                       {"begin", microseconds(event.begin)},
                       {"end", microseconds(event.end)}});
     }
-    lines.push_back({{"step", step}, {"rank", rank}, {"bubble", bubble}, {"events", std::move(list)}});
+    lines.push_back(
+        {{"step", step}, {"rank", rank}, {"bubble", bubble}, {"events", std::move(list)}, {"left_out", left_out[rank]}});
   }
   return lines;
 }

@@ -31,11 +31,17 @@ using Events = std::vector<std::vector<Event>>;
 // (Huang et al. 2019, section 2.3: (K - 1) / (M + K - 1) for K stages of equal cost and M micro-batches). 0 without passes.
 double bubble_of(const Events& events);
 
+// Of a step; left_out: events of each process that came after the most that are logged, which are counted alone.
+struct StepEvents {
+  Events events;
+  std::vector<std::uint64_t> left_out;
+};
+
 // Which steps are logged, so that a long run's log stays short.
 struct EventLogOptions {
   std::uint64_t first_steps = 3;
   std::uint64_t every = 0;          // later steps whose number is a multiple of this; 0: none
-  std::size_t most_events = 10000;  // of a process in a step; what comes after them is counted alone
+  std::size_t most_events = 10000;  // of a process in a step
 };
 
 class EventLog {
@@ -55,7 +61,7 @@ class EventLog {
   double now() const { return seconds_since(start_); }
 
   // Collective, of a step that is logged, which ends with it: all ranks' events at rank 0, by rank; none elsewhere.
-  Events gather(mpi::Comm& comm);
+  StepEvents gather(mpi::Comm& comm);
 
  private:
   EventLogOptions options_;
@@ -84,7 +90,8 @@ class EventSpan {
 
 // Lines of events.jsonl for a step, one for each process:
 // {"step": 0, "rank": 1, "bubble": 0.2, "events": [{"kind": "forward", "micro_batch": 0, "chunk": 0, "begin": 0.001, "end":
-// 0.002}]} Times are in seconds, to a microsecond; the bubble is that of all processes.
-std::vector<nlohmann::json> to_json(std::uint64_t step, const Events& events);
+// 0.002}], "left_out": 0} Times are in seconds, to a microsecond; the bubble is that of all processes and of the events that
+// are there.
+std::vector<nlohmann::json> to_json(std::uint64_t step, const StepEvents& events);
 
 }  // namespace bitloom::train

@@ -30,7 +30,7 @@ TEST_CASE("a log has the first steps and every n-th", "[event_log]") {
     CHECK(log.events().size() == (is_on ? 1 : 0));
     if (is_on) logged.push_back(step);
     if (!is_on) continue;
-    const Events gathered = log.gather(alone);
+    const Events gathered = log.gather(alone).events;
     REQUIRE(gathered.size() == 1);
     REQUIRE(gathered[0].size() == 1);
     const Event& event = gathered[0][0];
@@ -51,6 +51,7 @@ TEST_CASE("a log of a step is bounded", "[event_log]") {
   for (int i = 0; i < 7; ++i) log.add({});
   CHECK(log.events().size() == 4);
   CHECK(log.left_out() == 3);
+  CHECK(log.gather(alone).left_out == std::vector<std::uint64_t>{3});
   CHECK(!log.begin_step(1, alone));
   CHECK(log.events().empty());
   CHECK(log.left_out() == 0);
@@ -71,11 +72,12 @@ TEST_CASE("an event is logged where the work throws, too", "[event_log]") {
 
 TEST_CASE("lines of a log have what pictures need", "[event_log]") {
   const Events events{{{EventKind::forward, 7, 1, 0.0123456789, 0.5}, {EventKind::optimizer, 0, 0, 0.5, 1}}, {}};
-  const std::vector<nlohmann::json> lines = to_json(12, events);
+  const std::vector<nlohmann::json> lines = to_json(12, {events, {0, 5}});
   REQUIRE(lines.size() == 2);
   CHECK(lines[0] == nlohmann::json::parse(R"({"step": 12, "rank": 0, "bubble": 0.5, "events": [
       {"kind": "forward", "micro_batch": 7, "chunk": 1, "begin": 0.012346, "end": 0.5},
-      {"kind": "optimizer", "micro_batch": 0, "chunk": 0, "begin": 0.5, "end": 1.0}]})"));
+      {"kind": "optimizer", "micro_batch": 0, "chunk": 0, "begin": 0.5, "end": 1.0}], "left_out": 0})"));
   CHECK(lines[1]["rank"] == 1);
   CHECK(lines[1]["events"].empty());
+  CHECK(lines[1]["left_out"] == 5);
 }

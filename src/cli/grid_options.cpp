@@ -1,0 +1,119 @@
+#include "cli/grid_options.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/field_names.h"
+#include "cli/float_plan_table.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "nn/measure.h"
+#include "train/parallel/schedule.h"
+
+namespace bitloom::cli {
+
+void GridSettings::declare(Options& options, std::size_t fewest) {
+  static const std::vector<Options::Need> needs{{"tensor", "ranks", {}},
+                                                {"pipeline", "ranks", {}},
+                                                {"schedule", "ranks", {}},
+                                                {"chunks", "schedule", {"interleaved"}},
+                                                {"shard", "ranks", {}},
+                                                {"link", "ranks", {}},
+                                                {"host-link", "ranks-per-host", {}},
+                                                {"ranks-per-host", "ranks", {}},
+                                                {"gflops", "ranks", {}}};
+  options.needs(needs);
+  ranks = fewest;
+  options.group("Cluster");
+  options.count(
+      "ranks", ranks, fewest, 1000000,
+      fmt::format("Number of processes that share the training, of --memory each{}", fewest == 0 ? "; 0: one alone" : ""));
+  options.count("tensor", tensor, 0, 1000000, "Number of ranks that divide every layer; 0: every number that is possible");
+  options.count("pipeline", pipeline, 0, 1000000,
+                "Number of stages that the layers are cut into; 0: every number that is possible");
+  options.choice("schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
+  options.count("chunks", chunks, 0, 1000,
+                "Number of parts of the net that a stage has; 0: 2 of an interleaved schedule, else 1");
+  options.choice("shard", shard, train::shard_level_names(),
+                 "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
+                 "these too; parameters: all three");
+  options.text("link", link, "RATE/LATENCY",
+               "Link of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
+  options.text("host-link", host_link, "RATE/LATENCY", "Link of a rank to another on its host");
+  options.count("ranks-per-host", ranks_per_host, 1, 1000000, "Number of ranks on a host");
+  options.number("gflops", gflops, 0, 1e9,
+                 "Speed of a rank in products of matrices, in GFLOP/s; 0: that of this machine, measured");
+}
+
+void GridSettings::check() const {
+  if (pipeline == 1 && schedule != "1f1b") {
+    fail(ErrorKind::usage, "--schedule: {} has no effect with --pipeline 1", schedule);
+  }
+  if (shard != "none" && tensor != 0 && pipeline != 0 && tensor * pipeline == ranks) {
+    fail(ErrorKind::usage, "--shard: {} has no effect: --pipeline {} times --tensor {} leaves no rank to share data with",
+         shard, pipeline, tensor);
+  }
+  if (ranks_per_host > ranks) {
+    fail(ErrorKind::usage, "--ranks-per-host: {}; expected at most the {} ranks", ranks_per_host, ranks);
+  }
+  if (ranks_per_host == ranks && link != GridSettings().link) {
+    fail(ErrorKind::usage, "--link: {} has no effect where all {} ranks are on one host", link, ranks);
+  }
+}
+
+void GridSettings::measure(Session& session, DType values) {
+  if (ranks == 0 || gflops != 0) return;
+  choose_threads(session.comm);
+  nn::Engine engine;
+  gflops = 1e-9 * nn::measure_matmul(engine, values, 0.3);
+}
+
+plan::FloatCluster GridSettings::make_cluster(std::uint64_t memory) const {
+  plan::FloatCluster cluster;
+  cluster.link = plan::parse_link("--link", link);
+  cluster.inside = plan::parse_link("--host-link", host_link);
+  cluster.ranks_per_host = ranks_per_host;
+  cluster.memory = memory;
+  cluster.flops = 1e9 * gflops;
+  return cluster;
+}
+
+nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, const GridSettings& settings,
+                             const plan::FloatOptions& training, std::uint64_t memory) {
+  settings.check();
+  plan::FloatOptions options = training;
+  options.schedule = settings.schedule;
+  options.chunks = train::chunks_or_usual(settings.schedule, settings.chunks);
+  options.shard = train::shard_level_named(settings.shard);
+  const plan::FloatCluster cluster = settings.make_cluster(memory);
+  const auto ranks = static_cast<int>(settings.ranks);
+  plan::GridWish wish;
+  if (settings.tensor != 0) wish.tensor = static_cast<int>(settings.tensor);
+  if (settings.pipeline != 0) wish.pipeline = static_cast<int>(settings.pipeline);
+  const std::vector<plan::FloatPlan> plans = plan::plan_grids(model, ranks, wish, options, cluster);
+  terminal.print("{} rank{} with {} and {:.3g} GFLOP/s each, {} on a host, links of {}; {}, shards: {}", ranks,
+                 ranks == 1 ? "" : "s", format_bytes(memory), 1e-9 * cluster.flops, cluster.ranks_per_host,
+                 plan::to_string(cluster.link), options.schedule, settings.shard);
+  if (plans.size() > 1) {
+    terminal.print(
+        "\ngrids (data x pipeline x tensor), best first: {}s at once, memory and bytes sent in a step of the ranks that have "
+        "the most:",
+        model.example);
+    print_grids(terminal, model, plans, options.batch);
+  }
+  print_stages(terminal, model, plans.front(), options.batch);
+  if (!plans.front().fits) {
+    terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
+  }
+  nlohmann::json grids = nlohmann::json::array();
+  for (const plan::FloatPlan& each : plans) grids.push_back(to_json(each, model, options.batch));
+  return {{"ranks", ranks},
+          {"gflops", 1e-9 * cluster.flops},
+          {"link", plan::to_string(cluster.link)},
+          {"host_link", plan::to_string(cluster.inside)},
+          {"ranks_per_host", cluster.ranks_per_host},
+          {"memory_limit", memory},
+          {"grids", grids}};
+}
+
+}  // namespace bitloom::cli
