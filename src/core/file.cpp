@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
@@ -84,14 +85,28 @@ int write_all(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// A device or pipe is no file to be replaced: /dev/stdout would be gone.
-void write_in_place(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
+// A device or pipe is no file to be replaced: /dev/stdout would be gone. Nor has it places.
+void write_in_place(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
   Descriptor target(open_file(path, O_WRONLY));
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
   check(target.get() < 0 ? errno : 0);
-  produce([&](std::span<const std::byte> part) { check(write_all(target.get(), part)); });
+  std::uint64_t written = 0;
+  std::map<std::uint64_t, std::vector<std::byte>> early;  // by place
+  produce([&](std::uint64_t place, std::span<const std::byte> part) {
+    if (part.empty()) return;
+    if (place != written) {
+      early.emplace(place, std::vector<std::byte>(part.begin(), part.end()));
+      return;
+    }
+    check(write_all(target.get(), part));
+    written += part.size();
+    for (auto next = early.extract(written); !next.empty(); next = early.extract(written)) {
+      check(write_all(target.get(), next.mapped()));
+      written += next.mapped().size();
+    }
+  });
 }
 
 // 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
@@ -229,6 +244,16 @@ void write_atomically(const std::filesystem::path& path, std::span<const std::by
 }
 
 void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
+  write_parts_atomically(path, [&](const WritePart& write) {
+    std::uint64_t place = 0;
+    produce([&](std::span<const std::byte> part) {
+      write(place, part);
+      place += part.size();
+    });
+  });
+}
+
+void write_parts_atomically(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
   std::error_code ignored;
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
@@ -242,7 +267,7 @@ void write_atomically(const std::filesystem::path& path, const std::function<voi
   };
   check(descriptor < 0 ? errno : 0);
   try {
-    produce([&](std::span<const std::byte> part) { check(write_all(descriptor, part)); });
+    produce([&](std::uint64_t place, std::span<const std::byte> part) { check(write_at(descriptor, place, part)); });
     check(flush(descriptor));
     check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);
     // Not before: the lock on the file ends here. All of it is on the device, so that closing has nothing left to fail at.

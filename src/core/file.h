@@ -57,6 +57,11 @@ void write_atomically(const std::filesystem::path& path, std::string_view text);
 using TakeBytes = std::function<void(std::span<const std::byte> part)>;
 void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce);
 
+// The same for parts that come in any order: `produce` calls write(place, part) for all of the file, each byte once. A device
+// or pipe gets them in their order; those that come too early wait in memory.
+using WritePart = std::function<void(std::uint64_t place, std::span<const std::byte> part)>;
+void write_parts_atomically(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce);
+
 // Holds a lock file (created if missing, left in place afterwards) for as long as the object lives; the system releases it
 // when the process dies. The file holds the holder's process id.
 class FileLock {

@@ -194,25 +194,31 @@ class Parser {
   std::vector<Entry> entries_;
 };
 
-// Gives `take` all bytes of a tensor. Throws an internal error if there are not as many as its shape says.
+// Gives `take` all bytes of a tensor, and never more than its shape says. Throws an internal error if there are more or fewer.
 void take_all(const std::string& name, const StreamedTensor& tensor, const TakeBytes& take) {
+  const std::optional<std::size_t> expected = byte_count(tensor.dtype, tensor.shape);
   std::size_t size = 0;
   tensor.bytes([&](std::span<const std::byte> part) {
     size += part.size();
-    take(part);
+    if (size <= expected) take(part);
   });
-  if (byte_count(tensor.dtype, tensor.shape) == size) return;
+  if (size == expected) return;
   fail(ErrorKind::internal, "the tensor '{}' of shape [{}] has {} bytes", name, fmt::join(tensor.shape, ", "), size);
 }
 
+// Calls see(name, part) for all bytes of the tensors on their way.
+template <typename See>
 std::string checksum_of(const std::map<std::string, std::string>& metadata,
-                        const std::map<std::string, StreamedTensor>& tensors) {
+                        const std::map<std::string, StreamedTensor>& tensors, See&& see) {
   Hasher hasher;
   hasher.update(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     hasher.update(name).update(dtype_name(tensor.dtype)).update(tensor.shape.size());
     for (const std::size_t length : tensor.shape) hasher.update(length);
-    take_all(name, tensor, [&](std::span<const std::byte> part) { hasher.update(part); });
+    take_all(name, tensor, [&, &name = name](std::span<const std::byte> part) {
+      hasher.update(part);
+      see(name, part);
+    });
   }
   for (const auto& [key, value] : metadata) {
     if (key != checksum_key) hasher.update(key).update(value);
@@ -220,22 +226,9 @@ std::string checksum_of(const std::map<std::string, std::string>& metadata,
   return hasher.finish().hex();
 }
 
-void write_tensors(const std::map<std::string, std::string>& metadata, const std::map<std::string, StreamedTensor>& tensors,
-                   const TakeBytes& take) {
-  nlohmann::json header;
-  header[metadata_key] = metadata;
-  header[metadata_key][checksum_key] = checksum_of(metadata, tensors);
-  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
-  std::vector<std::pair<const std::string*, const StreamedTensor*>> order;
-  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
-  std::size_t data_size = 0;
-  for (const auto& [name, tensor] : order) {
-    const std::size_t end = data_size + byte_count(tensor->dtype, tensor->shape).value();
-    header[*name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, end}}};
-    data_size = end;
-  }
+// The header as it stands in the file; the length of the checksum is the same for all.
+std::string text_of(nlohmann::json& header, const std::string& checksum) {
+  header[metadata_key][checksum_key] = checksum;
   std::string text;
   try {
     text = header.dump();
@@ -243,10 +236,39 @@ void write_tensors(const std::map<std::string, std::string>& metadata, const std
     fail(ErrorKind::internal, "a tensor's name or a metadata string is not UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t length = text.size();
-  take(std::as_bytes(std::span(&length, 1)));
-  take(std::as_bytes(std::span(text)));
-  for (const auto& [name, tensor] : order) take_all(*name, *tensor, take);
+  return text;
+}
+
+void write_tensors(const std::map<std::string, std::string>& metadata, const std::map<std::string, StreamedTensor>& tensors,
+                   const WritePart& write) {
+  nlohmann::json header;
+  header[metadata_key] = metadata;
+  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
+  std::vector<std::pair<const std::string*, const StreamedTensor*>> order;
+  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
+  std::map<std::string_view, std::uint64_t> places;
+  std::size_t data_size = 0;
+  for (const auto& [name, tensor] : order) {
+    const std::optional<std::size_t> bytes = byte_count(tensor->dtype, tensor->shape);
+    if (!bytes) {
+      fail(ErrorKind::internal, "the tensor '{}' of shape [{}] is too large for a file", *name, fmt::join(tensor->shape, ", "));
+    }
+    places[*name] = data_size;
+    header[*name] = {
+        {"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, data_size + *bytes}}};
+    data_size += *bytes;
+  }
+  const std::uint64_t length = text_of(header, Hasher().finish().hex()).size();
+  const std::string checksum = checksum_of(metadata, tensors, [&](std::string_view name, std::span<const std::byte> part) {
+    std::uint64_t& place = places.at(name);
+    write(length_bytes + length + place, part);
+    place += part.size();
+  });
+  const std::string text = text_of(header, checksum);
+  write(0, std::as_bytes(std::span(&length, 1)));
+  write(length_bytes, std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -311,8 +333,10 @@ std::vector<std::byte> TensorFile::serialize() const {
   std::size_t size = std::size_t{1} << 12;  // about what the header takes
   for (const auto& [name, tensor] : tensors) size += tensor.bytes.size() + (std::size_t{1} << 7);
   bytes.reserve(size);
-  write_tensors(metadata, streamed(),
-                [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
+  write_tensors(metadata, streamed(), [&](std::uint64_t place, std::span<const std::byte> part) {
+    if (bytes.size() < place + part.size()) bytes.resize(place + part.size());
+    std::copy(part.begin(), part.end(), bytes.begin() + static_cast<std::ptrdiff_t>(place));
+  });
   return bytes;
 }
 
@@ -320,7 +344,7 @@ void TensorFile::save(const std::filesystem::path& path) const { save_streamed(p
 
 void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
                    const std::map<std::string, StreamedTensor>& tensors) {
-  write_atomically(path, [&](const TakeBytes& take) { write_tensors(metadata, tensors, take); });
+  write_parts_atomically(path, [&](const WritePart& write) { write_tensors(metadata, tensors, write); });
 }
 
 TensorFile TensorFile::load(const std::filesystem::path& path, Checksum checksum) {
@@ -337,7 +361,7 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
                    std::span<const std::byte> elements) { file.put_bytes(tensor_name, dtype, shape, elements); });
   const auto stored = file.metadata.find(std::string(checksum_key));
   if (stored != file.metadata.end()) {
-    if (stored->second != checksum_of(file.metadata, file.streamed()))
+    if (stored->second != checksum_of(file.metadata, file.streamed(), [](std::string_view, std::span<const std::byte>) {}))
       parser.damaged("its checksum does not match: the file is damaged");
     file.metadata.erase(stored);
   } else if (checksum == Checksum::required) {

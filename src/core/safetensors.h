@@ -69,7 +69,7 @@ struct Tensor {
 struct StreamedTensor {
   DType dtype = DType::u8;
   std::vector<std::size_t> shape;
-  // Calls take(part) for all bytes, in order; asked for them twice, for the checksum and for the file.
+  // Calls take(part) for all bytes, in order; asked for them once.
   std::function<void(const TakeBytes& take)> bytes;
 };
 
@@ -122,8 +122,9 @@ class TensorFile {
   std::string source_ = "tensors in memory";  // where this came from, for error messages
 };
 
-// The file that a TensorFile of the same content would be, byte by byte. Throws Error(io), and Error(internal) for a tensor of
-// another size than its shape.
+// The file that a TensorFile of the same content would be, byte by byte. Asks for each tensor once, in the order of their
+// names: the checksum is taken meanwhile, and the header that holds it written last. Throws Error(io), and Error(internal) for
+// a tensor of another size than its shape.
 void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
                    const std::map<std::string, StreamedTensor>& tensors);
 

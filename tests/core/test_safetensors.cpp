@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -117,6 +118,8 @@ TEST_CASE("the layout is the published one", "[safetensors]") {
   CHECK(header["__metadata__"]["kind"] == "example");
   CHECK(header["__metadata__"]["bitloom.xxh3"].get<std::string>().size() == 32);
   CHECK(bytes.size() == 8 + length + 23);
+  // Files of the same content are the same in all versions of the program.
+  CHECK(hash_bytes(bytes).hex() == "ef7e0a1ce1ae5e92d47a6fc5d9997b41");
 }
 
 TEST_CASE("a file of another program needs no checksum unless one is required", "[safetensors]") {
@@ -324,18 +327,27 @@ TEST_CASE("what is streamed gives the file that a whole one does", "[safetensors
   file.put("a", {5}, bytes);
   file.put("b", {3}, wide);
   file.save(folder / "whole");
+  std::string asked;  // each once: they may come from far away
   const auto in_parts = [&](const TakeBytes& take) {
+    asked += "a";
     take(std::as_bytes(std::span(bytes).first(2)));
     take({});
     take(std::as_bytes(std::span(bytes).subspan(2)));
   };
-  const auto at_once = [&](const TakeBytes& take) { take(std::as_bytes(std::span(wide))); };
+  const auto at_once = [&](const TakeBytes& take) {
+    asked += "b";
+    take(std::as_bytes(std::span(wide)));
+  };
   save_streamed(folder / "parts", file.metadata, {{"a", {DType::u8, {5}, in_parts}}, {"b", {DType::i16, {3}, at_once}}});
+  CHECK(asked == "ab");
   CHECK(test::read_file(folder / "parts") == test::read_file(folder / "whole"));
-  CHECK(test::has(test::message_of(ErrorKind::internal,
-                                   [&] {
-                                     save_streamed(folder / "bad", {}, {{"a", {DType::u8, {4}, in_parts}}});
-                                   }),
-                  "the tensor 'a' of shape [4] has 5 bytes"));
-  CHECK_FALSE(std::filesystem::exists(folder / "bad"));
+  for (const std::size_t size : {4, 6}) {
+    INFO(size);
+    const auto save = [&] { save_streamed(folder / "bad", {}, {{"a", {DType::u8, {size}, in_parts}}}); };
+    CHECK(has(message_of(ErrorKind::internal, save), fmt::format("the tensor 'a' of shape [{}] has 5 bytes", size)));
+    CHECK_FALSE(std::filesystem::exists(folder / "bad"));
+  }
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  const auto endless = [&] { save_streamed(folder / "bad", {}, {{"a", {DType::u16, {most}, in_parts}}}); };
+  CHECK(has(message_of(ErrorKind::internal, endless), "is too large for a file"));
 }
