@@ -50,6 +50,18 @@ int open_file(const std::filesystem::path& path, int flags, mode_t mode = 0) {
   fail(ErrorKind::data, "cannot read '{}': {}", path.string(), std::strerror(error));
 }
 
+// A descriptor, which is the caller's.
+int open_regular(const std::filesystem::path& path, std::uint64_t& size) {
+  Descriptor file(open_file(path, O_RDONLY));
+  if (file.get() < 0) fail_reading(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
+  if (S_ISDIR(status.st_mode)) fail_reading(path, EISDIR);
+  if (!S_ISREG(status.st_mode)) fail(ErrorKind::data, "cannot read '{}': not a regular file", path.string());
+  size = static_cast<std::uint64_t>(status.st_size);
+  return file.release();
+}
+
 // Reads to the end, whatever kind of file it is (the size that the system tells is only where to start).
 template <typename Container>
 Container read_all(const std::filesystem::path& path) {
@@ -212,14 +224,9 @@ std::string read_text(const std::filesystem::path& path) { return read_all<std::
 std::vector<std::byte> read_bytes(const std::filesystem::path& path) { return read_all<std::vector<std::byte>>(path); }
 
 FileMapping::FileMapping(const std::filesystem::path& path) {
-  Descriptor file(open_file(path, O_RDONLY));
-  if (file.get() < 0) fail_reading(path, errno);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
-  if (S_ISDIR(status.st_mode)) fail_reading(path, EISDIR);
-  if (!S_ISREG(status.st_mode)) fail(ErrorKind::data, "cannot read '{}': not a regular file", path.string());
-  if (status.st_size == 0) return;  // mmap refuses empty mappings
-  const std::size_t size = static_cast<std::size_t>(status.st_size);
+  std::uint64_t size = 0;
+  const Descriptor file(open_regular(path, size));
+  if (size == 0) return;  // mmap refuses empty mappings
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail_reading(path, errno);
   data_ = static_cast<const std::byte*>(address);
@@ -237,6 +244,27 @@ FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
 
 FileMapping::~FileMapping() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(open_regular(path, size_)) {}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : path_(std::move(other.path_)), size_(other.size_), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileReader::~FileReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileReader::read(std::uint64_t place, std::span<std::byte> bytes) const {
+  const int error = read_at(descriptor_, place, bytes);
+  if (error != 0) fail(ErrorKind::io, "cannot read '{}': {}", path_.string(), std::strerror(error));
 }
 
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {
