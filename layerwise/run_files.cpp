@@ -8,6 +8,7 @@
 #include "core/differences.h"
 #include "core/error.h"
 #include "core/field.h"
+#include "core/file.h"
 #include "core/file_state.h"
 #include "core/text.h"
 #include "layerwise/run.h"
@@ -338,8 +339,8 @@ void Run::read_checkpoint() {
     for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
     run::set_aside(found.damaged);
     if (!found.file) return;
-    run::require_identity(*found.file, found.path, identity_, options_.field_name);
-    bytes = found.file->serialize();
+    run::require_identity(found.file->metadata, found.path, identity_, options_.field_name);
+    bytes = read_bytes(found.path);
   });
   bytes = comm_.broadcast_bytes(std::move(bytes));
   if (bytes.empty()) {

@@ -314,9 +314,9 @@ void Training::summarise(const train::RunResult& result) {
 void Training::test(const train::SignOfLife& alive) {
   const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
   if (is_best) {
-    TensorFile file;
-    session_.on_root([&] { file = TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required); });
-    training_->trainer().load_model(&file);
+    std::optional<TensorReader> file;
+    session_.on_root([&] { file = TensorReader::open(fs::path(settings_.out) / model_file, Checksum::required); });
+    training_->trainer().load_model(file ? &*file : nullptr);
   }
   tested_ = classify(data_.test, {settings_.mirror == "on", settings_.shift}, alive, !is_best);
 }

@@ -49,7 +49,7 @@ std::string error_in(const fs::path& path, Checksum checksum) {
       data::load_tokenizer(path.string());
       return "";
     }
-    TensorFile::load(path, checksum);
+    TensorReader::open(path, checksum);
     if (path.extension() == ".tokens") data::TokenFile::open(path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;

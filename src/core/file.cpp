@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
@@ -47,6 +48,18 @@ int open_file(const std::filesystem::path& path, int flags, mode_t mode = 0) {
 
 [[noreturn]] void fail_reading(const std::filesystem::path& path, int error) {
   fail(ErrorKind::data, "cannot read '{}': {}", path.string(), std::strerror(error));
+}
+
+// A descriptor, which is the caller's.
+int open_regular(const std::filesystem::path& path, std::uint64_t& size) {
+  Descriptor file(open_file(path, O_RDONLY));
+  if (file.get() < 0) fail_reading(path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
+  if (S_ISDIR(status.st_mode)) fail_reading(path, EISDIR);
+  if (!S_ISREG(status.st_mode)) fail(ErrorKind::data, "cannot read '{}': not a regular file", path.string());
+  size = static_cast<std::uint64_t>(status.st_size);
+  return file.release();
 }
 
 // Reads to the end, whatever kind of file it is (the size that the system tells is only where to start).
@@ -84,14 +97,28 @@ int write_all(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// A device or pipe is no file to be replaced: /dev/stdout would be gone.
-void write_in_place(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
+// A device or pipe is no file to be replaced: /dev/stdout would be gone. Nor has it places.
+void write_in_place(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
   Descriptor target(open_file(path, O_WRONLY));
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
   check(target.get() < 0 ? errno : 0);
-  produce([&](std::span<const std::byte> part) { check(write_all(target.get(), part)); });
+  std::uint64_t written = 0;
+  std::map<std::uint64_t, std::vector<std::byte>> early;  // by place
+  produce([&](std::uint64_t place, std::span<const std::byte> part) {
+    if (part.empty()) return;
+    if (place != written) {
+      early.emplace(place, std::vector<std::byte>(part.begin(), part.end()));
+      return;
+    }
+    check(write_all(target.get(), part));
+    written += part.size();
+    for (auto next = early.extract(written); !next.empty(); next = early.extract(written)) {
+      check(write_all(target.get(), next.mapped()));
+      written += next.mapped().size();
+    }
+  });
 }
 
 // 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
@@ -197,14 +224,9 @@ std::string read_text(const std::filesystem::path& path) { return read_all<std::
 std::vector<std::byte> read_bytes(const std::filesystem::path& path) { return read_all<std::vector<std::byte>>(path); }
 
 FileMapping::FileMapping(const std::filesystem::path& path) {
-  Descriptor file(open_file(path, O_RDONLY));
-  if (file.get() < 0) fail_reading(path, errno);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
-  if (S_ISDIR(status.st_mode)) fail_reading(path, EISDIR);
-  if (!S_ISREG(status.st_mode)) fail(ErrorKind::data, "cannot read '{}': not a regular file", path.string());
-  if (status.st_size == 0) return;  // mmap refuses empty mappings
-  const std::size_t size = static_cast<std::size_t>(status.st_size);
+  std::uint64_t size = 0;
+  const Descriptor file(open_regular(path, size));
+  if (size == 0) return;  // mmap refuses empty mappings
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail_reading(path, errno);
   data_ = static_cast<const std::byte*>(address);
@@ -224,11 +246,42 @@ FileMapping::~FileMapping() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(open_regular(path, size_)) {}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : path_(std::move(other.path_)), size_(other.size_), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileReader::~FileReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileReader::read(std::uint64_t place, std::span<std::byte> bytes) const {
+  const int error = read_at(descriptor_, place, bytes);
+  if (error != 0) fail(ErrorKind::io, "cannot read '{}': {}", path_.string(), std::strerror(error));
+}
+
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   write_atomically(path, [&](const TakeBytes& take) { take(bytes); });
 }
 
 void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce) {
+  write_parts_atomically(path, [&](const WritePart& write) {
+    std::uint64_t place = 0;
+    produce([&](std::span<const std::byte> part) {
+      write(place, part);
+      place += part.size();
+    });
+  });
+}
+
+void write_parts_atomically(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
   std::error_code ignored;
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
@@ -242,7 +295,7 @@ void write_atomically(const std::filesystem::path& path, const std::function<voi
   };
   check(descriptor < 0 ? errno : 0);
   try {
-    produce([&](std::span<const std::byte> part) { check(write_all(descriptor, part)); });
+    produce([&](std::uint64_t place, std::span<const std::byte> part) { check(write_at(descriptor, place, part)); });
     check(flush(descriptor));
     check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);
     // Not before: the lock on the file ends here. All of it is on the device, so that closing has nothing left to fail at.

@@ -37,6 +37,27 @@ class FileMapping {
   std::size_t size_ = 0;
 };
 
+// A regular file that is read at any place, for what may be larger than memory; also once it was renamed or replaced.
+class FileReader {
+ public:
+  // Throws a data error that names the path and the reason.
+  explicit FileReader(const std::filesystem::path& path);
+  FileReader(FileReader&& other) noexcept;
+  FileReader& operator=(FileReader&& other) noexcept;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+  ~FileReader();
+
+  std::uint64_t size() const noexcept { return size_; }
+  // All of `bytes`, from a place on. Throws an io error that names the path and the reason.
+  void read(std::uint64_t place, std::span<std::byte> bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  std::uint64_t size_ = 0;  // when it was opened
+  int descriptor_ = -1;
+};
+
 // Read or write all bytes at a place of an open file; return 0, or the errno of what failed: EIO at the end of the file, ENOSPC
 // where nothing more is written.
 int read_at(int descriptor, std::uint64_t place, std::span<std::byte> bytes) noexcept;
@@ -56,6 +77,11 @@ void write_atomically(const std::filesystem::path& path, std::string_view text);
 // it throws is thrown here, and the old file is untouched.
 using TakeBytes = std::function<void(std::span<const std::byte> part)>;
 void write_atomically(const std::filesystem::path& path, const std::function<void(const TakeBytes& take)>& produce);
+
+// The same for parts that come in any order: `produce` calls write(place, part) for all of the file, each byte once. A device
+// or pipe gets them in their order; those that come too early wait in memory.
+using WritePart = std::function<void(std::uint64_t place, std::span<const std::byte> part)>;
+void write_parts_atomically(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce);
 
 // Holds a lock file (created if missing, left in place afterwards) for as long as the object lives; the system releases it
 // when the process dies. The file holds the holder's process id.

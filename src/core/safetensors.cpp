@@ -25,6 +25,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::string_view checksum_key = "bitloom.xxh3";
 constexpr std::size_t length_bytes = 8;                           // bytes of the header length
+constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20U;    // of files that are read in pieces
 constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the reference implementation stops at 100 MB
 
 struct DTypeRow {
@@ -61,12 +62,15 @@ std::optional<std::size_t> byte_count(DType dtype, const std::vector<std::size_t
   return bytes;
 }
 
-// Reads one file; `name_` stands for it in messages.
+// Reads the header of a file of `size` bytes, of which `bytes` are the first: all that the header should have, if there are as
+// many. `name_` stands for the file in messages.
 class Parser {
  public:
-  Parser(std::span<const std::byte> bytes, std::string_view name) : bytes_(bytes), name_(name) {}
+  Parser(std::span<const std::byte> bytes, std::uint64_t size, std::string_view name)
+      : bytes_(bytes), size_(size), name_(name) {}
+  Parser(std::span<const std::byte> bytes, std::string_view name) : Parser(bytes, bytes.size(), name) {}
 
-  // Calls take(name, dtype, shape, bytes) for every tensor.
+  // Calls take(name, dtype, shape, begin, end) for every tensor, with its place in the file.
   template <typename Take>
   void parse(std::map<std::string, std::string>& metadata, Take&& take) {
     const nlohmann::json header = parse_header();
@@ -80,7 +84,7 @@ class Parser {
     }
     check_coverage();
     for (const Entry& entry : entries_) {
-      take(entry.name, entry.dtype, entry.shape, data_.subspan(entry.begin, entry.end - entry.begin));
+      take(entry.name, entry.dtype, entry.shape, data_begin_ + entry.begin, data_begin_ + entry.end);
     }
   }
 
@@ -99,13 +103,14 @@ class Parser {
   };
 
   nlohmann::json parse_header() {
-    if (bytes_.size() < length_bytes) damaged("{} bytes are too few for a header length", bytes_.size());
+    if (size_ < length_bytes) damaged("{} bytes are too few for a header length", size_);
     std::uint64_t length;
     std::memcpy(&length, bytes_.data(), length_bytes);
-    const std::size_t rest = bytes_.size() - length_bytes;
+    const std::uint64_t rest = size_ - length_bytes;
     if (length > rest) damaged("the header should have {} bytes, but only {} follow", length, rest);
     if (length > largest_header) damaged("a header of {} bytes is too long (at most {})", length, largest_header);
-    data_ = bytes_.subspan(length_bytes + length);
+    data_begin_ = length_bytes + length;
+    data_size_ = size_ - data_begin_;
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + length_bytes, length);
     // The library keeps the last of two equal keys without a word, so they are counted here, one set per open object.
     std::vector<std::set<std::string>> keys;
@@ -146,9 +151,9 @@ class Parser {
     if (!dtype) damaged("the tensor '{}' has the unknown element type '{}'", name, type);
     const std::vector<std::size_t> shape = sizes(name, value, "shape");
     const std::vector<std::size_t> offsets = sizes(name, value, "data_offsets");
-    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_.size()) {
+    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_size_) {
       damaged("the tensor '{}' has the data offsets [{}], expected two ascending ones up to {}", name, fmt::join(offsets, ", "),
-              data_.size());
+              data_size_);
     }
     const std::optional<std::size_t> expected = byte_count(*dtype, shape);
     if (!expected || *expected != offsets[1] - offsets[0]) {
@@ -185,34 +190,41 @@ class Parser {
       if (entry.begin > covered) damaged("no tensor covers the {} bytes before '{}'", entry.begin - covered, entry.name);
       covered = entry.end;
     }
-    if (covered != data_.size()) damaged("{} bytes follow after the last tensor", data_.size() - covered);
+    if (covered != data_size_) damaged("{} bytes follow after the last tensor", data_size_ - covered);
   }
 
   std::span<const std::byte> bytes_;
+  std::uint64_t size_;
   std::string_view name_;
-  std::span<const std::byte> data_;  // start of the offsets
+  std::uint64_t data_begin_ = 0, data_size_ = 0;  // start of the offsets
   std::vector<Entry> entries_;
 };
 
-// Gives `take` all bytes of a tensor. Throws an internal error if there are not as many as its shape says.
+// Gives `take` all bytes of a tensor, and never more than its shape says. Throws an internal error if there are more or fewer.
 void take_all(const std::string& name, const StreamedTensor& tensor, const TakeBytes& take) {
+  const std::optional<std::size_t> expected = byte_count(tensor.dtype, tensor.shape);
   std::size_t size = 0;
   tensor.bytes([&](std::span<const std::byte> part) {
     size += part.size();
-    take(part);
+    if (size <= expected) take(part);
   });
-  if (byte_count(tensor.dtype, tensor.shape) == size) return;
+  if (size == expected) return;
   fail(ErrorKind::internal, "the tensor '{}' of shape [{}] has {} bytes", name, fmt::join(tensor.shape, ", "), size);
 }
 
+// Calls see(name, part) for all bytes of the tensors on their way.
+template <typename See>
 std::string checksum_of(const std::map<std::string, std::string>& metadata,
-                        const std::map<std::string, StreamedTensor>& tensors) {
+                        const std::map<std::string, StreamedTensor>& tensors, See&& see) {
   Hasher hasher;
   hasher.update(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     hasher.update(name).update(dtype_name(tensor.dtype)).update(tensor.shape.size());
     for (const std::size_t length : tensor.shape) hasher.update(length);
-    take_all(name, tensor, [&](std::span<const std::byte> part) { hasher.update(part); });
+    take_all(name, tensor, [&, &name = name](std::span<const std::byte> part) {
+      hasher.update(part);
+      see(name, part);
+    });
   }
   for (const auto& [key, value] : metadata) {
     if (key != checksum_key) hasher.update(key).update(value);
@@ -220,22 +232,39 @@ std::string checksum_of(const std::map<std::string, std::string>& metadata,
   return hasher.finish().hex();
 }
 
-void write_tensors(const std::map<std::string, std::string>& metadata, const std::map<std::string, StreamedTensor>& tensors,
-                   const TakeBytes& take) {
-  nlohmann::json header;
-  header[metadata_key] = metadata;
-  header[metadata_key][checksum_key] = checksum_of(metadata, tensors);
-  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
-  std::vector<std::pair<const std::string*, const StreamedTensor*>> order;
-  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
-  std::size_t data_size = 0;
-  for (const auto& [name, tensor] : order) {
-    const std::size_t end = data_size + byte_count(tensor->dtype, tensor->shape).value();
-    header[*name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, end}}};
-    data_size = end;
+// Takes the checksum out of the metadata, if there is one.
+void verify(const Parser& parser, Checksum checksum, std::map<std::string, std::string>& metadata,
+            const std::map<std::string, StreamedTensor>& tensors) {
+  const auto stored = metadata.find(std::string(checksum_key));
+  if (stored != metadata.end()) {
+    if (stored->second != checksum_of(metadata, tensors, [](std::string_view, std::span<const std::byte>) {})) {
+      parser.damaged("its checksum does not match: the file is damaged");
+    }
+    metadata.erase(stored);
+  } else if (checksum == Checksum::required) {
+    parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
   }
+}
+
+// Throws a data error.
+template <typename Map>
+[[noreturn]] void fail_missing(std::string_view source, const std::string& name, const Map& tensors) {
+  std::vector<std::string_view> names;
+  for (const auto& [known, unused] : tensors) names.push_back(known);
+  fail(ErrorKind::data, "'{}' has no tensor '{}'; it has: {}", source, name,
+       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+const std::string& find_metadata(std::string_view source, const std::map<std::string, std::string>& metadata,
+                                 const std::string& key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) fail(ErrorKind::data, "'{}' has no metadata '{}'", source, key);
+  return found->second;
+}
+
+// The header as it stands in the file; the length of the checksum is the same for all.
+std::string text_of(nlohmann::json& header, const std::string& checksum) {
+  header[metadata_key][checksum_key] = checksum;
   std::string text;
   try {
     text = header.dump();
@@ -243,10 +272,39 @@ void write_tensors(const std::map<std::string, std::string>& metadata, const std
     fail(ErrorKind::internal, "a tensor's name or a metadata string is not UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t length = text.size();
-  take(std::as_bytes(std::span(&length, 1)));
-  take(std::as_bytes(std::span(text)));
-  for (const auto& [name, tensor] : order) take_all(*name, *tensor, take);
+  return text;
+}
+
+void write_tensors(const std::map<std::string, std::string>& metadata, const std::map<std::string, StreamedTensor>& tensors,
+                   const WritePart& write) {
+  nlohmann::json header;
+  header[metadata_key] = metadata;
+  // Wide elements first, so that every tensor is aligned to its elements for programs that map the file.
+  std::vector<std::pair<const std::string*, const StreamedTensor*>> order;
+  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return dtype_size(a.second->dtype) > dtype_size(b.second->dtype); });
+  std::map<std::string_view, std::uint64_t> places;
+  std::size_t data_size = 0;
+  for (const auto& [name, tensor] : order) {
+    const std::optional<std::size_t> bytes = byte_count(tensor->dtype, tensor->shape);
+    if (!bytes) {
+      fail(ErrorKind::internal, "the tensor '{}' of shape [{}] is too large for a file", *name, fmt::join(tensor->shape, ", "));
+    }
+    places[*name] = data_size;
+    header[*name] = {
+        {"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, data_size + *bytes}}};
+    data_size += *bytes;
+  }
+  const std::uint64_t length = text_of(header, Hasher().finish().hex()).size();
+  const std::string checksum = checksum_of(metadata, tensors, [&](std::string_view name, std::span<const std::byte> part) {
+    std::uint64_t& place = places.at(name);
+    write(length_bytes + length + place, part);
+    place += part.size();
+  });
+  const std::string text = text_of(header, checksum);
+  write(0, std::as_bytes(std::span(&length, 1)));
+  write(length_bytes, std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -275,11 +333,8 @@ void TensorFile::put_bytes(const std::string& name, DType dtype, std::vector<std
 
 const Tensor& TensorFile::get(const std::string& name) const {
   const auto found = tensors.find(name);
-  if (found != tensors.end()) return found->second;
-  std::vector<std::string_view> names;
-  for (const auto& [known, unused] : tensors) names.push_back(known);
-  fail(ErrorKind::data, "'{}' has no tensor '{}'; it has: {}", source_, name,
-       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+  if (found == tensors.end()) fail_missing(source_, name, tensors);
+  return found->second;
 }
 
 const Tensor& TensorFile::get(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const {
@@ -291,10 +346,15 @@ const Tensor& TensorFile::get(const std::string& name, DType dtype, const std::v
   return tensor;
 }
 
-const std::string& TensorFile::get_metadata(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(ErrorKind::data, "'{}' has no metadata '{}'", source_, key);
-  return found->second;
+const std::string& TensorFile::get_metadata(const std::string& key) const { return find_metadata(source_, metadata, key); }
+
+TensorSource::Description TensorFile::describe(const std::string& name) const {
+  const Tensor& tensor = get(name);
+  return {tensor.dtype, tensor.shape};
+}
+
+void TensorFile::read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const {
+  std::ranges::copy(get(name).bytes.span().subspan(from, bytes.size()), bytes.begin());
 }
 
 std::map<std::string, StreamedTensor> TensorFile::streamed() const {
@@ -311,8 +371,10 @@ std::vector<std::byte> TensorFile::serialize() const {
   std::size_t size = std::size_t{1} << 12;  // about what the header takes
   for (const auto& [name, tensor] : tensors) size += tensor.bytes.size() + (std::size_t{1} << 7);
   bytes.reserve(size);
-  write_tensors(metadata, streamed(),
-                [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
+  write_tensors(metadata, streamed(), [&](std::uint64_t place, std::span<const std::byte> part) {
+    if (bytes.size() < place + part.size()) bytes.resize(place + part.size());
+    std::copy(part.begin(), part.end(), bytes.begin() + static_cast<std::ptrdiff_t>(place));
+  });
   return bytes;
 }
 
@@ -320,7 +382,7 @@ void TensorFile::save(const std::filesystem::path& path) const { save_streamed(p
 
 void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
                    const std::map<std::string, StreamedTensor>& tensors) {
-  write_atomically(path, [&](const TakeBytes& take) { write_tensors(metadata, tensors, take); });
+  write_parts_atomically(path, [&](const WritePart& write) { write_tensors(metadata, tensors, write); });
 }
 
 TensorFile TensorFile::load(const std::filesystem::path& path, Checksum checksum) {
@@ -333,17 +395,77 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
   file.source_ = name;
   Parser parser(bytes, name);
   parser.parse(file.metadata,
-               [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
-                   std::span<const std::byte> elements) { file.put_bytes(tensor_name, dtype, shape, elements); });
-  const auto stored = file.metadata.find(std::string(checksum_key));
-  if (stored != file.metadata.end()) {
-    if (stored->second != checksum_of(file.metadata, file.streamed()))
-      parser.damaged("its checksum does not match: the file is damaged");
-    file.metadata.erase(stored);
-  } else if (checksum == Checksum::required) {
-    parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
-  }
+               [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape, std::uint64_t begin,
+                   std::uint64_t end) { file.put_bytes(tensor_name, dtype, shape, bytes.subspan(begin, end - begin)); });
+  verify(parser, checksum, file.metadata, file.streamed());
   return file;
+}
+
+Tensor TensorSource::read(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const {
+  const Description found = describe(name);
+  if (found.dtype != dtype || found.shape != shape) {
+    fail(ErrorKind::data, "the tensor '{}' is {} [{}], expected {} [{}]", name, dtype_name(found.dtype),
+         fmt::join(found.shape, ", "), dtype_name(dtype), fmt::join(shape, ", "));
+  }
+  Tensor tensor{dtype, shape, Buffer<std::byte>(byte_count(dtype, shape).value())};
+  read(name, 0, tensor.bytes.span());
+  return tensor;
+}
+
+TensorReader TensorReader::open(const std::filesystem::path& path, Checksum checksum) {
+  TensorReader reader(FileReader(path), path.string());
+  const std::uint64_t size = reader.file_.size();
+  // As much as there may be of the header.
+  std::vector<std::byte> head(std::min<std::uint64_t>(size, length_bytes));
+  reader.file_.read(0, head);
+  if (head.size() == length_bytes) {
+    std::uint64_t length;
+    std::memcpy(&length, head.data(), length_bytes);
+    head.resize(length_bytes + std::min({length, largest_header, size - length_bytes}));
+    reader.file_.read(length_bytes, std::span(head).subspan(length_bytes));
+  }
+  Parser parser(head, size, reader.source_);
+  parser.parse(reader.metadata, [&](const std::string& name, DType dtype, const std::vector<std::size_t>& shape,
+                                    std::uint64_t begin, std::uint64_t end) {
+    reader.places_.emplace(name, Place{{dtype, shape}, begin, end});
+  });
+  verify(parser, checksum, reader.metadata, reader.streamed());
+  return reader;
+}
+
+const TensorReader::Place& TensorReader::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end()) fail_missing(source_, name, places_);
+  return found->second;
+}
+
+TensorSource::Description TensorReader::describe(const std::string& name) const { return find(name).description; }
+
+void TensorReader::read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const {
+  const Place& place = find(name);
+  if (from > place.end - place.begin || bytes.size() > place.end - place.begin - from) {
+    fail(ErrorKind::internal, "'{}': {} bytes from number {} of the tensor '{}', which has {}", source_, bytes.size(), from,
+         name, place.end - place.begin);
+  }
+  file_.read(place.begin + from, bytes);
+}
+
+const std::string& TensorReader::get_metadata(const std::string& key) const { return find_metadata(source_, metadata, key); }
+
+std::map<std::string, StreamedTensor> TensorReader::streamed() const {
+  std::map<std::string, StreamedTensor> all;
+  for (const auto& [name, place] : places_) {
+    all.emplace(name,
+                StreamedTensor{place.description.dtype, place.description.shape, [this, &place = place](const TakeBytes& take) {
+                                 std::vector<std::byte> piece(std::min(piece_bytes, place.end - place.begin));
+                                 for (std::uint64_t at = place.begin; at < place.end; at += piece.size()) {
+                                   piece.resize(std::min<std::uint64_t>(piece.size(), place.end - at));
+                                   file_.read(at, piece);
+                                   take(piece);
+                                 }
+                               }});
+  }
+  return all;
 }
 
 TensorMapping TensorMapping::open(const std::filesystem::path& path) {
@@ -352,8 +474,8 @@ TensorMapping TensorMapping::open(const std::filesystem::path& path) {
   const std::string name = path.string();
   Parser(mapping.file_.bytes(), name)
       .parse(mapping.metadata, [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
-                                   std::span<const std::byte> elements) {
-        mapping.tensors.emplace(tensor_name, View{dtype, shape, elements});
+                                   std::uint64_t begin, std::uint64_t end) {
+        mapping.tensors.emplace(tensor_name, View{dtype, shape, mapping.file_.bytes().subspan(begin, end - begin)});
       });
   mapping.metadata.erase(std::string(checksum_key));
   return mapping;

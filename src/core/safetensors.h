@@ -69,14 +69,31 @@ struct Tensor {
 struct StreamedTensor {
   DType dtype = DType::u8;
   std::vector<std::size_t> shape;
-  // Calls take(part) for all bytes, in order; asked for them twice, for the checksum and for the file.
+  // Calls take(part) for all bytes, in order; asked for them once.
   std::function<void(const TakeBytes& take)> bytes;
 };
 
 // Whether a file without a checksum (written by another program) may be read.
 enum class Checksum { if_present, required };
 
-class TensorFile {
+// Tensors that are read in pieces, from wherever they are.
+class TensorSource {
+ public:
+  struct Description {
+    DType dtype = DType::u8;
+    std::vector<std::size_t> shape;
+  };
+
+  virtual ~TensorSource() = default;
+  // Throws a data error that names the source and the tensor, and lists what is there.
+  virtual Description describe(const std::string& name) const = 0;
+  // Some of a tensor's bytes, from number `from` of them on. Throws an io error where they cannot be read.
+  virtual void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const = 0;
+  // All of a tensor. A data error names it, what it is and what was expected if its type or shape is another.
+  Tensor read(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const;
+};
+
+class TensorFile final : public TensorSource {
  public:
   // Free-form strings about the content. The checksum that files carry is added by serialize(), verified and taken out
   // again by parse(), so it is never in here.
@@ -103,6 +120,9 @@ class TensorFile {
 
   // Its tensors, which have to stay where they are, as streams.
   std::map<std::string, StreamedTensor> streamed() const;
+  Description describe(const std::string& name) const override;
+  void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override;
+  using TensorSource::read;
 
   // The file's bytes, with the checksum "bitloom.xxh3" in its metadata: XXH3-128 over the names, element types, shapes and
   // bytes of all tensors, sorted by name, and over all other metadata.
@@ -122,10 +142,41 @@ class TensorFile {
   std::string source_ = "tensors in memory";  // where this came from, for error messages
 };
 
-// The file that a TensorFile of the same content would be, byte by byte. Throws Error(io), and Error(internal) for a tensor of
-// another size than its shape.
+// The file that a TensorFile of the same content would be, byte by byte. Asks for each tensor once, in the order of their
+// names: the checksum is taken meanwhile, and the header that holds it written last. Throws Error(io), and Error(internal) for
+// a tensor of another size than its shape.
 void save_streamed(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
                    const std::map<std::string, StreamedTensor>& tensors);
+
+// A file whose header is in memory and whose elements are read piece by piece when they are asked for: for what may be larger
+// than memory. It may be renamed or replaced meanwhile.
+class TensorReader final : public TensorSource {
+ public:
+  // Reads all of it once, in pieces, for the checksum. Throws what TensorFile::load() does, and an io error if the device
+  // fails.
+  static TensorReader open(const std::filesystem::path& path, Checksum checksum = Checksum::if_present);
+
+  Description describe(const std::string& name) const override;
+  void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override;
+  using TensorSource::read;
+  // Throws a data error that names the file and the key.
+  const std::string& get_metadata(const std::string& key) const;
+  std::map<std::string, StreamedTensor> streamed() const;
+
+  std::map<std::string, std::string> metadata;  // without the checksum
+
+ private:
+  struct Place {
+    Description description;
+    std::uint64_t begin = 0, end = 0;  // in the file
+  };
+  TensorReader(FileReader file, std::string source) : file_(std::move(file)), source_(std::move(source)) {}
+  const Place& find(const std::string& name) const;
+
+  FileReader file_;
+  std::string source_;
+  std::map<std::string, Place> places_;
+};
 
 // A file whose header is read and whose elements stay on disk until they are looked at: for what may be larger than memory.
 // The checksum is not verified, which would read everything.

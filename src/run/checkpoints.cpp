@@ -47,7 +47,7 @@ FoundCheckpoint find_checkpoint(const fs::path& folder) {
   for (const fs::path& path : list_checkpoints(folder)) {
     try {
       if (fs::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
-      found.file = TensorFile::load(path, Checksum::required);
+      found.file = TensorReader::open(path, Checksum::required);
       found.path = path;
       return found;
     } catch (const Error& error) {
@@ -71,9 +71,10 @@ void set_aside(const std::vector<fs::path>& damaged) {
   }
 }
 
-void require_identity(const TensorFile& file, const fs::path& path, const std::string& identity, const FieldName& field_name) {
-  const auto written = file.metadata.find(identity_key);
-  if (written == file.metadata.end()) {
+void require_identity(const std::map<std::string, std::string>& metadata, const fs::path& path, const std::string& identity,
+                      const FieldName& field_name) {
+  const auto written = metadata.find(identity_key);
+  if (written == metadata.end()) {
     fail(ErrorKind::usage, "{} belongs to a run with other data, net or options, and does not say which", path.string());
   }
   if (written->second == identity) return;

@@ -23,7 +23,7 @@ inline constexpr const char* next_checkpoint_name = "checkpoint.next.safetensors
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 
 struct FoundCheckpoint {
-  std::optional<TensorFile> file;  // the newest whole one, if there is any
+  std::optional<TensorReader> file;  // the newest whole one, if there is any
   std::filesystem::path path;
   // Newer ones that are damaged, and why.
   std::vector<std::filesystem::path> damaged;
@@ -37,8 +37,8 @@ void set_aside(const std::vector<std::filesystem::path>& damaged);
 
 // Throws Error(usage), with each difference, unless the checkpoint was written by a run with this identity: a JSON object, its
 // "version" the program's. field_name: what users call its fields; may be none.
-void require_identity(const TensorFile& file, const std::filesystem::path& path, const std::string& identity,
-                      const FieldName& field_name);
+void require_identity(const std::map<std::string, std::string>& metadata, const std::filesystem::path& path,
+                      const std::string& identity, const FieldName& field_name);
 
 class CheckpointWriter {
  public:

@@ -167,7 +167,7 @@ class Run {
       fail(ErrorKind::data, "no checkpoint in '{}' can be used: {}", options_.folder.string(), fmt::join(found.reasons, "; "));
     }
     run::set_aside(found.damaged);
-    run::require_identity(*found.file, found.path, identity_, options_.field_name);
+    run::require_identity(found.file->metadata, found.path, identity_, options_.field_name);
     const Json state = state_of(found);
     check_steps(state, found.path);
     if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps) {

@@ -345,7 +345,7 @@ void Trainer::save(const WriteTensors& write) {
 
 void Trainer::save_model(const WriteTensors& write) { write_held(held_model(), {}, write); }
 
-void Trainer::load(const TensorFile* file) {
+void Trainer::load(const TensorSource* file) {
   scatter_state(engine_, comm(), held(), file);
   nn::refresh_copies(engine_, moved_);
   if (sharding_) sharding_->publish();
@@ -353,8 +353,8 @@ void Trainer::load(const TensorFile* file) {
   std::vector<double> numbers(counters().size());
   comm().together([&] {
     if (!comm().is_root()) return;
-    std::ranges::copy(file->get(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());
-    std::ranges::copy(file->get(counters_name, DType::f64, {numbers.size()}).as<double>(), numbers.begin());
+    std::ranges::copy(file->read(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());
+    std::ranges::copy(file->read(counters_name, DType::f64, {numbers.size()}).as<double>(), numbers.begin());
   });
   comm().broadcast(std::span(counts));
   comm().broadcast(std::span(numbers));
@@ -362,7 +362,7 @@ void Trainer::load(const TensorFile* file) {
   set_counters(numbers);
 }
 
-void Trainer::load_model(const TensorFile* file) {
+void Trainer::load_model(const TensorSource* file) {
   scatter_state(engine_, comm(), held_model(), file);
   nn::refresh_copies(engine_, moved_);
   optimizer_->restart_averages();

@@ -116,8 +116,8 @@ class Trainer {
   // The same for the parameters and buffers alone, in f32 where parameters are of bf16: a model.
   void save_model(const WriteTensors& write);
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
-  void load(const TensorFile* file);
-  void load_model(const TensorFile* file);
+  void load(const TensorSource* file);
+  void load_model(const TensorSource* file);
 
   // All processes; one of them where there is no grid.
   mpi::Comm& comm() { return grid_->world(); }

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -372,6 +373,37 @@ TEST_CASE("a file whose parts cannot all be had stays as it was", "[file]") {
   CHECK(read_text(folder / "a") == "AAA");
   const std::filesystem::directory_iterator files(folder.path());
   CHECK(std::distance(begin(files), end(files)) == 1);
+}
+
+TEST_CASE("parts of a file come in any order, also for a pipe", "[file]") {
+  const test::TempDir folder;
+  const auto write_parts = [](const fs::path& path) {
+    write_parts_atomically(path, [](const WritePart& write) {
+      const auto put = [&](std::uint64_t place, std::string_view text) { write(place, std::as_bytes(std::span(text))); };
+      put(5, "");
+      put(5, "fg");
+      put(3, "de");
+      put(7, "h");
+      put(0, "abc");
+      put(8, "i");
+    });
+  };
+  write_parts(folder / "file");
+  CHECK(test::read_file(folder / "file") == "abcdefghi");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const int reader = ::open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  write_parts(folder / "pipe");
+  std::string text(20, ' ');
+  text.resize(static_cast<std::size_t>(::read(reader, text.data(), text.size())));
+  CHECK(text == "abcdefghi");
+  ::close(reader);
+  // A disk that fills up in the middle costs nothing.
+  {
+    const test::FileSizeLimit limit(4);
+    CHECK(has(message_of(ErrorKind::io, [&] { write_parts(folder / "file"); }), "File too large"));
+  }
+  CHECK(test::read_file(folder / "file") == "abcdefghi");
+  CHECK(files_in(folder.path()) == 2);
 }
 
 TEST_CASE("files are read and written at places, and say why they are not", "[file]") {

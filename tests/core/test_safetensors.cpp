@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -117,6 +119,8 @@ TEST_CASE("the layout is the published one", "[safetensors]") {
   CHECK(header["__metadata__"]["kind"] == "example");
   CHECK(header["__metadata__"]["bitloom.xxh3"].get<std::string>().size() == 32);
   CHECK(bytes.size() == 8 + length + 23);
+  // Files of the same content are the same in all versions of the program.
+  CHECK(hash_bytes(bytes).hex() == "ef7e0a1ce1ae5e92d47a6fc5d9997b41");
 }
 
 TEST_CASE("a file of another program needs no checksum unless one is required", "[safetensors]") {
@@ -315,6 +319,99 @@ TEST_CASE("a mapped file has the tensors of the loaded one, and no less is check
   }
 }
 
+TEST_CASE("a file that is read in pieces has the tensors of the loaded one, and is refused as that is", "[safetensors]") {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "file";
+  const TensorFile file = example();
+  file.save(path);
+  {
+    const TensorReader reader = TensorReader::open(path, Checksum::required);
+    std::filesystem::rename(path, folder / "elsewhere");
+    CHECK(reader.metadata == file.metadata);
+    CHECK(reader.get_metadata("kind") == "example");
+    for (const auto& [name, tensor] : file.tensors) {
+      INFO(name);
+      CHECK(reader.describe(name).dtype == tensor.dtype);
+      CHECK(reader.describe(name).shape == tensor.shape);
+      CHECK(same(reader.read(name, tensor.dtype, tensor.shape), tensor));
+      CHECK(same(file.read(name, tensor.dtype, tensor.shape), tensor));
+      for (const TensorSource* source : {static_cast<const TensorSource*>(&reader), static_cast<const TensorSource*>(&file)}) {
+        if (tensor.bytes.size() < 3) continue;
+        std::vector<std::byte> part(tensor.bytes.size() - 2);
+        source->read(name, 1, part);
+        CHECK(std::ranges::equal(part, tensor.bytes.span().subspan(1, part.size())));
+      }
+    }
+    std::vector<std::byte> part(3);
+    CHECK_NOTHROW(reader.read("bytes", 0, part));
+    CHECK(has(message_of(ErrorKind::internal, [&] { reader.read("bytes", 1, part); }), "3 bytes from number 1"));
+    CHECK(has(message_of(ErrorKind::data, [&] { reader.describe("byte"); }), "has no tensor 'byte'; it has: bits, bytes"));
+    CHECK(has(message_of(ErrorKind::data, [&] { reader.read("scale", DType::f32, {1}); }),
+              "the tensor 'scale' is F32 [], expected F32 [1]"));
+    CHECK(has(message_of(ErrorKind::data, [&] { (void)reader.get_metadata("age"); }), "has no metadata 'age'"));
+    std::filesystem::resize_file(folder / "elsewhere", 100);
+    CHECK(has(message_of(ErrorKind::io, [&] { reader.read("bytes", 0, part); }), "cannot read '" + path.string() + "'"));
+  }
+  const std::string bytes = test::read_file(folder / "elsewhere");
+  const auto same_refusal = [&](std::string_view content, Checksum checksum) {
+    test::write_file(path, content);
+    const auto message = [&](auto open) -> std::string {
+      try {
+        open(path, checksum);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::data);
+        return error.what();
+      }
+      return "";
+    };
+    const std::string expected = message([](const auto& p, Checksum c) { TensorFile::load(p, c); });
+    CHECK(message([](const auto& p, Checksum c) { TensorReader::open(p, c); }) == expected);
+    return !expected.empty();
+  };
+  const std::vector<std::byte> serialized = file.serialize();
+  const std::string whole(reinterpret_cast<const char*>(serialized.data()), serialized.size());
+  CHECK_FALSE(same_refusal(whole, Checksum::required));
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    INFO(at);
+    CHECK(same_refusal(whole.substr(0, at), Checksum::if_present));
+    std::string altered = whole;
+    altered[at] = static_cast<char>(altered[at] ^ 1);
+    const bool in_data = at >= whole.size() - 23;
+    CHECK(same_refusal(altered, Checksum::required) >= in_data);
+  }
+  CHECK(has(message_of(ErrorKind::data, [&] { TensorReader::open(folder / "missing"); }), "No such file"));
+  CHECK(has(message_of(ErrorKind::data, [&] { TensorReader::open(folder.path()); }), "Is a directory"));
+}
+
+TEST_CASE("a file that is read in pieces is never in memory", "[safetensors]") {
+  const test::TempDir folder;
+  constexpr std::size_t pieces = 64;
+  std::vector<std::uint32_t> piece(std::size_t{1} << 18U);  // 1 MiB
+  std::uint32_t next = 0;
+  const auto make = [&](const TakeBytes& take) {
+    for (std::size_t p = 0; p < pieces; ++p) {
+      for (std::uint32_t& number : piece) number = next++;
+      take(std::as_bytes(std::span(piece)));
+    }
+  };
+  const auto peak_memory = [] {  // KiB
+    const std::string status = read_text("/proc/self/status");
+    return std::stoul(status.substr(status.find("VmHWM:") + 6));
+  };
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak becomes what there is now: proc(5)
+  const std::size_t before = peak_memory();
+  save_streamed(folder / "large", {}, {{"large", {DType::u32, {pieces * piece.size()}, make}}});
+  const TensorReader reader = TensorReader::open(folder / "large", Checksum::required);
+  std::uint32_t expected = 0;
+  bool is_same = true;
+  for (std::size_t p = 0; p < pieces; ++p) {
+    reader.read("large", p * piece.size() * sizeof(std::uint32_t), std::as_writable_bytes(std::span(piece)));
+    for (const std::uint32_t number : piece) is_same = is_same && number == expected++;
+  }
+  CHECK(is_same);
+  CHECK(peak_memory() - before < pieces * 1024 / 4);
+}
+
 TEST_CASE("what is streamed gives the file that a whole one does", "[safetensors]") {
   const test::TempDir folder;
   const std::vector<std::int16_t> wide = {1, -2, 3};
@@ -324,18 +421,27 @@ TEST_CASE("what is streamed gives the file that a whole one does", "[safetensors
   file.put("a", {5}, bytes);
   file.put("b", {3}, wide);
   file.save(folder / "whole");
+  std::string asked;  // each once: they may come from far away
   const auto in_parts = [&](const TakeBytes& take) {
+    asked += "a";
     take(std::as_bytes(std::span(bytes).first(2)));
     take({});
     take(std::as_bytes(std::span(bytes).subspan(2)));
   };
-  const auto at_once = [&](const TakeBytes& take) { take(std::as_bytes(std::span(wide))); };
+  const auto at_once = [&](const TakeBytes& take) {
+    asked += "b";
+    take(std::as_bytes(std::span(wide)));
+  };
   save_streamed(folder / "parts", file.metadata, {{"a", {DType::u8, {5}, in_parts}}, {"b", {DType::i16, {3}, at_once}}});
+  CHECK(asked == "ab");
   CHECK(test::read_file(folder / "parts") == test::read_file(folder / "whole"));
-  CHECK(test::has(test::message_of(ErrorKind::internal,
-                                   [&] {
-                                     save_streamed(folder / "bad", {}, {{"a", {DType::u8, {4}, in_parts}}});
-                                   }),
-                  "the tensor 'a' of shape [4] has 5 bytes"));
-  CHECK_FALSE(std::filesystem::exists(folder / "bad"));
+  for (const std::size_t size : {4, 6}) {
+    INFO(size);
+    const auto save = [&] { save_streamed(folder / "bad", {}, {{"a", {DType::u8, {size}, in_parts}}}); };
+    CHECK(has(message_of(ErrorKind::internal, save), fmt::format("the tensor 'a' of shape [{}] has 5 bytes", size)));
+    CHECK_FALSE(std::filesystem::exists(folder / "bad"));
+  }
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  const auto endless = [&] { save_streamed(folder / "bad", {}, {{"a", {DType::u16, {most}, in_parts}}}); };
+  CHECK(has(message_of(ErrorKind::internal, endless), "is too large for a file"));
 }

@@ -97,12 +97,13 @@ TEST_CASE("a checkpoint is the same file whatever the layout, and any layout goe
   Parts by_range(engine, false, world.rank(), world.size());
   save(by_columns, folder / "columns");
   save(by_range, folder / "range");
-  std::optional<TensorFile> file;
+  std::optional<TensorReader> file;
   if (world.is_root()) {
     CHECK(read_bytes(folder / "columns") == read_bytes(folder / "range"));
-    file = TensorFile::load(folder / "range", Checksum::required);
-    CHECK(file->tensors.size() == 4);
-    for (const auto& [name, tensor] : file->tensors) {
+    file = TensorReader::open(folder / "range", Checksum::required);
+    const TensorFile whole = TensorFile::load(folder / "range");
+    CHECK(whole.tensors.size() == 4);
+    for (const auto& [name, tensor] : whole.tensors) {
       const auto values = tensor.as<float>();
       std::vector<float> expected(values.size());
       std::iota(expected.begin(), expected.end(), 0.0F);
@@ -139,6 +140,23 @@ TEST_CASE("a full disk ends a checkpoint on all ranks", "[state]") {
   });
   CHECK(test::has(message, "/dev/full"));
   world.barrier();
+}
+
+TEST_CASE("a checkpoint that cannot be read to its end is an error of all ranks", "[state]") {
+  mpi::Comm& world = test::world();
+  nn::Engine engine({}, "cpu");
+  Parts parts(engine, true, world.rank(), world.size());
+  const test::TempDir folder;
+  save(parts, folder / "file");
+  std::optional<TensorReader> file;
+  if (world.is_root()) {
+    file = TensorReader::open(folder / "file");
+    std::filesystem::resize_file(folder / "file", std::filesystem::file_size(folder / "file") / 2);
+  }
+  const std::string message =
+      test::message_of(ErrorKind::io, [&] { scatter_state(engine, world, parts.held, file ? &*file : nullptr); });
+  CHECK(test::has(message, "cannot read"));
+  CHECK(test::has(message, world.is_root() ? (folder / "file").string() : "file"));
 }
 
 TEST_CASE("elements that nobody has, and files that lack a tensor, are named", "[state]") {

@@ -25,7 +25,7 @@ TensorFile file_with(float value, std::size_t size = 8) {
   return file;
 }
 
-float value_of(const TensorFile& file) { return file.get("x").as<float>()[0]; }
+float value_of(const TensorSource& file) { return file.read("x", DType::f32, {8}).as<float>()[0]; }
 
 constexpr const char* identity = R"({"net":{"width":8},"version":"2"})";
 
@@ -124,17 +124,17 @@ TEST_CASE("a whole checkpoint that was not put in its place becomes the newest o
 
 TEST_CASE("a checkpoint of another run or another version is refused, with what differs", "[checkpoint]") {
   Run run;
-  const TensorFile file = *find_checkpoint(run.folder.path()).file;
-  const auto refused = [&](const TensorFile& of, const std::string& mine) {
+  const std::map<std::string, std::string> written = find_checkpoint(run.folder.path()).file->metadata;
+  const auto refused = [&](const std::map<std::string, std::string>& of, const std::string& mine) {
     return message_of(ErrorKind::usage,
                       [&] { require_identity(of, "c", mine, [](const std::string& field) { return "--" + field; }); });
   };
-  CHECK_NOTHROW(require_identity(file, "c", identity, nullptr));
-  CHECK(has(refused(file, R"({"net":{"width":9},"version":"2"})"),
+  CHECK_NOTHROW(require_identity(written, "c", identity, nullptr));
+  CHECK(has(refused(written, R"({"net":{"width":9},"version":"2"})"),
             "c belongs to a run with other data, net or options:\n  --net.width: "));
-  CHECK(refused(file, R"({"net":{"width":9},"version":"3"})") ==
+  CHECK(refused(written, R"({"net":{"width":9},"version":"3"})") ==
         "c was written by another version of the program (2; this one: 3), which alone can continue it");
-  CHECK(has(refused(TensorFile(), identity), "does not say which"));
+  CHECK(has(refused({}, identity), "does not say which"));
 }
 
 TEST_CASE("a folder that holds a run is not taken for a new one", "[folder]") {

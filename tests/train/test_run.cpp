@@ -230,7 +230,7 @@ TEST_CASE("a checkpoint of another version is not gone on with, and says so", "[
   REQUIRE(found.file);
   CHECK(step_of_checkpoint(found.file->metadata) == 3);
   CHECK_FALSE(step_of_checkpoint({{"bitloom.run", "[1]"}}));
-  TensorFile file = *found.file;
+  TensorFile file = TensorFile::load(found.path);
   std::string& identity = file.metadata["bitloom.run.identity"];
   const std::size_t at = identity.find("of floats 2");
   REQUIRE(at != std::string::npos);

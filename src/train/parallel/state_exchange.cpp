@@ -194,7 +194,7 @@ void StateGather::serve() {
   }
 }
 
-void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorFile* file) {
+void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorSource* file) {
   // The names of all ranks' tensors, by rank 0.
   Json names = Json::array();
   for (const HeldTensor& each : held) names.push_back(each.name);
@@ -206,7 +206,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
   const std::string described = comm.broadcast_text(comm.together([&] {
     Json list = Json::array();
     for (const std::string& name : all) {
-      const Tensor& tensor = file->get(name);
+      const TensorSource::Description tensor = file->describe(name);
       list.push_back({name, static_cast<int>(tensor.dtype), tensor.shape});
     }
     return list.dump();
@@ -233,10 +233,17 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
     for (const HeldTensor& each : held) {
       if (each.name == name) own.emplace_back(&each, std::vector<std::byte>(each.tensor->size() * size));
     }
+    std::exception_ptr error;  // rank 0's, which the others hear of when they have had the tensor's pieces
     for (std::uint64_t from = 0; from < elements; from += piece_elements(dtype)) {
       const std::uint64_t to = std::min(elements, from + piece_elements(dtype));
       piece.resize((to - from) * size);
-      if (comm.is_root()) std::memcpy(piece.data(), file->tensors.at(name).bytes.data() + from * size, piece.size());
+      if (comm.is_root() && !error) {
+        try {
+          file->read(name, from * size, piece);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
       comm.broadcast(std::span(piece));
       for (auto& [each, bytes] : own) {
         const Holding& holding = each->holding;
@@ -245,7 +252,10 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
                  [](std::span<std::byte> a, std::span<const std::byte> b) { std::ranges::copy(b, a.begin()); });
       }
     }
-    for (const auto& [each, bytes] : own) write(engine, *each, bytes);
+    comm.together([&] {
+      if (error) std::rethrow_exception(error);
+      for (const auto& [each, bytes] : own) write(engine, *each, bytes);
+    });
   }
 }
 

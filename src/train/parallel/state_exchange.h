@@ -65,8 +65,8 @@ class StateGather {
   std::map<std::string, Described> all_;  // rank 0
 };
 
-// Collective: every rank gets its elements from full tensors, which rank 0 has. Throws SharedError(data) that names a tensor
-// that is missing, or of another type or shape.
-void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorFile* file);
+// Collective: every rank gets its elements from full tensors, which rank 0 reads in pieces. Throws SharedError(data) that names
+// a tensor that is missing, or of another type or shape, and SharedError(io) where rank 0 cannot read one.
+void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorSource* file);
 
 }  // namespace bitloom::train
