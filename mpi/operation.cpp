@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "core/clock.h"
+
 namespace bitloom::mpi {
 
 void Requests::receive(std::span<std::byte> bytes, int from, int tag) {
@@ -73,6 +75,17 @@ void Operation::wait() {
     throw;
   }
   if (error_ != nullptr) std::rethrow_exception(error_);
+}
+
+void Operation::leave(double seconds) {
+  const Clock::time_point start = Clock::now();
+  const auto ends = [&] {
+    if (!poll() && seconds_since(start) > seconds) state_.process->break_off();
+    return is_over() || state_.process->broken;
+  };
+  state_.wait_until(ends, name_, bytes_);
+  const std::lock_guard lock(mutex_);
+  over_ = true;
 }
 
 }  // namespace bitloom::mpi

@@ -1,5 +1,6 @@
 #include "mpi/pending.h"
 
+#include <exception>
 #include <utility>
 
 #include "mpi/operation.h"
@@ -34,8 +35,11 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 Pending::~Pending() { finish(); }
 
 void Pending::finish() noexcept {
+  if (operation_ == nullptr) return;
   try {
-    wait();
+    if (std::uncaught_exceptions() == 0) return wait();
+    constexpr double patience_seconds = 1;
+    std::exchange(operation_, nullptr)->leave(patience_seconds);
   } catch (const std::exception&) {
     // Whoever uses a communicator next is told that it is broken.
   }

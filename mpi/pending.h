@@ -24,7 +24,8 @@ class Pending {
   Pending(Pending&& other) noexcept;
   // Waits for what it had, as the destructor does.
   Pending& operator=(Pending&& other) noexcept;
-  // Waits. Errors are lost here, except that communicators stay broken.
+  // Waits; a second at most while an exception is on its way, because the others may never do their part: after that
+  // communicators are broken. Errors are lost here, except that communicators stay broken.
   ~Pending();
 
   // Whether it is over, be it by an error.

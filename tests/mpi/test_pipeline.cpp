@@ -520,21 +520,44 @@ TEST_CASE("layers know which pass is a stage's last of the step, and which is on
   }
 }
 
-TEST_CASE("a stage refuses what another net sends", "[pipeline]") {
+TEST_CASE("a pipeline refuses stages of other nets", "[pipeline]") {
   if (stages() == 1) return;
   nn::Engine engine;
   const PipelineShape shape{stages(), 1};
-  const std::size_t own = static_cast<std::size_t>(world().rank());
-  const std::vector<nn::Shape> inputs(stages() + 1, nn::Shape{2, own == 0 ? 3U : 4U});
-  StageMessages messages(engine, world(), shape, inputs, DType::f32, nullptr);
-  messages.begin(make_schedule("gpipe", shape), count_up(1));
-  if (own == 0) messages.hand_on({}, engine.zeros({2, 3}, DType::f32, nn::Use::activations));
-  if (own == 1) {
-    const std::string message = test::message_of(ErrorKind::data, [&] { messages.take({}); });
-    CHECK(test::has(message, "stage 0 sends 24 bytes between layers where stage 1 expects 32; expected the same net"));
+  const std::vector<nn::Shape> inputs(stages() + 1, nn::Shape{2, world().rank() == 1 ? 4U : 3U});
+  const std::string message =
+      test::message_of(ErrorKind::data, [&] { StageMessages(engine, world(), shape, inputs, DType::f32, nullptr); });
+  CHECK(test::has(message, "pipeline: stage 1 has f32 (2, 4)"));
+  CHECK(test::has(message, "between layers where stage 0 has f32 (2, 3)"));
+  const DType values = world().rank() == 1 ? DType::bf16 : DType::f32;
+  const std::vector<nn::Shape> same(stages() + 1, nn::Shape{2, 3});
+  CHECK(test::has(test::message_of(ErrorKind::data, [&] { StageMessages(engine, world(), shape, same, values, nullptr); }),
+                  "pipeline: stage 1 has bf16 (2, 3)"));
+}
+
+TEST_CASE("messages between stages are sent from the tensors themselves, one ahead of what is taken", "[pipeline]") {
+  if (stages() == 1) return;
+  nn::Engine engine;
+  const std::size_t micro_batches = 4;
+  const PipelineShape shape{stages(), micro_batches};
+  const nn::Shape activation{300, 400};
+  const std::uint64_t bytes = activation.size() * sizeof(float);
+  StageMessages messages(engine, world(), shape, std::vector<nn::Shape>(stages() + 1, activation), DType::f32, nullptr);
+  messages.begin(forward_schedule(shape), count_up(micro_batches));
+  const auto in_use = [&] { return engine.pool().count(nn::Use::activations).now; };
+  const bool sends = static_cast<std::size_t>(world().rank()) + 1 < stages();
+  CHECK(in_use() == (world().is_root() ? 0 : bytes));
+  for (std::size_t m = 0; m < micro_batches; ++m) {
+    const Action action{Work::forward, m, 0};
+    nn::Tensor tensor = world().is_root() ? random_tensor(engine, activation, m) : messages.take(action);
+    CHECK(engine.to_host<float>(tensor) == engine.to_host<float>(random_tensor(engine, activation, m)));
+    if (sends) messages.hand_on(action, tensor);
+    messages.poll();
   }
   messages.finish();
-  world().barrier();
+  CHECK(in_use() == 0);
+  // This one and the next.
+  if (!world().is_root() && !sends) CHECK(engine.pool().count(nn::Use::activations).peak == 2 * bytes);
 }
 
 TEST_CASE("parts that are not the net's are refused", "[pipeline]") {

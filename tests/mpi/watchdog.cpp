@@ -6,6 +6,7 @@
 //   group  the same of 3 ranks of which the last two are a group
 //   start  of 2 ranks the last one stops before it calls MPI_Init: the other one never returns from that, and is ended
 //   late   of 2 ranks the last one never starts a sum that the first one has started
+//   error  of 2 ranks the last one never starts a sum that the first one has started, which has an error of its own and ends
 //   thread of 2 ranks the first one's thread never returns from MPI_Testall, and the process is ended
 //   length of 2 ranks each starts a sum of another length. Both learn of it when they wait
 //   call   of 2 ranks the first one never returns from MPI_Improbe, and is ended
@@ -155,6 +156,31 @@ int late() {
   abort_all(expected_exit_code);
 }
 
+int error() {
+  Environment environment;
+  Comm& comm = environment.world();
+  if (comm.size() != 2) return 1;
+  comm.barrier();
+  if (comm.rank() == 1) stay_away();
+  const auto start = std::chrono::steady_clock::now();
+  std::string message;
+  try {
+    std::vector<float> values(1000);
+    const Pending pending = start_sum(comm, std::span(values));
+    throw Error(ErrorKind::data, "an error of this rank");
+  } catch (const Error& caught) {
+    message = caught.what();
+  }
+  const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // The usual watchdog allows five minutes.
+  if (message != "an error of this rank" || !comm.broken() || waited > 60) {
+    std::fprintf(stderr, "watchdog: failed after %.2f s: '%s'\n", waited, message.c_str());
+    return 1;
+  }
+  pass();
+  abort_all(expected_exit_code);
+}
+
 int thread() {
   Environment environment({}, expect("sum of floats: rank 0 on host "));
   Comm& comm = environment.world();
@@ -241,6 +267,7 @@ int run(const std::string& what) {
   if (what == "group") return group();
   if (what == "start") return start();
   if (what == "late") return late();
+  if (what == "error") return error();
   if (what == "thread") return thread();
   if (what == "length") return length();
   if (what == "call") return call();

@@ -289,7 +289,7 @@ void Pipeline::sum_shared_gradients() {
       sum_over(engine_, comm_, own, each.stages);
     }
   }
-  messages_.finish();
+  comm_.wait_until([this] { return comm_.sends_finished(); }, "gradients of several stages");
 }
 
 }  // namespace bitloom::train

@@ -30,8 +30,8 @@ namespace bitloom::train {
 
 class Pipeline {
  public:
-  // comm: one rank for each stage, in their order; all give the same options. The net is described whole on every rank, of
-  // which only the parameters and buffers of this stage need memory. Engine, task, comm and log outlive this. Throws
+  // Collective. comm: one rank for each stage, in their order; all give the same options. The net is described whole on every
+  // rank, of which only the parameters and buffers of this stage need memory. Engine, task, comm and log outlive this. Throws
   // Error(usage), which names the field `partition` or `schedule`.
   Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const PipelineOptions& options, EventLog* log = nullptr);
 

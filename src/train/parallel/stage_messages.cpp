@@ -1,10 +1,27 @@
 #include "train/parallel/stage_messages.h"
 
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "core/error.h"
 
 namespace bitloom::train {
+namespace {
+
+// Throws on all stages unless all have the same.
+void require_same(mpi::Comm& comm, std::span<const nn::Shape> inputs, DType values) {
+  std::vector<std::string> shapes;
+  for (const nn::Shape& shape : inputs) shapes.push_back(nn::to_text(shape));
+  const std::string own = fmt::format("{} {}", nn::to_text(values), fmt::join(shapes, " "));
+  const std::string first = comm.broadcast_text(own);
+  comm.check(own == first ? ""
+                          : fmt::format("pipeline: stage {} has {} between layers where stage 0 has {}; expected the same net",
+                                        comm.rank(), own, first),
+             ErrorKind::data);
+}
+
+}  // namespace
 
 StageMessages::StageMessages(nn::Engine& engine, mpi::Comm& comm, const PipelineShape& shape, std::vector<nn::Shape> inputs,
                              DType values, EventLog* log)
@@ -14,19 +31,29 @@ StageMessages::StageMessages(nn::Engine& engine, mpi::Comm& comm, const Pipeline
       inputs_(std::move(inputs)),
       values_(values),
       log_(log),
-      stage_(static_cast<std::size_t>(comm.rank())) {}
+      stage_(static_cast<std::size_t>(comm.rank())) {
+  require_same(comm, inputs_, values);
+}
 
 void StageMessages::begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches) {
   micro_batches_.assign(micro_batches.begin(), micro_batches.end());
-  arrived_.clear();
-  expected_.assign(schedule.size(), {});
+  incoming_.clear();
+  senders_.assign(schedule.size(), {});
   for (std::size_t from = 0; from < schedule.size(); ++from) {
     if (from == stage_) continue;
+    Sender& sender = senders_[from];
     for (const Action& action : schedule[from]) {
       const std::optional<StageAction> next = next_action(shape_, {from, action});
-      if (next && next->stage == stage_) expected_[from].push_back(next->action);
+      if (next && next->stage == stage_) sender.expected.push_back(next->action);
     }
+    if (!sender.expected.empty()) receive(from);
   }
+}
+
+std::span<std::byte> StageMessages::memory_of(Message& message) const {
+  if (!is_on_gpu()) return {static_cast<std::byte*>(message.tensor.data()), message.tensor.bytes()};
+  message.copy.resize(message.tensor.bytes());
+  return message.copy;
 }
 
 const nn::Shape& StageMessages::shape_for(const Action& action) const {
@@ -34,36 +61,38 @@ const nn::Shape& StageMessages::shape_for(const Action& action) const {
   return inputs_[action.work == Work::forward ? part : part + 1];
 }
 
-void StageMessages::store(std::size_t from, std::vector<std::byte> bytes) {
-  const Action action = expected_[from].front();
-  if (bytes.size() != bytes_for(action)) {
-    fail(ErrorKind::data, "pipeline: stage {} sends {} bytes between layers where stage {} expects {}; expected the same net",
-         from, bytes.size(), stage_, bytes_for(action));
-  }
-  expected_[from].pop_front();
-  arrived_[action].bytes = std::move(bytes);
+void StageMessages::receive(std::size_t from) {
+  Sender& sender = senders_[from];
+  const Action action = sender.expected.front();
+  sender.expected.pop_front();
+  ++sender.received;
+  Message& message = incoming_[action];
+  message.tensor = engine_.empty(shape_for(action), values_, nn::Use::activations);
+  message.pending = mpi::start_receive(comm_, static_cast<int>(from), memory_of(message));
 }
 
 nn::Tensor StageMessages::take(const Action& action) {
   const std::size_t part = shape_.part(stage_, action.chunk);
   const std::size_t from = (action.work == Work::forward ? part - 1 : part + 1) % shape_.stages;
-  auto found = arrived_.find(action);
-  if (found == arrived_.end()) {
-    const EventSpan span(log_, EventKind::receive, number(action), action.chunk);
-    for (; found == arrived_.end(); found = arrived_.find(action)) {
-      if (from == stage_ || expected_[from].empty()) {
-        fail(ErrorKind::internal, "pipeline: stage {} waits for micro-batch {} from stage {}, which sends none", stage_,
-             number(action), from);
-      }
-      store(from, comm_.receive(static_cast<int>(from), bytes_for(expected_[from].front())));
+  Sender& sender = senders_[from];
+  while (!incoming_.contains(action)) {
+    if (sender.expected.empty()) {
+      fail(ErrorKind::internal, "pipeline: stage {} waits for micro-batch {} from stage {}, which sends none", stage_,
+           number(action), from);
     }
+    receive(from);
   }
-  Arrived arrived = std::move(found->second);
-  arrived_.erase(found);
-  if (arrived.tensor) return arrived.tensor;
-  nn::Tensor tensor = engine_.empty(shape_for(action), values_, nn::Use::activations);
-  engine_.write(tensor, arrived.bytes);
-  return tensor;
+  Message message = std::move(incoming_.extract(action).mapped());
+  if (from == stage_) return message.tensor;
+  if (!message.pending.done()) {
+    const EventSpan span(log_, EventKind::receive, number(action), action.chunk);
+    message.pending.wait();
+  }
+  message.pending.wait();  // for errors of what was over
+  if (is_on_gpu()) engine_.write(message.tensor, message.copy);
+  // The next comes while this one is worked on.
+  if (--sender.received == 0 && !sender.expected.empty()) receive(from);
+  return message.tensor;
 }
 
 void StageMessages::hand_on(const Action& made, const nn::Tensor& tensor) {
@@ -77,30 +106,29 @@ void StageMessages::hand_on(const Action& made, const nn::Tensor& tensor) {
          nn::to_text(expected));
   }
   if (next->stage == stage_) {
-    arrived_[next->action].tensor = tensor;
+    incoming_[next->action].tensor = tensor;
     return;
   }
   const EventSpan span(log_, EventKind::send, number(made), made.chunk);
-  std::vector<std::byte> bytes(tensor.bytes());
-  engine_.read(tensor, values_, bytes);
-  comm_.send(static_cast<int>(next->stage), std::move(bytes));
+  Message& message = outgoing_.emplace_back();
+  message.tensor = tensor;
+  const std::span<std::byte> memory = memory_of(message);
+  if (is_on_gpu()) engine_.read(tensor, values_, memory);
+  message.pending = mpi::start_send(comm_, static_cast<int>(next->stage), memory);
 }
 
 void StageMessages::poll() {
-  for (std::size_t from = 0; from < expected_.size(); ++from) {
-    while (!expected_[from].empty()) {
-      auto bytes = comm_.try_receive(static_cast<int>(from), bytes_for(expected_[from].front()));
-      if (!bytes) break;
-      store(from, *std::move(bytes));
-    }
+  while (!outgoing_.empty() && outgoing_.front().pending.done()) {
+    outgoing_.front().pending.wait();
+    outgoing_.pop_front();
   }
-  if (shape_.stages > 1) static_cast<void>(comm_.sends_finished());
 }
 
 void StageMessages::finish() {
   if (shape_.stages == 1) return;
   const EventSpan span(log_, EventKind::send);
-  comm_.wait_until([&] { return comm_.sends_finished(); }, "a pipeline's messages");
+  for (Message& message : outgoing_) message.pending.wait();
+  outgoing_.clear();
 }
 
 }  // namespace bitloom::train
