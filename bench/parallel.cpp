@@ -214,7 +214,7 @@ Json train_in_grid(mpi::Comm& world, const Setup& setup) {
     losses.push_back(report.loss);
     norms.push_back(report.gradient_norm);
     stash = std::max(stash, report.stash_bytes);
-    bubbles.push_back(train::bubble_of(trainer.events().gather(world)));
+    bubbles.push_back(train::bubble_of(trainer.events().gather(world).events));
   }
   const plan::GridBytes counts = plan::counted(grid) - before;
   const plan::StagePlan& stage = planned.stages[static_cast<std::size_t>(grid.stage())];
