@@ -31,8 +31,9 @@ ShardLevel shard_level_named(std::string_view name);
 enum class BlockPass : std::uint8_t { forward, backward, last_backward };
 
 // A shard of a parameter is a range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the
-// same bits however the chunks are divided. Parameters of a block that ops read in one type are gathered and reduced together;
-// their chunks go to the ranks in order and in equal numbers, as far as that goes.
+// same bits however the chunks are divided. Parameters of a block that ops read in one type are gathered and reduced together,
+// apart from those that tensor ranks have parts of; their chunks go to the ranks in order and in equal numbers, as far as that
+// goes.
 class Sharding {
  public:
   struct Options {
