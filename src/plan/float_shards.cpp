@@ -1,7 +1,9 @@
 #include "plan/float_shards.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "train/parallel/sharding.h"
 #include "train/parallel/stages.h"
@@ -21,7 +23,8 @@ ShardUnit unit_of(const FloatLayout& layout, std::span<const FloatParameter> par
   return unit;
 }
 
-// The table that layers share is by itself; of the others, those that ops read in one type are together.
+// The table that layers share is by itself; of the others, those that ops read in one type are together, apart from those that
+// tensor ranks have parts of.
 std::vector<ShardUnit> units_of(const FloatLayout& layout, const ParameterBlock& block) {
   std::vector<ShardUnit> units;
   std::span<const FloatParameter> rest(block.parameters);
@@ -29,13 +32,12 @@ std::vector<ShardUnit> units_of(const FloatLayout& layout, const ParameterBlock&
     units.push_back(unit_of(layout, rest.first(1), block.layer));
     rest = rest.subspan(1);
   }
-  std::vector<FloatParameter> matrices, vectors;
+  std::map<std::pair<std::uint64_t, bool>, std::vector<FloatParameter>> kinds;
   for (const FloatParameter& each : rest) {
-    (each.is_matrix || layout.value_bytes == layout.parameter_bytes ? matrices : vectors).push_back(each);
+    const std::uint64_t bytes = each.is_matrix ? layout.value_bytes : layout.parameter_bytes;
+    kinds[{bytes, layout.tensor > 1 && each.elements.split > 0}].push_back(each);
   }
-  for (const auto* together : {&matrices, &vectors}) {
-    if (!together->empty()) units.push_back(unit_of(layout, *together, block.layer));
-  }
+  for (const auto& [kind, together] : kinds) units.push_back(unit_of(layout, together, block.layer));
   return units;
 }
 

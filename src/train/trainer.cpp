@@ -10,6 +10,7 @@
 #include "core/field.h"
 #include "train/gradient_sum.h"
 #include "train/parallel/layer_costs.h"
+#include "train/parallel/replicas.h"
 
 namespace bitloom::train {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 // Tensors of checkpoints besides the state's.
 constexpr const char* steps_name = "optimizer.steps";
 constexpr const char* counters_name = "trainer.state";
+
+// Steps between comparisons of what several processes have.
+constexpr std::uint64_t compare_every = 100;
 
 }  // namespace
 
@@ -204,6 +208,7 @@ StepReport Trainer::step() {
     }
   }
   ++step_;
+  if (step_ % compare_every == 0) compare_replicas();
   report.seconds = seconds_since(start);
   return report;
 }
@@ -334,7 +339,22 @@ void Trainer::set_counters(std::span<const double> counters) {
   clean_steps_ = static_cast<std::uint64_t>(counters[2]);
 }
 
+void Trainer::compare_replicas() {
+  std::vector<Replica> replicas;
+  for (nn::Parameter* moved : moved_) {
+    const nn::Parameter& whole = sharding_ ? *sharding_->whole(*moved) : *moved;
+    const bool is_shard = &whole != moved;
+    replicas.push_back({moved->name, &moved->value, !is_shard, !whole.part});
+    if (is_shard && sharding_->level() != ShardLevel::parameters) {
+      replicas.push_back({moved->name, &whole.read(), true, false});  // put together from shards
+    }
+  }
+  for (const auto& [name, tensor] : buffers_) replicas.push_back({name, tensor, true, true});
+  require_same(engine_, *grid_, replicas, fmt::format("after step {}", step_));
+}
+
 void Trainer::save(const WriteTensors& write) {
+  compare_replicas();
   TensorFile rest;
   const std::vector<std::int64_t> counts = step_counts();
   rest.put(steps_name, {counts.size()}, std::vector<std::uint64_t>(counts.begin(), counts.end()));

@@ -83,7 +83,8 @@ class Trainer {
   ~Trainer();
 
   // Throws Error(data), which names the step and the tensor, if a gradient or the loss is not finite and the loss is not
-  // scaled, or scaled by no more than 1.
+  // scaled, or scaled by no more than 1. Every 100 steps, as save() does, it compares what several processes of a grid have:
+  // SharedError(data) that names the tensor and the ranks where it is not the same to the bit.
   StepReport step();
   // The losses of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
   // there are any.
@@ -135,6 +136,7 @@ class Trainer {
   void average_buffers();
   [[noreturn]] void refuse_gradients(double loss);
   void make_norm();
+  void compare_replicas();
   std::vector<StateTensor> state();
   std::vector<HeldTensor> held();
   std::vector<HeldTensor> held_model();

@@ -19,6 +19,7 @@
 #include "tests/support/parameters.h"
 #include "tests/support/parts.h"
 #include "train/optimizer.h"
+#include "train/parallel/replicas.h"
 
 using namespace bitloom;
 using namespace bitloom::models;
@@ -214,7 +215,12 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
       of_one.step(1e-3, 1, 1, 1);
       of_group.step(1e-3, 1, 1, 1);
     }
-    CHECK(group.find_difference(divided.engine, divided.parameters) == nullptr);
+    std::vector<train::Replica> replicas;
+    for (const nn::Parameter* parameter : divided.parameters) {
+      if (!parameter->part) replicas.push_back({parameter->name, &parameter->value, false, true});
+    }
+    mpi::Grid grid(world(), {1, 1, world().size()});
+    CHECK_NOTHROW(train::require_same(divided.engine, grid, replicas, "now"));
     std::size_t replicated = 0;
     for (nn::Parameter* parameter : divided.parameters) {
       if (parameter->part) continue;
@@ -231,7 +237,10 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
       numbers[3] = std::nextafter(numbers[3], 2.0F);
       divided.engine.write(last.value, std::as_bytes(std::span(numbers)));
     }
-    CHECK(group.find_difference(divided.engine, divided.parameters) == (group.size() == 1 ? nullptr : &last));
+    const std::string message =
+        test::message_of(ErrorKind::data, [&] { train::require_same(divided.engine, grid, replicas, "now"); });
+    const std::string expected = fmt::format("rank 0: now: '{}' of rank {} is not that of rank", last.name, group.size() - 1);
+    CHECK(test::has(message, group.size() == 1 ? "no error" : expected));
   }
 }
 

@@ -80,7 +80,8 @@ void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks
   std::map<const nn::Parameter*, Unit*> shared;
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     std::vector<Unit*>& units = blocks_.emplace_back();
-    std::map<DType, Unit*> by_type;
+    // Where tensor ranks have parts, what all of them have is divided alike everywhere.
+    std::map<std::pair<DType, bool>, Unit*> by_kind;
     const auto add_unit = [&] {
       Unit* const unit = units_.emplace_back(std::make_unique<Unit>()).get();
       unit->first_block = block;
@@ -97,9 +98,9 @@ void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks
       const bool is_shared = uses[parameter] > 1 || std::ranges::count(apart, parameter) > 0;
       Unit* unit = nullptr;
       if (!parameter->is_frozen) {
-        Unit*& of_type = by_type[parameter->reads_values ? options_.values : gradient_type()];
-        if (is_shared || of_type == nullptr) unit = add_unit();
-        if (!is_shared) unit = of_type = unit == nullptr ? of_type : unit;
+        Unit*& of_kind = by_kind[{parameter->reads_values ? options_.values : gradient_type(), parameter->part.has_value()}];
+        if (is_shared || of_kind == nullptr) unit = add_unit();
+        if (!is_shared) unit = of_kind = unit == nullptr ? of_kind : unit;
         shard->place = unit->size;
         unit->size += parameter->shape.size();
         unit->shards.push_back(shard);

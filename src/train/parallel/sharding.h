@@ -35,8 +35,8 @@ enum class BlockPass : std::uint8_t { forward, backward, last_backward };
 // are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
 std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks);
 
-// Parameters of a block that ops read in one type are gathered and reduced together, and divided as divide_parameters() does;
-// one that several blocks or other groups have is by itself.
+// Parameters of a block that ops read in one type are gathered and reduced together, apart from those that tensor ranks have
+// parts of, and divided as divide_parameters() does; one that several blocks or other groups have is by itself.
 class Sharding {
  public:
   struct Options {

@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/half.h"
-#include "core/hash.h"
 #include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
 
@@ -77,24 +76,6 @@ void TensorGroup::max(nn::Engine& engine, Tensor& tensor) {
     return;
   }
   with_elements(tensor, [&](auto elements) { mpi::max_of(ranks, elements); });
-}
-
-const nn::Parameter* TensorGroup::find_difference(nn::Engine& engine, std::span<nn::Parameter* const> parameters) {
-  std::vector<const nn::Parameter*> replicated;
-  std::vector<std::int64_t> hashes;  // of each, and its complement: the largest complement is that of the smallest
-  for (const nn::Parameter* parameter : parameters) {
-    if (parameter->part) continue;
-    std::vector<std::byte> bytes(parameter->value.bytes());
-    engine.read(parameter->value, parameter->value.dtype(), bytes);
-    const auto hash = static_cast<std::int64_t>(hash_bytes(bytes).low);
-    replicated.push_back(parameter);
-    hashes.insert(hashes.end(), {hash, ~hash});
-  }
-  comm().max(hashes);
-  for (std::size_t i = 0; i < replicated.size(); ++i) {
-    if (hashes[2 * i] != ~hashes[2 * i + 1]) return replicated[i];
-  }
-  return nullptr;
 }
 
 void TensorGroup::wait() {

@@ -44,9 +44,6 @@ class TensorGroup {
   // NCCL, in order with the engine's ops. The engine is the same in all calls.
   void sum(nn::Engine& engine, nn::Tensor& tensor);
   void max(nn::Engine& engine, nn::Tensor& tensor);
-  // Collective: the first parameter without parts whose values are not the same on all ranks, to the bit; none if all are.
-  // Takes two numbers per parameter.
-  const nn::Parameter* find_difference(nn::Engine& engine, std::span<nn::Parameter* const> parameters);
   // Until what was started on GPUs is done. Throws PeerLost where waiting for an op's result would go on for ever.
   void wait();
 

@@ -1,0 +1,93 @@
+#include "train/parallel/replicas.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace bitloom::train {
+namespace {
+
+std::int64_t hash_of(nn::Engine& engine, const nn::Tensor& tensor) {
+  if (engine.device().kind == nn::Device::Kind::cpu) {
+    return static_cast<std::int64_t>(hash_bytes({static_cast<const std::byte*>(tensor.data()), tensor.bytes()}).low);
+  }
+  std::vector<std::byte> bytes(tensor.bytes());
+  engine.read(tensor, tensor.dtype(), bytes);
+  return static_cast<std::int64_t>(hash_bytes(bytes).low);
+}
+
+std::string named(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+// Collective over the group: its first rank says which ranks have another one.
+std::string describe(mpi::Comm& group, const std::string& name, std::int64_t hash) {
+  const std::vector<std::vector<std::byte>> all = group.gather_bytes(std::as_bytes(std::span(&hash, 1)));
+  if (!group.is_root()) return "";
+  std::map<std::int64_t, std::vector<int>> ranks;  // of the run, by what they have
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::int64_t theirs = 0;
+    std::memcpy(&theirs, all[r].data(), sizeof theirs);
+    ranks[theirs].push_back(group.world_rank(static_cast<int>(r)));
+  }
+  // Of as many, those with the first rank.
+  std::int64_t most = hash;
+  for (const auto& [theirs, who] : ranks) {
+    if (who.size() > ranks[most].size()) most = theirs;
+  }
+  std::vector<int> others;
+  for (const auto& [theirs, who] : ranks) {
+    if (theirs != most) others.insert(others.end(), who.begin(), who.end());
+  }
+  std::ranges::sort(others);
+  return fmt::format("'{}' of {} is not that of {}, to the bit; expected the same, as on machines that compute alike", name,
+                     named(others), named(ranks[most]));
+}
+
+// Collective over the group: "", or what is not the same.
+std::string find_difference(mpi::Comm& group, std::span<const Replica* const> replicas, std::span<const std::int64_t> hashes) {
+  if (group.size() == 1 || replicas.empty()) return "";
+  std::vector<std::int64_t> largest;  // of each, and of its complement, which is that of the smallest
+  for (const std::int64_t hash : hashes) largest.insert(largest.end(), {hash, ~hash});
+  group.max(largest);
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    if (largest[2 * i] != ~largest[2 * i + 1]) return describe(group, replicas[i]->name, hashes[i]);
+  }
+  return "";
+}
+
+}  // namespace
+
+void require_same(nn::Engine& engine, mpi::Grid& grid, std::span<const Replica> replicas, const std::string& when) {
+  struct Group {
+    mpi::Comm& comm;
+    std::vector<const Replica*> replicas;
+    std::vector<std::int64_t> hashes;
+  };
+  Group data{grid.data(), {}, {}}, tensor{grid.tensor(), {}, {}};
+  engine.synchronize();
+  for (const Replica& replica : replicas) {
+    const bool over_data = replica.over_data && data.comm.size() > 1;
+    const bool over_tensor = replica.over_tensor && tensor.comm.size() > 1;
+    if (!over_data && !over_tensor) continue;
+    const std::int64_t hash = hash_of(engine, *replica.tensor);
+    for (Group* group : {over_data ? &data : nullptr, over_tensor ? &tensor : nullptr}) {
+      if (group == nullptr) continue;
+      group->replicas.push_back(&replica);
+      group->hashes.push_back(hash);
+    }
+  }
+  std::string difference = find_difference(tensor.comm, tensor.replicas, tensor.hashes);
+  // Collective, whatever the other found.
+  const std::string of_data = find_difference(data.comm, data.replicas, data.hashes);
+  if (difference.empty()) difference = of_data;
+  grid.world().check(difference.empty() ? "" : fmt::format("{}: {}", when, difference), ErrorKind::data);
+}
+
+}  // namespace bitloom::train
