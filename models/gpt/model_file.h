@@ -11,6 +11,9 @@
 #include "data/text/tokenizer.h"
 #include "models/gpt/gpt.h"
 #include "models/model_kind.h"
+#include "mpi/grid.h"
+#include "train/parallel/partition.h"
+#include "train/parallel/state_exchange.h"
 
 namespace bitloom::models {
 
@@ -22,24 +25,27 @@ void add_description(TensorFile& file, const GptConfig& config, const data::Toke
 
 // A net with its parameters, ready for forward passes.
 struct LoadedGpt {
+  std::unique_ptr<train::TensorGroup> group;  // that divides the layers; none: they are whole
   std::unique_ptr<Gpt> net;
   std::unique_ptr<data::Tokenizer> tokenizer;
-  std::vector<nn::Parameter*> parameters;
+  std::vector<nn::Parameter*> parameters;  // of this process
+  train::Partition parts;                  // of the net, one for each stage
 };
 
 // values: V. tokens: as Gpt has it. Throws Error(data) that names the file and what is missing, of another kind or of another
 // size.
 LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType values = DType::f32, std::size_t tokens = 0);
+// Collective: the same by the processes of a grid, which outlives it, of which each gets its own parts of the parameters; rank
+// 0 has the file, and none has all of it in memory. Stages have layers of about equal costs. Throws Error(usage) for a grid
+// that the net does not have.
+LoadedGpt load_gpt(nn::Engine& engine, mpi::Grid& grid, const std::filesystem::path& path, DType values = DType::f32,
+                   std::size_t tokens = 0);
 
 // The architecture alone.
-GptConfig config_of_file(const TensorFile& file, const std::string& name);
+GptConfig config_of_file(const TensorMapping& file, const std::string& name);
 // The tokenizer alone. Throws Error(data).
-std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name);
-// The parameters of a model file, or of a checkpoint (of which the moving average, if it has one), in f32 under their names.
-// Throws Error(data) that names what is missing or of another shape.
-TensorFile parameters_of_file(const TensorFile& file, const GptConfig& config);
-// Writes the parameters of a model file, or of a checkpoint (of which the moving average, if it has one), to those of a net.
-// Throws Error(data) that names what is missing or of another shape.
-void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);
+std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorMapping& file, const std::string& name);
+// The parameters of a model file, or of a checkpoint (of which the moving average, if it has one). The file outlives it.
+train::FindTensor parameters_of(const TensorMapping& file);
 
 }  // namespace bitloom::models

@@ -38,7 +38,7 @@ Json parts_of(models::Gpt& net) {
 }  // namespace
 
 Json describe_gpt(const std::filesystem::path& path) {
-  const TensorFile file = TensorFile::load(path, Checksum::required);
+  const TensorMapping file = TensorMapping::open(path, Checksum::required);
   const models::GptConfig config = models::config_of_file(file, path.string());
   const auto tokenizer = models::tokenizer_of_file(file, path.string());
   models::Gpt net(config);

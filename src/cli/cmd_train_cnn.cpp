@@ -316,7 +316,7 @@ void Training::test(const train::SignOfLife& alive) {
   if (is_best) {
     TensorFile file;
     session_.on_root([&] { file = TensorFile::load(fs::path(settings_.out) / model_file, Checksum::required); });
-    training_->trainer().load_model(&file);
+    training_->trainer().load_model(train::tensors_of(file));
   }
   tested_ = classify(data_.test, {settings_.mirror == "on", settings_.shift}, alive, !is_best);
 }

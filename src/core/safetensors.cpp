@@ -249,6 +249,34 @@ void write_tensors(const std::map<std::string, std::string>& metadata, const std
   for (const auto& [name, tensor] : order) take_all(*name, *tensor, take);
 }
 
+// Compares the checksum in the metadata with that of the tensors.
+void verify(const Parser& parser, const std::map<std::string, std::string>& metadata,
+            const std::map<std::string, StreamedTensor>& tensors, Checksum checksum) {
+  const auto stored = metadata.find(std::string(checksum_key));
+  if (stored != metadata.end()) {
+    if (stored->second != checksum_of(metadata, tensors)) parser.damaged("its checksum does not match: the file is damaged");
+  } else if (checksum == Checksum::required) {
+    parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
+  }
+}
+
+template <typename T>
+const T& tensor_of(const std::map<std::string, T>& tensors, const std::string& name, const std::string& source) {
+  const auto found = tensors.find(name);
+  if (found != tensors.end()) return found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, unused] : tensors) names.push_back(known);
+  fail(ErrorKind::data, "'{}' has no tensor '{}'; it has: {}", source, name,
+       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+const std::string& value_of(const std::map<std::string, std::string>& metadata, const std::string& key,
+                            const std::string& source) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) fail(ErrorKind::data, "'{}' has no metadata '{}'", source, key);
+  return found->second;
+}
+
 }  // namespace
 
 std::string_view dtype_name(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].name; }
@@ -273,14 +301,7 @@ void TensorFile::put_bytes(const std::string& name, DType dtype, std::vector<std
   tensors.insert_or_assign(name, std::move(tensor));
 }
 
-const Tensor& TensorFile::get(const std::string& name) const {
-  const auto found = tensors.find(name);
-  if (found != tensors.end()) return found->second;
-  std::vector<std::string_view> names;
-  for (const auto& [known, unused] : tensors) names.push_back(known);
-  fail(ErrorKind::data, "'{}' has no tensor '{}'; it has: {}", source_, name,
-       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
-}
+const Tensor& TensorFile::get(const std::string& name) const { return tensor_of(tensors, name, source_); }
 
 const Tensor& TensorFile::get(const std::string& name, DType dtype, const std::vector<std::size_t>& shape) const {
   const Tensor& tensor = get(name);
@@ -291,11 +312,7 @@ const Tensor& TensorFile::get(const std::string& name, DType dtype, const std::v
   return tensor;
 }
 
-const std::string& TensorFile::get_metadata(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(ErrorKind::data, "'{}' has no metadata '{}'", source_, key);
-  return found->second;
-}
+const std::string& TensorFile::get_metadata(const std::string& key) const { return value_of(metadata, key, source_); }
 
 std::map<std::string, StreamedTensor> TensorFile::streamed() const {
   std::map<std::string, StreamedTensor> all;
@@ -335,28 +352,29 @@ TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view 
   parser.parse(file.metadata,
                [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
                    std::span<const std::byte> elements) { file.put_bytes(tensor_name, dtype, shape, elements); });
-  const auto stored = file.metadata.find(std::string(checksum_key));
-  if (stored != file.metadata.end()) {
-    if (stored->second != checksum_of(file.metadata, file.streamed()))
-      parser.damaged("its checksum does not match: the file is damaged");
-    file.metadata.erase(stored);
-  } else if (checksum == Checksum::required) {
-    parser.damaged("it has no checksum ('{}' in its metadata)", checksum_key);
-  }
+  verify(parser, file.metadata, file.streamed(), checksum);
+  file.metadata.erase(std::string(checksum_key));
   return file;
 }
 
-TensorMapping TensorMapping::open(const std::filesystem::path& path) {
+TensorMapping TensorMapping::open(const std::filesystem::path& path, std::optional<Checksum> checksum) {
   TensorMapping mapping;
+  mapping.source_ = path.string();
   mapping.file_ = FileMapping(path);
-  const std::string name = path.string();
-  Parser(mapping.file_.bytes(), name)
-      .parse(mapping.metadata, [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
-                                   std::span<const std::byte> elements) {
-        mapping.tensors.emplace(tensor_name, View{dtype, shape, elements});
-      });
+  Parser parser(mapping.file_.bytes(), mapping.source_);
+  std::map<std::string, StreamedTensor> streams;
+  parser.parse(mapping.metadata, [&](const std::string& name, DType dtype, const std::vector<std::size_t>& shape,
+                                     std::span<const std::byte> elements) {
+    mapping.tensors.emplace(name, View{dtype, shape, elements});
+    streams.emplace(name, StreamedTensor{dtype, shape, [elements](const TakeBytes& take) { take(elements); }});
+  });
+  if (checksum) verify(parser, mapping.metadata, streams, *checksum);
   mapping.metadata.erase(std::string(checksum_key));
   return mapping;
 }
+
+const TensorMapping::View& TensorMapping::get(const std::string& name) const { return tensor_of(tensors, name, source_); }
+
+const std::string& TensorMapping::get_metadata(const std::string& key) const { return value_of(metadata, key, source_); }
 
 }  // namespace bitloom

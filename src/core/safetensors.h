@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <span>
 #include <string>
@@ -128,7 +129,6 @@ void save_streamed(const std::filesystem::path& path, const std::map<std::string
                    const std::map<std::string, StreamedTensor>& tensors);
 
 // A file whose header is read and whose elements stay on disk until they are looked at: for what may be larger than memory.
-// The checksum is not verified, which would read everything.
 class TensorMapping {
  public:
   struct View {
@@ -137,13 +137,17 @@ class TensorMapping {
     std::span<const std::byte> bytes;  // aligned to nothing
   };
 
-  // The same data errors as TensorFile::load(), but for the checksum's.
-  static TensorMapping open(const std::filesystem::path& path);
+  // The same data errors as TensorFile::load(); those of the checksum if one is asked for, which reads everything once.
+  static TensorMapping open(const std::filesystem::path& path, std::optional<Checksum> checksum = {});
+  // As TensorFile has them.
+  const View& get(const std::string& name) const;
+  const std::string& get_metadata(const std::string& key) const;
 
   std::map<std::string, std::string> metadata;  // without the checksum
   std::map<std::string, View> tensors;
 
  private:
+  std::string source_;
   FileMapping file_;
 };
 

@@ -460,15 +460,6 @@ class Planner {
 
 // --- Grids ---
 
-std::string possible_near(const FloatModel& model, int ranks, const GridShape& wanted, const FloatOptions& options) {
-  std::vector<std::string> listed;
-  for (const GridShape& grid : mpi::shapes_of(ranks, wanted)) {
-    if (listed.size() < most_listed && reason_against(model, grid, options).empty()) listed.push_back(mpi::described(grid));
-  }
-  if (listed.empty()) return fmt::format("no grid of {} ranks is possible", ranks);
-  return fmt::format("possible near by (data x pipeline x tensor): {}", fmt::join(listed, ", "));
-}
-
 // Micro-batches to look at, larger ones first: of equally good ones these send fewer messages.
 std::vector<std::size_t> candidates(const FloatOptions& options, std::size_t data) {
   if (options.micro_batch != 0) return {options.micro_batch};
@@ -528,11 +519,24 @@ std::string reason_against(const FloatModel& model, const GridShape& grid, const
   return "";
 }
 
-FloatPlan plan_grid(const FloatModel& model, const GridShape& grid, const FloatOptions& options, const FloatCluster& cluster) {
-  if (options.micro_batch == 0) fail_field(ErrorKind::usage, "micro_batch", "0; expected at least 1");
+std::string possible_near(const FloatModel& model, int ranks, const GridShape& wanted, const FloatOptions& options) {
+  std::vector<std::string> listed;
+  for (const GridShape& grid : mpi::shapes_of(ranks, wanted)) {
+    if (listed.size() < most_listed && reason_against(model, grid, options).empty()) listed.push_back(mpi::described(grid));
+  }
+  if (listed.empty()) return fmt::format("no grid of {} ranks is possible", ranks);
+  return fmt::format("possible near by (data x pipeline x tensor): {}", fmt::join(listed, ", "));
+}
+
+void require_grid(const FloatModel& model, const GridShape& grid, const FloatOptions& options) {
   if (const std::string reason = reason_against(model, grid, options); !reason.empty()) {
     fail(ErrorKind::usage, "{}; {}", reason, possible_near(model, grid.ranks(), grid, options));
   }
+}
+
+FloatPlan plan_grid(const FloatModel& model, const GridShape& grid, const FloatOptions& options, const FloatCluster& cluster) {
+  if (options.micro_batch == 0) fail_field(ErrorKind::usage, "micro_batch", "0; expected at least 1");
+  require_grid(model, grid, options);
   return Planner(model, grid, options, cluster).run();
 }
 

@@ -91,8 +91,13 @@ struct FloatPlan {
 
 // "" or why the model cannot be trained so: "`tensor`: 5; expected a divisor of the 12 heads".
 std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
+// "possible near by (data x pipeline x tensor): 2 x 2 x 1, 1 x 2 x 2": grids of that many ranks, those most like `wanted`
+// first.
+std::string possible_near(const FloatModel& model, int ranks, const mpi::GridShape& wanted, const FloatOptions& options);
+// Throws Error(usage) that names the field, what was expected and possible grids near by, unless the model can be trained so.
+void require_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
 
-// Throws Error(usage) that names the field, what was expected and possible grids near by.
+// Throws Error(usage) as require_grid() does.
 FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                     const FloatCluster& cluster);
 

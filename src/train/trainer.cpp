@@ -345,7 +345,7 @@ void Trainer::save(const WriteTensors& write) {
 void Trainer::save_model(const WriteTensors& write) { write_held(held_model(), {}, write); }
 
 void Trainer::load(const TensorFile* file) {
-  scatter_state(engine_, comm(), held(), file);
+  scatter_state(engine_, comm(), held(), file == nullptr ? FindTensor() : tensors_of(*file));
   nn::refresh_copies(engine_, moved_);
   if (sharding_) sharding_->publish();
   std::vector<std::uint64_t> counts(learned(nn::parameters_of(task_.net())).size() + 1);
@@ -361,8 +361,10 @@ void Trainer::load(const TensorFile* file) {
   set_counters(numbers);
 }
 
-void Trainer::load_model(const TensorFile* file) {
-  scatter_state(engine_, comm(), held_model(), file);
+void Trainer::load_model(const FindTensor& find) {
+  std::vector<HeldTensor> all = held_model();
+  for (HeldTensor& each : all) each.converts = true;
+  scatter_state(engine_, comm(), all, find);
   nn::refresh_copies(engine_, moved_);
   optimizer_->restart_averages();
   if (sharding_) sharding_->publish();

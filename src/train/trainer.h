@@ -117,7 +117,7 @@ class Trainer {
   void save_model(const WriteTensors& write);
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
   void load(const TensorFile* file);
-  void load_model(const TensorFile* file);
+  void load_model(const FindTensor& find);
 
   // All processes; one of them where there is no grid.
   mpi::Comm& comm() { return grid_->world(); }

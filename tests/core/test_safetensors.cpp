@@ -315,6 +315,26 @@ TEST_CASE("a mapped file has the tensors of the loaded one, and no less is check
   }
 }
 
+TEST_CASE("a mapped file's checksum is verified where that is asked for", "[safetensors]") {
+  const test::TempDir folder;
+  TensorFile file;
+  file.put("bytes", {3}, std::vector<std::uint8_t>{1, 2, 3});
+  file.save(folder / "a.safetensors");
+  const TensorMapping mapping = TensorMapping::open(folder / "a.safetensors", Checksum::required);
+  CHECK(mapping.get("bytes").bytes[2] == std::byte{3});
+  CHECK(mapping.metadata.empty());
+  CHECK(has(message_of(ErrorKind::data, [&] { (void)mapping.get("other"); }), "has no tensor 'other'; it has: bytes"));
+  CHECK(has(message_of(ErrorKind::data, [&] { (void)mapping.get_metadata("key"); }), "has no metadata 'key'"));
+  std::string bytes = test::read_file(folder / "a.safetensors");
+  bytes.back() = 4;
+  test::write_file(folder / "b.safetensors", bytes);
+  CHECK_NOTHROW(TensorMapping::open(folder / "b.safetensors"));
+  for (const Checksum checksum : {Checksum::required, Checksum::if_present}) {
+    CHECK(has(message_of(ErrorKind::data, [&] { TensorMapping::open(folder / "b.safetensors", checksum); }),
+              "its checksum does not match"));
+  }
+}
+
 TEST_CASE("what is streamed gives the file that a whole one does", "[safetensors]") {
   const test::TempDir folder;
   const std::vector<std::int16_t> wide = {1, -2, 3};

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/half.h"
 #include "nn/floats.h"
 
 namespace bitloom::train {
@@ -48,10 +49,21 @@ void exchange(const Holding& holding, std::size_t element_size, std::uint64_t fr
   });
 }
 
-void write(nn::Engine& engine, const HeldTensor& held, std::span<const std::byte> bytes) {
-  if (held.stored == held.tensor->dtype()) return engine.write(*held.tensor, bytes);
+bool is_accepted(const HeldTensor& held, DType dtype) {
+  return dtype == held.stored || (held.converts && (dtype == DType::f32 || dtype == DType::bf16));
+}
+
+// bytes: of elements of a type that is_accepted().
+void write(nn::Engine& engine, const HeldTensor& held, DType dtype, std::span<const std::byte> bytes) {
+  if (dtype == held.tensor->dtype()) return engine.write(*held.tensor, bytes);
   std::vector<float> numbers(held.tensor->size());
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  if (dtype == DType::bf16) {
+    std::vector<bf16> halves(numbers.size());
+    std::memcpy(halves.data(), bytes.data(), bytes.size());
+    std::ranges::transform(halves, numbers.begin(), [](bf16 x) { return to_float(x); });
+  } else {
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  }
   nn::write_floats(engine, *held.tensor, numbers);
 }
 
@@ -194,7 +206,14 @@ void StateGather::serve() {
   }
 }
 
-void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorFile* file) {
+FindTensor tensors_of(const TensorFile& file) {
+  return [&file](const std::string& name) {
+    const Tensor& tensor = file.get(name);
+    return TensorMapping::View{tensor.dtype, tensor.shape, tensor.bytes.span()};
+  };
+}
+
+void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const FindTensor& find) {
   // The names of all ranks' tensors, by rank 0.
   Json names = Json::array();
   for (const HeldTensor& each : held) names.push_back(each.name);
@@ -206,7 +225,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
   const std::string described = comm.broadcast_text(comm.together([&] {
     Json list = Json::array();
     for (const std::string& name : all) {
-      const Tensor& tensor = file->get(name);
+      const TensorMapping::View tensor = find(name);
       list.push_back({name, static_cast<int>(tensor.dtype), tensor.shape});
     }
     return list.dump();
@@ -217,7 +236,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
       const auto found = std::ranges::find_if(list, [&](const Json& json) { return json[0] == each.name; });
       const auto dtype = static_cast<DType>((*found)[1].get<int>());
       const auto shape = (*found)[2].get<std::vector<std::size_t>>();
-      if (dtype == each.stored && shape == each.shape) continue;
+      if (is_accepted(each, dtype) && shape == each.shape) continue;
       fail(ErrorKind::data, "the tensor '{}' is {} [{}], expected {} [{}]", each.name, dtype_name(dtype),
            fmt::join(shape, ", "), dtype_name(each.stored), fmt::join(each.shape, ", "));
     }
@@ -236,7 +255,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
     for (std::uint64_t from = 0; from < elements; from += piece_elements(dtype)) {
       const std::uint64_t to = std::min(elements, from + piece_elements(dtype));
       piece.resize((to - from) * size);
-      if (comm.is_root()) std::memcpy(piece.data(), file->tensors.at(name).bytes.data() + from * size, piece.size());
+      if (comm.is_root()) std::memcpy(piece.data(), find(name).bytes.data() + from * size, piece.size());
       comm.broadcast(std::span(piece));
       for (auto& [each, bytes] : own) {
         const Holding& holding = each->holding;
@@ -245,7 +264,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
                  [](std::span<std::byte> a, std::span<const std::byte> b) { std::ranges::copy(b, a.begin()); });
       }
     }
-    for (const auto& [each, bytes] : own) write(engine, *each, bytes);
+    for (const auto& [each, bytes] : own) write(engine, *each, dtype, bytes);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ struct HeldTensor {
   Holding holding;
   nn::Tensor* tensor = nullptr;  // the own elements
   DType stored = DType::f32;     // type in files: the tensor's, or f32 where that is bf16
+  bool converts = false;         // f32 and bf16 in files are fine, too, whatever the tensor has
 };
 
 // Bytes of a full tensor that are on their way at once.
@@ -65,8 +67,13 @@ class StateGather {
   std::map<std::string, Described> all_;  // rank 0
 };
 
+// A full tensor by its name, whose bytes need not be in memory at once. Throws Error(data) if there is none.
+using FindTensor = std::function<TensorMapping::View(const std::string& name)>;
+// Those of a file, which outlives it.
+FindTensor tensors_of(const TensorFile& file);
+
 // Collective: every rank gets its elements from full tensors, which rank 0 has. Throws SharedError(data) that names a tensor
 // that is missing, or of another type or shape.
-void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const TensorFile* file);
+void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTensor> held, const FindTensor& find);
 
 }  // namespace bitloom::train
