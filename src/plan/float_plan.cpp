@@ -26,25 +26,11 @@ using train::LayerRange;
 
 constexpr std::size_t most_listed = 6;  // grids in a message
 
-constexpr std::pair<const char*, Recompute> recomputes[] = {
-    {"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
-
-template <typename Table>
-std::vector<std::string> names_of(const Table& table) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : table) names.emplace_back(name);
-  return names;
-}
-
-template <typename Table>
-auto find_in(const Table& table, std::string_view name, const char* field) {
-  for (const auto& [known, value] : table) {
-    if (name == known) return value;
-  }
-  const std::vector<std::string> names = names_of(table);
-  fail_field(ErrorKind::usage, field, "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, ", "));
-}
+struct NamedRecompute {
+  const char* name;
+  Recompute recompute;
+};
+constexpr NamedRecompute recomputes[] = {{"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
 
 std::size_t size(int count) { return static_cast<std::size_t>(count); }
 
@@ -481,7 +467,7 @@ bool is_better(const FloatPlan& a, const FloatPlan& b) {
 }  // namespace
 
 std::vector<std::string> recompute_names() { return names_of(recomputes); }
-Recompute find_recompute(std::string_view name) { return find_in(recomputes, name, "recompute"); }
+Recompute find_recompute(std::string_view name) { return find_named(recomputes, name, marked_field("recompute")).recompute; }
 
 std::string reason_against(const FloatModel& model, const GridShape& grid, const FloatOptions& options) {
   const std::size_t tensor = size(grid.tensor);
