@@ -143,14 +143,7 @@ constexpr std::array<UpdateRule, 5> rules = {{
 
 }  // namespace
 
-const UpdateRule& find_rule(const std::string& name) {
-  std::vector<std::string> known;
-  for (const UpdateRule& rule : rules) {
-    if (name == rule.name) return rule;
-    known.emplace_back(rule.name);
-  }
-  fail_field(ErrorKind::usage, "rule", "'{}' is not an update rule{}", name, did_you_mean(name, known));
-}
+const UpdateRule& find_rule(const std::string& name) { return find_named(rules, name, marked_field("rule")); }
 
 std::span<const UpdateRule> update_rules() { return rules; }
 

@@ -4,11 +4,11 @@
 
 namespace bitloom::models {
 
-void require_kind(const TensorFile& file, const char* kind, const std::string& name) {
-  const auto found = file.metadata.find(kind_key);
-  if (found != file.metadata.end() && found->second == kind) return;
+void require_kind(const std::map<std::string, std::string>& metadata, const char* kind, const std::string& name) {
+  const auto found = metadata.find(kind_key);
+  if (found != metadata.end() && found->second == kind) return;
   fail(ErrorKind::data, "{}: not a model of kind '{}'{}", name, kind,
-       found == file.metadata.end() ? std::string() : fmt::format(" but of kind '{}'", found->second));
+       found == metadata.end() ? std::string() : fmt::format(" but of kind '{}'", found->second));
 }
 
 }  // namespace bitloom::models

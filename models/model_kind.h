@@ -1,9 +1,8 @@
 // Model files of float models say what they are: "bitloom.kind" in their metadata.
 #pragma once
 
+#include <map>
 #include <string>
-
-#include "core/safetensors.h"
 
 namespace bitloom::models {
 
@@ -11,7 +10,7 @@ inline constexpr const char* kind_key = "bitloom.kind";
 inline constexpr const char* gpt_kind = "gpt";
 inline constexpr const char* cnn_kind = "cnn";
 
-// Throws Error(data) that names `name` unless a file is a model of this kind.
-void require_kind(const TensorFile& file, const char* kind, const std::string& name);
+// Throws Error(data) that names `name` unless a file with this metadata is a model of this kind.
+void require_kind(const std::map<std::string, std::string>& metadata, const char* kind, const std::string& name);
 
 }  // namespace bitloom::models

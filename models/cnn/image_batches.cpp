@@ -68,19 +68,9 @@ constexpr NamedFlip flips[] = {{"none", Flip::none}, {"random", Flip::random}, {
 
 }  // namespace
 
-std::vector<std::string> flip_names() {
-  std::vector<std::string> names;
-  for (const NamedFlip& each : flips) names.emplace_back(each.name);
-  return names;
-}
+std::vector<std::string> flip_names() { return names_of(flips); }
 
-Flip parse_flip(const std::string& name) {
-  for (const NamedFlip& each : flips) {
-    if (name == each.name) return each.flip;
-  }
-  const std::vector<std::string> names = flip_names();
-  fail_field(ErrorKind::usage, "flip", "'{}'; expected {}{}", name, fmt::join(names, ", "), did_you_mean(name, names));
-}
+Flip parse_flip(const std::string& name) { return find_named(flips, name, marked_field("flip")).flip; }
 
 ImageBatches::ImageBatches(const data::Dataset& images, PixelScale scale, const Options& options)
     : images_(images), scale_(std::move(scale)), options_(options) {

@@ -66,7 +66,7 @@ void add_description(TensorFile& file, const CnnDescription& description) {
 }
 
 CnnDescription cnn_description_of(const TensorFile& file, const std::string& name) {
-  require_kind(file, cnn_kind, name);
+  require_kind(file.metadata, cnn_kind, name);
   CnnDescription description;
   description.config = parse_cnn_model(file.get_metadata(config_key), name);
   const Json pixels = Json::parse(file.get_metadata(pixels_key), nullptr, false);

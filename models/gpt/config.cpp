@@ -69,15 +69,7 @@ void check(const GptConfig& config) {
 
 std::span<const NamedGpt> named_gpts() { return table; }
 
-const NamedGpt& find_gpt(std::string_view name, std::string_view argument) {
-  std::vector<std::string> names;
-  for (const NamedGpt& named : table) {
-    if (name == named.name) return named;
-    names.emplace_back(named.name);
-  }
-  fail(ErrorKind::usage, "{}: unknown net '{}'{}; there are {}", argument, name, did_you_mean(std::string(name), names),
-       fmt::join(names, ", "));
-}
+const NamedGpt& find_gpt(std::string_view name, std::string_view argument) { return find_named(table, name, argument); }
 
 GptConfig config_of(const NamedGpt& named) {
   GptConfig config;

@@ -11,6 +11,7 @@
 #include "core/field.h"
 #include "data/text/words.h"
 #include "models/gpt/language_task.h"
+#include "mpi/float_collectives.h"
 
 namespace bitloom::models {
 namespace {
@@ -25,13 +26,15 @@ nn::Pass forward_pass(nn::Engine& engine) {
   return pass;
 }
 
-// Sequences (B,T), one behind the other -> hidden states of the rows that are asked for (R,C), rows of B T counted through.
-Tensor hidden_rows(nn::Engine& engine, Gpt& net, const Ids& sequences, const Ids& rows) {
-  const std::size_t tokens = net.tokens();
+// Sequences (B,T) of a net, one behind the other -> hidden states of the rows that are asked for (R,C), rows of B T counted
+// through; none where `forward` gives none.
+Tensor hidden_rows(GptForward& forward, Gpt& net, const Ids& sequences, const Ids& rows) {
+  nn::Engine& engine = forward.engine();
   const std::size_t width = net.config().width;
   nn::Pass pass = forward_pass(engine);
-  const Tensor ids = engine.from(std::span<const std::int32_t>(sequences), {sequences.size() / tokens, tokens}, Use::data);
-  const Tensor hidden = net.forward(pass, ids).reshaped({sequences.size(), width});
+  const Tensor all = forward.hidden(pass, net, sequences, {sequences.size() / net.tokens(), net.tokens()});
+  if (!all) return {};
+  const Tensor hidden = all.reshaped({sequences.size(), width});
   const Tensor which = engine.from(std::span<const std::int32_t>(rows), {rows.size()}, Use::data);
   Tensor chosen = engine.empty({rows.size(), width}, hidden.dtype(), Use::activations);
   nn::gather(engine, hidden, which, chosen);
@@ -76,22 +79,36 @@ struct Windows {
   std::uint64_t last(std::uint64_t window) const { return std::min<std::uint64_t>(begin(window) + length, targets); }
 };
 
+// Tokens of windows first .. last - 1, which rank 0 reads.
+Ids read_tokens(GptForward& net, const Windows& windows, const TokenReader& read, std::uint64_t first, std::uint64_t last) {
+  const std::uint64_t begin = windows.begin(first);
+  Ids tokens(windows.last(last - 1) + 1 - begin);
+  mpi::Comm& world = net.grid().world();
+  world.together([&] {
+    if (!world.is_root()) return;
+    read(begin, tokens);
+    if (const std::size_t bad = find_unknown(net.net(), tokens); bad < tokens.size()) {
+      fail(ErrorKind::data, "token {}, number {} of the text: the net knows 0 to {}", tokens[bad], begin + bad,
+           net.net().config().vocabulary - 1);
+    }
+  });
+  world.broadcast(std::span(tokens));
+  return tokens;
+}
+
 // Inputs of several windows, and which of their rows count.
 struct Batch {
   Ids sequences, rows, targets;
 };
 
-Batch read_batch(const Gpt& net, const Windows& windows, const TokenReader& read, std::uint64_t first, std::uint64_t last) {
+// text: tokens of the whole from number text_begin on.
+Batch make_batch(const Windows& windows, const Ids& text, std::uint64_t text_begin, std::uint64_t first, std::uint64_t last) {
   Batch batch;
   for (std::uint64_t window = first; window < last; ++window) {
     const std::uint64_t begin = windows.begin(window);
     const std::uint64_t end = windows.last(window);
-    Ids tokens(end + 1 - begin);
-    read(begin, tokens);
-    if (const std::size_t bad = find_unknown(net, tokens); bad < tokens.size()) {
-      fail(ErrorKind::data, "token {}, number {} of the text: the net knows 0 to {}", tokens[bad], begin + bad,
-           net.config().vocabulary - 1);
-    }
+    const auto from = text.begin() + static_cast<std::ptrdiff_t>(begin - text_begin);
+    Ids tokens(from, from + static_cast<std::ptrdiff_t>(end + 1 - begin));
     const std::size_t row = batch.sequences.size();
     for (std::uint64_t target = windows.first(window); target < end; ++target) {
       batch.rows.push_back(static_cast<std::int32_t>(row + (target - begin)));
@@ -102,6 +119,21 @@ Batch read_batch(const Gpt& net, const Windows& windows, const TokenReader& read
     batch.sequences.insert(batch.sequences.end(), tokens.begin(), tokens.end());
   }
   return batch;
+}
+
+// Adds the losses of each window to its sum.
+void add_losses(GptForward& net, const Windows& windows, const Batch& batch, std::uint64_t first, std::span<double> sums) {
+  nn::Engine& engine = net.engine();
+  const Tensor hidden = hidden_rows(net, net.net(), batch.sequences, batch.rows);
+  if (!hidden) return;
+  const Tensor targets = engine.from(std::span<const std::int32_t>(batch.targets), {batch.targets.size()}, Use::data);
+  const std::vector<double> losses = to_doubles(engine, language_losses(engine, net.net(), hidden, targets, 1, nullptr));
+  auto next = losses.begin();
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto end = next + static_cast<std::ptrdiff_t>(windows.last(first + i) - windows.first(first + i));
+    sums[i] = std::accumulate(next, end, sums[i]);
+    next = end;
+  }
 }
 
 // --- Cloze ---
@@ -132,7 +164,7 @@ void check_passages(const Gpt& net, std::span<const ClozePassage> passages) {
 }
 
 // The most likely token behind every row of hidden (R,C), -1 where there is none for want of a number.
-Ids most_likely(nn::Engine& engine, Gpt& net, const Tensor& hidden) {
+Ids most_likely(nn::Engine& engine, const Gpt& net, const Tensor& hidden) {
   const std::size_t rows = hidden.shape()[0];
   const std::size_t padded = net.config().padded_vocabulary();
   const std::size_t at_once = LanguageTask::rows_at_once(padded, rows, LanguageTask::default_logits_bytes);
@@ -150,28 +182,29 @@ Ids most_likely(nn::Engine& engine, Gpt& net, const Tensor& hidden) {
   return best;
 }
 
-// Whether each of some passages is correct. `net` takes the longest of them.
-std::vector<char> judge(nn::Engine& engine, Gpt& net, std::span<const ClozePassage* const> passages, std::size_t context) {
+// Sets for each of some passages whether it is correct, on the last stage. `net` takes the longest of them.
+void judge(GptForward& forward, Gpt& net, std::span<const ClozePassage> passages, std::span<std::int32_t> correct) {
+  const std::size_t context = forward.net().tokens();
   Ids sequences;
   Ids rows;
-  for (const ClozePassage* passage : passages) {
-    const auto inputs = inputs_of(*passage, context);
+  for (const ClozePassage& passage : passages) {
+    const auto inputs = inputs_of(passage, context);
     const std::size_t begin = sequences.size();
     sequences.insert(sequences.end(), inputs.begin(), inputs.end());
     sequences.resize(begin + net.tokens());  // seen by nothing before it
-    for (std::size_t i = inputs.size() - passage->target; i < inputs.size(); ++i) {
+    for (std::size_t i = inputs.size() - passage.target; i < inputs.size(); ++i) {
       rows.push_back(static_cast<std::int32_t>(begin + i));
     }
   }
-  const Ids best = most_likely(engine, net, hidden_rows(engine, net, sequences, rows));
-  std::vector<char> correct;
+  const Tensor hidden = hidden_rows(forward, net, sequences, rows);
+  if (!hidden) return;
+  const Ids best = most_likely(forward.engine(), net, hidden);
   auto found = best.begin();
-  for (const ClozePassage* passage : passages) {
-    const auto target = passage->tokens.end() - static_cast<std::ptrdiff_t>(passage->target);
-    correct.push_back(std::equal(target, passage->tokens.end(), found) ? 1 : 0);
-    found += static_cast<std::ptrdiff_t>(passage->target);
+  for (std::size_t p = 0; p < passages.size(); ++p) {
+    const auto target = passages[p].tokens.end() - static_cast<std::ptrdiff_t>(passages[p].target);
+    correct[p] = std::equal(target, passages[p].tokens.end(), found) ? 1 : 0;
+    found += static_cast<std::ptrdiff_t>(passages[p].target);
   }
-  return correct;
 }
 
 // The net's own length, or the next multiple of what attention is divided into: few lengths, and short passages cost little.
@@ -180,58 +213,82 @@ std::size_t length_for(const Gpt& net, std::size_t inputs) {
   return std::min(net.tokens(), (inputs + unit - 1) / unit * unit);
 }
 
+// Calls f(begin, end) for those of the batches of `count` things, `at_once` in each, that this data rank has.
+template <typename F>
+void for_own_batches(const GptForward& net, std::size_t count, std::size_t at_once, const F& f) {
+  const auto ranks = static_cast<std::size_t>(net.grid().shape().data);
+  for (std::size_t begin = at_once * static_cast<std::size_t>(net.grid().data_index()); begin < count;
+       begin += ranks * at_once) {
+    f(begin, std::min(count, begin + at_once));
+  }
+}
+
+// The same answer on all processes.
+bool goes_on(const GptForward& net, const EvaluationProgress& on_progress, std::uint64_t done, std::uint64_t all) {
+  return !net.grid().world().flag_any(on_progress && !on_progress(done, all));
+}
+
 }  // namespace
 
 double Perplexity::by(std::uint64_t count) const { return std::exp(loss / static_cast<double>(count)); }
 
 double Perplexity::bits_per_byte(std::uint64_t bytes) const { return loss / std::numbers::ln2 / static_cast<double>(bytes); }
 
-Perplexity evaluate_perplexity(nn::Engine& engine, Gpt& net, std::uint64_t size, const TokenReader& read,
-                               const PerplexityOptions& options, const EvaluationProgress& on_progress) {
-  if (options.advance == 0 || options.advance > net.tokens()) {
-    fail_field(ErrorKind::usage, "advance", "{}; expected 1 to the context, {}", options.advance, net.tokens());
+Perplexity evaluate_perplexity(GptForward net, std::uint64_t size, const TokenReader& read, const PerplexityOptions& options,
+                               const EvaluationProgress& on_progress) {
+  const std::size_t length = net.net().tokens();
+  if (options.advance == 0 || options.advance > length) {
+    fail_field(ErrorKind::usage, "advance", "{}; expected 1 to the context, {}", options.advance, length);
   }
   if (options.windows == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
   if (size < 2) fail(ErrorKind::data, "a text of {} tokens; expected at least 2", size);
-  const Windows windows{size - 1, net.tokens(), options.advance};
+  const Windows windows{size - 1, length, options.advance};
   Perplexity result;
   while (result.windows < windows.count()) {
-    const std::uint64_t last = std::min<std::uint64_t>(result.windows + options.windows, windows.count());
-    const Batch batch = read_batch(net, windows, read, result.windows, last);
-    const Tensor hidden = hidden_rows(engine, net, batch.sequences, batch.rows);
-    const Tensor targets = engine.from(std::span<const std::int32_t>(batch.targets), {batch.targets.size()}, Use::data);
-    const std::vector<double> losses = to_doubles(engine, language_losses(engine, net, hidden, targets, 1, nullptr));
-    result.loss = std::accumulate(losses.begin(), losses.end(), result.loss);
-    result.tokens += losses.size();
+    const std::uint64_t first = result.windows;
+    const std::uint64_t last = std::min<std::uint64_t>(first + options.windows * net.passes_at_once(), windows.count());
+    const Ids text = read_tokens(net, windows, read, first, last);
+    std::vector<double> sums(last - first);
+    for_own_batches(net, sums.size(), options.windows, [&](std::size_t begin, std::size_t end) {
+      const Batch batch = make_batch(windows, text, windows.begin(first), first + begin, first + end);
+      add_losses(net, windows, batch, first + begin, std::span(sums).subspan(begin, end - begin));
+    });
+    mpi::sum_in_order(net.grid().data(), std::span(sums));  // of one number and zeros
+    net.take_from_last(std::span(sums));
+    result.loss = std::accumulate(sums.begin(), sums.end(), result.loss);
+    result.tokens = windows.last(last - 1);
     result.windows = last;
-    if (on_progress && !on_progress(result.tokens, windows.targets)) break;
+    if (!goes_on(net, on_progress, result.tokens, windows.targets)) break;
   }
   result.is_complete = result.tokens == windows.targets;
   return result;
 }
 
-ClozeAccuracy evaluate_cloze(nn::Engine& engine, Gpt& net, std::span<const ClozePassage> passages, std::size_t at_once,
+ClozeAccuracy evaluate_cloze(GptForward net, std::span<const ClozePassage> passages, std::size_t at_once,
                              const EvaluationProgress& on_progress) {
   if (at_once == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
-  check_passages(net, passages);
+  check_passages(net.net(), passages);
   std::map<std::size_t, std::unique_ptr<Gpt>> nets;  // by length
   ClozeAccuracy result;
   while (result.passages < passages.size()) {
-    const auto part = passages.subspan(result.passages, std::min<std::size_t>(at_once, passages.size() - result.passages));
-    std::size_t longest = 0;
-    std::vector<const ClozePassage*> pointers;
-    for (const ClozePassage& passage : part) {
-      longest = std::max(longest, inputs_of(passage, net.tokens()).size());
-      pointers.push_back(&passage);
-    }
-    const std::size_t length = length_for(net, longest);
-    std::unique_ptr<Gpt>& fitting = nets[length];
-    if (!fitting) fitting = with_length(net, length);
-    const std::vector<char> correct = judge(engine, *fitting, pointers, net.tokens());
+    const auto some = passages.subspan(
+        result.passages, std::min<std::size_t>(at_once * net.passes_at_once(), passages.size() - result.passages));
+    std::vector<std::int32_t> correct(some.size());
+    for_own_batches(net, some.size(), at_once, [&](std::size_t begin, std::size_t end) {
+      const auto batch = some.subspan(begin, end - begin);
+      std::size_t longest = 0;
+      for (const ClozePassage& passage : batch) longest = std::max(longest, inputs_of(passage, net.net().tokens()).size());
+      const std::size_t length = length_for(net.net(), longest);
+      std::unique_ptr<Gpt>& fitting = nets[length];
+      if (!fitting) fitting = with_length(net.net(), length);
+      judge(net, *fitting, batch, std::span(correct).subspan(begin, end - begin));
+    });
+    net.grid().data().sum(std::span(correct));
+    net.take_from_last(std::span(correct));
     result.correct.insert(result.correct.end(), correct.begin(), correct.end());
     result.right += static_cast<std::uint64_t>(std::count(correct.begin(), correct.end(), 1));
-    result.passages += part.size();
-    if (on_progress && !on_progress(result.passages, passages.size())) break;
+    result.passages += some.size();
+    if (!goes_on(net, on_progress, result.passages, passages.size())) break;
   }
   result.is_complete = result.passages == passages.size();
   return result;
@@ -255,24 +312,28 @@ ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view te
   return passage;
 }
 
-std::vector<float> token_logits(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> tokens) {
-  const GptConfig& config = net.config();
+std::vector<float> token_logits(GptForward net, std::span<const std::int32_t> tokens) {
+  const GptConfig& config = net.net().config();
   if (tokens.empty() || tokens.size() > config.context) {
     fail_field(ErrorKind::usage, "tokens", "{} of them; expected 1 to the context, {}", tokens.size(), config.context);
   }
-  if (const std::size_t bad = find_unknown(net, tokens); bad < tokens.size()) {
+  if (const std::size_t bad = find_unknown(net.net(), tokens); bad < tokens.size()) {
     fail_field(ErrorKind::usage, "tokens", "{}; expected 0 to {}", tokens[bad], config.vocabulary - 1);
   }
-  const std::unique_ptr<Gpt> fitting = with_length(net, tokens.size());
-  nn::Pass pass = forward_pass(engine);
-  const Tensor hidden = fitting->forward(pass, engine.from(tokens, {1, tokens.size()}, Use::data));
-  const std::vector<double> padded = to_doubles(engine, fitting->logits(engine, hidden));
-  std::vector<float> logits;
-  for (std::size_t t = 0; t < tokens.size(); ++t) {
-    const auto row = padded.begin() + static_cast<std::ptrdiff_t>(t * config.padded_vocabulary());
-    std::transform(row, row + static_cast<std::ptrdiff_t>(config.vocabulary), std::back_inserter(logits),
-                   [](double logit) { return static_cast<float>(logit); });
+  const std::unique_ptr<Gpt> fitting = with_length(net.net(), tokens.size());
+  nn::Pass pass = forward_pass(net.engine());
+  const Tensor hidden = net.hidden(pass, *fitting, tokens, {1, tokens.size()});
+  std::vector<float> logits(tokens.size() * config.vocabulary);
+  if (hidden) {
+    const std::vector<double> padded = to_doubles(net.engine(), fitting->logits(net.engine(), hidden));
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const auto row = padded.begin() + static_cast<std::ptrdiff_t>(t * config.padded_vocabulary());
+      std::transform(row, row + static_cast<std::ptrdiff_t>(config.vocabulary),
+                     logits.begin() + static_cast<std::ptrdiff_t>(t * config.vocabulary),
+                     [](double logit) { return static_cast<float>(logit); });
+    }
   }
+  net.take_from_last(std::span(logits));
   return logits;
 }
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "data/text/tokenizer.h"
-#include "models/gpt/gpt.h"
+#include "models/gpt/forward.h"
 
 namespace bitloom::models {
 
-// Called between batches with what is done and all there is to do; false stops.
+// Called between batches with what is done and all there is to do, on every process; false of one of them stops all.
 using EvaluationProgress = std::function<bool(std::uint64_t done, std::uint64_t all)>;
 
 struct PerplexityOptions {
@@ -38,15 +38,18 @@ struct Perplexity {
 // Copies tokens begin .. begin + out.size() - 1.
 using TokenReader = std::function<void(std::uint64_t begin, std::span<std::int32_t> out)>;
 
-// The loss of every token but the first of `size` tokens, which are one text. Windows of w = net.tokens() inputs begin at the
+// The loss of every token but the first of `size` tokens, which are one text. Windows of w inputs, the net's, begin at the
 // multiples of `advance`; the first counts the losses of all its w targets, every other one those of its last `advance`, so
 // that each token counts once, given at least w - advance tokens before it where there are so many. The last window may be cut
 // off: what a token's loss is does not depend on what follows it. To have the first token count too, put the end-of-text token
-// before it. Sums are formed in the order of the tokens.
+// before it. Sums are formed by windows, in their order.
+//
+// Collective, as all below: rank 0 of a grid reads the text, data ranks divide the windows, and all get the result. Stages and
+// data ranks do not change a bit of it.
 //
 // Throws Error(usage) for an advance that is not 1 to w, or no windows; Error(data) for fewer than 2 tokens or one that is not
 // in the vocabulary.
-Perplexity evaluate_perplexity(nn::Engine& engine, Gpt& net, std::uint64_t size, const TokenReader& read,
+Perplexity evaluate_perplexity(GptForward net, std::uint64_t size, const TokenReader& read,
                                const PerplexityOptions& options = {}, const EvaluationProgress& on_progress = {});
 
 // A text of which the last `target` tokens are to be predicted.
@@ -65,11 +68,12 @@ struct ClozeAccuracy {
 };
 
 // A passage is correct if each of its target tokens, given all tokens before it, is the most likely one, the first of equals
-// (teacher forcing). Of a passage longer than net.tokens() + 1 tokens the end is kept. at_once: passages.
+// (teacher forcing). Of a passage longer than the net's tokens + 1 the end is kept. at_once: passages. All processes give the
+// same passages.
 //
 // Throws Error(usage) for none at once; Error(data), which names the passage, counted from 1, if it has no target, nothing
 // before it, more of it than fit the context, or a token that is not in the vocabulary.
-ClozeAccuracy evaluate_cloze(nn::Engine& engine, Gpt& net, std::span<const ClozePassage> passages, std::size_t at_once = 8,
+ClozeAccuracy evaluate_cloze(GptForward net, std::span<const ClozePassage> passages, std::size_t at_once = 8,
                              const EvaluationProgress& on_progress = {});
 
 // The last word of `text`, what follows its last white space, is the target, together with that one character: so do tokens of
@@ -81,6 +85,6 @@ ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view te
 
 // Logits (T,vocabulary) behind each of T tokens, without the padding of the vocabulary. Throws Error(usage) for no tokens, more
 // than the context, or one that is not in the vocabulary.
-std::vector<float> token_logits(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> tokens);
+std::vector<float> token_logits(GptForward net, std::span<const std::int32_t> tokens);
 
 }  // namespace bitloom::models

@@ -1,12 +1,17 @@
 #include "models/gpt/model_file.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
-#include "core/half.h"
 #include "nn/floats.h"
 #include "train/optimizer.h"
+#include "train/parallel/layer_costs.h"
+#include "train/parallel/stages.h"
 
 namespace bitloom::models {
 namespace {
@@ -21,33 +26,34 @@ void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& para
   file.put(parameter.name, {lengths.begin(), lengths.end()}, nn::to_floats(engine, parameter.value));
 }
 
-// In f32, as models have them; checkpoints of runs without f32 master weights have bf16.
-std::vector<float> values_of(const TensorFile& file, const std::string& name, const nn::Parameter& parameter) {
-  const auto lengths = parameter.shape.lengths();
-  const std::vector<std::size_t> shape(lengths.begin(), lengths.end());
-  if (!file.contains(name) || file.get(name).dtype != DType::bf16) {
-    const auto values = file.get(name, DType::f32, shape).as<float>();
-    return {values.begin(), values.end()};
-  }
-  const auto halves = file.get(name, DType::bf16, shape).as<bf16>();
-  std::vector<float> values(halves.size());
-  std::ranges::transform(halves, values.begin(), [](bf16 x) { return to_float(x); });
-  return values;
+std::unique_ptr<data::Tokenizer> parse(std::span<const std::byte> text, const std::string& name) {
+  return data::parse_tokenizer({reinterpret_cast<const char*>(text.data()), text.size()}, name + ": tokenizer");
 }
 
-// The moving average, where the file has one.
-std::string source_of(const TensorFile& file, const std::string& parameter) {
-  const std::string average = train::average_name(parameter);
-  return file.contains(average) ? average : parameter;
+std::vector<std::byte> tokenizer_text(const TensorReader& file, const std::string& name) {
+  const auto [dtype, shape] = file.describe(tokenizer_name);
+  if (dtype != DType::u8) fail(ErrorKind::data, "{}: a tokenizer of type {}; expected U8", name, dtype_name(dtype));
+  const Tensor tensor = file.read(tokenizer_name, dtype, shape);
+  return {tensor.bytes.begin(), tensor.bytes.end()};
 }
 
-// Rounded to the nearest where the engine has bf16 alone.
-void load_values(nn::Engine& engine, const TensorFile& file, nn::Parameter& parameter) {
-  const std::string name = source_of(file, parameter.name);
-  if (file.contains(name) && file.get(name).dtype == parameter.value.dtype()) {
-    return train::load_tensor(engine, file, name, parameter.value);
+// All parameters of a net, which may be a part of it, are in a file.
+void check_parameters(const SavedParameters& file, Gpt& net, const std::string& name) {
+  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
+    const auto [dtype, shape] = file.describe(parameter->name);
+    const std::vector<std::size_t> expected = train::full_shape_of(*parameter);
+    const bool is_float = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f64;
+    if (is_float && shape == expected) continue;
+    fail(ErrorKind::data, "{}: the tensor '{}' is {}[{}], expected F32[{}]", name, parameter->name, dtype_name(dtype),
+         fmt::join(shape, ", "), fmt::join(expected, ", "));
   }
-  nn::write_floats(engine, parameter.value, values_of(file, name, parameter));
+}
+
+// Layers for the stages.
+train::Partition cut(Gpt& net, std::size_t stages) {
+  const nn::Shape ids = {1, net.tokens()};
+  const double head = net.cost(ids) - net.layers().cost(ids);
+  return train::partition(train::estimated_costs(net.layers(), ids, head), stages);
 }
 
 }  // namespace
@@ -66,45 +72,72 @@ TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokeniz
   return file;
 }
 
-GptConfig config_of_file(const TensorFile& file, const std::string& name) {
-  require_kind(file, gpt_kind, name);
-  return parse_gpt_config(file.get_metadata(config_key), name);
+GptConfig config_of(const std::map<std::string, std::string>& metadata, const std::string& name) {
+  require_kind(metadata, gpt_kind, name);
+  const auto found = metadata.find(config_key);
+  if (found == metadata.end()) fail(ErrorKind::data, "{}: no metadata '{}'", name, config_key);
+  return parse_gpt_config(found->second, name);
 }
 
-std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name) {
-  const auto text = file.get(tokenizer_name).as<std::uint8_t>();
-  return data::parse_tokenizer({reinterpret_cast<const char*>(text.data()), text.size()}, name + ": tokenizer");
+std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorReader& file, const std::string& name) {
+  return parse(tokenizer_text(file, name), name);
 }
 
-void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters) {
-  for (nn::Parameter* parameter : parameters) load_values(engine, file, *parameter);
-  nn::refresh_copies(engine, parameters);
+std::string SavedParameters::name_of(const std::string& parameter) const {
+  const std::string average = train::average_name(parameter);
+  return file_.contains(average) ? average : parameter;
 }
 
-TensorFile parameters_of_file(const TensorFile& file, const GptConfig& config) {
-  TensorFile parameters;
-  Gpt net(config);
-  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
-    const auto lengths = parameter->shape.lengths();
-    parameters.put(parameter->name, {lengths.begin(), lengths.end()},
-                   values_of(file, source_of(file, parameter->name), *parameter));
+LoadedGpt load_gpt(nn::Engine& engine, mpi::Grid& grid, const std::filesystem::path& path, DType values, std::size_t tokens) {
+  const std::string name = path.string();
+  mpi::Comm& world = grid.world();
+  std::optional<TensorReader> file;
+  std::string config;
+  std::vector<std::byte> text;
+  world.together([&] {
+    if (!world.is_root()) return;
+    file = TensorReader::open(path, Checksum::required);
+    config = to_json(config_of(file->metadata, name)).dump();
+    text = tokenizer_text(*file, name);
+  });
+  config = world.broadcast_text(config);
+  text = world.broadcast_bytes(std::move(text));
+  LoadedGpt loaded;
+  world.together([&] {
+    loaded.tokenizer = parse(text, name);
+    if (grid.shape().tensor > 1) loaded.group = std::make_unique<train::TensorGroup>(grid.tensor());
+    loaded.net = std::make_unique<Gpt>(parse_gpt_config(config, name), tokens, loaded.group.get());
+    if (loaded.tokenizer->size() != loaded.net->config().vocabulary) {
+      fail(ErrorKind::data, "{}: a net of {} tokens with a tokenizer of {}", name, loaded.net->config().vocabulary,
+           loaded.tokenizer->size());
+    }
+    if (file) check_parameters(SavedParameters(*file), *loaded.net, name);
+    const auto stages = static_cast<std::size_t>(grid.shape().pipeline);
+    loaded.parts = cut(*loaded.net, stages);
+    const std::array<nn::Parameter*, 1> head = {&loaded.net->table()};
+    for (const train::StageParameter& each : train::stage_parameters(loaded.net->layers(), head, loaded.parts, stages)) {
+      if (std::ranges::count(each.stages, static_cast<std::size_t>(grid.stage())) > 0) {
+        loaded.parameters.push_back(each.parameter);
+      }
+    }
+    nn::make_parameters(engine, loaded.parameters, values);
+  });
+  std::vector<train::HeldTensor> held;
+  for (nn::Parameter* parameter : loaded.parameters) {
+    held.push_back({parameter->name, train::full_shape_of(*parameter), train::holding_of(*parameter), &parameter->value,
+                    parameter->value.dtype(), true});
   }
-  return parameters;
+  std::optional<SavedParameters> parameters;
+  if (file) parameters.emplace(*file);
+  train::scatter_state(engine, world, held, parameters ? &*parameters : nullptr);
+  nn::refresh_copies(engine, loaded.parameters);
+  return loaded;
 }
 
 LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType values, std::size_t tokens) {
-  const TensorFile file = TensorFile::load(path, Checksum::required);
-  LoadedGpt loaded;
-  loaded.net = std::make_unique<Gpt>(config_of_file(file, path.string()), tokens);
-  loaded.tokenizer = tokenizer_of_file(file, path.string());
-  if (loaded.tokenizer->size() != loaded.net->config().vocabulary) {
-    fail(ErrorKind::data, "{}: a net of {} tokens with a tokenizer of {}", path.string(), loaded.net->config().vocabulary,
-         loaded.tokenizer->size());
-  }
-  loaded.parameters = nn::parameters_of(*loaded.net);
-  nn::make_parameters(engine, loaded.parameters, values);
-  load_parameters(engine, file, loaded.parameters);
-  return loaded;
+  mpi::Comm alone;
+  mpi::Grid grid(alone, {});
+  return load_gpt(engine, grid, path, values, tokens);
 }
 
 }  // namespace bitloom::models

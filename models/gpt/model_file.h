@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "data/text/tokenizer.h"
 #include "models/gpt/gpt.h"
 #include "models/model_kind.h"
+#include "mpi/grid.h"
+#include "train/parallel/partition.h"
+#include "train/parallel/state_exchange.h"
 
 namespace bitloom::models {
 
@@ -22,24 +26,43 @@ void add_description(TensorFile& file, const GptConfig& config, const data::Toke
 
 // A net with its parameters, ready for forward passes.
 struct LoadedGpt {
+  std::unique_ptr<train::TensorGroup> group;  // that divides the layers; none: they are whole
   std::unique_ptr<Gpt> net;
   std::unique_ptr<data::Tokenizer> tokenizer;
-  std::vector<nn::Parameter*> parameters;
+  std::vector<nn::Parameter*> parameters;  // of this process
+  train::Partition parts;                  // of the net, one for each stage
 };
 
 // values: V. tokens: as Gpt has it. Throws Error(data) that names the file and what is missing, of another kind or of another
 // size.
 LoadedGpt load_gpt(nn::Engine& engine, const std::filesystem::path& path, DType values = DType::f32, std::size_t tokens = 0);
+// Collective: the same by the processes of a grid, which outlives it, of which each gets its own parts of the parameters; rank
+// 0 has the file, and none has all of it in memory. Stages have layers of about equal costs. Throws Error(usage) for a grid
+// that the net does not have.
+LoadedGpt load_gpt(nn::Engine& engine, mpi::Grid& grid, const std::filesystem::path& path, DType values = DType::f32,
+                   std::size_t tokens = 0);
 
-// The architecture alone.
-GptConfig config_of_file(const TensorFile& file, const std::string& name);
+// The architecture alone, from a file's metadata. Throws Error(data) that names `name`.
+GptConfig config_of(const std::map<std::string, std::string>& metadata, const std::string& name);
 // The tokenizer alone. Throws Error(data).
-std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorFile& file, const std::string& name);
-// The parameters of a model file, or of a checkpoint (of which the moving average, if it has one), in f32 under their names.
-// Throws Error(data) that names what is missing or of another shape.
-TensorFile parameters_of_file(const TensorFile& file, const GptConfig& config);
-// Writes the parameters of a model file, or of a checkpoint (of which the moving average, if it has one), to those of a net.
-// Throws Error(data) that names what is missing or of another shape.
-void load_parameters(nn::Engine& engine, const TensorFile& file, std::span<nn::Parameter* const> parameters);
+std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorReader& file, const std::string& name);
+
+// The parameters of a model file, or of a checkpoint (of which the moving average, if it has one), by their names.
+class SavedParameters final : public TensorSource {
+ public:
+  // The file outlives this.
+  explicit SavedParameters(const TensorReader& file) : file_(file) {}
+
+  Description describe(const std::string& name) const override { return file_.describe(name_of(name)); }
+  void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override {
+    file_.read(name_of(name), from, bytes);
+  }
+  using TensorSource::read;
+
+ private:
+  std::string name_of(const std::string& parameter) const;
+
+  const TensorReader& file_;
+};
 
 }  // namespace bitloom::models

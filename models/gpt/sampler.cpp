@@ -1,7 +1,9 @@
 #include "models/gpt/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <optional>
 
@@ -15,16 +17,17 @@ namespace {
 using nn::Tensor;
 using nn::Use;
 
-// The logits behind the last token of every sequence, step by step.
+// The logits behind the last token of every sequence, step by step. Every process keeps keys and values of its own layers and
+// heads.
 class Steps {
  public:
-  Steps(nn::Engine& engine, Gpt& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
-    if (cache) cache_.emplace(count, net.tokens());
+  Steps(GptForward& net, std::size_t count, bool cache) : net_(net), engine_(net.engine()), count_(count) {
+    if (cache) cache_.emplace(count, net.net().tokens());
   }
 
-  // sequences: as long as one another. Gives (count, padded vocabulary).
+  // sequences: as long as one another. Gives (count, padded vocabulary) on the last stage, none elsewhere.
   std::vector<float> next(const std::vector<std::vector<std::int32_t>>& sequences) {
-    const std::size_t context = net_.tokens();
+    const std::size_t context = net_.net().tokens();
     const std::size_t size = sequences.front().size();
     if (size - begin_ > context) {
       begin_ = size - (context + 1) / 2;
@@ -34,19 +37,24 @@ class Steps {
   }
 
  private:
-  Tensor ids_of(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t begin, std::size_t end,
-                std::size_t padded) const {
+  // Tokens begin .. end - 1 of every sequence, followed by zeros up to `padded` -> hidden states.
+  Tensor pass_over(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t begin, std::size_t end,
+                   std::size_t padded) {
     std::vector<std::int32_t> ids;
     for (const std::vector<std::int32_t>& sequence : sequences) {
       ids.insert(ids.end(), sequence.begin() + static_cast<std::ptrdiff_t>(begin),
                  sequence.begin() + static_cast<std::ptrdiff_t>(end));
       ids.resize(ids.size() + padded - (end - begin));
     }
-    return engine_.from(std::span<const std::int32_t>(ids), {sequences.size(), padded}, Use::data);
+    nn::Pass pass{engine_};
+    pass.training = false;
+    pass.cache = cache_ ? &*cache_ : nullptr;
+    return net_.hidden(pass, net_.net(), ids, {sequences.size(), padded});
   }
 
   // Of row `last` of every sequence.
   std::vector<float> logits_of(const Tensor& hidden, std::size_t last) const {
+    if (!hidden) return {};
     const std::size_t tokens = hidden.shape()[1];
     const std::size_t width = hidden.shape()[2];
     const Tensor rows = hidden.reshaped({count_ * tokens, width});
@@ -55,30 +63,24 @@ class Steps {
       Tensor row = lasts.slice(s, s + 1);
       nn::scale_add(engine_, 1, rows.slice(s * tokens + last, s * tokens + last + 1), 0, row);
     }
-    return engine_.to_host<float>(net_.logits(engine_, lasts));
+    return engine_.to_host<float>(net_.net().logits(engine_, lasts));
   }
 
   std::vector<float> with_cache(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t size) {
     const std::size_t begin = begin_ + cache_->size();
     cache_->begin(size - begin);
-    nn::Pass pass{engine_};
-    pass.training = false;
-    pass.cache = &*cache_;
-    const Tensor hidden = net_.forward(pass, ids_of(sequences, begin, size, size - begin));
+    const Tensor hidden = pass_over(sequences, begin, size, size - begin);
     cache_->end();
     return logits_of(hidden, size - begin - 1);
   }
 
   // What stands behind the last token is seen by none before it.
   std::vector<float> without_cache(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t size) {
-    nn::Pass pass{engine_};
-    pass.training = false;
-    const Tensor hidden = net_.forward(pass, ids_of(sequences, begin_, size, net_.tokens()));
-    return logits_of(hidden, size - begin_ - 1);
+    return logits_of(pass_over(sequences, begin_, size, net_.net().tokens()), size - begin_ - 1);
   }
 
+  GptForward& net_;
   nn::Engine& engine_;
-  Gpt& net_;
   std::size_t count_;
   std::size_t begin_ = 0;  // of the context, in the sequences
   std::optional<nn::KeyValueCache> cache_;
@@ -159,40 +161,89 @@ std::int32_t draw(std::span<const float> logits, const SampleOptions& options, d
   return ranking[place];
 }
 
-std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> prompt,
-                                              const SampleOptions& options,
-                                              const std::function<bool(std::size_t, std::int32_t)>& on_token) {
-  check(options);
-  const GptConfig& config = net.config();
+namespace {
+
+void check_prompt(const Gpt& net, std::span<const std::int32_t> prompt) {
   if (prompt.empty()) fail_field(ErrorKind::usage, "prompt", "no tokens; expected at least one");
   if (prompt.size() >= net.tokens()) {
     fail_field(ErrorKind::usage, "prompt", "{} tokens; expected fewer than the context, {}", prompt.size(), net.tokens());
   }
   for (const std::int32_t token : prompt) {
-    if (token < 0 || static_cast<std::size_t>(token) >= config.vocabulary) {
-      fail_field(ErrorKind::usage, "prompt", "token {}; expected 0 to {}", token, config.vocabulary - 1);
+    if (token < 0 || static_cast<std::size_t>(token) >= net.config().vocabulary) {
+      fail_field(ErrorKind::usage, "prompt", "token {}; expected 0 to {}", token, net.config().vocabulary - 1);
     }
   }
-  std::vector<std::vector<std::int32_t>> sequences(options.count, {prompt.begin(), prompt.end()});
-  std::vector<std::vector<std::int32_t>> drawn(options.count);
-  std::vector<bool> ended(options.count);
-  Steps steps(engine, net, options.count, options.cache);
-  for (std::size_t n = 0; n < options.tokens; ++n) {
+}
+
+// Samples of all data ranks, in their order, on all processes.
+std::vector<std::vector<std::int32_t>> gather_samples(mpi::Comm& data, const std::vector<std::vector<std::int32_t>>& own) {
+  std::vector<std::int32_t> numbers;  // the length of each, and its tokens
+  for (const std::vector<std::int32_t>& sample : own) {
+    numbers.push_back(static_cast<std::int32_t>(sample.size()));
+    numbers.insert(numbers.end(), sample.begin(), sample.end());
+  }
+  std::vector<std::byte> joined;
+  for (const std::vector<std::byte>& bytes : data.gather_bytes(std::as_bytes(std::span(numbers)))) {
+    joined.insert(joined.end(), bytes.begin(), bytes.end());
+  }
+  joined = data.broadcast_bytes(std::move(joined));
+  numbers.resize(joined.size() / sizeof(std::int32_t));
+  std::memcpy(numbers.data(), joined.data(), joined.size());
+  std::vector<std::vector<std::int32_t>> all;
+  for (auto next = numbers.begin(); next != numbers.end();) {
+    const auto begin = next + 1;
+    next = begin + *next;
+    all.emplace_back(begin, next);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const std::int32_t> prompt,
+                                              const SampleOptions& options,
+                                              const std::function<bool(std::size_t, std::int32_t)>& on_token) {
+  check(options);
+  check_prompt(net.net(), prompt);
+  const GptConfig& config = net.net().config();
+  mpi::Grid& grid = net.grid();
+  const auto share = [&](int data_index) {
+    return options.count * static_cast<std::size_t>(data_index) / static_cast<std::size_t>(grid.shape().data);
+  };
+  const std::size_t first = share(grid.data_index());
+  const std::size_t count = share(grid.data_index() + 1) - first;  // of this data rank
+  std::vector<std::vector<std::int32_t>> sequences(count, {prompt.begin(), prompt.end()});
+  std::vector<std::vector<std::int32_t>> drawn(count);
+  std::vector<bool> ended(count);
+  Steps steps(net, std::max<std::size_t>(count, 1), options.cache);
+  const auto draw_next = [&](std::size_t n) {
     const std::vector<float> logits = steps.next(sequences);
-    for (std::size_t s = 0; s < options.count; ++s) {
-      Random random(options.seed, Stream::sampling, s, n);
+    std::vector<std::int32_t> tokens(count);
+    for (std::size_t s = 0; s < count && net.is_last(); ++s) {
+      Random random(options.seed, Stream::sampling, first + s, n);
       const std::span<const float> row(logits.data() + s * config.padded_vocabulary(), config.vocabulary);
       // A sample that has ended goes along until all have.
-      const std::int32_t token = ended[s] ? 0 : draw(row, options, random.uniform());
-      sequences[s].push_back(token);
-      if (ended[s]) continue;
-      if (token == options.end) ended[s] = true;
-      if (!ended[s]) drawn[s].push_back(token);
-      if (on_token && !on_token(s, token)) return drawn;
+      if (!ended[s]) tokens[s] = draw(row, options, random.uniform());
     }
-    if (std::all_of(ended.begin(), ended.end(), [](bool each) { return each; })) break;
+    net.take_from_last(std::span(tokens));
+    bool stops = false;
+    for (std::size_t s = 0; s < count; ++s) {
+      sequences[s].push_back(tokens[s]);
+      if (ended[s]) continue;
+      if (tokens[s] == options.end) ended[s] = true;
+      if (!ended[s]) drawn[s].push_back(tokens[s]);
+      if (on_token && !on_token(first + s, tokens[s])) stops = true;
+    }
+    return stops;
+  };
+  for (std::size_t n = 0; n < options.tokens; ++n) {
+    const bool is_done = std::all_of(ended.begin(), ended.end(), [](bool each) { return each; });
+    const bool stops = !is_done && draw_next(n);
+    std::array<std::int64_t, 2> state = {stops ? 1 : 0, is_done ? 0 : 1};
+    grid.world().max(state);
+    if (state[0] != 0 || state[1] == 0) break;
   }
-  return drawn;
+  return gather_samples(grid.data(), drawn);
 }
 
 }  // namespace bitloom::models

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "models/gpt/gpt.h"
+#include "models/gpt/forward.h"
 
 namespace bitloom::models {
 
@@ -32,7 +32,10 @@ std::int32_t draw(std::span<const float> logits, const SampleOptions& options, d
 // token n with the same random number whatever the other samples do. on_token(sample, token) sees every token as it is drawn,
 // options.end too; it may stop all by returning false. Gives the tokens behind the prompt, without options.end. Throws
 // Error(usage) for a prompt that is empty, has tokens that are not there, or is longer than the context less one.
-std::vector<std::vector<std::int32_t>> sample(nn::Engine& engine, Gpt& net, std::span<const std::int32_t> prompt,
+//
+// Collective: the data ranks of a grid divide the samples, whose tokens all processes give out and of which on_token sees its
+// own. A tensor group sums in another order, so that a draw may fall on a neighbouring token where it is as close as rounding.
+std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const std::int32_t> prompt,
                                               const SampleOptions& options,
                                               const std::function<bool(std::size_t, std::int32_t)>& on_token = {});
 

@@ -158,13 +158,14 @@ int eval(Session& session, std::span<const std::string> args) {
     session.terminal.line(options.help());
     return exit_done;
   }
-  std::filesystem::path model;
-  std::string kind;
-  session.comm.together([&] {
-    model = find_model(settings.model.front());
+  std::string model, kind;
+  session.on_root([&] {
+    model = find_model(settings.model.front()).string();
     kind = kind_of_model(model);
+    session.terminal.note(checkpoint_note(model));
   });
-  session.terminal.note(checkpoint_note(model));
+  model = session.comm.broadcast_text(model);
+  kind = session.comm.broadcast_text(kind);
   check_options(options, kind);
   choose_threads(session.comm);
   if (kind == "binary") {
@@ -178,12 +179,13 @@ int eval(Session& session, std::span<const std::string> args) {
   const bool asks_for_more =
       options.source("cloze") != Options::Source::none || options.source("logits") != Options::Source::none;
   session.comm.together([&] {
-    if (!asks_for_more) add_data_of_run(options, settings);
+    if (!asks_for_more && session.comm.is_root()) add_data_of_run(options, settings);
     options.finish();
   });
+  settings.data.spec = session.comm.broadcast_text(settings.data.spec);
   if (options.source("advance") == Options::Source::none) settings.gpt.advance = 0;
   const bool chosen = options.source("split") != Options::Source::none;
-  eval_gpt(session, settings.gpt, model.string(), settings.data.spec, chosen ? settings.split : "", settings.json);
+  eval_gpt(session, settings.gpt, model, settings.data.spec, chosen ? settings.split : "", settings.json);
   return exit_done;
 }
 

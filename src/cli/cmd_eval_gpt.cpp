@@ -1,12 +1,12 @@
 // bitloom eval of a GPT: perplexity of a text, cloze accuracy, logits of some tokens.
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
-#include "cli/device.h"
 #include "cli/eval_gpt.h"
 #include "cli/signals.h"
 #include "cli/text_source.h"
@@ -68,55 +68,72 @@ std::vector<models::ClozePassage> read_passages(const std::string& path, const d
   return passages;
 }
 
-// One model under its measures; `result_` collects what they say.
+// One model under its measures, which all processes take together; `result_` collects what they say.
 class Measuring {
  public:
   Measuring(Session& session, const GptEvalSettings& settings, const std::string& model)
-      : session_(session),
-        settings_(settings),
-        engine_(choose_device(settings.device), settings.backend),
-        loaded_(models::load_gpt(engine_, model, choose_dtype(engine_, settings.values))) {
+      : session_(session), settings_(settings), placed_(session, settings, model) {
     result_ = {{"model", model}, {"kind", models::gpt_kind}, {"dtype", settings.values}};
+    if (session.comm.size() > 1) {
+      const mpi::GridShape& grid = placed_.forward().grid().shape();
+      result_["grid"] = {{"data", grid.data}, {"pipeline", grid.pipeline}, {"tensor", grid.tensor}};
+    }
   }
 
   void measure_perplexity(const std::string& data, const std::string& split) {
-    const data::TokenFile text = open_data(data, split, *loaded_.tokenizer);
-    const std::uint64_t words = settings_.words != 0 ? settings_.words : text.words();
-    const std::int32_t before = loaded_.tokenizer->end_of_text();
+    data::TokenFile text;
+    std::array<std::uint64_t, 3> sizes{};  // tokens, words, bytes
+    session_.on_root([&] {
+      text = open_data(data, split, placed_.tokenizer());
+      sizes = {text.size(), settings_.words != 0 ? settings_.words : text.words(), text.bytes()};
+    });
+    session_.comm.broadcast(std::span<std::uint64_t>(sizes));
+    const std::uint64_t size = sizes[0], words = sizes[1], bytes = sizes[2];
+    const std::int32_t before = placed_.tokenizer().end_of_text();
     // As in training, an end of text stands before the first document: so its first token counts too.
     const auto read = [&](std::uint64_t begin, std::span<std::int32_t> out) {
       const std::size_t added = begin == 0 ? 1 : 0;
       if (added != 0) out.front() = before;
       text.read(begin + added - 1, out.subspan(added));
     };
+    const std::size_t context = placed_.forward().net().tokens();
     models::PerplexityOptions options;
     options.windows = settings_.batch;
-    options.advance = settings_.advance != 0 ? settings_.advance : std::min(options.advance, loaded_.net->tokens());
+    options.advance = settings_.advance != 0 ? settings_.advance : std::min(options.advance, context);
     const Clock::time_point start = Clock::now();
-    const models::Perplexity found =
-        models::evaluate_perplexity(engine_, *loaded_.net, text.size() + 1, read, options, progress("tokens"));
+    const models::Perplexity found = session_.comm.together(
+        [&] { return models::evaluate_perplexity(placed_.forward(), size + 1, read, options, progress("tokens")); });
     if (!found.is_complete) {
-      fail(ErrorKind::interrupted, "stopped after {} of {} tokens; perplexity of those by token: {:.4f}", found.tokens,
-           text.size(), found.per_token());
+      fail(ErrorKind::interrupted, "stopped after {} of {} tokens; perplexity of those by token: {:.4f}", found.tokens, size,
+           found.per_token());
     }
     const double rate = static_cast<double>(found.tokens) / std::max(seconds_since(start), 1e-9);
     result_["text"] = {{"data", data},
                        {"tokens", found.tokens},
                        {"words", words},
-                       {"bytes", text.bytes()},
-                       {"context", loaded_.net->tokens()},
+                       {"bytes", bytes},
+                       {"context", context},
                        {"advance", options.advance},
                        {"loss", found.loss / static_cast<double>(found.tokens)},
                        {"perplexity", found.per_token()},
                        {"word_perplexity", words == 0 ? Json() : Json(found.by(words))},
-                       {"bits_per_byte", text.bytes() == 0 ? Json() : Json(found.bits_per_byte(text.bytes()))},
+                       {"bits_per_byte", bytes == 0 ? Json() : Json(found.bits_per_byte(bytes))},
                        {"tokens_per_second", rate}};
   }
 
   void measure_cloze() {
-    const std::vector<models::ClozePassage> passages = read_passages(settings_.cloze, *loaded_.tokenizer);
-    const models::ClozeAccuracy found =
-        models::evaluate_cloze(engine_, *loaded_.net, passages, settings_.batch, progress("passages"));
+    Json texts = Json::array();
+    session_.on_root([&] {
+      for (const models::ClozePassage& each : read_passages(settings_.cloze, placed_.tokenizer())) {
+        texts.push_back({each.target, each.tokens});
+      }
+    });
+    std::vector<models::ClozePassage> passages;
+    for (const Json& each : Json::parse(session_.comm.broadcast_text(texts.dump()))) {
+      passages.push_back({each[1].get<std::vector<std::int32_t>>(), each[0].get<std::size_t>()});
+    }
+    const models::ClozeAccuracy found = session_.comm.together(
+        [&] { return models::evaluate_cloze(placed_.forward(), passages, settings_.batch, progress("passages")); });
     if (!found.is_complete) {
       fail(ErrorKind::interrupted, "stopped after {} of {} passages, {} of them correct", found.passages, passages.size(),
            found.right);
@@ -134,10 +151,13 @@ class Measuring {
       }
       tokens.push_back(static_cast<std::int32_t>(*token));
     }
-    TensorFile file;
-    file.put("tokens", {tokens.size()}, tokens);
-    file.put("logits", {tokens.size(), loaded_.net->config().vocabulary}, models::token_logits(engine_, *loaded_.net, tokens));
-    file.save(settings_.logits);
+    const std::vector<float> logits = models::token_logits(placed_.forward(), tokens);
+    session_.on_root([&] {
+      TensorFile file;
+      file.put("tokens", {tokens.size()}, tokens);
+      file.put("logits", {tokens.size(), placed_.forward().net().config().vocabulary}, logits);
+      file.save(settings_.logits);
+    });
     result_["logits"] = settings_.logits;
   }
 
@@ -180,16 +200,15 @@ class Measuring {
 
   Session& session_;
   const GptEvalSettings& settings_;
-  nn::Engine engine_;
-  models::LoadedGpt loaded_;
+  PlacedGpt placed_;
   Json result_;
 };
 
 }  // namespace
 
 const std::vector<std::string>& GptEvalSettings::names() {
-  static const std::vector<std::string> all{"cloze",  "advance", "batch",  "words", "dtype",
-                                            "device", "backend", "tokens", "logits"};
+  static const std::vector<std::string> all{"cloze",   "advance", "batch",  "words",  "dtype",   "device",
+                                            "backend", "tokens",  "logits", "tensor", "pipeline"};
   return all;
 }
 
@@ -204,11 +223,10 @@ void GptEvalSettings::declare(Options& options) {
       "Number of words by which perplexity by word is normalised, those of the original tokenization; 0: what white space "
       "separates");
   options.count("batch", batch, 1, 1000000, "Windows or passages at once");
-  declare_dtype(options, values);
-  declare_device(options, device);
-  options.text("backend", backend, "NAME", "Implementation that computes; without it: the device's own");
+  declare_engine(options);
   options.text("tokens", tokens, "N,N,...", "Tokens, by number (with --logits)");
   options.text("logits", logits, "FILE", "Safetensors file for the logits that follow each of --tokens (tokens x vocabulary)");
+  layout.declare_grid(options);
 }
 
 void eval_gpt(Session& session, const GptEvalSettings& settings, const std::string& model, const std::string& data,
@@ -223,13 +241,11 @@ void eval_gpt(Session& session, const GptEvalSettings& settings, const std::stri
          "validation text along");
   }
   catch_stop_signals();
-  session.on_root([&] {
-    Measuring measuring(session, settings, model);
-    if (!data.empty()) measuring.measure_perplexity(data, split);
-    if (!settings.cloze.empty()) measuring.measure_cloze();
-    if (!settings.logits.empty()) measuring.write_logits();
-    measuring.print(json);
-  });
+  Measuring measuring(session, settings, model);
+  if (!data.empty()) measuring.measure_perplexity(data, split);
+  if (!settings.cloze.empty()) measuring.measure_cloze();
+  if (!settings.logits.empty()) measuring.write_logits();
+  session.on_root([&] { measuring.print(json); });
 }
 
 }  // namespace bitloom::cli

@@ -38,8 +38,8 @@ Json parts_of(models::Gpt& net) {
 }  // namespace
 
 Json describe_gpt(const std::filesystem::path& path) {
-  const TensorFile file = TensorFile::load(path, Checksum::required);
-  const models::GptConfig config = models::config_of_file(file, path.string());
+  const TensorReader file = TensorReader::open(path, Checksum::required);
+  const models::GptConfig config = models::config_of(file.metadata, path.string());
   const auto tokenizer = models::tokenizer_of_file(file, path.string());
   models::Gpt net(config);
   Json json = to_json(config);

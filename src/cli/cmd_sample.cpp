@@ -5,15 +5,14 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/device.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "cli/placed_gpt.h"
 #include "cli/signals.h"
 #include "cli/system.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "models/gpt/model_file.h"
 #include "models/gpt/sampler.h"
 
 namespace bitloom::cli {
@@ -25,8 +24,7 @@ struct SampleSettings {
   std::string prompt_file;
   models::SampleOptions sampling;
   bool no_cache = false;
-  std::string values = "f32";
-  std::string device = "cpu", backend;
+  GptUse use;
 
   void declare(Options& options) {
     constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
@@ -44,9 +42,8 @@ struct SampleSettings {
     options.number("top-p", sampling.top_p, 0, 1, "Probability of the likeliest tokens to draw from; 1: all", true);
     options.count("seed", sampling.seed, 0, any_count, "Seed of the draws");
     options.flag("no-cache", no_cache, "Computation of all tokens anew for every token: slow, and the same text");
-    declare_dtype(options, values);
-    declare_device(options, device);
-    options.text("backend", backend, "NAME", "Implementation that computes; \"\": the device's own");
+    use.declare_engine(options);
+    use.layout.declare_grid(options);
   }
 };
 
@@ -88,29 +85,34 @@ class Stream {
 };
 
 int run_samples(Session& session, SampleSettings& settings) {
-  const std::filesystem::path path = find_model(settings.model.front());
-  require_kind(path, models::gpt_kind, "bitloom predict");
-  session.terminal.note(checkpoint_note(path));
-  nn::Engine engine(choose_device(settings.device), settings.backend);
-  const models::LoadedGpt loaded = models::load_gpt(engine, path, choose_dtype(engine, settings.values));
-  const data::Tokenizer& tokenizer = *loaded.tokenizer;
-  if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
+  std::string file;
+  session.on_root([&] {
+    file = find_model(settings.model.front()).string();
+    require_kind(file, models::gpt_kind, "bitloom predict");
+    session.terminal.note(checkpoint_note(file));
+    if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
+  });
+  settings.prompt = session.comm.broadcast_text(settings.prompt);
+  models::SampleOptions& sampling = settings.sampling;
+  PlacedGpt placed(session, settings.use, session.comm.broadcast_text(file), sampling.count);
+  const data::Tokenizer& tokenizer = placed.tokenizer();
   std::vector<std::int32_t> prompt = data::encode(tokenizer, settings.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer.end_of_text());
-  models::SampleOptions& sampling = settings.sampling;
   sampling.end = tokenizer.end_of_text();
   sampling.cache = !settings.no_cache;
   const bool streams = sampling.count == 1;
   if (streams) session.terminal.write(settings.prompt);
   Stream stream(session.terminal, tokenizer, prompt);
-  std::uint64_t drawn = 0;
+  std::int64_t drawn = 0;
   const Clock::time_point start = Clock::now();
-  const auto samples = models::sample(engine, *loaded.net, prompt, sampling, [&](std::size_t, std::int32_t token) {
+  const auto samples = models::sample(placed.forward(), prompt, sampling, [&](std::size_t, std::int32_t token) {
     ++drawn;
     if (streams && token != sampling.end) stream.put(token);
     return !stop_requested();
   });
   const double seconds = seconds_since(start);
+  placed.forward().grid().data().sum(std::span(&drawn, 1));
+  const bool stopped = session.comm.flag_any(stop_requested());
   if (streams) {
     stream.finish();
     session.terminal.write("\n");
@@ -122,18 +124,18 @@ int run_samples(Session& session, SampleSettings& settings) {
     }
   }
   session.terminal.error(fmt::format("{} tokens, {:.0f} tokens/s{}", drawn,
-                                     static_cast<double>(drawn) / std::max(seconds, 1e-9),
-                                     stop_requested() ? "; interrupted" : ""));
-  return stop_requested() ? exit_interrupted : exit_done;
+                                     static_cast<double>(drawn) / std::max(seconds, 1e-9), stopped ? "; interrupted" : ""));
+  return stopped ? exit_interrupted : exit_done;
 }
 
 }  // namespace
 
 int sample(Session& session, std::span<const std::string> args) {
   SampleSettings settings;
-  Options options("bitloom sample MODEL|RUN [--prompt TEXT] [options]",
-                  "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
-                  "standard error.");
+  Options options(
+      "bitloom sample MODEL|RUN [--prompt TEXT] [options]",
+      "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
+      "standard error. Under mpirun the processes divide the net (--tensor, --pipeline) and the samples (--count).");
   settings.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (!settings.prompt.empty() && !settings.prompt_file.empty()) {
@@ -141,9 +143,7 @@ int sample(Session& session, std::span<const std::string> args) {
   }
   choose_threads(session.comm);
   catch_stop_signals();
-  int code = exit_done;
-  session.on_root([&] { code = run_samples(session, settings); });
-  return code;
+  return run_samples(session, settings);
 }
 
 }  // namespace bitloom::cli

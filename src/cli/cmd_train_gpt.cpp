@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/device.h"
@@ -164,24 +165,25 @@ class Training {
 
   // Rank 0 has the file.
   void initialise() {
-    TensorFile parameters;
+    std::optional<TensorReader> file;
     session_.on_root([&] {
       const fs::path path = find_model(settings_.init);
-      const TensorFile file = TensorFile::load(path, Checksum::required);
-      const models::GptConfig config = models::config_of_file(file, path.string());
+      file = TensorReader::open(path, Checksum::required);
+      const models::GptConfig config = models::config_of(file->metadata, path.string());
       if (config.parameters() != config_.parameters() || config.width != config_.width) {
         fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
              to_json(config_).dump());
       }
       // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
-      if (const auto own = models::tokenizer_of_file(file, path.string());
+      if (const auto own = models::tokenizer_of_file(*file, path.string());
           data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
         fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)",
              path.string(), own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
       }
-      parameters = models::parameters_of_file(file, config_);
     });
-    training_session_->trainer().load_model(&parameters);
+    std::optional<models::SavedParameters> parameters;
+    if (file) parameters.emplace(*file);
+    training_session_->trainer().load_model(parameters ? &*parameters : nullptr);
   }
 
   // `count` sequences from number `first` of the step's on.

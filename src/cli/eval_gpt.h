@@ -6,17 +6,16 @@
 
 #include "cli/command.h"
 #include "cli/options.h"
+#include "cli/placed_gpt.h"
 #include "models/gpt/evaluate.h"
 
 namespace bitloom::cli {
 
-struct GptEvalSettings {
+struct GptEvalSettings : GptUse {
   std::string cloze;
   std::size_t advance = models::PerplexityOptions().advance;  // 0: this, or the context if that is less
   std::size_t batch = 8;
   std::size_t words = 0;  // 0: those of the text
-  std::string values = "f32";
-  std::string device = "cpu", backend;
   std::string tokens, logits;
 
   // The options, none of which other kinds of models have.
@@ -25,7 +24,7 @@ struct GptEvalSettings {
 };
 
 // Measures the model in a file on `data`, a text or a folder of token files, "" for none; split: which of the folder's, "" for
-// validation. Collective.
+// validation. Collective; rank 0 has the files, and prints.
 void eval_gpt(Session& session, const GptEvalSettings& settings, const std::string& model, const std::string& data,
               const std::string& split, bool json);
 

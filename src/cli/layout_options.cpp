@@ -11,12 +11,16 @@ namespace {
 constexpr std::size_t most_ranks = 1000000;
 }  // namespace
 
-void LayoutSettings::declare(Options& options) {
+void LayoutSettings::declare_grid(Options& options) {
   options.group("Processes");
   options.count("tensor", tensor, 1, most_ranks,
                 "Number of processes that divide each layer; those that --tensor and --pipeline leave are data-parallel");
   options.count("pipeline", pipeline, 1, most_ranks,
                 "Number of stages of neighbouring layers, each of a process or a tensor group");
+}
+
+void LayoutSettings::declare(Options& options) {
+  declare_grid(options);
   options.choice("schedule", schedule, train::schedule_names(),
                  fmt::format("Order of the pipeline's passes: {}", fmt::join(train::schedule_names(), ", ")));
   options.count("chunks", chunks, 0, 1000,

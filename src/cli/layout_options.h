@@ -1,4 +1,4 @@
-// Options that say how processes train one float net: tensor and pipeline parallel, sharded.
+// Options that say how processes divide one float net: tensor and pipeline parallel, sharded.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,10 @@ struct LayoutSettings {
   std::string schedule = "1f1b", partition = "auto", shard = "none";
   std::size_t log_events = 0;
 
+  // All, for training.
   void declare(Options& options);
+  // The grid alone, for what uses a trained net.
+  void declare_grid(Options& options);
   // Collective. Throws Error(usage) that lists possible grids near by.
   mpi::Grid make_grid(mpi::Comm& world) const;
   // grid outlives it. Throws Error(usage).

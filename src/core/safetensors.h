@@ -159,6 +159,7 @@ class TensorReader final : public TensorSource {
   Description describe(const std::string& name) const override;
   void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override;
   using TensorSource::read;
+  bool contains(const std::string& name) const { return places_.contains(name); }
   // Throws a data error that names the file and the key.
   const std::string& get_metadata(const std::string& key) const;
   std::map<std::string, StreamedTensor> streamed() const;

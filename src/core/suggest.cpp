@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/error.h"
+
 namespace bitloom {
 namespace {
 
@@ -51,6 +53,10 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> kno
   const std::string best = closest(word, known);
   if (!best.empty()) return fmt::format("; did you mean '{}'?", best);
   return known.empty() ? std::string() : fmt::format("; known: {}", fmt::join(known, ", "));
+}
+
+void fail_unknown(std::string_view argument, std::string_view word, std::span<const std::string> known) {
+  fail(ErrorKind::usage, "{}: '{}'{}", argument, word, did_you_mean(word, known));
 }
 
 }  // namespace bitloom

@@ -75,17 +75,13 @@ constexpr std::array<Activation, 8> table{{
 
 std::span<const Activation> activations() { return table; }
 
-std::vector<std::string> activation_names() {
-  std::vector<std::string> names;
-  for (const Activation& activation : table) names.emplace_back(activation.name);
-  return names;
-}
+std::vector<std::string> activation_names() { return names_of(table); }
 
 const Activation& find_activation(std::string_view name, std::string_view argument) {
   for (const Activation& activation : table) {
     if (!name.empty() && (name == activation.name || name == activation.alias)) return activation;
   }
-  fail(ErrorKind::usage, "{}: unknown function '{}'{}", argument, name, did_you_mean(name, activation_names()));
+  fail_unknown(argument, name, activation_names());
 }
 
 void apply(const Activation& activation, std::span<const float> x_n, std::span<float> y_n) {

@@ -87,20 +87,9 @@ constexpr NamedCourse courses[] = {{"triangle", &triangle}, {"cosine", &cosine},
 
 }  // namespace
 
-std::vector<std::string> rate_course_names() {
-  std::vector<std::string> names;
-  for (const NamedCourse& course : courses) names.emplace_back(course.name);
-  return names;
-}
+std::vector<std::string> rate_course_names() { return names_of(courses); }
 
-const NamedCourse& find_rate_course(std::string_view name) {
-  for (const NamedCourse& course : courses) {
-    if (name == course.name) return course;
-  }
-  const std::vector<std::string> names = rate_course_names();
-  fail_field(ErrorKind::usage, "schedule", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, ", "));
-}
+const NamedCourse& find_rate_course(std::string_view name) { return find_named(courses, name, marked_field("schedule")); }
 
 void check(const RateSchedule& schedule) {
   if (!(schedule.peak >= 0) || !std::isfinite(schedule.peak)) {

@@ -18,8 +18,11 @@
 namespace bitloom::plan {
 namespace {
 
-constexpr std::pair<const char*, Recompute> recomputes[] = {
-    {"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
+struct NamedRecompute {
+  const char* name;
+  Recompute recompute;
+};
+constexpr NamedRecompute recomputes[] = {{"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
 
 std::size_t size(int count) { return static_cast<std::size_t>(count); }
 
@@ -78,20 +81,9 @@ nlohmann::json to_json(const GroupBytes& bytes) {
           {"broadcasts", bytes.broadcasts}};
 }
 
-std::vector<std::string> recompute_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : recomputes) names.emplace_back(name);
-  return names;
-}
+std::vector<std::string> recompute_names() { return names_of(recomputes); }
 
-Recompute find_recompute(std::string_view name) {
-  for (const auto& [known, value] : recomputes) {
-    if (name == known) return value;
-  }
-  const std::vector<std::string> names = recompute_names();
-  fail_field(ErrorKind::usage, "recompute", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, ", "));
-}
+Recompute find_recompute(std::string_view name) { return find_named(recomputes, name, marked_field("recompute")).recompute; }
 
 std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
   const std::size_t tensor = size(grid.tensor);
@@ -134,12 +126,16 @@ std::string possible_grids(const FloatModel& model, int ranks, const mpi::GridSh
                               [&](const mpi::GridShape& grid) { return reason_against(model, grid, options).empty(); });
 }
 
-FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
-                    const FloatCluster& cluster) {
-  if (options.micro_batch == 0) fail_field(ErrorKind::usage, "micro_batch", "0; expected at least 1");
+void require_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
   if (const std::string reason = reason_against(model, grid, options); !reason.empty()) {
     fail(ErrorKind::usage, "{}; {}", reason, possible_grids(model, grid.ranks(), grid, options));
   }
+}
+
+FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
+                    const FloatCluster& cluster) {
+  if (options.micro_batch == 0) fail_field(ErrorKind::usage, "micro_batch", "0; expected at least 1");
+  require_grid(model, grid, options);
   const FloatLayout layout = layout_of(model, grid, options);
   const FloatTimes times(layout, cluster);
   // A process alone passes each micro-batch forward and backward before the next.

@@ -100,7 +100,10 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
 // mpi::possible_shapes() of those that reason_against() has nothing against.
 std::string possible_grids(const FloatModel& model, int ranks, const mpi::GridShape& wanted, const FloatOptions& options);
 
-// Throws Error(usage) that names the field, what was expected and possible grids near by.
+// Throws Error(usage) that names the field, what was expected and possible grids near by, unless the model can be trained so.
+void require_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options);
+
+// Throws Error(usage) as require_grid() does.
 FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                     const FloatCluster& cluster);
 

@@ -383,7 +383,9 @@ void Trainer::load(const TensorSource* file) {
 }
 
 void Trainer::load_model(const TensorSource* file) {
-  scatter_state(engine_, comm(), held_model(), file);
+  std::vector<HeldTensor> all = held_model();
+  for (HeldTensor& each : all) each.converts = true;
+  scatter_state(engine_, comm(), all, file);
   nn::refresh_copies(engine_, moved_);
   optimizer_->restart_averages();
   if (sharding_) sharding_->publish();

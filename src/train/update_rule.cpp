@@ -200,20 +200,9 @@ constexpr NamedUpdateRule table[] = {
 
 }  // namespace
 
-std::vector<std::string> update_rule_names() {
-  std::vector<std::string> names;
-  for (const NamedUpdateRule& each : table) names.emplace_back(each.name);
-  return names;
-}
+std::vector<std::string> update_rule_names() { return names_of(table); }
 
-const NamedUpdateRule& find_update_rule(std::string_view name) {
-  for (const NamedUpdateRule& each : table) {
-    if (name == each.name) return each;
-  }
-  const std::vector<std::string> names = update_rule_names();
-  fail_field(ErrorKind::usage, "optimizer", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, ", "));
-}
+const NamedUpdateRule& find_update_rule(std::string_view name) { return find_named(table, name, marked_field("optimizer")); }
 
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {
   const auto lengths = tensor.shape().lengths();

@@ -58,7 +58,7 @@ TEST_CASE("eval measures a GPT on a text", "[gpt]") {
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
   };
   const models::Perplexity expected =
-      models::evaluate_perplexity(models.gpt.engine, models.gpt.net, tokens.size(), read, {5, 8});
+      models::evaluate_perplexity({models.gpt.engine, models.gpt.net}, tokens.size(), read, {5, 8});
   const Json found = models.json_of({"eval", "model.safetensors", "--data", "text.txt", "--advance", "5"})["text"];
   CHECK(found["tokens"] == text.size() + 1);
   CHECK(found["bytes"] == text.size());
@@ -134,7 +134,7 @@ TEST_CASE("eval writes logits", "[gpt]") {
   const TensorFile file = TensorFile::load(models.folder / "out.safetensors");
   const auto found = file.get("logits", DType::f32, {3, 257}).as<float>();
   const std::vector<float> expected =
-      models::token_logits(models.gpt.engine, models.gpt.net, std::vector<std::int32_t>{72, 101, 256});
+      models::token_logits({models.gpt.engine, models.gpt.net}, std::vector<std::int32_t>{72, 101, 256});
   CHECK(std::equal(found.begin(), found.end(), expected.begin(), expected.end()));
 }
 

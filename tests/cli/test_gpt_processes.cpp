@@ -204,3 +204,52 @@ TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt]
   CHECK(has(small.err, "more than the 64.0 KiB there are; no grid of 4 ranks would fit"));
   CHECK_FALSE(std::filesystem::exists(folder / "other"));
 }
+
+TEST_CASE("a grid evaluates a GPT and draws the text of one process", "[gpt][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("run", 40)).code == 0);
+  write_file(folder / "some.txt", read_file(folder / "text.txt").substr(0, 700));
+  write_file(folder / "lines.txt", "1 and 2 make 3\n2 and 4 make 6\n5 and 5 make 10\n");
+  const Args eval = {"eval", "run", "--data", "some.txt", "--cloze", "lines.txt", "--advance", "8", "--json"};
+  const Args sample = {"sample", "run", "--prompt", "1 and", "--tokens", "60", "--seed", "5"};
+  const nlohmann::json expected = nlohmann::json::parse(run_program(folder.path(), eval).out);
+  const std::string text = run_program(folder.path(), sample).out;
+  REQUIRE(text.size() > 60);
+  const std::string texts = run_program(folder.path(), with(sample, {"--count", "4"})).out;
+  const auto check = [&](int ranks, const Args& grid) {
+    INFO(ranks << " " << fmt::format("{}", fmt::join(grid, " ")));
+    const Outcome measured = run_ranks(folder.path(), ranks, with(eval, grid));
+    INFO(measured.err);
+    REQUIRE(measured.code == 0);
+    const nlohmann::json found = nlohmann::json::parse(measured.out);
+    const double loss = expected["text"]["loss"];
+    const bool is_tensor = !grid.empty() && grid.front() == "--tensor";
+    CHECK(std::abs(found["text"]["loss"].get<double>() / loss - 1) <= (is_tensor ? 1e-6 : 0));
+    CHECK(found["text"]["tokens"] == expected["text"]["tokens"]);
+    CHECK(found["cloze"] == expected["cloze"]);
+    const bool has_data_ranks = grid.empty() || (ranks == 4 && grid.size() == 2);
+    const Outcome drawn = run_ranks(folder.path(), ranks, with(sample, has_data_ranks ? with(grid, {"--count", "4"}) : grid));
+    INFO(drawn.err);
+    CHECK(drawn.code == 0);
+    CHECK(drawn.out == (has_data_ranks ? texts : text));
+  };
+  check(2, {});
+  check(2, {"--tensor", "2"});
+  check(2, {"--pipeline", "2"});
+  check(4, {"--pipeline", "2"});
+  check(4, {"--tensor", "2", "--pipeline", "2"});
+
+  const auto refused = [&](int ranks, const Args& args) {
+    const Outcome outcome = run_ranks(folder.path(), ranks, args);
+    CHECK(outcome.code != 0);
+    CHECK(outcome.out.empty());
+    return outcome.err;
+  };
+  CHECK(has(refused(2, sample),
+            "--count: 1; expected at least the 2 data-parallel processes, which divide the samples; "
+            "possible near by (data x pipeline x tensor): "));
+  CHECK(has(refused(3, with(eval, {"--tensor", "3"})), "--tensor: 3; expected a divisor of the 2 heads"));
+  CHECK(has(refused(4, with(sample, {"--tensor", "3"})), "--tensor: 3 does not divide 4 ranks; possible near by"));
+  CHECK(has(refused(1, with(eval, {"--pipeline", "2"})), "--pipeline: 2 does not divide 1 ranks"));
+}

@@ -188,7 +188,7 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
           "--out: text.txt/a: Not a directory");
   refuses({"data", "text", "--input", "empty.txt", "--tokenizer", "bytes", "--out", "new"}, 3, "no text in 'empty.txt'");
   CHECK_FALSE(std::filesystem::exists(folder / "new"));
-  refuses({"train", "gpt", "--data", "text.txt", "--net", "gpt2"}, 2, "unknown net 'gpt2'");
+  refuses({"train", "gpt", "--data", "text.txt", "--net", "gpt2"}, 2, "--net: 'gpt2'");
   refuses({"train", "gpt", "--data", "text.txt", "--heads", "3"}, 2, "--heads: 3; expected a divisor of the width, 128");
   refuses({"train", "gpt", "--data", "text.txt", "--micro-batch", "5"}, 2, "--micro-batch: '5'");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB"}, 2, "--micro-batch: one sequence takes");

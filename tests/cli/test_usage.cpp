@@ -107,7 +107,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"data clean --input a.txt --out x.txt", "--out: 'x.txt': expected the name of a .jsonl file"},
       {"data clean --input a.txt --out x.jsonl --jaccard 0", "--jaccard: '0' is out of range; expected a number above 0"},
       {"data clean --input a.txt --out x.jsonl --jaccard 1.1", "--jaccard: '1.1' is out of range"},
-      {"fewbit --function gleu", "--function: unknown function 'gleu'; did you mean 'gelu'?"},
+      {"fewbit --function gleu", "--function: 'gleu'; did you mean 'gelu'?"},
       {"fewbit --bits 9", "--bits: '9' is out of range; expected a whole number from 1 to 8"},
       {"fewbit --interval 5", "--interval: '5' is not LOW,HIGH"},
       {"fewbit --interval 5,-5", "--interval: '5,-5' is not LOW,HIGH"},

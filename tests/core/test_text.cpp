@@ -5,8 +5,10 @@
 #include "core/suggest.h"
 #include "core/text.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
+using bitloom::test::message_of;
 
 TEST_CASE("trim and split", "[text]") {
   CHECK(trim(" \t a b\r\n") == "a b");
@@ -69,6 +71,18 @@ TEST_CASE("misspelt names are recognised", "[suggest]") {
   CHECK(did_you_mean("tinny", known) == "; did you mean 'tiny'?");
   CHECK(did_you_mean("resnet", std::vector<std::string>{"a", "b"}) == "; known: a, b");
   CHECK(did_you_mean("resnet", std::vector<std::string>{}) == "");
+}
+
+TEST_CASE("a row of a table is found by its name", "[suggest]") {
+  struct Row {
+    const char* name;
+    int value;
+  };
+  constexpr Row rows[] = {{"one", 1}, {"three", 3}};
+  CHECK(find_named(rows, "three", "--count").value == 3);
+  CHECK(message_of(ErrorKind::usage, [&] { find_named(rows, "there", "--count"); }) ==
+        "--count: 'there'; did you mean 'three'?");
+  CHECK(message_of(ErrorKind::usage, [&] { find_named(rows, "", "--count"); }) == "--count: ''; known: one, three");
 }
 
 TEST_CASE("durations", "[progress]") {

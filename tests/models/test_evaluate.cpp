@@ -26,7 +26,7 @@ TokenReader reader_of(const Ids& tokens) {
 }
 
 Perplexity measure(SharpGpt& gpt, const Ids& tokens, std::size_t advance, std::size_t windows = 8) {
-  return evaluate_perplexity(gpt.engine, gpt.net, tokens.size(), reader_of(tokens), {advance, windows});
+  return evaluate_perplexity({gpt.engine, gpt.net}, tokens.size(), reader_of(tokens), {advance, windows});
 }
 
 // Logits of double precision behind the last of some tokens, in a pass for them alone.
@@ -174,7 +174,7 @@ TEST_CASE("evaluation tells how far it is, and stops", "[evaluate]") {
   std::vector<std::uint64_t> done;
   const auto until = [&](std::size_t calls) {
     done.clear();
-    return evaluate_perplexity(gpt.engine, gpt.net, tokens.size(), reader_of(tokens), {10, 2}, [&](auto now, auto all) {
+    return evaluate_perplexity({gpt.engine, gpt.net}, tokens.size(), reader_of(tokens), {10, 2}, [&](auto now, auto all) {
       CHECK(all == 119);
       done.push_back(now);
       return done.size() < calls;
@@ -199,7 +199,7 @@ TEST_CASE("what a net says by itself is a correct cloze answer, and any other su
   std::vector<char> expected;
   for (std::size_t i = 0; i < 12; ++i) {
     Ids tokens = random_tokens(1 + 3 * i, 83, 100 + i);  // up to 34 and 3
-    const Ids said = sample(gpt.engine, gpt.net, tokens, greedy).front();
+    const Ids said = sample({gpt.engine, gpt.net}, tokens, greedy).front();
     tokens.insert(tokens.end(), said.begin(), said.end());
     passages.push_back({tokens, 3});
     expected.push_back(1);
@@ -212,7 +212,7 @@ TEST_CASE("what a net says by itself is a correct cloze answer, and any other su
     }
   }
   for (const std::size_t at_once : {1U, 5U, 100U}) {
-    const ClozeAccuracy found = evaluate_cloze(gpt.engine, gpt.net, passages, at_once);
+    const ClozeAccuracy found = evaluate_cloze({gpt.engine, gpt.net}, passages, at_once);
     CHECK(found.correct == expected);
     CHECK(found.right == 12);
     CHECK(found.passages == 48);
@@ -230,7 +230,7 @@ TEST_CASE("every sub-token is predicted from the true ones before it", "[evaluat
       {{7, 7, 3, 3}, 2},     // the second follows from the first, which is wrong
       {{7, 7, 3}, 1},        // wrong
   };
-  CHECK(evaluate_cloze(gpt.engine, gpt.net, passages).correct == std::vector<char>{1, 1, 0, 0, 0});
+  CHECK(evaluate_cloze({gpt.engine, gpt.net}, passages).correct == std::vector<char>{1, 1, 0, 0, 0});
 }
 
 TEST_CASE("passages longer than the context keep their end", "[evaluate]") {
@@ -243,7 +243,7 @@ TEST_CASE("passages longer than the context keep their end", "[evaluate]") {
     ClozePassage other{tokens, 1};
     other.tokens.back() = (tokens.back() + 1) % 83;
     const std::vector<ClozePassage> both = {{tokens, 1}, other};
-    CHECK(evaluate_cloze(gpt.engine, gpt.net, both).correct == std::vector<char>{1, 0});
+    CHECK(evaluate_cloze({gpt.engine, gpt.net}, both).correct == std::vector<char>{1, 0});
   }
 }
 
@@ -251,15 +251,15 @@ TEST_CASE("equal logits and no numbers are no right answers by chance", "[evalua
   SharpGpt gpt;
   forget_context(gpt, std::vector<double>(83, 0));
   const std::vector<ClozePassage> passages = {{{1, 0}, 1}, {{1, 2}, 1}};
-  CHECK(evaluate_cloze(gpt.engine, gpt.net, passages).correct == std::vector<char>{1, 0});  // the first of equals
+  CHECK(evaluate_cloze({gpt.engine, gpt.net}, passages).correct == std::vector<char>{1, 0});  // the first of equals
   gpt.set("norm.bias", std::vector<float>(24, std::nanf("")));
-  CHECK(evaluate_cloze(gpt.engine, gpt.net, passages).correct == std::vector<char>{0, 0});
+  CHECK(evaluate_cloze({gpt.engine, gpt.net}, passages).correct == std::vector<char>{0, 0});
 }
 
 TEST_CASE("cloze evaluation stops where it is told to", "[evaluate]") {
   SharpGpt gpt;
   const std::vector<ClozePassage> passages(7, ClozePassage{{1, 2, 3}, 1});
-  const ClozeAccuracy found = evaluate_cloze(gpt.engine, gpt.net, passages, 2, [](auto done, auto all) {
+  const ClozeAccuracy found = evaluate_cloze({gpt.engine, gpt.net}, passages, 2, [](auto done, auto all) {
     CHECK(all == 7);
     return done < 4;
   });
@@ -294,7 +294,7 @@ TEST_CASE("the last word of a passage and its white space are the target", "[eva
 TEST_CASE("logits of tokens are those of any pass over them", "[evaluate]") {
   SharpGpt gpt(small_gpt(), DType::f64, "ref");
   const Ids tokens = random_tokens(9, 83, 6);
-  const std::vector<float> found = token_logits(gpt.engine, gpt.net, tokens);
+  const std::vector<float> found = token_logits({gpt.engine, gpt.net}, tokens);
   REQUIRE(found.size() == 9 * 83);
   for (std::size_t t = 0; t < 9; ++t) {
     const std::vector<double> expected =
@@ -304,9 +304,9 @@ TEST_CASE("logits of tokens are those of any pass over them", "[evaluate]") {
       error = std::max(error, std::abs(static_cast<double>(found[t * 83 + v]) - expected[v]));
     CHECK(error < 1e-5);
   }
-  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids{}); }), "`tokens`"));
-  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids(38, 1)); }), "context, 37"));
-  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits(gpt.engine, gpt.net, Ids{1, 83}); }), "83; expected 0 to 82"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits({gpt.engine, gpt.net}, Ids{}); }), "`tokens`"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits({gpt.engine, gpt.net}, Ids(38, 1)); }), "context, 37"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { token_logits({gpt.engine, gpt.net}, Ids{1, 83}); }), "83; expected 0 to 82"));
 }
 
 TEST_CASE("what cannot be evaluated is said", "[evaluate]") {
@@ -323,7 +323,7 @@ TEST_CASE("what cannot be evaluated is said", "[evaluate]") {
   refuses(ErrorKind::data, {5, -1, 3}, 1, 1, "token -1");
   const auto refuses_passage = [&](const ClozePassage& passage, const char* text) {
     const std::vector<ClozePassage> passages = {{{1, 2}, 1}, passage};
-    CHECK(has(message_of(ErrorKind::data, [&] { evaluate_cloze(gpt.engine, gpt.net, passages); }), text));
+    CHECK(has(message_of(ErrorKind::data, [&] { evaluate_cloze({gpt.engine, gpt.net}, passages); }), text));
   };
   refuses_passage({{1, 2}, 0}, "passage 2: 0 of its 2 tokens");
   refuses_passage({{1, 2}, 2}, "passage 2: 2 of its 2 tokens");

@@ -259,7 +259,7 @@ TEST_CASE("what a GPT cannot take is said", "[gpt]") {
   Gpt net(small_gpt());
   nn::initialise(engine, nn::parameters_of(net), DType::f32, 1);
   const auto refuses = [&](const std::vector<std::int32_t>& prompt, const SampleOptions& options, const char* text) {
-    CHECK(has(message_of(ErrorKind::usage, [&] { sample(engine, net, prompt, options); }), text));
+    CHECK(has(message_of(ErrorKind::usage, [&] { sample({engine, net}, prompt, options); }), text));
   };
   refuses({}, {}, "`prompt`: no tokens");
   refuses(std::vector<std::int32_t>(37, 1), {}, "`prompt`: 37 tokens; expected fewer than the context, 37");

@@ -67,7 +67,7 @@ struct Imported {
 // Logits of all tokens that a net may draw.
 template <typename Net>
 std::vector<float> logits_of(Net& net) {
-  return token_logits(net.engine, net.net, random_tokens(20, 83, 1));
+  return token_logits({net.engine, net.net}, random_tokens(20, 83, 1));
 }
 
 std::string message_of_import(const Exported& exported) {

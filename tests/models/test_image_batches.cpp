@@ -147,7 +147,7 @@ TEST_CASE("alternating flips mirror every image in every second epoch, random on
   CHECK(same > 3);
   CHECK(same < 21);
   CHECK(std::ranges::count(mirrored(images, Flip::none, 0), true) == 0);
-  CHECK(has(message_of(ErrorKind::usage, [&] { parse_flip("sometimes"); }), "`flip`: 'sometimes'; expected none, random"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { parse_flip("sometimes"); }), "`flip`: 'sometimes'; known: none, random"));
   CHECK(parse_flip("alternating") == Flip::alternating);
 }
 

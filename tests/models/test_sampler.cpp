@@ -27,9 +27,9 @@ TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
     options.count = 3;
     options.seed = 5;
     const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5};
-    const auto cached = sample(engine, net, prompt, options);
+    const auto cached = sample({engine, net}, prompt, options);
     options.cache = false;
-    const auto plain = sample(engine, net, prompt, options);
+    const auto plain = sample({engine, net}, prompt, options);
     REQUIRE(cached.size() == 3);
     CHECK(cached[0].size() == 90);
     CHECK(cached[0] != cached[1]);
@@ -43,13 +43,13 @@ TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
     // oneDNN's for AVX2, so in bf16 ties fall differently here, too.
     options.cache = true;
     options.count = 1;
-    const std::vector<std::int32_t> alone = sample(engine, net, prompt, options)[0];
+    const std::vector<std::int32_t> alone = sample({engine, net}, prompt, options)[0];
     CHECK(begins_alike(alone));
     if (values == DType::f32) CHECK(alone == cached[0]);
     // It ends behind the token that ends it.
     options.end = alone[20];
     const auto place = std::find(alone.begin(), alone.end(), options.end);
-    const auto ended = sample(engine, net, prompt, options);
+    const auto ended = sample({engine, net}, prompt, options);
     CHECK(ended[0] == std::vector<std::int32_t>(alone.begin(), place));
   }
 }

@@ -250,13 +250,13 @@ TEST_CASE("a group draws the tokens and logits of one process", "[tensor_paralle
   Run one(config, nullptr);
   Run divided(config, &group);
   const std::vector<std::int32_t> tokens = test::random_tokens(20, config.vocabulary, 1);
-  const std::vector<double> logits = to_double(token_logits(one.engine, one.net, tokens));
-  CHECK(compare(to_double(token_logits(divided.engine, divided.net, tokens)), logits, 1e-5) == "");
+  const std::vector<double> logits = to_double(token_logits({one.engine, one.net}, tokens));
+  CHECK(compare(to_double(token_logits({divided.engine, divided.net}, tokens)), logits, 1e-5) == "");
   SampleOptions options;
   options.tokens = 60;  // more than a context
   options.count = 2;
-  const auto drawn = sample(divided.engine, divided.net, tokens, options);
-  CHECK(drawn == sample(one.engine, one.net, tokens, options));
+  const auto drawn = sample({divided.engine, divided.net}, tokens, options);
+  CHECK(drawn == sample({one.engine, one.net}, tokens, options));
   CHECK(drawn.front().size() == 60);
 }
 

@@ -149,20 +149,9 @@ std::optional<StageAction> next_action(const PipelineShape& shape, const StageAc
 
 std::span<const NamedSchedule> named_schedules() { return table; }
 
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const NamedSchedule& each : table) names.emplace_back(each.name);
-  return names;
-}
+std::vector<std::string> schedule_names() { return names_of(table); }
 
-const NamedSchedule& find_schedule(std::string_view name) {
-  for (const NamedSchedule& each : table) {
-    if (name == each.name) return each;
-  }
-  const std::vector<std::string> names = schedule_names();
-  fail_field(ErrorKind::usage, field, "'{}'{}; expected one of {}", name, did_you_mean(std::string(name), names),
-             fmt::join(names, ", "));
-}
+const NamedSchedule& find_schedule(std::string_view name) { return find_named(table, name, marked_field(field)); }
 
 std::size_t chunks_or_usual(std::string_view schedule, std::size_t given) {
   if (given != 0) return given;

@@ -13,7 +13,14 @@
 namespace bitloom::train {
 namespace {
 
-constexpr const char* level_names[] = {"none", "optimizer", "gradients", "parameters"};
+struct NamedLevel {
+  const char* name;
+  ShardLevel level;
+};
+constexpr NamedLevel levels[] = {{"none", ShardLevel::none},
+                                 {"optimizer", ShardLevel::optimizer},
+                                 {"gradients", ShardLevel::gradients},
+                                 {"parameters", ShardLevel::parameters}};
 
 // Calls f with the elements of a tensor of any floating type.
 template <typename F>
@@ -31,22 +38,14 @@ nn::Tensor flat(const nn::Tensor& tensor) { return tensor.reshaped({tensor.size(
 
 }  // namespace
 
-std::vector<std::string> shard_level_names() { return {std::begin(level_names), std::end(level_names)}; }
+std::vector<std::string> shard_level_names() { return names_of(levels); }
 
-ShardLevel shard_level_named(std::string_view name) {
-  const std::vector<std::string> names = shard_level_names();
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) {
-    fail_field(ErrorKind::usage, "shard", "'{}'{}; expected {}", name, did_you_mean(std::string(name), names),
-               fmt::join(names, ", "));
-  }
-  return static_cast<ShardLevel>(found - names.begin());
-}
+ShardLevel shard_level_named(std::string_view name) { return find_named(levels, name, marked_field("shard")).level; }
 
 Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector<nn::Parameter*>> blocks,
                    std::span<nn::Parameter* const> apart, const Options& options)
     : engine_(engine), group_(group), options_(options) {
-  const char* const level = level_names[static_cast<std::size_t>(options.level)];
+  const char* const level = levels[static_cast<std::size_t>(options.level)].name;
   if (engine.device().kind != nn::Device::Kind::cpu) {
     fail_field(ErrorKind::usage, "shard", "{}; expected none on GPUs, which do not have it yet", level);
   }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/half.h"
 #include "nn/floats.h"
 
 namespace bitloom::train {
@@ -48,10 +49,21 @@ void exchange(const Holding& holding, std::size_t element_size, std::uint64_t fr
   });
 }
 
-void write(nn::Engine& engine, const HeldTensor& held, std::span<const std::byte> bytes) {
-  if (held.stored == held.tensor->dtype()) return engine.write(*held.tensor, bytes);
+bool is_accepted(const HeldTensor& held, DType dtype) {
+  return dtype == held.stored || (held.converts && (dtype == DType::f32 || dtype == DType::bf16));
+}
+
+// bytes: of elements of a type that is_accepted().
+void write(nn::Engine& engine, const HeldTensor& held, DType dtype, std::span<const std::byte> bytes) {
+  if (dtype == held.tensor->dtype()) return engine.write(*held.tensor, bytes);
   std::vector<float> numbers(held.tensor->size());
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  if (dtype == DType::bf16) {
+    std::vector<bf16> halves(numbers.size());
+    std::memcpy(halves.data(), bytes.data(), bytes.size());
+    std::ranges::transform(halves, numbers.begin(), [](bf16 x) { return to_float(x); });
+  } else {
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  }
   nn::write_floats(engine, *held.tensor, numbers);
 }
 
@@ -217,7 +229,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
       const auto found = std::ranges::find_if(list, [&](const Json& json) { return json[0] == each.name; });
       const auto dtype = static_cast<DType>((*found)[1].get<int>());
       const auto shape = (*found)[2].get<std::vector<std::size_t>>();
-      if (dtype == each.stored && shape == each.shape) continue;
+      if (is_accepted(each, dtype) && shape == each.shape) continue;
       fail(ErrorKind::data, "the tensor '{}' is {} [{}], expected {} [{}]", each.name, dtype_name(dtype),
            fmt::join(shape, ", "), dtype_name(each.stored), fmt::join(each.shape, ", "));
     }
@@ -254,7 +266,7 @@ void scatter_state(nn::Engine& engine, mpi::Comm& comm, std::span<const HeldTens
     }
     comm.together([&] {
       if (error) std::rethrow_exception(error);
-      for (const auto& [each, bytes] : own) write(engine, *each, bytes);
+      for (const auto& [each, bytes] : own) write(engine, *each, dtype, bytes);
     });
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ struct HeldTensor {
   Holding holding;
   nn::Tensor* tensor = nullptr;  // the own elements
   DType stored = DType::f32;     // type in files: the tensor's, or f32 where that is bf16
+  bool converts = false;         // f32 and bf16 in files are fine, too, whatever the tensor has
 };
 
 // Bytes of a full tensor that are on their way at once.
