@@ -99,6 +99,7 @@ struct Comm::State {
   std::uint64_t operations = 0;  // of float_collectives.h, which all ranks start in the same order
   Outgoing outgoing;
   Incoming incoming;
+  std::list<Message> refused;  // by their receiver, for their length: they arrive in vain
 
   bool is_group() const { return group_number > 0; }
   // For messages: "rank 1 of 4", "rank 1 of 4 of the tensor group (rank 5 of 8)".
@@ -182,6 +183,8 @@ struct Comm::State {
   bool sent(Channel channel, const char* operation);
   // The next message of a rank, if all of it is there now. One that has begun to arrive goes on between calls.
   std::optional<std::vector<std::byte>> try_receive(int from, std::uint64_t most, Channel channel, const char* operation);
+  // Receives a message that was found and is refused.
+  void drain(int length, MPI_Message* found, const char* operation);
 
   // collectives.cpp
   // Calls start(offset, count) for each message of a transfer of `elements` elements.

@@ -20,12 +20,19 @@ constexpr std::size_t rounds_under_way = 2;
 // Operations that may be under way on one communicator, by their tags.
 constexpr std::uint64_t most_operations = 8000;
 
+// Ranks up to which values may go whole to everybody, in n - 1 messages of each; and bytes of a part, at least, so that the
+// rank that adds it up takes about as long for its bytes as for its messages (about 5 us each). Few values go to few ranks
+// then, in few messages of each of the others.
+constexpr int most_ranks_for_whole = 16;
+constexpr std::size_t least_part_bytes = std::size_t{4} << 10U;
+
 // Number of bytes up to which values go whole to everybody: that saves a message's latency, and costs (n - 1) (n - 2) / n times
 // their bytes more than parts and results do. A latency is worth about 16 KiB (20 us at 0.8 GB/s on TCP); with two ranks it is
 // their summing twice what is lost.
 bool goes_whole(std::size_t bytes, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
-  return bytes <= (std::size_t{64} << 10U) && bytes * (n - 1) * (n - 2) <= (std::size_t{16} << 10U) * n;
+  return ranks <= most_ranks_for_whole && bytes <= (std::size_t{64} << 10U) &&
+         bytes * (n - 1) * (n - 2) <= (std::size_t{16} << 10U) * n;
 }
 
 // A rank's part of the values.
@@ -64,7 +71,7 @@ class Exchange final : public Operation {
  private:
   struct Slot {
     Slot(Comm::State& state, const char* name) : terms_under_way(state, name), results_under_way(state, name) {}
-    std::vector<T> received;  // the other ranks' terms of this rank's piece, by rank
+    std::unique_ptr<T[]> received;  // the other ranks' terms of this rank's piece, by rank
     Requests terms_under_way, results_under_way;
   };
 
@@ -111,7 +118,10 @@ class Exchange final : public Operation {
     if (plan_.reduce == nullptr) return;
     Slot& slot = slot_of(round);
     const std::size_t size = piece_of(own_, round).size;
-    slot.received.resize(size * static_cast<std::size_t>(ranks_ - 1));
+    // Pieces of later rounds are not longer.
+    if (slot.received == nullptr) {
+      slot.received = std::make_unique_for_overwrite<T[]>(size * static_cast<std::size_t>(ranks_ - 1));
+    }
     for_each_other([&](int r) {
       if (size > 0) slot.terms_under_way.receive(std::as_writable_bytes(received_from(slot, r, size)), r, tag_);
     });
@@ -122,7 +132,7 @@ class Exchange final : public Operation {
   }
 
   std::span<T> received_from(Slot& slot, int r, std::size_t size) const {
-    return std::span(slot.received).subspan(size * static_cast<std::size_t>(r < own_ ? r : r - 1), size);
+    return {slot.received.get() + size * static_cast<std::size_t>(r < own_ ? r : r - 1), size};
   }
 
   void reduce(std::size_t round) {
@@ -161,10 +171,9 @@ class Exchange final : public Operation {
   std::size_t started_ = 0, reduced_ = 0, finished_ = 0;
 };
 
-// Counts that divide n values among ranks as evenly as can be.
-std::vector<std::size_t> even_counts(std::size_t n, int ranks) {
-  const auto parts = static_cast<std::size_t>(ranks);
-  std::vector<std::size_t> counts(parts);
+// Counts that divide n values among the first `parts` ranks as evenly as can be.
+std::vector<std::size_t> even_counts(std::size_t n, std::size_t parts, int ranks) {
+  std::vector<std::size_t> counts(static_cast<std::size_t>(ranks), 0);
   for (std::size_t r = 0; r < parts; ++r) counts[r] = n / parts + (r < n % parts ? 1 : 0);
   return counts;
 }
@@ -198,7 +207,9 @@ std::unique_ptr<Operation> all_reduce(Comm::State& state, Collective kind, const
   if (goes_whole(values.size_bytes(), state.size)) {
     plan.parts.assign(static_cast<std::size_t>(state.size), {0, values.size()});
   } else {
-    plan.parts = parts_of(even_counts(values.size(), state.size));
+    const std::size_t parts =
+        std::clamp(values.size_bytes() / least_part_bytes, std::size_t{1}, static_cast<std::size_t>(state.size));
+    plan.parts = parts_of(even_counts(values.size(), parts, state.size));
     plan.mine += plan.parts[static_cast<std::size_t>(state.rank)].begin;
     plan.results = values.data();
   }

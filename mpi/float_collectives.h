@@ -5,7 +5,8 @@
 // T is float, double, bf16 or f16 (core/half.h). All functions are collective, their spans and counts agree on all ranks, and
 // all throw PeerLost, and Error(internal) for a message of another length than expected. With one rank there is nothing to do.
 // Beside the caller's memory about 8 MiB are in use. Every rank sends and receives about twice the values for a sum, once for
-// the others; small sums and maxima are sent whole to everybody, which waits for the others once instead of twice.
+// the others; small sums and maxima are sent whole to everybody, which waits for the others once instead of twice, or, where
+// ranks are many, to few of them, which takes fewer messages.
 #pragma once
 
 #include <cstddef>

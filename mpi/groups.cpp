@@ -7,6 +7,7 @@
 namespace bitloom::mpi {
 
 Comm::State::~State() {
+  outgoing.splice(outgoing.end(), refused);
   if (!outgoing.empty() || !incoming.empty()) {
     process->unsent.push_back(std::move(outgoing));
     process->unreceived.push_back(std::move(incoming));

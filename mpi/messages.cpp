@@ -12,7 +12,9 @@ constexpr int tag_of(Channel channel) { return channel_tag + static_cast<int>(ch
 }  // namespace
 
 bool Comm::State::sent(Channel channel, const char* operation) {
-  outgoing.remove_if([&](Message& message) { return test({&message.request, 1}, operation); });
+  const auto is_over = [&](Message& message) { return test({&message.request, 1}, operation); };
+  outgoing.remove_if(is_over);
+  refused.remove_if(is_over);
   return std::none_of(outgoing.begin(), outgoing.end(), [&](const Message& message) { return message.channel == channel; });
 }
 
@@ -36,6 +38,7 @@ std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::ui
     // MPI says MPI_UNDEFINED, a negative number, if an int cannot hold it.
     if (length < 0 || static_cast<std::uint64_t>(length) > most) {
       incoming.erase(place);
+      if (length >= 0 && static_cast<std::uint64_t>(length) <= most_bytes()) drain(length, &found, operation);
       fail(ErrorKind::data, "{}: {} sends a message of {} bytes; expected at most {}", operation, named(from),
            length < 0 ? fmt::format("more than {}", INT_MAX) : std::to_string(length), most);
     }
@@ -46,6 +49,14 @@ std::optional<std::vector<std::byte>> Comm::State::try_receive(int from, std::ui
   std::vector<std::byte> bytes = std::move(message.bytes);
   incoming.erase(place);
   return bytes;
+}
+
+// A long message whose receiver never takes it would keep its sender waiting. (To receive a part of one is an error, after
+// which Open MPI 4.1 writes beyond the memory that it was given, on TCP and between processes.)
+void Comm::State::drain(int length, MPI_Message* found, const char* operation) {
+  Message& message = refused.emplace_back();
+  message.bytes.resize(static_cast<std::size_t>(length));
+  call(operation, [&] { return MPI_Imrecv(message.bytes.data(), length, MPI_BYTE, found, &message.request); });
 }
 
 void Comm::send(int to, std::vector<std::byte> bytes, Channel channel) {

@@ -11,6 +11,7 @@
 
 #include "mpi/comm.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 
 namespace bitloom::mpi {
@@ -306,6 +307,24 @@ TEST_CASE("lengths that others announce are bounded before there is memory for t
     REQUIRE(message_of_error([&] { (void)comm.receive(1, 99); }) ==
             "receive: rank 1 sends a message of 100 bytes; expected at most 99");
     REQUIRE(comm.receive(1, 99).size() == 99);
+  }
+  comm.barrier();
+}
+
+// MPI sends a long message when it is received: the sender of one that was refused used to wait for the watchdog.
+TEST_CASE("a message that is refused for its length does not keep its sender waiting", "[comm]") {
+  Comm& comm = test::world();
+  if (comm.size() == 1) return;
+  const test::Configured configured(comm, {.watchdog_seconds = 60});
+  if (comm.rank() == 1) {
+    comm.send(0, std::vector<std::byte>(20'000'000));
+    comm.send(0, {std::byte{5}});
+    comm.wait_until([&] { return comm.sends_finished(); }, "messages");
+  }
+  if (comm.is_root()) {
+    REQUIRE(test::message_of(ErrorKind::data, [&] { (void)comm.receive(1, 1000); }) ==
+            "receive: rank 1 sends a message of 20000000 bytes; expected at most 1000");
+    REQUIRE(comm.receive(1) == std::vector<std::byte>{std::byte{5}});
   }
   comm.barrier();
 }

@@ -83,13 +83,28 @@ std::vector<float> payload_of(int rank, std::size_t n) {
 
 TEMPLATE_TEST_CASE("floats are summed in the order of ranks", "[comm]", float, double, bf16, f16) {
   Comm& world = test::world();
-  // Whole to everybody, in parts, in several rounds.
-  for (const std::size_t n : {0U, 1U, 2U, 3U, 7U, 1000U, 40001U, 2500001U}) {
+  // Whole to everybody, in parts of some ranks and of all, in several rounds.
+  for (const std::size_t n : {0U, 1U, 2U, 3U, 7U, 1000U, 3000U, 40001U, 2500001U}) {
     CAPTURE(n);
     std::vector<TestType> values = numbers_of<TestType>(world.rank(), n);
     const std::vector<TestType> own = values;
     sum_in_order(world, std::span(values));
     CHECK(same_bits(values, world.size() == 1 ? own : expected_sum<TestType>(world.size(), n)));
+  }
+}
+
+// Run with 20 ranks, too, which send few values to few of them.
+TEST_CASE("few floats are summed in the order of ranks, however many these are", "[comm][few]") {
+  Comm& world = test::world();
+  for (const std::size_t n : {1U, 5U, 1000U, 3000U, 9000U, 30000U}) {
+    CAPTURE(n);
+    std::vector<float> values = numbers_of<float>(world.rank(), n);
+    const std::vector<float> own = values;
+    sum_in_order(world, std::span(values));
+    CHECK(same_bits(values, world.size() == 1 ? own : expected_sum<float>(world.size(), n)));
+    std::vector<double> ranks(n, world.rank());
+    max_of(world, std::span(ranks));
+    CHECK(ranks == std::vector<double>(n, world.size() - 1));
   }
 }
 
