@@ -353,6 +353,9 @@ class Planner {
         shard(ShardLevel::parameters, matrices) * bytes_of_matrix + shard(ShardLevel::parameters, vectors) * parameter_bytes_;
     memory.gradients = shard(ShardLevel::gradients, matrices + vectors) * parameter_bytes_;
     memory.optimizer = moments * shard(ShardLevel::optimizer, matrices + vectors) * parameter_bytes_;
+    memory.checkpoint = share_of(matrices, data_) * (has_masters ? parameter_bytes_ : value_bytes_) +
+                        share_of(vectors, data_) * parameter_bytes_ +
+                        moments * share_of(matrices + vectors, data_) * parameter_bytes_;
     plan_data(stage, matrices, vectors);
     if (stage.memory.total() > plan_.memory().total()) plan_.largest = s;
     plan_.fits &= stage.memory.total() <= cluster_.memory;

@@ -50,6 +50,7 @@ struct FloatMemory {
   std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
   std::uint64_t activations = 0;  // on their way, about
   std::uint64_t gathered = 0;     // whole parameters and gradients of two layers, where ranks otherwise have shards
+  std::uint64_t checkpoint = 0;   // train::MemoryNeeds: of the state that data ranks share, each copies its part
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations + gathered; }
 };

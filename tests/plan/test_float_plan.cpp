@@ -163,6 +163,7 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
             CHECK(plan.memory().stash == expected.stash);
             CHECK(plan.memory().activations == expected.activations);
             CHECK(plan.memory().total() == expected.total());
+            CHECK(plan.memory().checkpoint == expected.checkpoint);
           }
         }
       }
@@ -407,6 +408,8 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
     CHECK(optimizer.memory.optimizer == 2 * bytes / 2);
     CHECK(optimizer.memory.gradients == bytes);
     CHECK(optimizer.memory.gathered == 0);
+    CHECK(optimizer.memory.checkpoint == 3 * bytes / 2);
+    CHECK(of_first(ShardLevel::none).memory.checkpoint == 3 * bytes / 2);  // of what both data ranks have each copies half
     const StagePlan gradients = of_first(ShardLevel::gradients);
     CHECK(gradients.data.reduce_scatters == 2 * bytes);  // after each micro-batch
     CHECK(gradients.data.all_gathers == bytes / 2);
