@@ -2,7 +2,8 @@
 // comm_state.h alone.
 //
 // Every member function of Comm that is marked "collective" must be called by all ranks of that Comm in the same order and by
-// the thread that made the Environment. With one rank all of them work without MPI.
+// the thread that made the Environment, or another one where use_from_thread() says so. With one rank all of them work without
+// MPI.
 //
 // Errors. MPI cannot recover from a lost peer, so a caller needs to know whether its peers fail too:
 //   SharedError  thrown by check() and together(), on every rank, with the same kind and message: each rank may clean up and
@@ -223,6 +224,9 @@ class Comm {
   // Whether operations that were started (pending.h) go on while the process computes; false where this MPI library lets only
   // one thread call it, or the settings say so.
   bool has_progress_thread() const noexcept;
+  // From now on another thread may use this communicator while its maker goes on to use others of the process; this one is then
+  // used by one thread at a time. False where this MPI library lets only one thread call it, or the settings say so.
+  [[nodiscard]] bool use_from_thread();
 
   // For mpi/ alone: comm_state.h.
   struct State;

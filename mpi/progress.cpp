@@ -93,6 +93,9 @@ void Progress::run() {
   }
 }
 
+// The thread that moves operations is there from now on, and with it the lock around calls of MPI.
+bool Comm::use_from_thread() { return size() == 1 || progress_of(*state_->process).has_thread(); }
+
 void Process::move_operations() {
   if (progress != nullptr) progress->poll();
 }

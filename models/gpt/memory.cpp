@@ -14,7 +14,7 @@ GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const t
   Gpt net(config);
   const nn::Shape ids = {sequences, config.context};
   const train::MemoryNeeds needs = train::predict_memory(net, ids, options);
-  GptMemory memory{needs.parameters, needs.gradients, needs.optimizer, needs.stash, 0};
+  GptMemory memory{needs.parameters, needs.gradients, needs.optimizer, needs.stash, 0, needs.checkpoint};
   const std::uint64_t hidden = ids.size() * config.width * dtype_size(options.values);
   // Either logits beside the hidden states and their gradients, or what is in a feed-forward part at once.
   const std::uint64_t logits = LanguageTask::workspace_bytes(config.padded_vocabulary(), ids.size(), options.values);

@@ -13,6 +13,7 @@ namespace bitloom::models {
 struct GptMemory {
   std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
   std::uint64_t activations = 0;  // on their way, logits included: at most about so much
+  std::uint64_t checkpoint = 0;   // train::MemoryNeeds
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations; }
 };

@@ -25,7 +25,8 @@ struct Saving {
 
 Json to_json(const models::GptMemory& memory) {
   return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
-          {"stash", memory.stash},           {"activations", memory.activations}, {"total", memory.total()}};
+          {"stash", memory.stash},           {"activations", memory.activations}, {"total", memory.total()},
+          {"checkpoint", memory.checkpoint}};
 }
 
 // Prints a row for each way and gives them as JSON.
@@ -78,6 +79,7 @@ Json plan_alone(Terminal& terminal, const GptSettings& settings, const models::G
   row("kept for backward", memory.stash);
   row("on their way, about", memory.activations);
   row("all", memory.total());
+  terminal.print("  and {} while a checkpoint is written; without room, training waits", format_bytes(memory.checkpoint));
   const Json savings = compare_savings(terminal, config, train, limit);
   return {{"micro_batch", micro_batch}, {"memory", to_json(memory)}, {"savings", savings}};
 }

@@ -45,7 +45,7 @@ double speed_of(const plan::FloatModel& model, const FloatPlan& plan, std::size_
 Json to_json(const FloatMemory& memory) {
   return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"stash", memory.stash},           {"activations", memory.activations}, {"gathered", memory.gathered},
-          {"total", memory.total()}};
+          {"total", memory.total()},         {"checkpoint", memory.checkpoint}};
 }
 
 }  // namespace
@@ -75,6 +75,10 @@ void print_stages(Terminal& terminal, const plan::FloatModel& model, const Float
                    format_bytes(memory.gradients), format_bytes(memory.optimizer), format_bytes(memory.stash),
                    format_bytes(memory.activations), dash_or_bytes(memory.gathered), format_bytes(memory.total()));
   }
+  std::uint64_t copies = 0;
+  for (const StagePlan& stage : plan.stages) copies = std::max(copies, stage.memory.checkpoint);
+  terminal.print("  and up to {} in its host's memory while a checkpoint is written; without room, training waits",
+                 format_bytes(copies));
   terminal.print("\nbytes that a rank sends in a step, and its time for a micro-batch:");
   terminal.print("  {:<6}{:>12}{:>12}{:>12}{:>12}  {}", "stage", "tensor", "pipeline", "data", "computing", "layers");
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

@@ -53,6 +53,9 @@ struct FloatMemory {
   // Whole parameters and gradients of two layers, where ranks otherwise have shards: parameters of the one that computes and
   // the next, gradients of that one and the one before, and of a table that layers share.
   std::uint64_t gathered = 0;
+  // Beside the total, while a checkpoint is written (train::MemoryNeeds): of the state that data ranks have in common, each
+  // copies its part.
+  std::uint64_t checkpoint = 0;
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations + gathered; }
 };

@@ -11,11 +11,14 @@ MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOption
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
     const std::uint64_t bytes = parameter->shape.size() * dtype_size(type);
     const bool has_copy = parameter->reads_values && options.values != type;
-    if (!has_copy || options.master_weights == nn::MasterWeights::f32) needs.parameters += bytes;
+    const bool has_master = !has_copy || options.master_weights == nn::MasterWeights::f32;
+    if (has_master) needs.parameters += bytes;
     if (has_copy) needs.parameters += parameter->shape.size() * dtype_size(options.values);
     needs.gradients += bytes;
     if (!parameter->is_frozen) needs.optimizer += of_optimizer * bytes;
+    needs.checkpoint += has_master ? bytes : parameter->shape.size() * dtype_size(options.values);
   }
+  needs.checkpoint += needs.optimizer;
   needs.stash = net.peak_stash_bytes(x, options.values);
   return needs;
 }

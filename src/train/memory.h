@@ -14,6 +14,9 @@ struct MemoryNeeds {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t stash = 0;
+  // In this machine's memory, beside the total, while a checkpoint is written beside training; without room for it training
+  // waits.
+  std::uint64_t checkpoint = 0;
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash; }
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -16,6 +17,7 @@
 #include "core/utc.h"
 #include "run/checkpoints.h"
 #include "run/folder.h"
+#include "train/run_checkpoints.h"
 
 namespace bitloom::train {
 namespace {
@@ -84,7 +86,6 @@ class Run {
     begin();
     mark(true);
     const std::uint64_t first = trainer_.steps();
-    checkpoint_time_ = Clock::now();
     started_ = Clock::now();
     while (trainer_.steps() < options_.steps) {
       if (trainer_.comm().is_root()) {
@@ -102,8 +103,12 @@ class Run {
       if (last || due) evaluate();
       if (last) continue;
       const Requests requests = share_requests();
-      if (requests.stop || requests.checkpoint) write_checkpoint();
-      if (requests.stop) fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
+      if (requests.written || (requests.stop && checkpoints_.is_under_way())) end_checkpoint();
+      if (requests.stop) {
+        write_checkpoint();
+        fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
+      }
+      if (requests.checkpoint) begin_checkpoint();
     }
     result_.steps = trainer_.steps() - first;
     finish();
@@ -115,12 +120,13 @@ class Run {
   struct Requests {
     bool stop = false;        // of any rank
     bool checkpoint = false;  // of rank 0, by its clock
+    bool written = false;     // the checkpoint before is, at rank 0
   };
   Requests share_requests() {
-    const bool is_due = trainer_.comm().is_root() && seconds_since(checkpoint_time_) >= options_.checkpoint_seconds;
-    std::array<std::int64_t, 2> requests = {options_.stop && options_.stop() ? 1 : 0, is_due ? 1 : 0};
+    std::array<std::int64_t, 3> requests = {options_.stop && options_.stop(), checkpoints_.is_due(options_.checkpoint_seconds),
+                                            checkpoints_.is_written()};
     trainer_.comm().max(requests);
-    return {requests[0] != 0, requests[1] != 0};
+    return {requests[0] != 0, requests[1] != 0, requests[2] != 0};
   }
 
   template <typename F>
@@ -138,7 +144,7 @@ class Run {
     on_root([&] {
       lock_ = std::make_unique<FileLock>(run::claim_folder(options_.folder, options_.resume));
       check_run_folder(options_.folder, options_.resume);
-      checkpoints_.emplace(options_.folder, options_.resume);
+      checkpoints_.open(options_.folder, options_.resume);
       if (!run::list_checkpoints(options_.folder).empty()) found = find_checkpoint();
     });
     const bool goes_on = trainer_.comm().flag_any(found.file.has_value());
@@ -330,26 +336,47 @@ class Run {
         trainer_.save_model([&](std::map<std::string, StreamedTensor> tensors) {
           const TensorFile described = description();
           tensors.merge(described.streamed());
+          checkpoints_.mark_with(tensors);
           save_streamed(options_.folder / run::model_name, described.metadata, tensors);
         });
       });
     });
   }
 
-  void write_checkpoint() {
+  void sync_metrics() {
     on_root([&] {
       metrics_->sync();  // which is an error where the folder was deleted or replaced
       if (events_) events_->sync();
     });
-    trainer_.comm().together([&] {
-      trainer_.save([&](std::map<std::string, StreamedTensor> tensors) {
-        TensorFile described = description();
-        tensors.merge(described.streamed());
-        described.metadata[state_key] = run_state();
-        checkpoints_->write(std::move(described.metadata), tensors, identity_);
-      });
+  }
+
+  TensorFile describe_state() const {
+    TensorFile described = description();
+    described.metadata[state_key] = run_state();
+    return described;
+  }
+
+  void write_checkpoint() {
+    sync_metrics();
+    checkpoints_.write([this] { return describe_state(); });
+  }
+
+  void begin_checkpoint() {
+    sync_metrics();
+    checkpoints_.begin([this] { return describe_state(); });
+  }
+
+  void end_checkpoint() {
+    const RunCheckpoints::Report report = checkpoints_.end();
+    on_root([&] {
+      metrics_->write({{"event", "checkpoint"},
+                       {"step", report.step},
+                       {"held_seconds", report.held_seconds},
+                       {"writing_seconds", report.writing_seconds}});
+      if (std::exchange(told_of_checkpoint_, true)) return;
+      progress_.line(fmt::format("the first checkpoint took {:.2g} s beside training, which it held for {:.2g} s",
+                                 report.writing_seconds, report.held_seconds));
     });
-    checkpoint_time_ = Clock::now();
   }
 
   std::string run_state() const {
@@ -365,6 +392,7 @@ class Run {
   }
 
   void finish() {
+    if (checkpoints_.is_under_way()) end_checkpoint();
     on_root([&] { metrics_->sync(); });
     if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result_.best_loss))) write_model();
     on_root([&] { write_result(); });
@@ -398,15 +426,16 @@ class Run {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::optional<MetricsWriter> events_;  // where steps are logged
-  std::optional<run::CheckpointWriter> checkpoints_;
   const std::string identity_ = with_version(options_.identity);
   RunResult result_;
   Interval interval_;
-  Clock::time_point started_, checkpoint_time_;
+  Clock::time_point started_ = Clock::now();
+  bool told_of_checkpoint_ = false;
   bool steps_changed_ = false;  // since the checkpoint that the run goes on from
   double earlier_seconds_ = 0;
   double training_seconds_ = 0;
   std::uint64_t steps_here_ = 0;
+  RunCheckpoints checkpoints_{trainer_, identity_, options_.hold, [this] { mark(false); }};  // the first to go
 };
 
 }  // namespace

@@ -17,6 +17,9 @@
 
 namespace bitloom::train {
 
+// Tests: RunOptions::hold and this is the name of a file that holds the writing of a checkpoint beside training, by its step.
+inline constexpr const char* held_writing = ".writing";
+
 struct RunOptions {
   std::filesystem::path folder;  // made if it is not there
   bool resume = false;
@@ -24,7 +27,7 @@ struct RunOptions {
   bool may_change_steps = false;             // a run that goes on may have others than it began with
   std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
   std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
-  double checkpoint_seconds = 300;           // between checkpoints, the first of which is of step 0
+  double checkpoint_seconds = 300;           // between beginnings of checkpoints, the first of which is of step 0
   bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
   std::string identity;                      // a JSON object; a checkpoint of a run with another is refused
   FieldName field_name;                      // what users call its fields; may be none
@@ -74,12 +77,13 @@ std::optional<std::uint64_t> step_of_checkpoint(const std::map<std::string, std:
 // resume. run() looks again when it has locked the folder.
 void check_run_folder(const std::filesystem::path& folder, bool resume);
 
-// Runs. A line of metrics sums up the steps since the one before it, also where the run was stopped between them. Where the
-// trainer has a communicator of several ranks all of them call this; rank 0 has the folder, and what evaluate() gives is the
-// same on all of them. Throws Error(usage) for a folder that holds a run already, or none to resume, or one that has all its
-// steps, or was begun with other options or another number of steps; Error(interrupted) when stop says so, with a checkpoint
-// written; Error(io) for a full disk, with the last good checkpoint and model left as they were, and for a folder that was
-// deleted meanwhile; and what Trainer::step() throws.
+// Runs. Checkpoints between the first and the last are written while training goes on, one at a time: errors of writing end the
+// run after the next step, and whatever ends it waits for the one under way. A line of metrics sums up the steps since the one
+// before it, also where the run was stopped between them. Where the trainer has a communicator of several ranks all of them
+// call this; rank 0 has the folder, and what evaluate() gives is the same on all of them. Throws Error(usage) for a folder that
+// holds a run already, or none to resume, or one that has all its steps, or was begun with other options or another number of
+// steps; Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with the last good
+// checkpoint and model left as they were, and for a folder that was deleted meanwhile; and what Trainer::step() throws.
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
 }  // namespace bitloom::train

@@ -291,20 +291,6 @@ std::vector<HeldTensor> Trainer::held_model() {
   return all;
 }
 
-void Trainer::write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write) {
-  StateGather gather(engine_, comm(), std::move(held));
-  if (!comm().is_root()) return gather.serve();
-  std::map<std::string, StreamedTensor> tensors = gather.tensors();
-  tensors.merge(rest.streamed());
-  try {
-    write(std::move(tensors));
-  } catch (...) {
-    gather.release();
-    throw;
-  }
-  gather.release();
-}
-
 std::vector<std::int64_t> Trainer::step_counts() {
   const std::vector<std::uint64_t> own = optimizer_->step_counts();
   const std::vector<nn::Parameter*> moved = learned(moved_);
@@ -353,17 +339,35 @@ void Trainer::compare_replicas() {
   require_same(engine_, *grid_, replicas, fmt::format("after step {}", step_));
 }
 
-void Trainer::save(const WriteTensors& write) {
-  compare_replicas();
+TensorFile Trainer::rest() {
   TensorFile rest;
   const std::vector<std::int64_t> counts = step_counts();
   rest.put(steps_name, {counts.size()}, std::vector<std::uint64_t>(counts.begin(), counts.end()));
   const std::vector<double> numbers = counters();
   rest.put(counters_name, {numbers.size()}, numbers);
-  write_held(held(), rest, write);
+  return rest;
 }
 
-void Trainer::save_model(const WriteTensors& write) { write_held(held_model(), {}, write); }
+void Trainer::save(const WriteTensors& write) {
+  compare_replicas();
+  const TensorFile others = rest();
+  StateGather(engine_, comm(), held()).run(others, write);
+}
+
+void Trainer::save_model(const WriteTensors& write) { StateGather(engine_, comm(), held_model()).run({}, write); }
+
+void Trainer::begin_save(WriteTensors write) {
+  if (save_ != nullptr) fail(ErrorKind::internal, "a save begins while another one is under way");
+  compare_replicas();
+  if (!save_comm_) save_comm_.emplace(comm().split(0, 0, "checkpoint"));
+  save_ = std::make_unique<StateSave>(engine_, *save_comm_, held(), rest(), std::move(write));
+}
+
+void Trainer::end_save(const std::function<void()>& alive) {
+  if (save_ == nullptr) fail(ErrorKind::internal, "no save is under way");
+  const std::unique_ptr<StateSave> save = std::move(save_);
+  save->finish(alive);
+}
 
 void Trainer::load(const TensorSource* file) {
   scatter_state(engine_, comm(), held(), file);

@@ -20,7 +20,7 @@
 #include "train/parallel/gradient_norm.h"
 #include "train/parallel/pipeline.h"
 #include "train/parallel/sharding.h"
-#include "train/parallel/state_exchange.h"
+#include "train/parallel/state_save.h"
 #include "train/task.h"
 
 namespace bitloom::train {
@@ -110,12 +110,21 @@ class Trainer {
   const Pipeline& pipeline() const { return *pipeline_; }
   EventLog& events() { return log_; }
 
-  // Rank 0 calls write() with all state, as full tensors that need not be in memory at once: a trainer that loads them goes on
-  // bit by bit as this one, in whatever grid. They may be asked for several times. What write() throws rank 0 throws.
-  using WriteTensors = std::function<void(std::map<std::string, StreamedTensor> tensors)>;
+  // Rank 0 calls write() with all state, as full tensors that are never in memory at once, to be asked for once each: a trainer
+  // that loads them goes on bit by bit as this one, in whatever grid. What write() throws rank 0 throws.
   void save(const WriteTensors& write);
   // The same for the parameters and buffers alone, in f32 where parameters are of bf16: a model.
   void save_model(const WriteTensors& write);
+  // As save(), while the trainer goes on: of the state of now, of which each process copies its part (a data rank's share of
+  // what all data ranks have), by a thread that calls write(). One at a time. It may be over when this returns: StateSave.
+  void begin_save(WriteTensors write);
+  bool is_saving() const { return save_ != nullptr; }
+  // Whether end_save() need not wait, as far as this process knows.
+  bool is_saved() const { return save_ != nullptr && save_->is_over(); }
+  // Calls alive() now and then while it waits. Throws what write() threw, at rank 0.
+  void end_save(const std::function<void()>& alive);
+  // Not collective: waits for the end, whatever comes of it.
+  void abandon_save() noexcept { save_.reset(); }
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
   void load(const TensorSource* file);
   void load_model(const TensorSource* file);
@@ -141,7 +150,8 @@ class Trainer {
   std::vector<HeldTensor> held();
   std::vector<HeldTensor> held_model();
   HeldTensor held(const std::string& name, nn::Tensor& tensor, const nn::Parameter* parameter, DType stored) const;
-  void write_held(std::vector<HeldTensor> held, const TensorFile& rest, const WriteTensors& write);
+  // The state that is not in held().
+  TensorFile rest();
   // Steps taken by each parameter of the whole net that is learned, then by the trainer.
   std::vector<std::int64_t> step_counts();
   void set_step_counts(std::span<const std::uint64_t> counts);
@@ -168,6 +178,8 @@ class Trainer {
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;  // since the scale changed
+  std::optional<mpi::Comm> save_comm_;
+  std::unique_ptr<StateSave> save_;  // under way
 };
 
 }  // namespace bitloom::train

@@ -85,6 +85,44 @@ TEST_CASE("a launched grid whose process is killed ends with the undisturbed mod
 }
 
 // A larger micro-batch, which leaves a number of micro-batches that the schedule does not have, was tried and refused the run.
+// By one process, and by a grid whose ranks send their shards to rank 0.
+TEST_CASE("a run that is killed while it writes a checkpoint goes on from the one before", "[gpt][mpi][grid]") {
+  for (const int ranks : {0, 4}) {
+    INFO(ranks);
+    const TempDir folder;
+    write_text(folder / "text.txt");
+    const Args grid = ranks == 0 ? Args{} : Args{"--micro-batch", "1", "--pipeline", "2", "--shard", "optimizer"};
+    const auto args = [&](const std::string& run) { return with(quick_gpt(run), grid); };
+    const auto run_with = [&](const Args& args) {
+      return ranks == 0 ? run_program(folder.path(), args) : run_ranks(folder.path(), ranks, args);
+    };
+    const Outcome whole = run_with(args("whole"));
+    INFO(whole.out << whole.err);
+    REQUIRE(whole.code == 0);
+    const Hold hold(folder.path(), 5);
+    write_file(folder / (std::string("hold") + train::held_writing), "1");
+    {
+      Background background(folder.path(), with(with(args("run"), {"--checkpoint-seconds", "0"}), Hold::option()), ranks,
+                            mpi_settings());
+      // Training goes on while the checkpoint of step 1 is written.
+      REQUIRE(background.wait_for("step 4/12"));
+      REQUIRE(wait_until([&] { return temporaries_in(folder / "run") == 1; }));
+      if (ranks == 0) background.signal(SIGKILL);
+      if (ranks != 0) kill(background.rank(0), SIGKILL);
+      CHECK(background.wait().code != 0);
+    }
+    CHECK(train::step_of_checkpoint(TensorFile::load(folder / "run/checkpoint.safetensors").metadata) == 0);
+    hold.release();
+    const Outcome again = run_with(with({"train", "gpt", "--resume", "--out", "run", "--checkpoint-seconds", "300"}, grid));
+    INFO(again.out << again.err);
+    REQUIRE(again.code == 0);
+    CHECK(has(again.out, "going on from step 0"));
+    CHECK(temporaries_in(folder / "run") == 0);
+    CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+    CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+  }
+}
+
 TEST_CASE("an interleaved pipeline is given micro-batches that it has", "[gpt][mpi][grid]") {
   const TempDir folder;
   write_text(folder / "text.txt");

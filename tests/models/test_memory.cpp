@@ -7,6 +7,7 @@
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
+#include "tests/support/trainer_state.h"
 #include "train/trainer.h"
 
 using namespace bitloom;
@@ -47,6 +48,9 @@ TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blo
         near(nn::Use::gradients, needs.gradients);
         near(nn::Use::optimizer, needs.optimizer);
         near(nn::Use::stash, needs.stash);
+        std::uint64_t saved = 0;
+        for (const auto& [name, tensor] : test::saved(trainer).tensors) saved += tensor.bytes.size();
+        CHECK(static_cast<double>(saved) == Approx(static_cast<double>(needs.checkpoint)).epsilon(0.02));
         CHECK(engine.pool().total().peak < 1.1 * static_cast<double>(needs.total()));
         CHECK(engine.pool().total().peak > 0.6 * static_cast<double>(needs.total()));
       }

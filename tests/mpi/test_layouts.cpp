@@ -1,5 +1,6 @@
 // A trainer's state in one layout of processes, and in another: the same file, from which training goes on.
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +89,7 @@ bool same(const TensorFile& a, const TensorFile& b) { return test::world().flag_
 }  // namespace
 
 TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the same file", "[layouts]") {
+  const bool beside_training = test::world().size() == 1 || test::world().has_progress_thread();
   for (const DType values : {DType::f32, DType::bf16}) {
     constexpr std::size_t micro_batches = 12;
     Run first(layouts().front(), micro_batches, values);
@@ -100,7 +102,21 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
       test::load(other.trainer, file);
       CHECK(other.trainer.steps() == 2);
       CHECK(same(test::saved(other.trainer), file));
+      // The state of now is written while the trainer goes on to another.
+      TensorFile beside;
+      std::promise<void> stepped;
+      other.trainer.begin_save([&](const std::map<std::string, StreamedTensor>& tensors) {
+        if (beside_training) stepped.get_future().wait();
+        beside = test::file_of(tensors);
+      });
+      CHECK(other.trainer.is_saving());
+      const bool is_saved = test::world().is_root() && other.trainer.is_saved();
+      CHECK(is_saved == (test::world().is_root() && !beside_training));
       CHECK(std::abs(other.trainer.step().loss - loss) < (values == DType::f32 ? 1e-5 : 1e-2));
+      stepped.set_value();
+      other.trainer.end_save([] {});
+      CHECK_FALSE(other.trainer.is_saving());
+      CHECK(same(beside, file));
     }
   }
 }

@@ -1,9 +1,14 @@
 // Files of full tensors from and to processes that have parts of them.
 #include "train/parallel/state_exchange.h"
+#include "train/parallel/state_save.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "nn/ops.h"
@@ -60,14 +65,9 @@ struct Parts {
 };
 
 void save(Parts& parts, const std::filesystem::path& path) {
-  mpi::Comm& world = test::world();
-  StateGather gather(parts.engine, world, parts.held);
-  if (world.is_root()) {
-    save_streamed(path, {{"what", "a test"}}, gather.tensors());
-    gather.release();
-  } else {
-    gather.serve();
-  }
+  StateGather(parts.engine, test::world(), parts.held).run({}, [&](const std::map<std::string, StreamedTensor>& tensors) {
+    save_streamed(path, {{"what", "a test"}}, tensors);
+  });
 }
 
 }  // namespace
@@ -121,23 +121,123 @@ TEST_CASE("a checkpoint is the same file whatever the layout, and any layout goe
   }
 }
 
+TEST_CASE("processes that have the same share the work", "[state]") {
+  mpi::Comm& world = test::world();
+  nn::Engine engine({}, "cpu");
+  Parts parts(engine, false, world.rank(), world.size());
+  for (const char* name : {"replica", "replica 2"}) parts.add(name, {3, 400000}, Holding::whole(1200000));
+  for (int i = 0; i < 8; ++i) parts.add(fmt::format("small {}", i), {2000}, Holding::whole(2000));
+  std::vector<std::int64_t> own(static_cast<std::size_t>(world.size()));
+  own[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(StateGather(engine, world, parts.held).own_bytes());
+  world.sum(own);
+  const std::int64_t all = 4 * (84 + 5 + 1500000 + 4 + 2 * 1200000 + 8 * 2000);
+  CHECK(std::accumulate(own.begin(), own.end(), std::int64_t{0}) == all);
+  for (const std::int64_t bytes : own) CHECK(std::abs(bytes - all / world.size()) < 40000);
+  const test::TempDir folder;
+  save(parts, folder / "file");
+  if (!world.is_root()) return;
+  const TensorFile file = TensorFile::load(folder / "file", Checksum::required);
+  for (const char* name : {"replica", "replica 2", "small 5", "large"}) {
+    const auto values = file.get(name).as<float>();
+    INFO(name);
+    for (std::size_t i = 0; i < values.size(); i += 999) REQUIRE(values[i] == static_cast<float>(i));
+  }
+}
+
+TEST_CASE("tensors may change while they are written", "[state]") {
+  mpi::Comm& world = test::world();
+  nn::Engine engine({}, "cpu");
+  Parts parts(engine, true, world.rank(), world.size());
+  parts.add("replica", {3, 400000}, Holding::whole(1200000));
+  const test::TempDir folder;
+  save(parts, folder / "expected");
+  mpi::Comm comm = world.split(0, 0, "checkpoint");
+  TensorFile rest;
+  rest.put("steps", {1}, std::vector<std::uint64_t>{7});
+  const auto write_to = [&](const std::string& name, const std::function<void()>& before) {
+    return [path = folder / name, before](std::map<std::string, StreamedTensor> tensors) {
+      before();
+      CHECK(tensors.erase("steps") == (test::world().is_root() ? 1 : 0));
+      save_streamed(path, {{"what", "a test"}}, tensors);
+    };
+  };
+  const auto is_as_expected = [&](const std::string& name) {
+    return !world.is_root() || read_bytes(folder / name) == read_bytes(folder / "expected");
+  };
+  if (world.size() == 1 || world.has_progress_thread()) {
+    std::promise<void> changed;
+    StateSave save(engine, comm, parts.held, rest, write_to("beside", [&] { changed.get_future().wait(); }));
+    CHECK_FALSE((world.is_root() && save.is_over()));
+    for (const auto& tensor : parts.tensors) nn::fill(engine, *tensor, -1);
+    std::vector<std::int64_t> ones = {1};
+    world.sum(ones);  // other communicators go on
+    CHECK(ones[0] == world.size());
+    changed.set_value();
+    save.finish([] {});
+    CHECK(is_as_expected("beside"));
+    for (const HeldTensor& each : parts.held) {
+      const std::vector<float> numbers = numbers_of(each.holding);
+      engine.write(*each.tensor, std::as_bytes(std::span(numbers)));
+    }
+  }
+  // Where there is no room for copies, on one host even, nothing goes on meanwhile; nor where MPI allows no second thread.
+  StateSave poor(engine, comm, parts.held, rest, write_to("no room", [] {}), world.is_root() ? 1 : UINT64_MAX);
+  CHECK(poor.is_over());
+  poor.finish([] {});
+  CHECK(is_as_expected("no room"));
+  mpi::Settings settings = world.settings();
+  settings.progress_thread = false;
+  if (world.size() > 1) {
+    const test::Configured without_thread(world, settings);
+    StateSave alone(engine, comm, parts.held, rest, write_to("no thread", [] {}));
+    CHECK(alone.is_over());
+    alone.finish([] {});
+    CHECK(is_as_expected("no thread"));
+  }
+  world.barrier();
+}
+
+TEST_CASE("a full disk beside training is an error of whoever waits for the end", "[state]") {
+  mpi::Comm& world = test::world();
+  nn::Engine engine({}, "cpu");
+  Parts parts(engine, false, world.rank(), world.size());
+  mpi::Comm comm = world.split(0, 0, "checkpoint");
+  const auto write = [](const std::map<std::string, StreamedTensor>& tensors) { save_streamed("/dev/full", {}, tensors); };
+  StateSave save(engine, comm, parts.held, {}, write);
+  const std::string message = test::message_of(ErrorKind::io, [&] { world.together([&] { save.finish([] {}); }); });
+  CHECK(test::has(message, "/dev/full"));
+  // An end that nobody waits for comes as well.
+  StateSave(engine, comm, parts.held, {}, write);
+  world.barrier();
+}
+
+TEST_CASE("a rank whose part comes late waits longer than the watchdog allows", "[state]") {
+  mpi::Comm& world = test::world();
+  if (world.size() == 1) return;
+  nn::Engine engine({}, "cpu");
+  Parts parts(engine, false, world.rank(), world.size());
+  if (world.is_root()) parts.add("before all others", {1500000}, Holding::whole(1500000));
+  mpi::Settings settings = world.settings();
+  settings.watchdog_seconds = 4;
+  const test::Configured configured(world, settings);
+  std::size_t pieces = 0;
+  StateGather(engine, world, parts.held).run({}, [&](const std::map<std::string, StreamedTensor>& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      tensor.bytes([&, slow = name == "before all others"](std::span<const std::byte>) {
+        if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+        ++pieces;
+      });
+    }
+  });
+  CHECK(pieces == (world.is_root() ? 6 + 6 + 3 : 0));
+  world.barrier();
+}
+
 TEST_CASE("a full disk ends a checkpoint on all ranks", "[state]") {
   mpi::Comm& world = test::world();
   nn::Engine engine({}, "cpu");
   Parts parts(engine, false, world.rank(), world.size());
-  StateGather gather(engine, world, parts.held);
-  const std::string message = test::message_of(ErrorKind::io, [&] {
-    world.together([&] {
-      if (!world.is_root()) return gather.serve();
-      try {
-        save_streamed("/dev/full", {}, gather.tensors());
-      } catch (...) {
-        gather.release();
-        throw;
-      }
-      gather.release();
-    });
-  });
+  const std::string message = test::message_of(ErrorKind::io, [&] { world.together([&] { save(parts, "/dev/full"); }); });
   CHECK(test::has(message, "/dev/full"));
   world.barrier();
 }

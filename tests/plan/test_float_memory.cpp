@@ -50,6 +50,7 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
             CHECK(plan.memory().parameters == expected.parameters);
             CHECK(plan.memory().gradients == expected.gradients);
             CHECK(plan.memory().optimizer == expected.optimizer);
+            CHECK(plan.memory().checkpoint == expected.checkpoint);
             CHECK(plan.memory().stash == expected.stash);
             CHECK(plan.memory().activations == expected.activations);
             CHECK(plan.memory().total() == expected.total());

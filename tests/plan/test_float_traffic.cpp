@@ -85,6 +85,8 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
     CHECK(optimizer.memory.optimizer == 2 * shard);
     CHECK(optimizer.memory.gradients == bytes);
     CHECK(optimizer.memory.gathered == 0);
+    CHECK(optimizer.memory.checkpoint == 3 * bytes / 2);
+    CHECK(of_first(ShardLevel::none).memory.checkpoint == 3 * bytes / 2);  // of what both data ranks have each copies half
     const StagePlan gradients = of_first(ShardLevel::gradients);
     CHECK(gradients.data.reduce_scatters == 2 * bytes);  // after each micro-batch
     CHECK(gradients.data.all_gathers == shard);

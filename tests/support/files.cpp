@@ -55,4 +55,10 @@ void write_file(const std::filesystem::path& file, std::string_view bytes) {
   if (!out.good()) FAIL("cannot write " << file);
 }
 
+std::size_t temporaries_in(const std::filesystem::path& folder) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) count += entry.path().extension() == ".tmp" ? 1 : 0;
+  return count;
+}
+
 }  // namespace bitloom::test

@@ -38,4 +38,7 @@ std::optional<std::filesystem::path> data_folder();
 std::string read_file(const std::filesystem::path& file);
 void write_file(const std::filesystem::path& file, std::string_view bytes);
 
+// Number of files in a folder that are being written (write_atomically in core/file.h), or that killed writers left.
+std::size_t temporaries_in(const std::filesystem::path& folder);
+
 }  // namespace bitloom::test

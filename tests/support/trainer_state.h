@@ -11,21 +11,25 @@
 
 namespace bitloom::test {
 
+inline TensorFile file_of(const std::map<std::string, StreamedTensor>& tensors) {
+  TensorFile file;
+  for (const auto& [name, streamed] : tensors) {
+    std::size_t size = dtype_size(streamed.dtype);
+    for (const std::size_t length : streamed.shape) size *= length;
+    Tensor tensor{streamed.dtype, streamed.shape, Buffer<std::byte>(size)};
+    std::size_t at = 0;
+    streamed.bytes([&](std::span<const std::byte> part) {
+      std::memcpy(tensor.bytes.data() + at, part.data(), part.size());
+      at += part.size();
+    });
+    file.tensors.insert_or_assign(name, std::move(tensor));
+  }
+  return file;
+}
+
 inline TensorFile saved(train::Trainer& trainer) {
   TensorFile file;
-  trainer.save([&](const std::map<std::string, StreamedTensor>& tensors) {
-    for (const auto& [name, streamed] : tensors) {
-      std::size_t size = dtype_size(streamed.dtype);
-      for (const std::size_t length : streamed.shape) size *= length;
-      Tensor tensor{streamed.dtype, streamed.shape, Buffer<std::byte>(size)};
-      std::size_t at = 0;
-      streamed.bytes([&](std::span<const std::byte> part) {
-        std::memcpy(tensor.bytes.data() + at, part.data(), part.size());
-        at += part.size();
-      });
-      file.tensors.insert_or_assign(name, std::move(tensor));
-    }
-  });
+  trainer.save([&](const std::map<std::string, StreamedTensor>& tensors) { file = file_of(tensors); });
   return file;
 }
 

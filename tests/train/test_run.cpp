@@ -2,10 +2,13 @@
 #include "train/run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <stdexcept>
+#include <thread>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/progress_file.h"
@@ -250,7 +253,11 @@ TEST_CASE("a run that is killed in its first step is resumed as the same run", "
   {
     Setting setting(out);
     setting.options.stop = []() -> bool { throw std::runtime_error("killed"); };
+    const Clock::time_point start = Clock::now();
     CHECK_THROWS_WITH(setting.run(), "killed");
+    // The first checkpoint had the seconds since the machine was started.
+    const TensorReader checkpoint = TensorReader::open(out / run::checkpoint_name);
+    CHECK(nlohmann::json::parse(checkpoint.get_metadata("bitloom.run"))["seconds"] <= seconds_since(start));
   }
   Setting setting(out);
   setting.options.resume = true;
@@ -301,16 +308,95 @@ TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", 
     Setting setting(out);
     setting.options.resume = true;
     setting.options.checkpoint_seconds = 0;
-    setting.options.stop = [&] { return setting.trainer.steps() == 20; };
+    // Begun after step 7, beside training, which waits for it here.
+    setting.options.stop = [&] { return setting.trainer.steps() == 8; };
     const test::FileSizeLimit limit(2000);  // less than a checkpoint, more than metrics have
-    const std::string message = message_of(ErrorKind::io, [&] { setting.run(); });
-    CHECK(has(message, "checkpoint.next"));
+    CHECK(has(message_of(ErrorKind::io, [&] { setting.run(); }), "checkpoint.next"));
+    CHECK(setting.trainer.steps() == 8);
   }
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
   CHECK(has(setting.progress.all, "going on from step 6"));
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
+}
+
+// A file that holds the writing of checkpoints, of any step from `first` on.
+void hold_writing(const fs::path& file, std::uint64_t first) {
+  test::write_file(file.string() + held_writing, std::to_string(first));
+}
+
+TEST_CASE("training goes on while a checkpoint is written, and waits for it before the next and at its end", "[run]") {
+  const test::TempDir folder;
+  const fs::path whole = folder.path() / "whole";
+  const fs::path out = folder.path() / "run";
+  const fs::path hold = folder.path() / "hold";
+  Setting(whole).run();
+  const auto step_in = [&](const char* name) { return step_of_checkpoint(TensorFile::load(out / name).metadata); };
+  hold_writing(hold, 1);
+  std::thread releases;
+  {
+    Setting setting(out);
+    setting.options.checkpoint_seconds = 0;
+    setting.options.hold = hold;
+    setting.options.stop = [&] {
+      const std::uint64_t step = setting.trainer.steps();
+      // The one of step 1 is being written, but for its last tensor.
+      if (step == 8) {
+        CHECK(run::list_checkpoints(out).size() == 1);
+        CHECK(step_in(run::checkpoint_name) == 0);
+        CHECK(test::temporaries_in(out) == 1);
+        // No sooner than the run waits for it, mostly; it makes no difference to what is checked.
+        releases = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          fs::remove(hold.string() + held_writing);
+        });
+      }
+      return step == 8;
+    };
+    CHECK(has(message_of(ErrorKind::interrupted, [&] { setting.run(); }), "stopped after step 8 of 20"));
+    releases.join();
+    CHECK(step_in(run::previous_checkpoint_name) == 1);
+    CHECK(step_in(run::checkpoint_name) == 8);
+    CHECK(has(setting.progress.all, "beside training, which it held for"));
+  }
+  {
+    Setting setting(out);
+    setting.options.resume = true;
+    setting.options.checkpoint_seconds = 0;
+    CHECK(setting.run().steps == 12);
+    CHECK(step_in(run::checkpoint_name) == 20);
+  }
+  CHECK(test::temporaries_in(out) == 0);
+  CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
+  const auto checkpoints = events(out, "checkpoint");
+  REQUIRE(!checkpoints.empty());
+  CHECK(checkpoints[0]["step"] == 1);
+  for (const nlohmann::json& each : checkpoints) {
+    CHECK(each["step"] < 20);
+    CHECK(each["held_seconds"] > 0);
+    CHECK(each["writing_seconds"] > 0);
+  }
+  CHECK(read_metrics(out / run::metrics_name).back()["event"] == "result");
+}
+
+TEST_CASE("a run that an error ends first waits for the checkpoint that is being written", "[run]") {
+  const test::TempDir folder;
+  const fs::path hold = folder.path() / "hold";
+  const fs::path out = folder.path() / "run";
+  hold_writing(hold, 1);
+  Setting setting(out);
+  setting.options.checkpoint_seconds = 0;
+  setting.options.hold = hold;
+  std::thread releases;
+  setting.options.stop = [&] {
+    if (setting.trainer.steps() != 3) return false;
+    releases = std::thread([&] { fs::remove(hold.string() + held_writing); });
+    throw std::runtime_error("something else");
+  };
+  CHECK_THROWS_WITH(setting.run(), "something else");
+  releases.join();
+  CHECK(step_of_checkpoint(TensorFile::load(out / run::checkpoint_name, Checksum::required).metadata) == 1);
 }
 
 TEST_CASE("a run that is given other steps is a run of those from then on", "[run]") {

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,45 +25,7 @@ struct HeldTensor {
 };
 
 // Bytes of a full tensor that are on their way at once.
-inline constexpr std::size_t state_piece_bytes = std::size_t{4} << 20U;
-
-// Brings tensors to rank 0, which writes them while the others serve. Of processes that have the same elements the first sends
-// them.
-class StateGather {
- public:
-  // Collective. Each rank names what it has. Throws SharedError(internal) if the ranks disagree about a tensor, or if nobody
-  // has some element. All outlive this.
-  StateGather(nn::Engine& engine, mpi::Comm& comm, std::vector<HeldTensor> held);
-
-  // For rank 0: streams of all full tensors, which may be asked for any number of times. Errors of whoever takes the bytes
-  // pass through them, and leave the other ranks waiting for release().
-  std::map<std::string, StreamedTensor> tensors();
-  // For rank 0: the other ranks return from serve(). To be called in any case.
-  void release();
-  // For other ranks: sends what rank 0 asks for until it says that it is done.
-  void serve();
-
- private:
-  struct Source {
-    int rank = 0;
-    Holding holding;
-  };
-  struct Described {
-    DType dtype = DType::f32;
-    std::vector<std::size_t> shape;
-    std::vector<Source> sources;
-  };
-  void describe(int rank, const std::vector<std::byte>& text);
-  void require_complete() const;
-  void stream(const std::string& name, const Described& tensor, const TakeBytes& take);
-  const HeldTensor* find(const std::string& name) const;
-  std::vector<std::byte> read(const HeldTensor& held) const;
-
-  nn::Engine& engine_;
-  mpi::Comm& comm_;
-  std::vector<HeldTensor> held_;
-  std::map<std::string, Described> all_;  // rank 0
-};
+inline constexpr std::size_t state_piece_bytes = std::size_t{1} << 20U;
 
 // Collective: every rank gets its elements from full tensors, which rank 0 reads in pieces. Throws SharedError(data) that names
 // a tensor that is missing, or of another type or shape, and SharedError(io) where rank 0 cannot read one.
