@@ -93,8 +93,8 @@ TEST_CASE("a run that is killed while it writes a checkpoint goes on from the on
     write_text(folder / "text.txt");
     const Args grid = ranks == 0 ? Args{} : Args{"--micro-batch", "1", "--pipeline", "2", "--shard", "optimizer"};
     const auto args = [&](const std::string& run) { return with(quick_gpt(run), grid); };
-    const auto run_with = [&](const Args& args) {
-      return ranks == 0 ? run_program(folder.path(), args) : run_ranks(folder.path(), ranks, args);
+    const auto run_with = [&](const Args& words) {
+      return ranks == 0 ? run_program(folder.path(), words) : run_ranks(folder.path(), ranks, words);
     };
     const Outcome whole = run_with(args("whole"));
     INFO(whole.out << whole.err);
