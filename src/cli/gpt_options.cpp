@@ -96,34 +96,12 @@ void GptSettings::declare(Options& options, bool runs) {
   static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}}};
   options.needs(needs);
   if (runs) {
-    options.everyday({"net",
-                      "layers",
-                      "heads",
-                      "width",
-                      "context",
-                      "dropout",
-                      "activation-bits",
-                      "init",
-                      "data",
-                      "tokenizer",
-                      "validation",
-                      "steps",
-                      "batch",
-                      "micro-batch",
-                      "learning-rate",
-                      "warmup",
-                      "weight-decay",
-                      "dtype",
-                      "seed",
-                      "out",
-                      "resume",
-                      "config",
-                      "device",
-                      "evaluate-every",
-                      "checkpoint-seconds",
-                      "tensor",
-                      "pipeline",
-                      "shard"});
+    options.everyday({"net",        "layers",          "heads",  "width",          "context",
+                      "dropout",    "activation-bits", "init",   "data",           "tokenizer",
+                      "validation", "steps",           "batch",  "micro-batch",    "learning-rate",
+                      "warmup",     "weight-decay",    "dtype",  "seed",           "out",
+                      "resume",     "config",          "device", "evaluate-every", "checkpoint-seconds",
+                      "tensor",     "pipeline",        "shard"});
   }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);

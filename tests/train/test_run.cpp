@@ -343,6 +343,10 @@ TEST_CASE("training goes on while a checkpoint is written, and waits for it befo
       const std::uint64_t step = setting.trainer.steps();
       // The one of step 1 is being written, but for its last tensor.
       if (step == 8) {
+        // Eight steps may be over before the thread that writes has begun.
+        for (int i = 0; i < 10000 && test::temporaries_in(out) == 0; ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
         CHECK(run::list_checkpoints(out).size() == 1);
         CHECK(step_in(run::checkpoint_name) == 0);
         CHECK(test::temporaries_in(out) == 1);
