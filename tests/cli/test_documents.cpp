@@ -125,6 +125,8 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--log-events 2", .says = {"2 stages (1f1b) x 2 tensor-parallel", "step 20/20"}},
       {.command = "--resume --steps 24", .says = {"parameters sharded", "going on from step 20", "step 24/24"}},
       {.command = "report runs/gpt-grid", .makes = {"runs/gpt-grid.html"}},
+      {.command = "eval runs/gpt-grid", .says = {"perplexity"}},
+      {.command = "sample runs/gpt-grid", .says = {"A net"}},
       {.command = "selftest", .says = {"76 of 76 layouts agree"}},
       {.command = "--out runs/gpt-launched", .says = {"2 data-parallel x 2 stages", "step 20/20"}},
       {.command = "plan gpt --net gpt2-124m", .says = {"GiB"}},
