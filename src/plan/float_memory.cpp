@@ -4,7 +4,6 @@
 
 #include "models/gpt/language_task.h"
 #include "nn/parameter.h"
-#include "plan/float_shards.h"
 #include "train/parallel/stages.h"
 #include "train/update_rule.h"
 
@@ -58,7 +57,8 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
 
 }  // namespace
 
-FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions) {
+FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions,
+                      const StageShards& shards, const ShardNeeds& needs) {
   FloatMemory memory;
   std::vector<train::PartStash> stashes;
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
@@ -67,8 +67,7 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
   memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
-  const StageShards shards = shards_of(layout, stage);
-  memory.gathered = needs_of(layout, shards, stage, actions).whole_bytes;
+  memory.gathered = needs.whole_bytes;
   const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
   const train::TrainOptions& train = layout.options.train;
   const bool has_copies = layout.value_bytes != layout.parameter_bytes;

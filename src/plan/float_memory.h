@@ -3,11 +3,12 @@
 
 #include <span>
 
-#include "plan/float_layout.h"
+#include "plan/float_shards.h"
 
 namespace bitloom::plan {
 
-// actions: the stage's, in the order of its schedule.
-FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions);
+// actions: the stage's, in the order of its schedule; shards, needs: the stage's.
+FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions,
+                      const StageShards& shards, const ShardNeeds& needs);
 
 }  // namespace bitloom::plan

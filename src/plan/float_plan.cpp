@@ -50,8 +50,10 @@ StagePlan plan_stage(const FloatLayout& layout, const FloatTimes& times, const C
     plan.forward += costs.whole[part].forward;
     plan.backward += costs.whole[part].backward;
   }
-  plan.memory = memory_of(layout, stage, actions);
-  set_traffic(layout, stage, actions, plan);
+  const StageShards shards = shards_of(layout, stage);
+  const ShardNeeds needs = needs_of(layout, shards, stage, actions);
+  plan.memory = memory_of(layout, stage, actions, shards, needs);
+  set_traffic(layout, stage, shards, needs, plan);
   plan.data_seconds = times.data_seconds(stage);
   return plan;
 }

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "nn/ops.h"
-#include "plan/float_shards.h"
 
 namespace bitloom::plan {
 namespace {
@@ -22,10 +21,9 @@ void add_messages(const FloatLayout& layout, std::size_t part, GroupBytes& pipel
   if (layout.shares_table(part)) pipeline.messages += shared_elements(layout) * layout.parameter_bytes;
 }
 
-GroupBytes data_bytes(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions) {
+GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards, const ShardNeeds& needs) {
   GroupBytes bytes;
   if (layout.data == 1) return bytes;
-  const StageShards shards = shards_of(layout, stage);
   const Divided& divided = layout.divided;
   const std::uint64_t gradients = layout.bytes_of_gradients(shards.whole());
   if (divided.optimizer) {
@@ -35,7 +33,7 @@ GroupBytes data_bytes(const FloatLayout& layout, std::size_t stage, std::span<co
   }
   // Values as ops read them: for passes, or the new ones.
   if (divided.parameters) {
-    bytes.all_gathers = needs_of(layout, shards, stage, actions).gathered_bytes;
+    bytes.all_gathers = needs.gathered_bytes;
   } else if (divided.optimizer) {
     for (const RankParameters& own : shards.by_rank())
       bytes.all_gathers = std::max(bytes.all_gathers, layout.bytes_of_values(own));
@@ -86,7 +84,8 @@ TensorCalls tensor_calls(const FloatLayout& layout, std::size_t part) {
   return calls;
 }
 
-void set_traffic(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions, StagePlan& plan) {
+void set_traffic(const FloatLayout& layout, std::size_t stage, const StageShards& shards, const ShardNeeds& needs,
+                 StagePlan& plan) {
   const std::uint64_t micro_batches = layout.shape.micro_batches;
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
     const std::size_t part = layout.shape.part(stage, chunk);
@@ -96,7 +95,7 @@ void set_traffic(const FloatLayout& layout, std::size_t stage, std::span<const t
     plan.tensor.sums += micro_batches * (total(calls.forward) + total(calls.backward) + total(calls.head_sums));
     plan.tensor.maxima += micro_batches * total(calls.head_maxima);
   }
-  plan.data = data_bytes(layout, stage, actions);
+  plan.data = data_bytes(layout, shards, needs);
   add_control(layout, stage, plan);
 }
 

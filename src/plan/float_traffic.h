@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "plan/float_layout.h"
+#include "plan/float_shards.h"
 
 namespace bitloom::plan {
 
@@ -16,7 +15,8 @@ struct TensorCalls {
 };
 TensorCalls tensor_calls(const FloatLayout& layout, std::size_t part);
 
-// Sets `data`, `pipeline`, `tensor` and `layer_sums` of a stage's plan. actions: the stage's, in the order of its schedule.
-void set_traffic(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions, StagePlan& plan);
+// Sets `data`, `pipeline`, `tensor` and `layer_sums` of a stage's plan. shards, needs: the stage's.
+void set_traffic(const FloatLayout& layout, std::size_t stage, const StageShards& shards, const ShardNeeds& needs,
+                 StagePlan& plan);
 
 }  // namespace bitloom::plan

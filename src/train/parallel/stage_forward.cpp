@@ -27,21 +27,10 @@ StageForward::StageForward(mpi::Comm& comm, Partition parts) : comm_(&comm), par
 nn::Tensor StageForward::run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x) {
   const int stages = comm_->size();
   const int stage = comm_->rank();
-  const auto first = static_cast<std::size_t>(stage);
-  const auto next = static_cast<std::size_t>(stages);
-  if (sharding_ != nullptr) {
-    std::vector<std::size_t> layers;
-    for (std::size_t part = first; part < parts_.size(); part += next) {
-      for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) layers.push_back(i);
-    }
-    sharding_->begin_passes(layers);
-  }
-  for (std::size_t part = first; part < parts_.size(); part += next) {
+  for (auto part = static_cast<std::size_t>(stage); part < parts_.size(); part += static_cast<std::size_t>(stages)) {
     if (part > 0 && stages > 1) x = receive(pass.engine, (stage + stages - 1) % stages);
     for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) {
-      if (sharding_ != nullptr) sharding_->enter(i, BlockPass::forward);
       x = net[i].forward(pass, x);
-      if (sharding_ != nullptr) sharding_->leave(i, BlockPass::forward);
       if (stages > 1) static_cast<void>(comm_->sends_finished());  // messages move on
     }
     if (part + 1 == parts_.size()) return x;
@@ -66,8 +55,14 @@ nn::Tensor StageForward::receive(nn::Engine& engine, int from) {
   const std::vector<std::byte> bytes = comm_->receive(from);
   Header header{};
   std::memcpy(header.data(), bytes.data(), std::min(sizeof(Header), bytes.size()));
-  nn::Tensor tensor =
-      engine.empty(nn::Shape(std::span(header).subspan(2, header[0])), static_cast<DType>(header[1]), nn::Use::activations);
+  const bool has_header = bytes.size() >= sizeof(Header) && header[0] <= nn::Shape::most_axes;
+  const nn::Shape shape = has_header ? nn::Shape(std::span(header).subspan(2, header[0])) : nn::Shape();
+  const auto dtype = static_cast<DType>(header[1]);
+  if (!has_header || header[1] > static_cast<std::uint64_t>(DType::f16) ||
+      shape.size() * dtype_size(dtype) != bytes.size() - sizeof(Header)) {
+    fail(ErrorKind::internal, "pipeline: stage {} sends {} bytes that are no tensor", from, bytes.size());
+  }
+  nn::Tensor tensor = engine.empty(shape, dtype, nn::Use::activations);
   engine.write(tensor, std::span(bytes).subspan(sizeof(Header)));
   return tensor;
 }

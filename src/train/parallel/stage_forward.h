@@ -4,7 +4,6 @@
 #include "mpi/comm.h"
 #include "nn/layer.h"
 #include "train/parallel/partition.h"
-#include "train/parallel/sharding.h"
 
 namespace bitloom::train {
 
@@ -14,9 +13,6 @@ class StageForward {
   // says. Both agree on all ranks; comm outlives this. Throws Error(usage), which names the field `partition`.
   StageForward(mpi::Comm& comm, Partition parts);
 
-  // Parameters are whole only around their layer's passes, as the sharding says; it outlives this.
-  void shard(Sharding& sharding) { sharding_ = &sharding; }
-
   bool is_last() const { return comm_->rank() + 1 == comm_->size(); }
 
   // Collective: x, which the first stage gives, through all layers of a net, of which only this stage's need memory. Gives the
@@ -25,13 +21,12 @@ class StageForward {
   nn::Tensor run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x);
 
  private:
-  // Type and shape go ahead of the elements.
+  // Type and shape go ahead of the elements. Throws Error(internal) for bytes that are no tensor.
   void send(nn::Engine& engine, int to, const nn::Tensor& tensor);
   nn::Tensor receive(nn::Engine& engine, int from);
 
   mpi::Comm* comm_;
   Partition parts_;
-  Sharding* sharding_ = nullptr;
 };
 
 }  // namespace bitloom::train
