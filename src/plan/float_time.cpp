@@ -63,10 +63,11 @@ train::PassCosts FloatTimes::computing(std::size_t part) const {
     forward += operations;
     if (layout_.is_again(part, layer)) again += operations;
   }
-  if (layout_.has_head(part)) forward += layout_.model.head_operations_of(layout_.tensor);
+  const double head = layout_.has_head(part) ? layout_.model.head_operations_of(layout_.tensor) : 0;
   const double unit = static_cast<double>(layout_.options.micro_batch) / cluster_.flops;
-  if (layout_.is_late(part)) return {0, 3 * forward * unit};
-  return {forward * unit, (2 * forward + again) * unit};
+  // The head is passed forward and backward when the backward pass of the part begins.
+  if (layout_.is_late(part)) return {0, 3 * (forward + head) * unit};
+  return {forward * unit, (2 * forward + again + 3 * head) * unit};
 }
 
 train::PassCosts FloatTimes::whole(std::size_t part) const {
