@@ -43,7 +43,8 @@ class Session {
             net_.layers, net_.input(setup.batch), [this](std::uint64_t step, std::uint64_t) { return read(step); },
             setup.config.training.label_smoothing),
         trainer_(engine_, task_, options()) {
-    trainer_.begin_with([&] { models::write_initial_values(engine_, net_, images_, scale_); });
+    const TensorFile initial = models::initial_values(engine_, net_.config, images_, scale_, options().seed);
+    trainer_.load_model(&initial);
     // Before any step is timed, as PyTorch has its batches.
     const std::size_t size = images_.shape.size();
     numbers_.resize(images_.size() * size);

@@ -24,13 +24,6 @@ class DeviceComm {
     std::size_t size = 0;
     Type type = Type::f32;
   };
-  // A message to or from another rank.
-  struct Message {
-    Values values;
-    int peer = 0;
-    bool sends = false;
-  };
-
   // Collective: every rank has a GPU of its own. `comm`, the run or a group of it, outlives this; one of a single rank needs no
   // NCCL. stream: CUDA's handle. Throws Error(usage) if this program has no NCCL, and Error(io), which says what NCCL said, if
   // ranks cannot reach each other or share a GPU.
@@ -49,18 +42,10 @@ class DeviceComm {
   // This rank's part of `all` is there before, the others' afterwards.
   void all_gather(const Values& all, std::span<const std::size_t> counts);
 
-  // Not collective: messages that are under way at the same time, so that two ranks may send to each other. Those between two
-  // ranks meet in the order in which they are started.
-  void exchange(std::span<const Message> messages);
-  void send(const Values& values, int to) { exchange_one({values, to, true}); }
-  void receive(const Values& values, int from) { exchange_one({values, from, false}); }
-
   // Until all is done. Throws PeerLost if that takes longer than the watchdog of `comm` allows, or if NCCL lost a peer.
   void wait();
 
  private:
-  void exchange_one(const Message& message) { exchange({&message, 1}); }
-
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -211,25 +211,6 @@ void DeviceComm::all_gather(const Values& all, std::span<const std::size_t> coun
   });
 }
 
-void DeviceComm::exchange(std::span<const Message> messages) {
-  State& state = *state_;
-  const Clock::time_point start = Clock::now();
-  for (const Message& message : messages) state.comm->state().require_peer("a message", message.peer);
-  state.group("messages", [&] {
-    for (const auto& [values, peer, sends] : messages) {
-      if (values.size == 0) continue;
-      const ncclDataType_t type = nccl_type(values.type);
-      state.check(sends ? ncclSend(values.data, values.size, type, peer, state.nccl, state.stream)
-                        : ncclRecv(values.data, values.size, type, peer, state.nccl, state.stream));
-    }
-  });
-  Traffic& traffic = state.comm->state().traffic[static_cast<std::size_t>(Collective::message)];
-  for (const Message& message : messages) {
-    if (message.sends) traffic += {1, bytes_of(message.values), 0};
-  }
-  traffic.seconds += seconds_since(start);
-}
-
 void DeviceComm::wait() {
   state_->wait([&] {
     const cudaError_t status = cudaStreamQuery(state_->stream);

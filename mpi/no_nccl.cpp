@@ -15,7 +15,6 @@ void DeviceComm::sum(std::span<const Values> /*all*/) {}
 void DeviceComm::max(std::span<const Values> /*all*/) {}
 void DeviceComm::reduce_scatter(const Values& /*all*/, const Values& /*mine*/, std::span<const std::size_t> /*counts*/) {}
 void DeviceComm::all_gather(const Values& /*all*/, std::span<const std::size_t> /*counts*/) {}
-void DeviceComm::exchange(std::span<const Message> /*messages*/) {}
 void DeviceComm::wait() {}
 
 }  // namespace bitloom::mpi

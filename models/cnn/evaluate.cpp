@@ -31,19 +31,29 @@ std::vector<View> views_of(std::size_t shift) {
 
 CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
                              std::size_t at_once)
-    : engine_(engine), net_(net), scale_(std::move(scale)), values_(values), views_(views), at_once_(at_once) {
+    : CnnClassifier(engine, net, std::move(scale), values, views, at_once, [this](const nn::Tensor& x) {
+        nn::Pass pass{engine_};
+        pass.training = false;
+        return nn::to_floats(engine_, net_.layers->forward(pass, x));
+      }) {
+  together_ = false;
+}
+
+CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
+                             std::size_t at_once, Predict predict)
+    : engine_(engine),
+      net_(net),
+      scale_(std::move(scale)),
+      values_(values),
+      views_(views),
+      at_once_(at_once),
+      predict_(std::move(predict)),
+      together_(true) {
   if (at_once == 0) fail(ErrorKind::internal, "0 images at once");
   const std::size_t least = std::min(net.config.image.height, net.config.image.width);
   if (views.shift >= least) {
     fail_field(ErrorKind::usage, "shift", "{}; expected less than the {} pixels of an image", views.shift, least);
   }
-}
-
-std::vector<float> CnnClassifier::pass(std::span<const float> images, std::size_t count) {
-  const nn::Tensor x = nn::from_floats(engine_, images, net_.input(count), values_, nn::Use::data);
-  nn::Pass pass{engine_};
-  pass.training = false;
-  return nn::to_floats(engine_, net_.layers->forward(pass, x));
 }
 
 std::vector<float> CnnClassifier::logits(std::span<const std::span<const std::uint8_t>> images) {
@@ -71,7 +81,8 @@ std::vector<float> CnnClassifier::logits_of_part(std::span<const std::span<const
         }
         to_numbers(image, shape, scale_, mirror, std::span(numbers).subspan(i * shape.size(), shape.size()));
       }
-      const std::vector<float> some = pass(numbers, images.size());
+      const std::vector<float> some =
+          predict_(nn::from_floats(engine_, numbers, net_.input(images.size()), values_, nn::Use::data));
       const float weight = view.weight / (views_.mirror ? 2.0F : 1.0F);
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * some[i];
     }
@@ -90,11 +101,17 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   std::int64_t micro_nats = 0;
   std::size_t done = 0;
   std::vector<std::vector<std::uint8_t>> rooms(part_of_rank);
-  for (auto b = static_cast<std::size_t>(comm.rank()); b < batches; b += static_cast<std::size_t>(comm.size())) {
-    const std::size_t first = b * part_of_rank;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const std::size_t rounds = (batches + ranks - 1) / ranks;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::size_t b = round * ranks + static_cast<std::size_t>(comm.rank());
+    if (b >= batches && !together_) break;
+    const std::size_t first = std::min(b * part_of_rank, set.size());
     const std::size_t count = std::min(part_of_rank, set.size() - first);
     std::vector<std::span<const std::uint8_t>> images;
     for (std::size_t i = 0; i < count; ++i) images.push_back(set.image(first + i, rooms[i]));
+    // Those that have fewer images pass the first one in the places of the others.
+    for (std::size_t i = count; together_ && ranks > 1 && i < part_of_rank; ++i) images.push_back(set.image(0, rooms[i]));
     set.check_reads();
     const std::vector<float> all = logits(images);
     for (std::size_t i = 0; i < count; ++i) {

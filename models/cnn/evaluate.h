@@ -22,13 +22,21 @@ class CnnClassifier {
   // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most. Throws Error(usage) for a
   // shift that the images do not allow.
   CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views, std::size_t at_once = 256);
+  // The same where processes have the net together, and predict() is to be called equally often by all that share images:
+  // logits (N,classes) of x, the net's input.
+  using Predict = std::function<std::vector<float>(const nn::Tensor& x)>;
+  CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views, std::size_t at_once,
+                Predict predict);
+
+  CnnClassifier(const CnnClassifier&) = delete;
+  CnnClassifier& operator=(const CnnClassifier&) = delete;
 
   // Averages of logits (N, classes) of images (channels, height, width each).
   std::vector<float> logits(std::span<const std::span<const std::uint8_t>> images);
 
-  // Collective: each rank takes a part of the set. `watch` is called between batches: with the images that this rank has done,
-  // and false ends the evaluation by Error(interrupted). `wrong`, if any, gets the numbers of the images that were classified
-  // wrongly, the surest first, and the classes they were taken for; not with several ranks.
+  // Collective: each rank of comm takes a part of the set. `watch` is called between batches: with the images that this rank
+  // has done, and false ends the evaluation by Error(interrupted). `wrong`, if any, gets the numbers of the images that were
+  // classified wrongly, the surest first, and the classes they were taken for; not with several ranks.
   struct Mistake {
     std::size_t image = 0, label = 0;
     float probability = 0;  // of that class
@@ -39,7 +47,6 @@ class CnnClassifier {
 
  private:
   std::vector<float> logits_of_part(std::span<const std::span<const std::uint8_t>> images);
-  std::vector<float> pass(std::span<const float> images, std::size_t count);
 
   nn::Engine& engine_;
   Cnn& net_;
@@ -47,6 +54,8 @@ class CnnClassifier {
   DType values_;
   CnnViews views_;
   std::size_t at_once_;
+  Predict predict_;
+  bool together_ = false;
 };
 
 }  // namespace bitloom::models

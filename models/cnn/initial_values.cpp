@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "models/cnn/model_file.h"
 #include "nn/floats.h"
 
 namespace bitloom::models {
@@ -62,6 +63,14 @@ std::vector<float> whitening_kernels(const data::Dataset& images, const PixelSca
     }
   }
   return kernels;
+}
+
+TensorFile initial_values(nn::Engine& engine, const CnnConfig& config, const data::Dataset& images, const PixelScale& scale,
+                          std::uint64_t seed) {
+  Cnn net(config);
+  nn::initialise(engine, nn::parameters_of(*net.layers), DType::f32, seed);
+  write_initial_values(engine, net, images, scale);
+  return save_cnn(engine, net, DType::f32, {config, scale, {}});
 }
 
 void write_initial_values(nn::Engine& engine, Cnn& net, const data::Dataset& images, const PixelScale& scale) {

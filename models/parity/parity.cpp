@@ -144,13 +144,13 @@ std::vector<ParityCase> parity_cases(int ranks) {
   return cases;
 }
 
-Parity::Parity(mpi::Comm& world, std::string backend)
-    : world_(world), backend_(std::move(backend)), single_(self_, mpi::GridShape{}) {}
+Parity::Parity(mpi::Comm& world, nn::Device device, std::string backend)
+    : world_(world), device_(device), backend_(std::move(backend)), single_(self_, mpi::GridShape{}) {}
 
 Parity::~Parity() = default;
 
 Parity::Outcome Parity::train(const ParityCase& the_case, mpi::Grid& grid) {
-  nn::Engine engine({}, backend_);
+  nn::Engine engine(device_, backend_);
   train::TensorGroup group(grid.tensor());
   std::unique_ptr<Gpt> gpt;
   std::unique_ptr<Cnn> cnn;

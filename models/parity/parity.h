@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mpi/grid.h"
+#include "nn/device.h"
 #include "train/trainer.h"
 
 namespace bitloom::models {
@@ -39,7 +40,7 @@ struct ParityResult {
 class Parity {
  public:
   // All outlive this.
-  Parity(mpi::Comm& world, std::string backend);
+  Parity(mpi::Comm& world, nn::Device device, std::string backend);
   ~Parity();
 
   // Collective: the same result on all ranks.
@@ -55,6 +56,7 @@ class Parity {
   const Outcome& alone(const ParityCase& the_case);
 
   mpi::Comm& world_;
+  nn::Device device_;
   std::string backend_;
   mpi::Comm self_;
   mpi::Grid single_;

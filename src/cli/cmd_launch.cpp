@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/cnn_options.h"
 #include "cli/command.h"
 #include "cli/field_names.h"
 #include "cli/gpt_options.h"
@@ -37,7 +38,7 @@ std::string value_of(Arguments args, const std::string& option) {
   return "";
 }
 
-// How processes can divide a GPT's run: `processes` make a replica of the net, and the replicas share the batch.
+// How processes can divide a run: `processes` make a replica of the net, and the replicas share the batch.
 struct Division {
   std::size_t processes = 1, batch = 1, micro_batch = 1;
 
@@ -52,8 +53,6 @@ struct Division {
 // Files that `train KIND` leaves in a run folder, and where it runs.
 struct Kind {
   std::string_view name;
-  bool runs_in_many;  // processes; otherwise in one
-  bool takes_notice;  // --notice-command
   // How processes divide a run; none: any number of them does.
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
@@ -84,23 +83,40 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   return !wanted || steps.get<std::int64_t>() >= *wanted;
 }
 
-// By the options of `train gpt ...`, its --config, and those of the run that it goes on with.
-Division division_of_gpt(Arguments program, const fs::path& folder) {
-  GptSettings settings;
-  Options options("bitloom train gpt", "");
-  settings.declare(options, true);
-  if (!options.parse(program.subspan(2))) return {};
+// The options of `train KIND ...`, its --config, and those of the run that it goes on with; false for --help.
+bool read_program(Options& options, Arguments program, const fs::path& folder) {
+  if (!options.parse(program.subspan(2))) return false;
   if (const fs::path ini = folder / options_file; float_has_begun(folder) && fs::is_regular_file(ini)) {
     options.read_ini(read_text(ini), ini.string(), Options::Source::run);
   }
   options.finish();
+  return true;
+}
+
+Division division_of_gpt(Arguments program, const fs::path& folder) {
+  GptSettings settings;
+  Options options("bitloom train gpt", "");
+  settings.declare(options, true);
+  if (!read_program(options, program, folder)) return {};
   return {settings.layout.tensor * settings.layout.pipeline, settings.batch,
           static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
 }
 
-constexpr std::array<Kind, 3> kinds = {{{"binary", true, true, nullptr, &binary_has_begun, &binary_is_done},
-                                        {"cnn", false, false, nullptr, &float_has_begun, &float_is_done},
-                                        {"gpt", true, false, &division_of_gpt, &float_has_begun, &float_is_done}}};
+// A run keeps the micro-batch that it began with, for batch norm's sake.
+Division division_of_cnn(Arguments program, const fs::path& folder) {
+  CnnSettings settings;
+  Options options("bitloom train cnn", "");
+  settings.declare(options);
+  if (!read_program(options, program, folder)) return {};
+  settings.make_config(options);
+  const std::size_t before = std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch));
+  const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
+  return {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before};
+}
+
+constexpr std::array<Kind, 3> kinds = {{{"binary", nullptr, &binary_has_begun, &binary_is_done},
+                                        {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
+                                        {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {
@@ -111,19 +127,6 @@ const Kind& kind_of(Arguments program) {
   fail(ErrorKind::usage,
        "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
        fmt::join(program, " "));
-}
-
-// One process, on this machine: what is for several is refused.
-void require_one_process(const Kind& kind, const Options& options, std::size_t& local) {
-  for (const char* option : {"hostfile", "agent", "interface", "notice-command"}) {
-    if (options.source(option) == Options::Source::none) continue;
-    fail(ErrorKind::usage, "launch: --{}: '{}'; train {} runs in one process on this machine, and takes none", option,
-         options.raw(option), kind.name);
-  }
-  if (options.source("local") == Options::Source::none) local = 1;
-  if (local != 1) {
-    fail(ErrorKind::usage, "launch: --local: {}; train {} runs in one process; expected 1", local, kind.name);
-  }
 }
 
 // Meaning of the exit codes of a run's processes.
@@ -177,15 +180,14 @@ int launch(Session& session, std::span<const std::string> args) {
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
-      "`train cnn` runs in one process on this machine and is started again when it breaks; `train gpt` takes as many\n"
-      "processes as --tensor, --pipeline and --batch divide it among.");
+      "`train gpt` and `train cnn` take as many processes as --tensor, --pipeline and --batch divide them among.");
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
   options.count("local", supervisor.local, 1, 10000,
-                "Number of processes, without --hostfile; train cnn takes 1, and train gpt takes --tensor times --pipeline if "
-                "none is given");
+                "Number of processes, without --hostfile; train gpt and train cnn take --tensor times --pipeline if none is "
+                "given");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "
@@ -213,12 +215,6 @@ int launch(Session& session, std::span<const std::string> args) {
   if (mpi::launched_by_mpi()) fail(ErrorKind::usage, "launch: it starts mpirun itself; run it without");
   const Arguments program = separator == args.end() ? args.last(0) : std::span(separator + 1, args.end());
   const Kind& kind = kind_of(program);
-  if (!kind.runs_in_many) require_one_process(kind, options, supervisor.local);
-  if (!kind.takes_notice && !supervisor.notice.empty()) {
-    fail(ErrorKind::usage,
-         "launch: --notice-command: '{}'; train {} takes none; a process that gets SIGTERM leaves a checkpoint",
-         supervisor.notice, kind.name);
-  }
   const std::string out = value_of(program, "--out");
   if (out.empty()) fail(ErrorKind::usage, "launch: needs --out FOLDER after `-- train {}`, to find the run again", kind.name);
   const auto searches = [](const std::string& arg) { return arg == "--search" || arg.starts_with("--search="); };
@@ -228,9 +224,9 @@ int launch(Session& session, std::span<const std::string> args) {
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   if (kind.division != nullptr) {
-    const Division division = kind.division(program, supervisor.folder);
-    if (options.source("local") == Options::Source::none) supervisor.local = division.processes;
-    supervisor.usable = [division](std::size_t available) { return division.usable(available); };
+    const auto division = [&] { return kind.division(program, supervisor.folder); };
+    if (options.source("local") == Options::Source::none) supervisor.local = division().processes;
+    supervisor.usable = [division](std::size_t available) { return division().usable(available); };
   }
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());

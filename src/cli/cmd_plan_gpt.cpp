@@ -68,7 +68,10 @@ plan::FloatOptions training_of(const GptSettings& settings, const models::GptCon
 // Prints what one process takes and gives it as JSON.
 Json plan_alone(Terminal& terminal, const GptSettings& settings, const models::GptConfig& config, std::uint64_t limit) {
   train::TrainOptions train = settings.make_options();
-  const std::size_t micro_batch = settings.choose_micro_batch(config, settings.batch, limit);
+  plan::FloatCluster cluster;
+  cluster.memory = limit;
+  const std::size_t micro_batch = plan::choose_micro_batch(plan::describe_gpt(config), {}, training_of(settings, config),
+                                                           cluster, settings.enough_tokens(), GptSettings::savers);
   train.micro_batches = settings.batch / micro_batch;
   const models::GptMemory memory = models::predict_memory(config, micro_batch, train);
   terminal.print("\nmemory, in {}, with {} of {} sequences at once:", settings.values, micro_batch, settings.batch);
@@ -96,10 +99,30 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
       "Tells what training a GPT takes in memory and operations, from its sizes alone. `bitloom train gpt` prints what it\n"
       "took beside it. With --ranks: memory, bytes and time of a step where that number of processes shares the training,\n"
       "on every grid of data x pipeline x tensor that is possible, best first, or on the one that is given.");
-  options.everyday(
-      {"net",      "layers",      "heads",  "width",     "context",   "vocabulary",     "activation-bits", "recompute",
-       "batch",    "micro-batch", "memory", "optimizer", "dtype",     "master-weights", "ranks",           "tensor",
-       "pipeline", "schedule",    "shard",  "link",      "host-link", "ranks-per-host", "gflops",          "json"});
+  options.everyday({"net",
+                    "layers",
+                    "heads",
+                    "width",
+                    "context",
+                    "vocabulary",
+                    "activation-bits",
+                    "recompute",
+                    "batch",
+                    "micro-batch",
+                    "memory",
+                    "optimizer",
+                    "dtype",
+                    "master-weights",
+                    "ranks",
+                    "tensor",
+                    "pipeline",
+                    "pipeline-schedule",
+                    "shard",
+                    "link",
+                    "host-link",
+                    "ranks-per-host",
+                    "gflops",
+                    "json"});
   settings.declare(options, false);
   grid_settings.declare(options, 0);
   options.group("Plan");

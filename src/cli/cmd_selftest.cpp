@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/device.h"
 #include "cli/options.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -17,7 +18,7 @@ int selftest(Session& session, std::span<const std::string> args) {
   bool parity = false;
   bool json = false;
   bool quiet = false;
-  std::string backend = "cpu";
+  std::string device = "cpu", backend;
   Options options(
       "bitloom selftest --parity [options]",
       "Trains small nets (a GPT with dropout, a convolutional net with batch norm) for three steps by all processes of "
@@ -26,13 +27,15 @@ int selftest(Session& session, std::span<const std::string> args) {
       "one process. For a check of a cluster: mpirun -n 8 bitloom selftest --parity.");
   options.group("Options");
   options.flag("parity", parity, "All layouts of the processes, beside one process");
-  options.text("backend", backend, "NAME", fmt::format("Implementation that computes: {}", fmt::join(nn::backends(), ", ")));
+  declare_device(options, device);
+  options.text("backend", backend, "NAME",
+               fmt::format("Implementation that computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
   options.flag("quiet", quiet, "Rows of failures alone");
   options.flag("json", json, "A last line of JSON");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (!parity) fail(ErrorKind::usage, "--parity: missing; expected it, the only test that there is");
   const Clock::time_point start = Clock::now();
-  models::Parity test(session.comm, backend);
+  models::Parity test(session.comm, session.comm.together([&] { return choose_device(device); }), backend);
   const std::vector<models::ParityCase> cases = models::parity_cases(session.comm.size());
   session.terminal.print("net data x stages x tensor, schedule, sharded, recomputed, bits: {} layouts of {} process{}",
                          cases.size(), session.comm.size(), session.comm.size() == 1 ? "" : "es");

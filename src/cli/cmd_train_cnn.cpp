@@ -1,5 +1,6 @@
 // bitloom train cnn: options, images and run folder in, train::Session, a summary out.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -11,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/image_evaluation.h"
+#include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/shared_data.h"
 #include "cli/signals.h"
@@ -21,7 +23,8 @@
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
 #include "nn/floats.h"
-#include "train/memory.h"
+#include "plan/cnn_model.h"
+#include "plan/float_grids.h"
 #include "train/session.h"
 
 namespace bitloom::cli {
@@ -88,7 +91,8 @@ class Training {
         values_(choose_dtype(engine_, settings.values)),
         scale_(session.comm.together([&] { return models::fit_pixel_scale(data.train); })),
         net_(session.comm.together([&] { return config_for(settings, options, data); })),
-        grid_(session.comm, {session.comm.size(), 1, 1}) {
+        model_(plan::describe_cnn(net_.config, values_)),
+        grid_(settings.layout.make_grid(session.comm)) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     steps_per_epoch_ = data.train.size() / settings.batch;
     steps_ = settings.steps != 0
@@ -96,6 +100,10 @@ class Training {
                  : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(settings.training.epochs *
                                                                                       static_cast<double>(steps_per_epoch_))));
     const std::uint64_t memory = memory_for(settings, threads, engine_.device());
+    std::array<std::uint64_t, 1> before{};
+    session.on_root([&] { before[0] = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
+    session.comm.broadcast(std::span(before));
+    micro_batch_before_ = before[0];
     train::Session::Options all;
     all.train = settings.make_options(steps_);
     all.batch = settings.batch;
@@ -104,12 +112,12 @@ class Training {
       return fmt::format(
           "{} images at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, or "
           "a smaller net",
-          images, format_bytes(memory_of(images)));
+          images, memory_text(memory_of(images)));
     };
     all.make_task = [this](std::size_t images) { return make_task(images); };
-    all.layout.grid = &grid_;
+    all.layout = settings.layout.make_layout(grid_, *net_.layers);
     training_ = std::make_unique<train::Session>(engine_, std::move(all));
-    if (!training_->goes_on(settings.out, settings.resume)) training_->trainer().begin_with([this] { initialise(); });
+    if (!training_->goes_on(settings.out, settings.resume)) initialise();
   }
 
   std::uint64_t steps() const { return steps_; }
@@ -130,25 +138,32 @@ class Training {
     return config;
   }
 
-  std::uint64_t memory_of(std::size_t images) {
-    const train::MemoryNeeds needs = train::predict_memory(*net_.layers, net_.input(images), settings_.make_options(steps_));
-    // Two of the largest maps are on their way.
-    std::size_t largest = net_.input(images).size();
-    nn::Shape shape = net_.input(images);
-    for (std::size_t i = 0; i < net_.layers->size(); ++i) {
-      shape = (*net_.layers)[i].output(shape);
-      largest = std::max(largest, shape.size());
-    }
-    return needs.total() + 3 * largest * dtype_size(values_);
+  plan::FloatOptions plan_options(std::size_t images) const {
+    plan::FloatOptions options;
+    options.batch = settings_.batch;
+    options.micro_batch = images;
+    options.train = settings_.make_options(steps_);
+    settings_.layout.add_to(options, *net_.layers);
+    return options;
   }
 
-  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) {
-    if (const auto given = settings_.micro_batch_of(share)) return *given;
-    for (std::size_t parts = 1; parts <= share; ++parts) {
-      if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
+  // Of the process that takes most.
+  plan::FloatMemory memory_of(std::size_t images) const {
+    return plan::plan_grid(model_, grid_.shape(), plan_options(images), plan::FloatCluster()).memory();
+  }
+
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) const {
+    std::size_t images = settings_.micro_batch_of(share).value_or(micro_batch_before_);
+    if (images != 0 && share % images != 0) {
+      fail(ErrorKind::usage,
+           "the run in {} has micro-batches of {} images, whose statistics batch norm takes; a process's share of the batch "
+           "would be {}. Expected another number of processes, or --micro-batch",
+           settings_.out, images, share);
     }
-    fail(ErrorKind::usage, "--micro-batch: one image takes {}, more than the {} there are; a smaller net takes less",
-         format_bytes(memory_of(1)), format_bytes(memory));
+    plan::FloatCluster cluster;
+    cluster.memory = memory;
+    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(images), cluster, share,
+                                    "`activation_bits` 3, `dtype` bf16 or a smaller net take less");
   }
 
   std::unique_ptr<train::Task> make_task(std::size_t images) {
@@ -158,7 +173,7 @@ class Training {
     options.augment = data::parse_augment(settings_.training.augment);
     options.flip = models::parse_flip(settings_.training.flip);
     options.seed = settings_.seed;
-    options.ranks = session_.comm.size();
+    options.ranks = grid_.shape().data;
     batches_ = std::make_unique<models::ImageBatches>(data_.train, scale_, options);
     return std::make_unique<train::Classification>(
         net_.layers, net_.input(images),
@@ -172,19 +187,27 @@ class Training {
         settings_.training.label_smoothing);
   }
 
+  // Rank 0 has them whole.
   void initialise() {
-    if (settings_.init.empty()) return models::write_initial_values(engine_, net_, data_.train, scale_);
+    std::optional<TensorFile> values;
+    session_.on_root([&] {
+      values = settings_.init.empty() ? models::initial_values(engine_, net_.config, data_.train, scale_, settings_.seed)
+                                      : read_initial_values();
+    });
+    training_->trainer().load_model(values ? &*values : nullptr);
+  }
+
+  TensorFile read_initial_values() {
     const fs::path path = find_model(settings_.init);
-    const TensorFile file = TensorFile::load(path, Checksum::required);
-    const models::CnnDescription other = models::cnn_description_of(file, path.string());
-    Json before = architecture_of(other.config);
+    const models::LoadedCnn loaded = models::load_cnn(engine_, path);
+    Json before = architecture_of(loaded.description.config);
     Json now = architecture_of(net_.config);
     before.erase("name");
     now.erase("name");
     if (before != now) {
       fail(ErrorKind::data, "--init: {}: a net of other layers: {}; expected {}", path.string(), before.dump(), now.dump());
     }
-    models::load_values(engine_, file, net_, values_);
+    return models::save_cnn(engine_, *loaded.net, DType::f32, loaded.description);
   }
 
   models::CnnDescription description() const { return {net_.config, scale_, data_.train.class_names}; }
@@ -194,16 +217,25 @@ class Training {
                                  bool averaged) {
     // No more images at once than in training, for which there is memory.
     const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 256);
-    models::CnnClassifier classifier(engine_, net_, scale_, values_, views, at_once);
+    models::CnnClassifier classifier(engine_, net_, scale_, values_, views, at_once,
+                                     [this](const nn::Tensor& x) { return logits_of(x); });
     layerwise::Evaluation result;
     const auto evaluate = [&] {
-      result = classifier.evaluate(session_.comm, set, [&](std::size_t) {
+      result = classifier.evaluate(grid_.data(), set, [&](std::size_t) {
         alive();
         return true;
       });
     };
     averaged ? training_->trainer().averaged(evaluate) : evaluate();
     return result;
+  }
+
+  // On all stages.
+  std::vector<float> logits_of(const nn::Tensor& x) {
+    const nn::Tensor y = training_->trainer().predict(x);
+    std::vector<float> logits = y ? nn::to_floats(engine_, y) : std::vector<float>(x.shape()[0] * net_.config.classes);
+    grid_.pipeline().broadcast(std::span(logits), grid_.shape().pipeline - 1);
+    return logits;
   }
 
   train::RunOptions run_options();
@@ -219,7 +251,9 @@ class Training {
   DType values_;
   models::PixelScale scale_;
   models::Cnn net_;
+  plan::FloatModel model_;
   mpi::Grid grid_;
+  std::size_t micro_batch_before_ = 0;  // of the run that goes on; 0: none
   std::uint64_t steps_per_epoch_ = 1, steps_ = 1;
   std::unique_ptr<models::ImageBatches> batches_;
   std::unique_ptr<train::Session> training_;
@@ -261,7 +295,7 @@ void Training::announce(double peak) {
       "net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
       net_.config.name, format_count(net_.parameters()), 0.5e-9 * net_.cost(), data_.train.name, data_.train.size(),
       data_.validation.size(), data_.test.size());
-  const int processes = session_.comm.size();
+  const int processes = grid_.shape().data;
   const std::size_t micro_batch = training_->micro_batch();
   terminal.print(
       "{} steps of {} images{}{}, {} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps_,
@@ -270,7 +304,8 @@ void Training::announce(double peak) {
       processes == 1 ? "" : fmt::format(" in {} processes", processes),
       fmt::format("{:.4g}", static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_)), settings_.values,
       engine_.backend_name(), 1e-9 * peak, settings_.out);
-  terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
+  if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
+  terminal.print("memory: {}", memory_text(memory_of(micro_batch)));
 }
 
 void Training::run() {
@@ -343,6 +378,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(settings, data.train);
+  const NoticeWatch notice(settings.notice_command);
   Training training(session, settings, options, data, threads);
   if (is_finished(session, options, settings, training.steps(), "--epochs")) return exit_done;
   training.run();

@@ -10,6 +10,7 @@
 #include "cli/device.h"
 #include "cli/gpt_options.h"
 #include "cli/model_source.h"
+#include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "cli/system.h"
@@ -18,7 +19,6 @@
 #include "core/version.h"
 #include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
-#include "models/gpt/memory.h"
 #include "models/gpt/model_file.h"
 #include "plan/float_grids.h"
 #include "train/parallel/tensor.h"
@@ -130,9 +130,12 @@ class Training {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
     const std::uint64_t memory = memory_for(settings, threads, engine_.device());
     all.batch = settings.batch;
-    all.choose_micro_batch = [&settings, memory, this](std::size_t share) {
-      return grid_.shape().ranks() == 1 ? settings.choose_micro_batch(config_, share, memory)
-                                        : choose_micro_batch(share, memory);
+    all.choose_micro_batch = [memory, this](std::size_t share) {
+      plan::FloatCluster cluster;
+      cluster.memory = memory;
+      return plan::choose_micro_batch(plan::describe_gpt(config_), grid_.shape(),
+                                      plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
+                                      settings_.enough_tokens(), GptSettings::savers);
     };
     all.memory_hint = [this](std::size_t sequences) {
       return fmt::format(
@@ -158,7 +161,6 @@ class Training {
 
  private:
   std::string memory_text(std::size_t sequences);
-  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory);
   plan::FloatOptions plan_options(std::size_t sequences);
   std::size_t micro_batch() const { return training_session_->micro_batch(); }
   const train::TrainOptions& train_options() const { return training_session_->train_options(); }
@@ -193,7 +195,7 @@ class Training {
     for (std::size_t s = 0; s < count; ++s) {
       const auto in = inputs.subspan(s * context, context);
       const auto out = targets.subspan(s * context, context);
-      if (training_session_->evaluates()) {
+      if (training_session_ != nullptr && training_session_->evaluates()) {
         fill_validation(first + s, in, out);
       } else {
         training_.read(step * settings_.batch + first + s, in, out);
@@ -305,54 +307,17 @@ plan::FloatOptions Training::plan_options(std::size_t sequences) {
   plan::FloatOptions options;
   options.batch = settings_.batch;
   options.micro_batch = sequences;
-  options.schedule = settings_.layout.schedule;
-  options.chunks = settings_.layout.parts_of_stage();
-  options.partition = settings_.layout.parts(net_.layers());
-  options.shard = train::shard_level_named(settings_.layout.shard);
+  settings_.layout.add_to(options, net_.layers());
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();
   return options;
 }
 
-// As many sequences at once as keep a device busy and fit into every process's memory, but four micro-batches for each stage,
-// with which a pipeline is hardly ever idle (Huang et al. 2019, section 2.3).
-std::size_t Training::choose_micro_batch(std::size_t share, std::uint64_t memory) {
-  const auto given = settings_.micro_batch_of(share);
-  const plan::FloatModel model = plan::describe_gpt(config_);
-  plan::FloatCluster cluster;
-  cluster.memory = memory;
-  const auto stages = static_cast<std::size_t>(grid_.shape().pipeline);
-  const std::size_t enough = settings_.device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
-  std::size_t chosen = 0;
-  for (std::size_t sequences = given.value_or(1); sequences <= share; ++sequences) {
-    if (share % sequences != 0) continue;
-    const plan::FloatOptions options = plan_options(sequences);
-    if (const std::string reason = plan::reason_against(model, grid_.shape(), options); !reason.empty()) {
-      if (chosen == 0) fail(ErrorKind::usage, "{}", reason);
-      continue;
-    }
-    const plan::FloatPlan plan = plan::plan_grid(model, grid_.shape(), options, cluster);
-    if (!plan.fits && chosen == 0) fail(ErrorKind::usage, "{}", plan::describe_misfit(model, plan, options, cluster));
-    if (given) return *given;
-    const bool idles = stages > 1 && share / sequences < 4 * stages;
-    if (!plan.fits || (idles && chosen != 0)) break;
-    chosen = sequences;
-    if (sequences * config_.context >= enough) break;
-  }
-  return chosen;
-}
-
 std::string Training::memory_text(std::size_t sequences) {
-  const auto text = [](const auto& memory) {
-    return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way: {} in all",
-                       format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
-                       format_bytes(memory.stash), format_bytes(memory.activations), format_bytes(memory.total()));
-  };
-  if (grid_.shape().ranks() == 1) return text(models::predict_memory(config_, sequences, settings_.make_options()));
   const plan::FloatPlan plan =
       plan::plan_grid(plan::describe_gpt(config_), grid_.shape(), plan_options(sequences), plan::FloatCluster());
-  return fmt::format("{} (the process that takes most, about)", text(plan.memory()));
+  return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
 }
 
 void Training::run() {
@@ -399,6 +364,7 @@ int train_gpt(Session& session, std::span<const std::string> args) {
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const Threads threads = choose_threads(session.comm);
   catch_stop_signals();
+  const NoticeWatch notice(settings.notice_command);
   Training(session, settings, options, threads).run();
   return exit_done;
 }

@@ -93,11 +93,16 @@ void CnnSettings::declare(Options& options) {
                     "config",
                     "init",
                     "device",
-                    "checkpoint-seconds"});
+                    "checkpoint-seconds",
+                    "pipeline",
+                    "shard"});
   declare_net(options, *this);
   options.group("Data");
   data.declare(options);
   declare_training(options, *this);
+  options.transient(true);
+  layout.declare(options, false);
+  options.transient(false);
   declare_run(options, *this);
 }
 

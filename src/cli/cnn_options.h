@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/float_options.h"
+#include "cli/layout_options.h"
 #include "cli/model_source.h"
 #include "models/cnn/config.h"
 #include "models/cnn/image_batches.h"
@@ -23,6 +24,7 @@ struct CnnSettings : FloatSettings {
   std::size_t steps = 0;  // 0: as many as the epochs have
   double average = 0;
   double clip = 0;
+  LayoutSettings layout;
   std::string mirror = "on";  // of the evaluation at the end
   std::size_t shift = 1;
 

@@ -9,6 +9,7 @@
 
 #include "cli/device.h"
 #include "cli/model_source.h"
+#include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "core/error.h"
@@ -53,8 +54,9 @@ void FloatSettings::declare_run_rest(Options& options) {
   options.choice("keep", keep, {"best", "last"}, "Model that is kept: of the best evaluation or of the last step");
   options.count("log-every", log_every, 1, any_count, "Steps that a line of metrics.jsonl sums up");
   options.number("checkpoint-seconds", checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
-  options.group("For tests");
   options.transient(true);
+  options.text("notice-command", notice_command, "COMMAND", notice_command_help);
+  options.group("For tests");
   options.text("hold", hold, "FILE", "File that holds a run back before a step that is not below the number in it");
 }
 
@@ -104,6 +106,13 @@ void declare_master_weights(Options& options, std::string& master_weights) {
 
 nn::MasterWeights master_weights_named(const std::string& name) {
   return name == "none" ? nn::MasterWeights::none : nn::MasterWeights::f32;
+}
+
+std::string memory_text(const plan::FloatMemory& memory) {
+  const std::string gathered = memory.gathered == 0 ? "" : fmt::format(", {} gathered", format_bytes(memory.gathered));
+  return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way{}: {} in all",
+                     format_bytes(memory.parameters), format_bytes(memory.gradients), format_bytes(memory.optimizer),
+                     format_bytes(memory.stash), format_bytes(memory.activations), gathered, format_bytes(memory.total()));
 }
 
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {

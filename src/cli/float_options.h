@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/system.h"
 #include "nn/engine.h"
+#include "plan/float_plan.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -28,6 +29,7 @@ struct FloatSettings {
   std::size_t log_every = 10;
   std::string keep;
   double checkpoint_seconds = 300;
+  std::string notice_command;
   std::string hold;
 
   void declare_seed(Options& options);
@@ -49,6 +51,9 @@ void declare_activation_bits(Options& options, std::size_t& bits);
 void declare_recompute(Options& options, std::string& recompute);
 void declare_master_weights(Options& options, std::string& master_weights);
 nn::MasterWeights master_weights_named(const std::string& name);
+
+// What parts of a planned process's memory take, and all together.
+std::string memory_text(const plan::FloatMemory& memory);
 
 // The bytes that a process of the run may plan with: --memory or, without it, what is free.
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device);

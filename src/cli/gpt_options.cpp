@@ -107,6 +107,7 @@ void GptSettings::declare(Options& options, bool runs) {
   if (runs) declare_text(options, *this);
   declare_training(options, *this);
   if (!runs) return;
+  options.former(former_layout_options);
   options.transient(true);
   layout.declare(options);
   options.transient(false);
@@ -153,10 +154,8 @@ train::TrainOptions GptSettings::make_options() const {
   return options;
 }
 
-std::size_t GptSettings::choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const {
-  if (const auto given = micro_batch_of(share)) return *given;
-  const std::size_t enough = device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
-  return models::choose_micro_batch(config, share, make_options(), limit, enough);
+std::size_t GptSettings::enough_tokens() const {
+  return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
 }
 
 }  // namespace bitloom::cli

@@ -53,9 +53,12 @@ struct GptSettings : FloatSettings {
   models::GptConfig make_config(std::size_t vocabulary) const;
   // All but the number of micro-batches.
   train::TrainOptions make_options() const;
-  // The micro-batch that --micro-batch means for a process with so many of the batch's sequences; `limit`: bytes, for auto.
-  // Throws Error(usage).
-  std::size_t choose_micro_batch(const models::GptConfig& config, std::size_t share, std::uint64_t limit) const;
+  // Tokens of a micro-batch beyond which the device is hardly faster.
+  std::size_t enough_tokens() const;
+
+  // Fields that take less memory.
+  static constexpr const char* savers =
+      "`recompute` block, `activation_bits` 3, `dtype` bf16, a smaller net or a shorter `context` take less";
 };
 
 }  // namespace bitloom::cli

@@ -4,6 +4,7 @@
 
 #include "cli/field_names.h"
 #include "cli/float_plan_table.h"
+#include "cli/layout_options.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/progress.h"
@@ -15,14 +16,15 @@ namespace bitloom::cli {
 void GridSettings::declare(Options& options, std::size_t fewest) {
   static const std::vector<Options::Need> needs{{"tensor", "ranks", {}},
                                                 {"pipeline", "ranks", {}},
-                                                {"schedule", "ranks", {}},
-                                                {"chunks", "schedule", {"interleaved"}},
+                                                {"pipeline-schedule", "ranks", {}},
+                                                {"chunks", "pipeline-schedule", {"interleaved"}},
                                                 {"shard", "ranks", {}},
                                                 {"link", "ranks", {}},
                                                 {"host-link", "ranks-per-host", {}},
                                                 {"ranks-per-host", "ranks", {}},
                                                 {"gflops", "ranks", {}}};
   options.needs(needs);
+  options.former(former_layout_options);
   ranks = fewest;
   options.group("Cluster");
   options.count(
@@ -31,7 +33,7 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
   options.count("tensor", tensor, 0, 1000000, "Number of ranks that divide every layer; 0: every number that is possible");
   options.count("pipeline", pipeline, 0, 1000000,
                 "Number of stages that the layers are cut into; 0: every number that is possible");
-  options.choice("schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
+  options.choice("pipeline-schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
   options.count("chunks", chunks, 0, 1000,
                 "Number of parts of the net that a stage has; 0: 2 of an interleaved schedule, else 1");
   options.choice("shard", shard, train::shard_level_names(),
@@ -47,7 +49,7 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
 
 void GridSettings::check() const {
   if (pipeline == 1 && schedule != "1f1b") {
-    fail(ErrorKind::usage, "--schedule: {} has no effect with --pipeline 1", schedule);
+    fail(ErrorKind::usage, "--pipeline-schedule: {} has no effect with --pipeline 1", schedule);
   }
   if (shard != "none" && tensor != 0 && pipeline != 0 && tensor * pipeline == ranks) {
     fail(ErrorKind::usage, "--shard: {} has no effect: --pipeline {} times --tensor {} leaves no rank to share data with",

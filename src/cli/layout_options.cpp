@@ -11,28 +11,34 @@ namespace {
 constexpr std::size_t most_ranks = 1000000;
 }  // namespace
 
-void LayoutSettings::declare_grid(Options& options) {
+void LayoutSettings::declare_grid(Options& options, bool has_tensor) {
   options.group("Processes");
-  options.count("tensor", tensor, 1, most_ranks,
-                "Number of processes that divide each layer; those that --tensor and --pipeline leave are data-parallel");
+  if (has_tensor) {
+    options.count("tensor", tensor, 1, most_ranks,
+                  "Number of processes that divide each layer; those that --tensor and --pipeline leave are data-parallel");
+  }
   options.count("pipeline", pipeline, 1, most_ranks,
-                "Number of stages of neighbouring layers, each of a process or a tensor group");
+                has_tensor ? "Number of stages of neighbouring layers, each of a process or a tensor group"
+                           : "Number of stages of neighbouring layers; processes beyond that are data-parallel");
 }
 
-void LayoutSettings::declare(Options& options) {
-  declare_grid(options);
-  options.choice("schedule", schedule, train::schedule_names(),
+void LayoutSettings::declare(Options& options, bool has_tensor) {
+  declare_grid(options, has_tensor);
+  options.choice("pipeline-schedule", schedule, train::schedule_names(),
                  fmt::format("Order of the pipeline's passes: {}", fmt::join(train::schedule_names(), ", ")));
   options.count("chunks", chunks, 0, 1000,
                 "Number of parts of the net that a stage has; 0: 2 of an interleaved schedule, else 1");
-  options.text("partition", partition, "N,N,...", "Numbers of layers of the parts; auto: parts of costs that vary least");
+  options.text("partition", partition, "N,N,...",
+               fmt::format("Numbers of layers of the parts; auto: parts of multiplications that vary least; {}: of seconds, "
+                           "of each layer's passes at the start",
+                           measured));
   options.choice("shard", shard, train::shard_level_names(),
                  "State that data-parallel processes divide instead of having it all: none; optimizer: moments; gradients: "
                  "these too; parameters: all three");
   options.count("log-events", log_events, 0, 1000000,
                 "Number of first steps whose events, by process, go to events.jsonl, for `bitloom report`");
-  static const std::array<Options::Need, 3> needs{
-      {{"schedule", "pipeline", {"!1"}}, {"chunks", "pipeline", {"!1"}}, {"partition", "pipeline", {"!1"}}}};
+  const std::array<Options::Need, 3> needs{
+      {{"pipeline-schedule", "pipeline", {"!1"}}, {"chunks", "pipeline", {"!1"}}, {"partition", "pipeline", {"!1"}}}};
   options.needs(needs);
 }
 
@@ -48,13 +54,21 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   layout.schedule = schedule;
   layout.chunks = parts_of_stage();
   layout.partition = parts(net);
+  layout.measures_costs = is_measured();
   layout.shard = train::shard_level_named(shard);
   layout.events.first_steps = log_events;
   return layout;
 }
 
+void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net) const {
+  options.schedule = schedule;
+  options.chunks = parts_of_stage();
+  options.partition = parts(net);
+  options.shard = train::shard_level_named(shard);
+}
+
 train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
-  if (pipeline == 1 || partition == "auto") return {};
+  if (pipeline == 1 || partition == "auto" || is_measured()) return {};
   return train::parse_partition(partition, net.size(), parts_of_stage() * pipeline);
 }
 

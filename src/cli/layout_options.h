@@ -1,34 +1,44 @@
 // Options that say how processes divide one float net: tensor and pipeline parallel, sharded.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 
 #include "cli/options.h"
 #include "mpi/grid.h"
 #include "nn/layer.h"
+#include "plan/float_plan.h"
 #include "train/trainer.h"
 
 namespace bitloom::cli {
+
+// Where the learning rate has no option of that name.
+inline constexpr std::array<Options::Former, 1> former_layout_options{{{"schedule", "pipeline-schedule", "", ""}}};
 
 struct LayoutSettings {
   std::size_t tensor = 1, pipeline = 1, chunks = 0;
   std::string schedule = "1f1b", partition = "auto", shard = "none";
   std::size_t log_events = 0;
 
-  // All, for training.
-  void declare(Options& options);
+  // All, for training; without --tensor where no layer can be divided.
+  void declare(Options& options, bool has_tensor = true);
   // The grid alone, for what uses a trained net.
-  void declare_grid(Options& options);
+  void declare_grid(Options& options, bool has_tensor = true);
   // Collective. Throws Error(usage) that lists possible grids near by.
   mpi::Grid make_grid(mpi::Comm& world) const;
   // grid outlives it. Throws Error(usage).
   train::Layout make_layout(mpi::Grid& grid, const nn::Sequence& net) const;
-  // Parts of the net that a stage has, and those that were given; empty: by cost.
+  // Parts of the net that a stage has, and those that were given; empty: by cost, which is measured where is_measured().
   std::size_t parts_of_stage() const;
   train::Partition parts(const nn::Sequence& net) const;
+  bool is_measured() const { return partition == measured; }
+  // Those of a training that a plan looks at, besides the batch and what is trained.
+  void add_to(plan::FloatOptions& options, const nn::Sequence& net) const;
   // "4 processes: 2 data-parallel x 2 stages (1f1b) x 1 tensor-parallel, sharded parameters"; empty for one process.
   std::string described(const mpi::Grid& grid) const;
+
+  static constexpr const char* measured = "measured";
 };
 
 }  // namespace bitloom::cli

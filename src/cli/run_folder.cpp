@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -11,6 +12,7 @@
 #include "cli/model_source.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/metrics.h"
 #include "core/text.h"
 
 namespace bitloom::cli {
@@ -56,6 +58,19 @@ bool read_with_resume(Session& session, std::span<const std::string> args, Optio
   }
   options.finish();
   return true;
+}
+
+std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t batch) {
+  using Json = nlohmann::json;
+  const std::filesystem::path metrics = folder / metrics_file;
+  if (!std::filesystem::exists(metrics)) return 0;
+  std::size_t found = 0;
+  for (const Json& line : read_metrics(metrics)) {
+    const Json number = line.value("micro_batch", Json());
+    if (line.value("event", Json()) != "start" || line.value("batch", Json()) != batch) continue;
+    if (number.is_number_unsigned()) found = number.get<std::size_t>();
+  }
+  return found;
 }
 
 bool asks_otherwise(const Options& options, const std::string& ini) {

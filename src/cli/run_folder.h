@@ -26,6 +26,9 @@ bool read_with_resume(Session& session, std::span<const std::string> args, Optio
 // Whether the command line or --config asks for something else than the options.ini of a run says.
 bool asks_otherwise(const Options& options, const std::string& ini);
 
+// Examples at once in the float run of a folder, by its metrics; 0 where there is none with batches of this size.
+std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t batch);
+
 // Opens the log at a trainer's first message: from then on this process holds the run folder. Names options where the trainer
 // names fields.
 class LoggedProgress final : public ProgressSink {

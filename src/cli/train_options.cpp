@@ -104,9 +104,7 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
                  "Seconds that a process waits for the others before it takes them for lost and ends the run (exit code 7); 0 "
                  "disables the limit");
-  options.text("notice-command", settings.notice_command, "COMMAND",
-               "Shell command that every process runs again and again; when it ends with 0, this machine is about to be taken "
-               "away, and the run stops at a checkpoint");
+  options.text("notice-command", settings.notice_command, "COMMAND", notice_command_help);
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",
                "Folder that keeps trained stages and outputs of frozen layers for later runs; none: no cache; auto: the user's "

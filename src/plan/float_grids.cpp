@@ -62,6 +62,38 @@ std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const Grid
   return plans;
 }
 
+std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
+                               const FloatCluster& cluster, std::size_t enough, const std::string& savers) {
+  const std::size_t share = options.batch / static_cast<std::size_t>(grid.data);
+  const auto stages = static_cast<std::size_t>(grid.pipeline);
+  require_grid(model, grid, options);
+  std::size_t chosen = 0;
+  for (std::size_t examples = std::max<std::size_t>(1, options.micro_batch); examples <= share; ++examples) {
+    if (share % examples != 0) continue;
+    FloatOptions with = options;
+    with.micro_batch = examples;
+    if (const std::string reason = reason_against(model, grid, with); !reason.empty()) {
+      if (chosen == 0) fail(ErrorKind::usage, "{}", reason);
+      continue;
+    }
+    const FloatPlan plan = plan_grid(model, grid, with, cluster);
+    const bool is_given = options.micro_batch != 0;
+    if (!plan.fits && chosen == 0 && grid.ranks() > 1) {
+      fail(ErrorKind::usage, "{}", describe_misfit(model, plan, with, cluster));
+    }
+    if (!plan.fits && chosen == 0 && !is_given) {
+      fail_field(ErrorKind::usage, "micro_batch", "one {} takes {}, more than the {} there are; {}", model.example,
+                 format_bytes(plan.memory().total()), format_bytes(cluster.memory), savers);
+    }
+    if (is_given) return examples;
+    const bool idles = stages > 1 && share / examples < 4 * stages;
+    if (!plan.fits || (idles && chosen != 0)) break;
+    chosen = examples;
+    if (examples * model.tokens >= enough) break;
+  }
+  return chosen;
+}
+
 std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,
                             const FloatCluster& cluster) {
   FloatOptions any = options;

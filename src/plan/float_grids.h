@@ -19,6 +19,13 @@ struct GridWish {
 std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const GridWish& wish, const FloatOptions& options,
                                   const FloatCluster& cluster);
 
+// The micro-batch, a divisor of a data rank's share of the batch, that suits a grid: the smallest with `enough` rows, or fewer
+// where more do not fit into every rank's memory or leave a pipeline fewer than four for each stage, with which it is hardly
+// ever idle (Huang et al. 2019, section 2.3). options.micro_batch, if it is not 0, is taken as it is. Throws Error(usage): for
+// what reason_against() says, and where not even one example fits, with `savers`, which fields take less.
+std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
+                               const FloatCluster& cluster, std::size_t enough, const std::string& savers);
+
 // A message for a grid that does not fit: what the largest stage takes, and which grid of as many ranks would fit, the fastest
 // of them; or that there is none, and what the smallest takes.
 std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,

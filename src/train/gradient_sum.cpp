@@ -6,6 +6,7 @@
 
 #include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
+#include "train/parallel/elements.h"
 
 namespace bitloom::train {
 
@@ -59,7 +60,7 @@ void GradientSum::sum(std::span<nn::Tensor> tensors) {
     return;
   }
   std::vector<mpi::DeviceComm::Values> values;
-  for (const nn::Tensor& tensor : tensors) values.push_back({tensor.data(), tensor.size()});
+  for (const nn::Tensor& tensor : tensors) values.push_back(on_device(tensor));
   gpus_->sum(values);
   gpus_->wait();
 }

@@ -45,7 +45,8 @@ void check(const TrainOptions& options) {
 namespace {
 
 // Cuts the net for the grid's stages.
-PipelineOptions pipeline_options(Task& task, const TrainOptions& options, const Layout& layout, int stages) {
+PipelineOptions pipeline_options(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout,
+                                 mpi::Grid& grid) {
   PipelineOptions pipeline;
   pipeline.schedule = layout.schedule;
   pipeline.recompute = layout.recompute_stages;
@@ -54,9 +55,20 @@ PipelineOptions pipeline_options(Task& task, const TrainOptions& options, const 
   pipeline.values = options.values;
   pipeline.partition = layout.partition;
   if (!pipeline.partition.empty()) return pipeline;
-  const std::size_t parts = layout.chunks * static_cast<std::size_t>(stages);
-  pipeline.partition = parts == 1 ? Partition{{0, task.net().size()}}
-                                  : partition(estimated_costs(task.net(), pipeline.input, task.loss_cost()), parts);
+  const std::size_t parts = layout.chunks * static_cast<std::size_t>(grid.shape().pipeline);
+  if (parts == 1) {
+    pipeline.partition = {{0, task.net().size()}};
+    return pipeline;
+  }
+  std::vector<double> costs;
+  if (layout.measures_costs) {
+    // By all at once, as they will compute; where tensor ranks have parts of layers they need one another.
+    costs = measured_costs(engine, task, options.values);
+    grid.world().broadcast(std::span(costs));
+  } else {
+    costs = estimated_costs(task.net(), pipeline.input, task.loss_cost());
+  }
+  pipeline.partition = partition(costs, parts);
   return pipeline;
 }
 
@@ -78,7 +90,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
          options.micro_batches, data_ranks);
   }
-  pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(task, options, layout, grid_->shape().pipeline), &log_);
+  pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
   if (layout.shard != ShardLevel::none) {
     sharding_.emplace(engine, grid_->data(), pipeline_->parameters_by_layer(), pipeline_->shared_parameters(),
@@ -223,12 +235,7 @@ void Trainer::refuse_gradients(double loss) {
   throw mpi::SharedError(ErrorKind::data, message("the gradients together are too large for a number"));
 }
 
-void Trainer::begin_with(const std::function<void()>& f) {
-  if (sharding_) fail(ErrorKind::internal, "initial values of parameters that are sharded");
-  if (grid_->data_index() == 0) f();
-  nn::refresh_copies(engine_, parameters_);
-  optimizer_->restart_averages();
-}
+nn::Tensor Trainer::predict(nn::Tensor x) { return pipeline_->predict(make_pass(step_), std::move(x)); }
 
 void Trainer::averaged(const std::function<void()>& f) {
   const auto swap = [&] {

@@ -54,7 +54,8 @@ struct Layout {
   mpi::Grid* grid = nullptr;      // outlives the trainer; none: one process
   std::string schedule = "1f1b";  // of the pipeline
   std::size_t chunks = 1;         // parts of the net that a stage has
-  Partition partition = {};       // empty: by estimated costs
+  Partition partition = {};       // empty: by costs
+  bool measures_costs = false;    // those of the first process, in seconds; otherwise they are estimated
   bool recompute_stages = false;  // a stage keeps its inputs alone
   ShardLevel shard = ShardLevel::none;
   std::size_t bucket_bytes = GradientBuckets::usual_bytes;  // of gradients that are summed at once
@@ -90,12 +91,13 @@ class Trainer {
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
 
+  // Results of examples x, any number of them, which the first stage of each data rank gives, by the parameters that stand in
+  // their places: on its last stage, none elsewhere. Data ranks call it equally often.
+  nn::Tensor predict(nn::Tensor x);
+
   // `f`, if any, is called after every pass of a micro-batch through layers: a sign of life.
   void on_micro_batch(std::function<void()> f);
 
-  // Before the first step, where no parameters are sharded: f gives those that the processes of the first data rank have, and
-  // buffers, other initial values, which share() gives the others.
-  void begin_with(const std::function<void()>& f);
   // Before the first step: processes that have the same elements take over those of the first, tensor by tensor; the last bits
   // of initial values may depend on the machine.
   void share();

@@ -126,8 +126,8 @@ TEST_CASE("a run that is killed while it writes a checkpoint goes on from the on
 TEST_CASE("an interleaved pipeline is given micro-batches that it has", "[gpt][mpi][grid]") {
   const TempDir folder;
   write_text(folder / "text.txt");
-  const Outcome outcome =
-      run_ranks(folder.path(), 2, with(quick_gpt("run", 4), {"--batch", "6", "--pipeline", "2", "--schedule", "interleaved"}));
+  const Outcome outcome = run_ranks(
+      folder.path(), 2, with(quick_gpt("run", 4), {"--batch", "6", "--pipeline", "2", "--pipeline-schedule", "interleaved"}));
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
   CHECK(has(outcome.out, "4 steps of 6 sequences (1 at once)"));
@@ -146,11 +146,31 @@ TEST_CASE("a launched GPT has the processes that its options file asks for", "[g
   CHECK(has(outcome.out, "2 processes: 1 data-parallel x 2 stages (1f1b)"));
 }
 
+TEST_CASE("a notice that its machine goes stops a GPT at a checkpoint, and the launch goes on", "[gpt][launch][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto args = [](const std::string& run) {
+    return with(quick_gpt(run, 40), {"--micro-batch", "1", "--pipeline", "2", "--partition", "measured"});
+  };
+  REQUIRE(run_ranks(folder.path(), 2, args("whole")).code == 0);
+  const Hold hold(folder.path(), 13);
+  // The second process asks for the file once it is there, and finds it once.
+  const std::string notice = "test \"$OMPI_COMM_WORLD_RANK\" = 1 && rm goes";
+  Background launch(folder.path(), with({"launch", "--notice-command", notice, "--"}, with(args("run"), Hold::option())), 0,
+                    mpi_settings());
+  REQUIRE(launch.wait_for("step 12/40"));
+  write_file(folder / "goes", "");
+  REQUIRE(wait_until([&] { return !std::filesystem::exists(folder / "goes"); }));
+  hold.release();
+  const Outcome outcome = launch.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "a process was told to end; all left a checkpoint"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
+}
+
 TEST_CASE("what cannot be launched of a GPT is refused", "[gpt][launch]") {
   const TempDir folder;
-  const Outcome notice = run_program(folder.path(), with({"launch", "--notice-command", "true", "--"}, quick_gpt("run")));
-  CHECK(notice.code == 2);
-  CHECK(has(notice.err, "--notice-command: 'true'; train gpt takes none"));
   // No text: as the program itself says it, once.
   const Outcome outcome = run_program(folder.path(), with({"launch", "--local", "1", "--"}, quick_gpt("run")), mpi_settings());
   CHECK(outcome.code == 3);

@@ -67,7 +67,7 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 64 --pipeline 1 --tensor 1 --batch 16", "--batch: 16; expected a multiple of the 64 data-parallel ranks"},
       {"--tensor 2", "--tensor: 2 has no effect; it needs --ranks"},
       {"--pipeline 2", "--pipeline: 2 has no effect; it needs --ranks"},
-      {"--schedule gpipe", "--schedule: gpipe has no effect; it needs --ranks"},
+      {"--pipeline-schedule gpipe", "--pipeline-schedule: gpipe has no effect; it needs --ranks"},
       {"--shard optimizer", "--shard: optimizer has no effect; it needs --ranks"},
       {"--link 1Gbit/1ms", "has no effect; it needs --ranks"},
       {"--gflops 5", "--gflops: 5 has no effect; it needs --ranks"},
@@ -75,10 +75,10 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 8 --host-link 1Gbit/1ms", "has no effect; it needs --ranks-per-host"},
       {"--ranks 8 --ranks-per-host 8 --link 1Gbit/1ms", "--link: 1Gbit/1ms has no effect where all 8 ranks are on one host"},
       {"--ranks 8 --ranks-per-host 9", "--ranks-per-host: 9; expected at most the 8 ranks"},
-      {"--ranks 8 --pipeline 1 --schedule gpipe", "--schedule: gpipe has no effect with --pipeline 1"},
+      {"--ranks 8 --pipeline 1 --schedule gpipe", "--pipeline-schedule: gpipe has no effect with --pipeline 1"},
       {"--ranks 8 --pipeline 4 --tensor 2 --shard optimizer",
        "--shard: optimizer has no effect: --pipeline 4 times --tensor 2"},
-      {"--ranks 8 --chunks 2", "--chunks: 2 has no effect; it needs --schedule interleaved"},
+      {"--ranks 8 --chunks 2", "--chunks: 2 has no effect; it needs --pipeline-schedule interleaved"},
       {"--ranks 8 --link fast", "--link: 'fast'; expected a rate and a latency"},
       {"--optimizer rmsprop --beta1 0.5", "--beta1: 0.5 has no effect; it needs --optimizer adamw"},
       {"--ranks 8 --shard optimiser", "--shard: unknown value 'optimiser'; did you mean 'optimizer'?"}};
@@ -97,7 +97,7 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
 TEST_CASE("plan gpt takes two parts for each stage of an interleaved pipeline", "[gpt][float_plan]") {
   const TempDir folder;
   const std::string common =
-      "plan gpt --net tiny --batch 32 --ranks 4 --pipeline 2 --tensor 2 --gflops 100 --schedule interleaved";
+      "plan gpt --net tiny --batch 32 --ranks 4 --pipeline 2 --tensor 2 --gflops 100 --pipeline-schedule interleaved";
   const Outcome usual = run_program(folder.path(), words_of(common));
   INFO(usual.out << usual.err);
   REQUIRE(usual.code == 0);

@@ -41,10 +41,10 @@ TEST_CASE("plan shape shows the grids of a model of the papers, in its own examp
 
 TEST_CASE("plan shape plans a pipeline of Transformer-L as Huang et al. trained it", "[float_plan]") {
   const TempDir folder;
-  const Outcome outcome =
-      run_program(folder.path(),
-                  words_of("plan shape transformer-103 --ranks 8 --pipeline 8 --tensor 1 --batch 32 --micro-batch 1 --schedule "
-                           "gpipe --optimizer rmsprop --recompute stage --memory 16GiB --gflops 10000 --json plan.json"));
+  const Outcome outcome = run_program(
+      folder.path(),
+      words_of("plan shape transformer-103 --ranks 8 --pipeline 8 --tensor 1 --batch 32 --micro-batch 1 --pipeline-schedule "
+               "gpipe --optimizer rmsprop --recompute stage --memory 16GiB --gflops 10000 --json plan.json"));
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(has(outcome.out, "1 x 8 x 1 (data x pipeline x tensor), micro-batches x sequences: 32 x 1"));

@@ -231,7 +231,78 @@ TEST_CASE("a launched run of a convolutional net that is killed and stopped ends
   CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
   CHECK(read_file(folder / "run/model.safetensors") == read_file(folder / "whole/model.safetensors"));
   CHECK(has(run_program(folder.path(), launch, mpi_settings()).out, "is done already"));
-  const Outcome several = run_program(folder.path(), with({"launch", "--local", "2", "--"}, args("several")), mpi_settings());
-  CHECK(several.code == 2);
-  CHECK(has(several.err, "--local: 2; train cnn runs in one process; expected 1"));
+}
+
+TEST_CASE("a convolutional net is trained in a grid, and another grid goes on with it", "[cnn][mpi][grid]") {
+  const TempDir folder;
+  const auto args = [](const std::string& out, const Args& more) {
+    return with(training("tiny", 240, 20, {"--micro-batch", "5", "--steps", "12", "--evaluate-every", "4", "--out", out}), more);
+  };
+  const auto last_of = [&](const std::string& run) { return read_metrics(folder / run / "metrics.jsonl").back(); };
+  const Outcome one = run_program(folder.path(), args("one", {}));
+  INFO(one.out << one.err);
+  REQUIRE(one.code == 0);
+  // Stages do not change a bit, however the net is cut; what several views of an image say neither.
+  const Outcome staged = run_ranks(folder.path(), 2, args("staged", {"--pipeline", "2", "--partition", "measured"}));
+  INFO(staged.out << staged.err);
+  REQUIRE(staged.code == 0);
+  CHECK(has(staged.out, "2 processes: 1 data-parallel x 2 stages (1f1b)"));
+  CHECK(read_file(folder / "staged/model.safetensors") == read_file(folder / "one/model.safetensors"));
+  CHECK(last_of("staged")["validation_accuracy"] == last_of("one")["validation_accuracy"]);
+  const auto tested = [](const Outcome& outcome) {
+    const std::size_t at = outcome.out.find("test accuracy");
+    return outcome.out.substr(at, outcome.out.find('\n', at) - at);
+  };
+  CHECK(tested(staged) == tested(one));
+  // Two of two, sharded, are stopped; one process, whose micro-batch is the run's, goes on.
+  {
+    const Hold hold(folder.path(), 6);
+    const Args grid = {"--pipeline", "2", "--pipeline-schedule", "gpipe", "--shard", "parameters", "--checkpoint-seconds", "0"};
+    Background first(folder.path(), with(args("run", grid), Hold::option()), 4, mpi_settings());
+    REQUIRE(first.wait_for("step 4/12"));
+    kill(first.rank(0), SIGTERM);
+    CHECK(first.wait().code != 0);
+    hold.release();
+  }
+  const Outcome more = run_program(folder.path(), {"train", "cnn", "--resume", "--out", "run"});
+  INFO(more.out << more.err);
+  REQUIRE(more.code == 0);
+  CHECK(has(more.out, "(5 at once)"));
+  CHECK(last_of("run")["validation_loss"].get<double>() ==
+        Approx(last_of("one")["validation_loss"].get<double>()).epsilon(1e-3));
+  const Outcome impossible = run_ranks(folder.path(), 3, args("other", {"--pipeline", "2"}));
+  CHECK(impossible.code == 2);
+  CHECK(has(impossible.err, "--pipeline: 2 does not divide 3 ranks; possible near by"));
+  const Outcome schedule = run_ranks(folder.path(), 2, args("other", {"--pipeline", "2", "--pipeline-schedule", "gpip"}));
+  CHECK(schedule.code == 2);
+  CHECK(has(schedule.err, "--pipeline-schedule: 'gpip'"));
+  const Outcome small = run_ranks(folder.path(), 2, args("other", {"--pipeline", "2", "--memory", "64KiB"}));
+  CHECK(small.code == 2);
+  CHECK(has(small.err, "more than the 64.0 KiB there are"));
+  CHECK_FALSE(std::filesystem::exists(folder / "other"));
+}
+
+// Batch norm takes the statistics of a micro-batch, of which nothing reminded a run that went on with another number of
+// processes.
+TEST_CASE("a run of a convolutional net keeps the micro-batch that it began with", "[cnn][launch][mpi]") {
+  const TempDir folder;
+  const Args begin = training("tiny", 240, 24, {"--steps", "4", "--evaluate-every", "4", "--out", "run"});
+  const Outcome launched = run_program(folder.path(), with({"launch", "--local", "3", "--"}, begin), mpi_settings());
+  INFO(launched.out << launched.err);
+  REQUIRE(launched.code == 0);
+  CHECK(has(launched.out, "4 steps of 24 images in 3 processes"));
+  const Outcome one = run_program(folder.path(), {"train", "cnn", "--resume", "--out", "run", "--steps", "8"});
+  INFO(one.out << one.err);
+  REQUIRE(one.code == 0);
+  CHECK(has(one.out, "(8 at once)"));
+  const Outcome two = run_ranks(folder.path(), 2, {"train", "cnn", "--resume", "--out", "run", "--steps", "12"});
+  CHECK(two.code == 2);
+  CHECK(has(two.err, "the run in run has micro-batches of 8 images, whose statistics batch norm takes; a process's share of the "
+                     "batch would be 12"));
+  // Of two processes a launch uses one.
+  const Outcome again = run_program(
+      folder.path(), {"launch", "--local", "2", "--", "train", "cnn", "--out", "run", "--steps", "12"}, mpi_settings());
+  INFO(again.out << again.err);
+  CHECK(again.code == 0);
+  CHECK(has(again.out, "(8 at once)"));
 }

@@ -72,20 +72,11 @@ TEST_CASE("savings are counted as the paper counts them", "[gpt]") {
   check_printed({16, 15, 15, 14});
 }
 
-TEST_CASE("a micro-batch is chosen that fits", "[gpt]") {
+TEST_CASE("the most sequences at once are those that fit", "[gpt]") {
   GptConfig config = config_of(find_gpt("small"));
   config.vocabulary = 257;
   const train::TrainOptions options;
-  const std::uint64_t one = predict_memory(config, 1, options).total();
-  CHECK(choose_micro_batch(config, 24, options, one) == 1);
-  CHECK(has(message_of(ErrorKind::usage, [&] { choose_micro_batch(config, 24, options, one - 1); }),
-            "`micro_batch`: one sequence"));
-  CHECK(choose_micro_batch(config, 24, options, predict_memory(config, 7, options).total()) == 6);
-  // 16 sequences have 4096 tokens; 24 are the next divisor.
-  CHECK(choose_micro_batch(config, 48, options, 1ULL << 40) == 16);
-  CHECK(choose_micro_batch(config, 48, options, 1ULL << 40, 2 * enough_tokens) == 48);
-  CHECK(choose_micro_batch(config, 24, options, 1ULL << 40) == 24);
-  CHECK(largest_micro_batch(config, options, one - 1) == 0);
+  CHECK(largest_micro_batch(config, options, predict_memory(config, 1, options).total() - 1) == 0);
   const std::size_t most = largest_micro_batch(config, options, 1ULL << 30);
   CHECK(predict_memory(config, most, options).total() <= 1ULL << 30);
   CHECK(predict_memory(config, most + 1, options).total() > 1ULL << 30);

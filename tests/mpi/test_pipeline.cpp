@@ -571,7 +571,7 @@ TEST_CASE("parts that are not the net's are refused", "[pipeline]") {
   Partition all = partition(estimated_costs(net.task.net(), net.input), stages());
   CHECK(refused(all) == "no error");
   CHECK(test::has(refused(all, "interleaved"),
-                  "`schedule`: interleaved, with 1 parts of the net for each stage; expected at least 2"));
+                  "`pipeline_schedule`: interleaved, with 1 parts of the net for each stage; expected at least 2"));
   Partition shorter = all;
   --shorter.back().last;
   CHECK(test::has(refused(shorter), fmt::format("`partition`: {} layers; expected the net's, {}", stages() + 1, stages() + 2)));

@@ -57,6 +57,42 @@ TEST_CASE("grids are enumerated, those first that fit and are fast", "[float_pla
   CHECK(one.front().grid == GridShape{2, 4, 2});
 }
 
+TEST_CASE("a micro-batch is chosen that fits and keeps ranks busy", "[float_plan]") {
+  models::GptConfig config = models::config_of(models::find_gpt("small"));
+  config.vocabulary = 257;
+  const FloatModel model = describe_gpt(config);
+  const auto need = [&](std::size_t sequences) {
+    return plan_grid(model, {}, options_of(sequences, sequences), fast_links()).memory().total();
+  };
+  const auto chosen = [&](std::size_t batch, std::uint64_t memory, const GridShape& grid = {}, std::size_t enough = 4096,
+                          std::size_t given = 0) {
+    FloatCluster cluster = fast_links();
+    cluster.memory = memory;
+    return choose_micro_batch(model, grid, options_of(batch, given), cluster, enough, "less of it takes less");
+  };
+  constexpr std::uint64_t any = std::uint64_t{1} << 40U;
+  CHECK(chosen(24, need(1)) == 1);
+  CHECK(has(message_of(ErrorKind::usage, [&] { chosen(24, need(1) - 1); }), "`micro_batch`: one sequence takes"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { chosen(24, need(1) - 1); }), "less of it takes less"));
+  CHECK(chosen(24, need(7)) == 6);
+  // 16 sequences have 4096 tokens; 24 are the next divisor.
+  CHECK(chosen(48, any) == 16);
+  CHECK(chosen(48, any, {}, 8192) == 48);
+  CHECK(chosen(24, any) == 24);
+  // Of 48 sequences two data ranks have 24 each, of which two stages get eight micro-batches.
+  CHECK(chosen(48, any, {2, 2, 1}) == 3);
+  CHECK(chosen(48, any, {2, 1, 1}) == 24);
+  // What is given is taken, and refused where several ranks have no room for it.
+  CHECK(chosen(48, any, {}, 4096, 4) == 4);
+  CHECK(chosen(48, 1, {}, 4096, 4) == 4);
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         chosen(48, 1, {2, 2, 1}, 4096, 4);
+                       }),
+            "no grid of 4 ranks would fit"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { chosen(48, any, {}, 4096, 5); }), "`micro_batch`: 5; expected a divisor of 48"));
+}
+
 TEST_CASE("grids that are impossible are refused with possible ones near by", "[float_plan]") {
   const FloatModel model = describe_gpt(models::config_of(models::find_gpt("gpt2-124m")));
   const auto refusal = [&](int ranks, const GridWish& wish, const FloatOptions& options) {

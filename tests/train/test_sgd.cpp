@@ -352,10 +352,13 @@ TEST_CASE("averages and slow weights begin with the values that a training is gi
     std::vector<std::pair<std::string, nn::Tensor*>> buffers;
     run.task.net().add_buffers(run.engine, DType::f32, buffers);
     REQUIRE(buffers.size() == 2);
-    run.trainer.begin_with([&] {
-      for (nn::Parameter* parameter : run.trainer.parameters()) nn::fill(run.engine, parameter->value, 0.25);
-      for (const auto& [name, tensor] : buffers) nn::fill(run.engine, *tensor, 0.25);
-    });
+    TensorFile given;
+    const auto give = [&](const std::string& name, const nn::Shape& shape) {
+      given.put(name, {shape.lengths().begin(), shape.lengths().end()}, std::vector<float>(shape.size(), 0.25F));
+    };
+    for (const nn::Parameter* parameter : run.trainer.parameters()) give(parameter->name, parameter->shape);
+    for (const auto& [name, tensor] : buffers) give(name, tensor->shape());
+    run.trainer.load_model(&given);
     std::size_t others = 0;
     const TensorFile file = test::saved(run.trainer);
     for (const auto& [name, tensor] : file.tensors) {

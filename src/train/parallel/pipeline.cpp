@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "train/parallel/stage_forward.h"
 
 namespace bitloom::train {
 namespace {
@@ -229,6 +230,11 @@ PartLoss Pipeline::loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* 
   PartLoss loss = task_.loss(pass, std::move(y), scale, dy);
   if (sharding_ != nullptr) sharding_->leave(head, kind);
   return loss;
+}
+
+nn::Tensor Pipeline::predict(nn::Pass pass, nn::Tensor x) {
+  pass.training = false;
+  return StageForward(comm_, options_.partition).run(pass, task_.net(), std::move(x), sharding_);
 }
 
 Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {

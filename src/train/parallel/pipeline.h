@@ -32,7 +32,7 @@ class Pipeline {
  public:
   // Collective. comm: one rank for each stage, in their order; all give the same options. The net is described whole on every
   // rank, of which only the parameters and buffers of this stage need memory. Engine, task, comm and log outlive this. Throws
-  // Error(usage), which names the field `partition` or `schedule`.
+  // Error(usage), which names the field `partition` or `pipeline_schedule`.
   Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const PipelineOptions& options, EventLog* log = nullptr);
 
   std::size_t stage() const { return stage_; }
@@ -56,6 +56,9 @@ class Pipeline {
   Loss run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale);
   // Collective: forward alone, and not training; the losses of all but the last `uncounted` micro-batches.
   Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches, std::size_t uncounted = 0);
+  // Collective, with sharded parameters also over the data ranks: x, which the first stage gives, of any number of examples,
+  // through all layers, not training. The result on the last stage, none elsewhere.
+  nn::Tensor predict(nn::Pass pass, nn::Tensor x);
   // Collective, once after the micro-batches of a step, whose gradients are settled: those of a parameter on several stages
   // become their sum, the same bits on each.
   void sum_shared_gradients();

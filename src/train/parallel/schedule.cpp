@@ -12,7 +12,7 @@
 namespace bitloom::train {
 namespace {
 
-constexpr const char* field = "schedule";
+constexpr const char* field = "pipeline_schedule";
 
 // `ahead` forward passes, then a backward pass after every further one, then the rest of the backward passes.
 std::vector<Action> interleave(const std::vector<Action>& forward, const std::vector<Action>& backward, std::size_t ahead) {

@@ -49,16 +49,16 @@ struct NamedSchedule {
   const char* name;
   const char* summary;
   bool takes_chunks;  // two or more; the others take one
-  // Throws Error(usage), which names the field `schedule`, for a shape that it does not have.
+  // Throws Error(usage), which names the field `pipeline_schedule`, for a shape that it does not have.
   Schedule (*make)(const PipelineShape& shape);
 };
 std::span<const NamedSchedule> named_schedules();
 std::vector<std::string> schedule_names();
-// Throws Error(usage), which names the field `schedule`.
+// Throws Error(usage), which names the field `pipeline_schedule`.
 const NamedSchedule& find_schedule(std::string_view name);
 // Parts of the net that each stage has: `given`, or, for 0, 2 of a schedule that takes several, else 1.
 std::size_t chunks_or_usual(std::string_view schedule, std::size_t given);
-// Throws Error(usage), which names the field `schedule`, for chunks that the schedule does not take.
+// Throws Error(usage), which names the field `pipeline_schedule`, for chunks that the schedule does not take.
 void require_chunks(std::string_view schedule, std::size_t chunks);
 // The same, for a shape without stages, micro-batches or chunks, or with chunks that the schedule does not take, too.
 Schedule make_schedule(std::string_view name, const PipelineShape& shape);

@@ -7,8 +7,10 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/suggest.h"
+#include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
+#include "train/parallel/elements.h"
 
 namespace bitloom::train {
 namespace {
@@ -22,18 +24,6 @@ constexpr NamedLevel levels[] = {{"none", ShardLevel::none},
                                  {"gradients", ShardLevel::gradients},
                                  {"parameters", ShardLevel::parameters}};
 
-// Calls f with the elements of a tensor of any floating type.
-template <typename F>
-void on_elements(const nn::Tensor& tensor, F&& f) {
-  switch (tensor.dtype()) {
-    case DType::f32: return f(tensor.as<float>());
-    case DType::f64: return f(tensor.as<double>());
-    case DType::bf16: return f(tensor.as<bf16>());
-    case DType::f16: return f(tensor.as<f16>());
-    default: fail(ErrorKind::internal, "sharding: {}; expected floats", nn::to_text(tensor));
-  }
-}
-
 nn::Tensor flat(const nn::Tensor& tensor) { return tensor.reshaped({tensor.size()}); }
 
 }  // namespace
@@ -46,11 +36,11 @@ Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector
                    std::span<nn::Parameter* const> apart, const Options& options)
     : engine_(engine), group_(group), options_(options) {
   const char* const level = levels[static_cast<std::size_t>(options.level)].name;
-  if (engine.device().kind != nn::Device::Kind::cpu) {
-    fail_field(ErrorKind::usage, "shard", "{}; expected none on GPUs, which do not have it yet", level);
-  }
   if (options.master_weights == nn::MasterWeights::none) {
     fail_field(ErrorKind::usage, "shard", "{} with `master_weights` none; expected `master_weights` f32", level);
+  }
+  if (engine.device().kind == nn::Device::Kind::cuda) {
+    gpus_ = std::make_unique<mpi::DeviceComm>(group, engine.device().index, engine.native_stream());
   }
   make_units(blocks, apart);
   for (const auto& unit : units_) {
@@ -277,8 +267,9 @@ void Sharding::gather(Unit& unit) {
 }
 
 void Sharding::start_gather(Unit& unit) {
+  if (gpus_) return gpus_->all_gather(on_device(unit.values), unit.counts);
   engine_.synchronize();
-  on_elements(unit.values, [&](auto elements) { unit.gathering = mpi::start_all_gather(group_, elements, unit.counts); });
+  with_elements(unit.values, [&](auto elements) { unit.gathering = mpi::start_all_gather(group_, elements, unit.counts); });
 }
 
 void Sharding::finish_gather(Unit& unit) {
@@ -307,12 +298,17 @@ void Sharding::begin_gradient(Unit& unit) {
 Sharding::Reduction Sharding::reduce(Unit& unit) {
   for (const Shard* shard : unit.shards) nn::settle_gradients(engine_, std::array{shard->whole});
   Reduction reduction{&unit, unit.gradient, {}};
-  engine_.synchronize();
-  on_elements(unit.gradient, [&](auto elements) {
-    using T = typename decltype(elements)::value_type;
-    reduction.sum =
-        mpi::start_reduce_scatter(group_, std::span<const T>(elements), elements.subspan(unit.begin, unit.count), unit.counts);
-  });
+  if (gpus_) {
+    const nn::Tensor own = unit.gradient.slice(unit.begin, unit.begin + unit.count);
+    gpus_->reduce_scatter(on_device(unit.gradient), on_device(own), unit.counts);
+  } else {
+    engine_.synchronize();
+    with_elements(unit.gradient, [&](auto elements) {
+      using T = typename decltype(elements)::value_type;
+      const auto own = elements.subspan(unit.begin, unit.count);
+      reduction.sum = mpi::start_reduce_scatter(group_, std::span<const T>(elements), own, unit.counts);
+    });
+  }
   if (options_.level == ShardLevel::optimizer) return reduction;
   for (const Shard* shard : unit.shards) shard->whole->gradient = {};
   unit.gradient = {};
@@ -337,12 +333,16 @@ void Sharding::finish_reductions(std::size_t blocks) {
   }
 }
 
-void Sharding::reduce_gradients() { finish_reductions(0); }
+void Sharding::reduce_gradients() {
+  finish_reductions(0);
+  if (gpus_) gpus_->wait();
+}
 
 void Sharding::publish() {
   if (options_.level == ShardLevel::parameters) return;
   for (const auto& unit : units_) start_gather(*unit);
   for (const auto& unit : units_) unit->gathering.wait();
+  if (gpus_) gpus_->wait();
 }
 
 }  // namespace bitloom::train

@@ -16,6 +16,10 @@
 #include "nn/parameter.h"
 #include "train/parallel/holding.h"
 
+namespace bitloom::mpi {
+class DeviceComm;
+}
+
 namespace bitloom::train {
 
 // optimizer: moments and averages, and masters in f32 of 16-bit values. gradients: those too, whole only for the block whose
@@ -37,6 +41,9 @@ std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::siz
 
 // Parameters of a block that ops read in one type are gathered and reduced together, apart from those that tensor ranks have
 // parts of, and divided as divide_parameters() does; one that several blocks or other groups have is by itself.
+//
+// On CPUs sums have the order of ranks, and gathering and summing go on beside a block's pass; on GPUs they are NCCL's, in the
+// stream in which the passes are.
 class Sharding {
  public:
   struct Options {
@@ -48,7 +55,7 @@ class Sharding {
   // Makes the parameters and gives them their initial values, never more than one of them whole beyond what the level keeps.
   // blocks: the parameters of each layer, then those that the loss reads; one may be in two of them. apart: parameters that
   // other groups have, too, who divide them as this one does: each by itself. All outlive this. Throws Error(usage) for values
-  // without masters and for GPUs, which do not have it yet.
+  // without masters.
   Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector<nn::Parameter*>> blocks,
            std::span<nn::Parameter* const> apart, const Options& options);
   ~Sharding();
@@ -119,6 +126,7 @@ class Sharding {
 
   nn::Engine& engine_;
   mpi::Comm& group_;
+  std::unique_ptr<mpi::DeviceComm> gpus_;  // of GPUs
   Options options_;
   std::vector<std::unique_ptr<Shard>> shards_;  // in the order of the parameters
   std::vector<std::unique_ptr<Unit>> units_;

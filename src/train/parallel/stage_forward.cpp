@@ -24,13 +24,23 @@ StageForward::StageForward(mpi::Comm& comm, Partition parts) : comm_(&comm), par
   }
 }
 
-nn::Tensor StageForward::run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x) {
+nn::Tensor StageForward::run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x, Sharding* sharding) {
   const int stages = comm_->size();
   const int stage = comm_->rank();
-  for (auto part = static_cast<std::size_t>(stage); part < parts_.size(); part += static_cast<std::size_t>(stages)) {
+  const auto step = static_cast<std::size_t>(stages);
+  if (sharding != nullptr) {
+    std::vector<std::size_t> layers;
+    for (auto part = static_cast<std::size_t>(stage); part < parts_.size(); part += step) {
+      for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) layers.push_back(i);
+    }
+    sharding->begin_passes(layers);
+  }
+  for (auto part = static_cast<std::size_t>(stage); part < parts_.size(); part += step) {
     if (part > 0 && stages > 1) x = receive(pass.engine, (stage + stages - 1) % stages);
     for (std::size_t i = parts_[part].first; i < parts_[part].last; ++i) {
+      if (sharding != nullptr) sharding->enter(i, BlockPass::forward);
       x = net[i].forward(pass, x);
+      if (sharding != nullptr) sharding->leave(i, BlockPass::forward);
       if (stages > 1) static_cast<void>(comm_->sends_finished());  // messages move on
     }
     if (part + 1 == parts_.size()) return x;

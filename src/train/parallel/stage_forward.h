@@ -4,6 +4,7 @@
 #include "mpi/comm.h"
 #include "nn/layer.h"
 #include "train/parallel/partition.h"
+#include "train/parallel/sharding.h"
 
 namespace bitloom::train {
 
@@ -17,8 +18,9 @@ class StageForward {
 
   // Collective: x, which the first stage gives, through all layers of a net, of which only this stage's need memory. Gives the
   // result on the last stage, none elsewhere. The first stage may be some calls ahead of the last: their activations are in
-  // memory, so that a collective is due after a few of them.
-  nn::Tensor run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x);
+  // memory, so that a collective is due after a few of them. sharding, if any: of this stage's parameters, whose other ranks
+  // call this as often.
+  nn::Tensor run(nn::Pass& pass, nn::Sequence& net, nn::Tensor x, Sharding* sharding = nullptr);
 
  private:
   // Type and shape go ahead of the elements. Throws Error(internal) for bytes that are no tensor.

@@ -37,8 +37,8 @@ std::vector<StageParameter> stage_parameters(nn::Sequence& net, std::span<nn::Pa
                                              const Partition& partition, std::size_t stages);
 
 // The stages and the parts of each, without micro-batches. Throws Error(usage), which names the field `partition` or
-// `schedule`, for parts that are not the net's layers one after the other, not as many for each stage, or too many for the
-// schedule.
+// `pipeline_schedule`, for parts that are not the net's layers one after the other, not as many for each stage, or too many for
+// the schedule.
 PipelineShape pipeline_shape(const nn::Sequence& net, const PipelineOptions& options, std::size_t stages);
 // Shapes of the parts' inputs, then that of the net's output.
 std::vector<nn::Shape> part_inputs(nn::Sequence& net, const PipelineOptions& options);

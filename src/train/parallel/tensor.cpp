@@ -7,6 +7,7 @@
 #include "core/half.h"
 #include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
+#include "train/parallel/elements.h"
 
 namespace bitloom::train {
 
@@ -28,28 +29,6 @@ mpi::Comm& TensorGroup::comm() const {
   if (comm_ == nullptr) fail(ErrorKind::internal, "a net of a tensor group that is only described cannot be run");
   return *comm_;
 }
-
-namespace {
-
-// work(elements) with the elements of a tensor in this machine's memory.
-template <typename Work>
-void with_elements(const Tensor& tensor, Work work) {
-  switch (tensor.dtype()) {
-    case DType::f64: return work(tensor.as<double>());
-    case DType::f32: return work(tensor.as<float>());
-    case DType::bf16: return work(tensor.as<bf16>());
-    case DType::f16: return work(tensor.as<f16>());
-    default: fail(ErrorKind::internal, "tensor group: {} over processes", nn::to_text(tensor));
-  }
-}
-
-mpi::DeviceComm::Values on_device(const Tensor& tensor) {
-  using Type = mpi::DeviceComm::Type;
-  const DType dtype = tensor.dtype();
-  return {tensor.data(), tensor.size(), dtype == DType::bf16 ? Type::bf16 : dtype == DType::f16 ? Type::f16 : Type::f32};
-}
-
-}  // namespace
 
 mpi::DeviceComm& TensorGroup::gpus(nn::Engine& engine) {
   if (!gpus_) gpus_ = std::make_unique<mpi::DeviceComm>(comm(), engine.device().index, engine.native_stream());

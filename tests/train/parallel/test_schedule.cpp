@@ -164,12 +164,12 @@ TEST_CASE("schedules that there are not are refused", "[schedule]") {
   const auto refused = [](const char* name, const PipelineShape& shape) {
     return message_of(ErrorKind::usage, [&] { make_schedule(name, shape); });
   };
-  CHECK(refused("gpip", {2, 2}) == "`schedule`: 'gpip'; did you mean 'gpipe'?");
-  CHECK(has(refused("gpipe", {2, 0}), "`schedule`: 2 stages, 0 micro-batches and 1 chunks"));
-  CHECK(has(refused("1f1b", {2, 4, 2}), "`schedule`: 1f1b, with 2 parts of the net for each stage; expected 1"));
+  CHECK(refused("gpip", {2, 2}) == "`pipeline_schedule`: 'gpip'; did you mean 'gpipe'?");
+  CHECK(has(refused("gpipe", {2, 0}), "`pipeline_schedule`: 2 stages, 0 micro-batches and 1 chunks"));
+  CHECK(has(refused("1f1b", {2, 4, 2}), "`pipeline_schedule`: 1f1b, with 2 parts of the net for each stage; expected 1"));
   CHECK(has(refused("interleaved", {2, 4, 1}),
-            "`schedule`: interleaved, with 1 parts of the net for each stage; expected at least 2"));
+            "`pipeline_schedule`: interleaved, with 1 parts of the net for each stage; expected at least 2"));
   CHECK(has(refused("interleaved", {4, 6, 2}),
-            "`schedule`: interleaved, with 6 micro-batches in 4 stages; expected a multiple of the stages"));
+            "`pipeline_schedule`: interleaved, with 6 micro-batches in 4 stages; expected a multiple of the stages"));
   for (const NamedSchedule& each : named_schedules()) CHECK(find_schedule(each.name).make == each.make);
 }

@@ -1,0 +1,36 @@
+#include "plan/cnn_model.h"
+
+#include <algorithm>
+
+#include "models/cnn/cnn.h"
+
+namespace bitloom::plan {
+
+FloatModel describe_cnn(const models::CnnConfig& config, DType values) {
+  models::Cnn net(config);
+  FloatModel model;
+  model.name = config.name;
+  model.example = "image";
+  nn::Shape shape = net.input(1);
+  model.input = shape.size() * dtype_size(values);
+  for (std::size_t i = 0; i < net.layers->size(); ++i) {
+    nn::Layer& layer = (*net.layers)[i];
+    FloatLayer described;
+    described.name = fmt::format("layers.{}", i);
+    for (const nn::Parameter* parameter : nn::parameters_of(layer)) {
+      described.parameters.push_back({{parameter->shape.size()}, parameter->reads_values});
+    }
+    described.whole_operations = layer.cost(shape);
+    described.values.whole = (layer.stash_bytes(shape, values) + dtype_size(values) - 1) / dtype_size(values);
+    described.keeps_input = layer.keeps_input();
+    const nn::Shape output = layer.output(shape);
+    // Input, output, and a gradient or a map within a block.
+    described.working.whole = 3 * std::max(shape.size(), output.size());
+    described.output = output.size();
+    model.layers.push_back(std::move(described));
+    shape = output;
+  }
+  return model;
+}
+
+}  // namespace bitloom::plan
