@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "models/foreign_tensors.h"
+#include "models/saved_values.h"
 #include "train/optimizer.h"
 
 namespace bitloom::models {
@@ -19,20 +20,6 @@ using Json = nlohmann::json;
 constexpr const char* config_key = "bitloom.config";
 constexpr const char* pixels_key = "bitloom.pixels";
 constexpr const char* classes_key = "bitloom.classes";
-
-train::Buffers buffers_of(nn::Engine& engine, Cnn& net, DType values) {
-  train::Buffers buffers;
-  net.layers->add_buffers(engine, values, buffers);
-  return buffers;
-}
-
-// Name of the tensor that stands for another in a checkpoint: its moving average or its slow weights, where there are some.
-std::string source_of(const TensorFile& file, const std::string& name) {
-  for (const std::string& other : {train::average_name(name), train::slow_name(name)}) {
-    if (file.contains(other)) return other;
-  }
-  return name;
-}
 
 // Endings of names, ours and those of PyTorch's layers, where they differ.
 std::string pytorch_name(const std::string& name) {
@@ -90,23 +77,12 @@ CnnDescription cnn_description_of(const TensorFile& file, const std::string& nam
 TensorFile save_cnn(nn::Engine& engine, Cnn& net, DType values, const CnnDescription& description) {
   TensorFile file;
   add_description(file, description);
-  for (const nn::Parameter* parameter : nn::parameters_of(*net.layers)) {
-    train::save_tensor(engine, file, parameter->name, parameter->value);
-  }
-  for (const auto& [name, tensor] : buffers_of(engine, net, values)) train::save_tensor(engine, file, name, *tensor);
+  add_values(engine, file, *net.layers, values);
   return file;
 }
 
 void load_values(nn::Engine& engine, const TensorFile& file, Cnn& net, DType values) {
-  const std::vector<nn::Parameter*> parameters = nn::parameters_of(*net.layers);
-  for (nn::Parameter* parameter : parameters) {
-    nn::Tensor read = parameter->value;
-    train::load_tensor(engine, file, source_of(file, parameter->name), read);
-  }
-  for (const auto& [name, tensor] : buffers_of(engine, net, values)) {
-    train::load_tensor(engine, file, source_of(file, name), *tensor);
-  }
-  nn::refresh_copies(engine, parameters);
+  load_saved(engine, file, *net.layers, values);
 }
 
 LoadedCnn load_cnn(nn::Engine& engine, const std::filesystem::path& path, DType values) {
@@ -128,7 +104,7 @@ TensorFile to_pytorch_names(const TensorFile& file) {
   renamed.metadata = file.metadata;
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with("optimizer.") || name.starts_with("trainer.")) continue;
-    renamed.tensors.emplace(pytorch_name(name), file.tensors.at(source_of(file, name)));
+    renamed.tensors.emplace(pytorch_name(name), file.tensors.at(saved_name(file, name)));
   }
   return renamed;
 }
@@ -148,7 +124,7 @@ void load_pytorch_values(nn::Engine& engine, const TensorFile& file, Cnn& net, c
     renamed.put(ours, wanted, to_floats(tensor, label));
   };
   for (const nn::Parameter* parameter : nn::parameters_of(*net.layers)) take(parameter->name, parameter->shape);
-  for (const auto& [ours, tensor] : buffers_of(engine, net, DType::f32)) take(ours, tensor->shape());
+  for (const auto& [ours, tensor] : buffers_of(engine, *net.layers, DType::f32)) take(ours, tensor->shape());
   for (const auto& [theirs, tensor] : file.tensors) {
     if (known.contains(theirs) || theirs.ends_with(".num_batches_tracked")) continue;
     fail(ErrorKind::data, "{}: the tensor '{}' has no place in the net '{}'", name, theirs, net.config.name);

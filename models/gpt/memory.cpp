@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "core/field.h"
-#include "core/progress.h"
 #include "models/gpt/language_task.h"
 #include "train/memory.h"
 
@@ -30,25 +27,6 @@ double paper_saving(const GptConfig& config, unsigned bits) {
   const double attention = (2 + 0.25) * static_cast<double>(config.heads * config.context) / static_cast<double>(config.width);
   const double activation = config.activation == "gelu_tanh" ? 4 * 4 : 4;
   return activation * (1 - bits / 32.0) / (products + attention + activation);
-}
-
-std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
-                               std::uint64_t limit, std::size_t enough) {
-  std::size_t chosen = 0;
-  for (std::size_t sequences = 1; sequences <= batch; ++sequences) {
-    if (batch % sequences != 0) continue;
-    const std::uint64_t need = predict_memory(config, sequences, options).total();
-    if (need > limit && chosen == 0) {
-      fail_field(ErrorKind::usage, "micro_batch",
-                 "one sequence takes {}, more than the {} there are; `recompute` block, `activation_bits` 3, "
-                 "`dtype` bf16, a smaller net or a shorter `context` take less",
-                 format_bytes(need), format_bytes(limit));
-    }
-    if (need > limit) break;
-    chosen = sequences;
-    if (sequences * config.context >= enough) break;
-  }
-  return chosen;
 }
 
 std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit) {

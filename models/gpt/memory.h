@@ -31,12 +31,6 @@ double paper_saving(const GptConfig& config, unsigned bits);
 // and the time between kernels suggest, which nobody has measured yet.
 inline constexpr std::size_t enough_tokens = 4096, enough_tokens_on_gpu = 32768;
 
-// The micro-batch for batches of a number of sequences: the smallest divisor of the batch that has `enough` tokens; or, where
-// that takes more than `limit` bytes, the largest that does not. Throws Error(usage) that says what one sequence takes if that
-// is too much.
-std::size_t choose_micro_batch(const GptConfig& config, std::size_t batch, const train::TrainOptions& options,
-                               std::uint64_t limit, std::size_t enough = enough_tokens);
-
 // The most sequences whose predict_memory() is at most `limit`; 0: not even one.
 std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit);
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "models/file_tokenizer.h"
 #include "nn/floats.h"
 #include "train/optimizer.h"
 #include "train/parallel/layer_costs.h"
@@ -17,24 +18,12 @@ namespace bitloom::models {
 namespace {
 
 constexpr const char* config_key = "bitloom.config";
-constexpr const char* tokenizer_name = "tokenizer";
 
 // In f32, whatever the engine has; so are models in files.
 void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& parameter) {
   if (parameter.value.dtype() != DType::bf16) return train::save_tensor(engine, file, parameter.name, parameter.value);
   const auto lengths = parameter.shape.lengths();
   file.put(parameter.name, {lengths.begin(), lengths.end()}, nn::to_floats(engine, parameter.value));
-}
-
-std::unique_ptr<data::Tokenizer> parse(std::span<const std::byte> text, const std::string& name) {
-  return data::parse_tokenizer({reinterpret_cast<const char*>(text.data()), text.size()}, name + ": tokenizer");
-}
-
-std::vector<std::byte> tokenizer_text(const TensorReader& file, const std::string& name) {
-  const auto [dtype, shape] = file.describe(tokenizer_name);
-  if (dtype != DType::u8) fail(ErrorKind::data, "{}: a tokenizer of type {}; expected U8", name, dtype_name(dtype));
-  const Tensor tensor = file.read(tokenizer_name, dtype, shape);
-  return {tensor.bytes.begin(), tensor.bytes.end()};
 }
 
 // All parameters of a net, which may be a part of it, are in a file.
@@ -61,8 +50,7 @@ train::Partition cut(Gpt& net, std::size_t stages) {
 void add_description(TensorFile& file, const GptConfig& config, const data::Tokenizer& tokenizer) {
   file.metadata[kind_key] = gpt_kind;
   file.metadata[config_key] = to_json(config).dump();
-  const std::string text = tokenizer.serialize();
-  file.put(tokenizer_name, {text.size()}, std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+  add_tokenizer(file, tokenizer);
 }
 
 TensorFile save_gpt(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer) {
@@ -80,7 +68,7 @@ GptConfig config_of(const std::map<std::string, std::string>& metadata, const st
 }
 
 std::unique_ptr<data::Tokenizer> tokenizer_of_file(const TensorReader& file, const std::string& name) {
-  return parse(tokenizer_text(file, name), name);
+  return parse_file_tokenizer(tokenizer_text(file, name), name);
 }
 
 std::string SavedParameters::name_of(const std::string& parameter) const {
@@ -104,7 +92,7 @@ LoadedGpt load_gpt(nn::Engine& engine, mpi::Grid& grid, const std::filesystem::p
   text = world.broadcast_bytes(std::move(text));
   LoadedGpt loaded;
   world.together([&] {
-    loaded.tokenizer = parse(text, name);
+    loaded.tokenizer = parse_file_tokenizer(text, name);
     if (grid.shape().tensor > 1) loaded.group = std::make_unique<train::TensorGroup>(grid.tensor());
     loaded.net = std::make_unique<Gpt>(parse_gpt_config(config, name), tokens, loaded.group.get());
     if (loaded.tokenizer->size() != loaded.net->config().vocabulary) {

@@ -8,13 +8,11 @@
 #include <vector>
 
 #include "models/gpt/forward.h"
+#include "models/transformer/draw.h"
 
 namespace bitloom::models {
 
-struct SampleOptions {
-  double temperature = 1;    // logits are divided by it; 0: always the most likely token, the first of equals
-  std::size_t top_k = 0;     // draw from the k most likely tokens alone; 0: from all
-  double top_p = 1;          // from the fewest most likely ones whose probabilities sum to p (Holtzman et al. 2020)
+struct SampleOptions : DrawOptions {
   std::size_t tokens = 256;  // to be drawn, at most
   std::size_t count = 1;     // samples
   std::uint64_t seed = 1;
@@ -24,9 +22,6 @@ struct SampleOptions {
 
 // Throws Error(usage) that names the option.
 void check(const SampleOptions& options);
-
-// A token drawn from logits (V). uniform: in [0, 1). Ties of equal logits go to the smaller token.
-std::int32_t draw(std::span<const float> logits, const SampleOptions& options, double uniform);
 
 // Draws options.count samples behind the prompt. A context that is full goes on with its second half alone. Sample s draws
 // token n with the same random number whatever the other samples do. on_token(sample, token) sees every token as it is drawn,

@@ -1,0 +1,120 @@
+#include "models/dalle/config.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/suggest.h"
+#include "nn/activation.h"
+
+namespace bitloom::models {
+namespace {
+
+using Json = nlohmann::json;
+
+// Rates of the large ones are the paper's.
+constexpr NamedDalle table[] = {
+    {"tiny", "tests", 2, 2, 32, 12, 4, 16, 3e-3},
+    {"emoji", "images of 64 x 64 pixels as 8 x 8 tokens, on two cores", 6, 4, 256, 32, 8, 512, 1e-3},
+    {"emoji-16", "the same as 16 x 16 tokens", 6, 4, 256, 32, 16, 512, 1e-3},
+    {"2.8b", "width 1920 of Ramesh et al. 2021", 64, 30, 1920, 256, 32, 8192, 4.5e-4},
+    {"5.6b", "width 2688", 64, 42, 2688, 256, 32, 8192, 4.5e-4},
+    {"12b", "width 3968", 64, 62, 3968, 256, 32, 8192, 4.5e-4},
+};
+
+// Fields of the description that are counts.
+constexpr std::array<std::pair<const char*, std::size_t DalleConfig::*>, 8> sizes = {
+    {{"layers", &DalleConfig::layers},
+     {"heads", &DalleConfig::heads},
+     {"width", &DalleConfig::width},
+     {"text", &DalleConfig::text},
+     {"text_vocabulary", &DalleConfig::text_vocabulary},
+     {"grid", &DalleConfig::grid},
+     {"codes", &DalleConfig::codes},
+     {"extent", &DalleConfig::extent}}};
+
+}  // namespace
+
+ImageAttention DalleConfig::attention_of(std::size_t i) const {
+  if (i + 1 == layers) return ImageAttention::convolutional;
+  return i % 4 == 1 ? ImageAttention::column : ImageAttention::row;
+}
+
+std::uint64_t DalleConfig::parameters() const {
+  const std::uint64_t w = width;
+  const std::uint64_t block = (3 * w * w + 3 * w) + (w * w + w) + (4 * w * w + 4 * w) + (4 * w * w + w) + 4 * w;
+  return layers * block + (inputs() + text + 2 * grid) * w + 2 * w + (text_vocabulary + codes) * w;
+}
+
+void check(const DalleConfig& config) {
+  static constexpr std::size_t most = 1 << 20;
+  for (const auto& [name, size] : sizes) {
+    if (config.*size == 0 || config.*size > most) {
+      fail_field(ErrorKind::usage, name, "{}; expected 1 to {}", config.*size, most);
+    }
+  }
+  if (config.width % config.heads != 0) {
+    fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
+  }
+  if (config.grid > 256) fail_field(ErrorKind::usage, "grid", "{}; expected at most 256", config.grid);
+  if (config.text < 2) fail_field(ErrorKind::usage, "text", "{} positions; expected at least 2", config.text);
+  if (config.extent % 2 == 0) fail_field(ErrorKind::usage, "extent", "{}; expected an odd number", config.extent);
+  if (!(config.dropout >= 0 && config.dropout < 1)) {
+    fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
+  }
+  nn::find_activation(config.activation, marked_field("activation"));
+  if (config.activation_bits > 4) {
+    fail_field(ErrorKind::usage, "activation_bits", "{}; expected 1 to 4, or 0 for all", config.activation_bits);
+  }
+}
+
+std::span<const NamedDalle> named_dalles() { return table; }
+
+const NamedDalle& find_dalle(std::string_view name) { return find_named(table, name, marked_field("net")); }
+
+DalleConfig config_of(const NamedDalle& named) {
+  DalleConfig config;
+  config.layers = named.layers;
+  config.heads = named.heads;
+  config.width = named.width;
+  config.text = named.text;
+  config.grid = named.grid;
+  config.codes = named.codes;
+  return config;
+}
+
+Json to_json(const DalleConfig& config) {
+  Json json{{"dropout", config.dropout}, {"activation", config.activation}};
+  for (const auto& [name, size] : sizes) json[name] = config.*size;
+  return json;
+}
+
+DalleConfig parse_dalle_config(const std::string& text, const std::string& name) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) fail(ErrorKind::data, "{}: the net's description is not a JSON object", name);
+  DalleConfig config;
+  for (const auto& [key, size] : sizes) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_unsigned()) {
+      fail(ErrorKind::data, "{}: '{}' is missing or no whole number", name, key);
+    }
+    config.*size = found->get<std::size_t>();
+  }
+  const auto dropout = json.find("dropout");
+  const auto activation = json.find("activation");
+  if (dropout == json.end() || !dropout->is_number() || activation == json.end() || !activation->is_string()) {
+    fail(ErrorKind::data, "{}: 'dropout' or 'activation' is missing or of another type", name);
+  }
+  config.dropout = dropout->get<double>();
+  config.activation = activation->get<std::string>();
+  try {
+    check(config);
+  } catch (const Error& error) {
+    fail(ErrorKind::data, "{}: {}", name, error.what());
+  }
+  return config;
+}
+
+}  // namespace bitloom::models

@@ -1,0 +1,137 @@
+#include "models/dalle/sampler.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/random.h"
+#include "models/dalle/dalle_task.h"
+#include "nn/layers/tokens.h"
+
+namespace bitloom::models {
+namespace {
+
+using nn::Tensor;
+using nn::Use;
+
+// Logits of the code behind the last token of every sequence.
+class Steps {
+ public:
+  Steps(nn::Engine& engine, Dalle& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
+    if (cache) cache_.emplace(count, net.config().tokens());
+  }
+
+  // sequences (count, all tokens), of which the first `size` are there.
+  std::vector<float> next(std::span<const std::int32_t> sequences, std::size_t size) {
+    const std::size_t tokens = net_.config().tokens();
+    const std::size_t begin = cache_ ? cache_->size() : 0;
+    // What stands behind the last token is seen by none before it.
+    const std::size_t end = cache_ ? size : tokens;
+    std::vector<std::int32_t> ids;
+    for (std::size_t b = 0; b < count_; ++b) {
+      const auto row = sequences.begin() + static_cast<std::ptrdiff_t>(b * tokens);
+      ids.insert(ids.end(), row + static_cast<std::ptrdiff_t>(begin), row + static_cast<std::ptrdiff_t>(end));
+    }
+    nn::Pass pass{engine_};
+    pass.training = false;
+    pass.cache = cache_ ? &*cache_ : nullptr;
+    if (cache_) cache_->begin(end - begin);
+    const Tensor x = engine_.from(std::span<const std::int32_t>(ids), {count_, end - begin}, Use::data);
+    const Tensor hidden = net_.layers().forward(pass, x);
+    if (cache_) cache_->end();
+    return logits_of(hidden, size - 1 - begin);
+  }
+
+ private:
+  std::vector<float> logits_of(const Tensor& hidden, std::size_t last) const {
+    const std::size_t tokens = hidden.shape()[1];
+    const std::size_t width = hidden.shape()[2];
+    std::vector<std::int32_t> rows;
+    for (std::size_t b = 0; b < count_; ++b) rows.push_back(static_cast<std::int32_t>(b * tokens + last));
+    const Tensor ids = engine_.from(std::span<const std::int32_t>(rows), {rows.size()}, Use::data);
+    Tensor lasts = engine_.empty({count_, width}, hidden.dtype(), Use::activations);
+    nn::gather(engine_, hidden.reshaped({count_ * tokens, width}), ids, lasts);
+    return engine_.to_host<float>(net_.code_head().logits(engine_, lasts));
+  }
+
+  nn::Engine& engine_;
+  Dalle& net_;
+  std::size_t count_;
+  std::optional<nn::KeyValueCache> cache_;
+};
+
+void check(const DalleConfig& config, std::span<const std::int32_t> text, std::span<const std::int32_t> given,
+           const ImageOptions& options) {
+  models::check(static_cast<const DrawOptions&>(options));
+  if (options.count == 0) fail_field(ErrorKind::usage, "count", "0; expected at least 1");
+  if (options.at_once == 0) fail_field(ErrorKind::usage, "at_once", "0; expected at least 1");
+  if (text.size() != config.text) {
+    fail(ErrorKind::internal, "a text of {} positions; expected {}", text.size(), config.text);
+  }
+  if (given.size() >= config.image()) {
+    fail_field(ErrorKind::usage, "rows", "{} codes are given; expected fewer than an image's {}", given.size(), config.image());
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> text,
+                                                     std::span<const std::int32_t> given, const ImageOptions& options,
+                                                     const std::function<bool(std::size_t, std::size_t)>& on_code) {
+  const DalleConfig& config = net.config();
+  check(config, text, given, options);
+  DalleBatch pair{{text.begin(), text.end()}, {given.begin(), given.end()}};
+  pair.codes.resize(config.image());
+  const std::vector<std::int32_t> begin = inputs_of(config, pair);
+  std::vector<std::vector<std::int32_t>> images;
+  while (images.size() < options.count) {
+    const std::size_t first = images.size();
+    const std::size_t count = std::min(options.at_once, options.count - first);
+    std::vector<std::int32_t> sequences;
+    for (std::size_t b = 0; b < count; ++b) sequences.insert(sequences.end(), begin.begin(), begin.end());
+    std::vector<std::vector<std::int32_t>> drawn(count, {given.begin(), given.end()});
+    Steps steps(engine, net, count, options.cache);
+    for (std::size_t n = given.size(); n < config.image(); ++n) {
+      const std::vector<float> logits = steps.next(sequences, config.text + n);
+      for (std::size_t b = 0; b < count; ++b) {
+        Random random(options.seed, Stream::sampling, first + b, n);
+        const std::span<const float> row(logits.data() + b * config.codes, config.codes);
+        const std::int32_t code = draw(row, options, random.uniform());
+        drawn[b].push_back(code);
+        sequences[b * config.tokens() + config.text + n] =
+            static_cast<std::int32_t>(config.code_id(static_cast<std::size_t>(code)));
+      }
+      if (on_code && !on_code(first, n + 1)) return images;
+    }
+    images.insert(images.end(), drawn.begin(), drawn.end());
+  }
+  return images;
+}
+
+std::vector<double> image_nats(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> texts,
+                               std::span<const std::int32_t> codes, std::size_t at_once) {
+  const DalleConfig& config = net.config();
+  const std::size_t pairs = codes.size() / config.image();
+  std::vector<double> nats;
+  for (std::size_t first = 0; first < pairs; first += at_once) {
+    const std::size_t count = std::min(at_once, pairs - first);
+    const auto text = texts.subspan(first * config.text, count * config.text);
+    const auto image = codes.subspan(first * config.image(), count * config.image());
+    const DalleBatch batch{{text.begin(), text.end()}, {image.begin(), image.end()}};
+    const std::vector<std::int32_t> ids = inputs_of(config, batch);
+    nn::Pass pass{engine};
+    pass.training = false;
+    const Tensor x = engine.from(std::span<const std::int32_t>(ids), {count, config.tokens()}, Use::data);
+    const DallePartLosses losses = dalle_losses(engine, net, net.layers().forward(pass, x), batch, 0, 0, nullptr);
+    const std::vector<float> each = engine.to_host<float>(losses.image);
+    for (std::size_t b = 0; b < count; ++b) {
+      double sum = 0;
+      for (std::size_t i = 0; i < config.image(); ++i) sum += static_cast<double>(each[b * config.image() + i]);
+      nats.push_back(sum);
+    }
+  }
+  return nats;
+}
+
+}  // namespace bitloom::models

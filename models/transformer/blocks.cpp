@@ -1,0 +1,56 @@
+#include "models/transformer/blocks.h"
+
+#include <cmath>
+#include <utility>
+
+#include "nn/layers/blocks.h"
+
+namespace bitloom::models {
+
+using nn::Sequence;
+
+double BlockBuilder::projection_deviation() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(config_.layers)); }
+
+void BlockBuilder::add_dropout(Sequence& net) { net.emplace<nn::DropoutLayer>(config_.dropout, dropouts_++); }
+
+nn::LayerPointer BlockBuilder::attention(const std::string& name, Mask mask) {
+  nn::SelfAttentionOptions options;
+  options.heads = config_.heads;
+  options.dropout = config_.dropout;
+  options.dropout_number = dropouts_++;
+  options.projection_deviation = projection_deviation();
+  auto branch = std::make_unique<Sequence>();
+  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
+  layers_.add_attention(*branch, name, config_.width, std::move(mask), options);
+  add_dropout(*branch);
+  return branch;
+}
+
+nn::LayerPointer BlockBuilder::feed_forward(const std::string& name) {
+  const std::size_t inside = 4 * config_.width;
+  nn::LinearOptions second;
+  second.deviation = projection_deviation();
+  auto branch = std::make_unique<Sequence>();
+  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
+  layers_.add_expansion(*branch, name + ".first", config_.width, inside);
+  branch->emplace<nn::Activate>(nn::find_activation(config_.activation), config_.activation_bits);
+  layers_.add_contraction(*branch, name + ".second", inside, config_.width, second);
+  add_dropout(*branch);
+  return branch;
+}
+
+void BlockBuilder::add_blocks(Sequence& net, const std::function<Mask(std::size_t i)>& mask_of) {
+  for (std::size_t i = 0; i < config_.layers; ++i) {
+    const std::string name = fmt::format("blocks.{}", i);
+    auto block = std::make_unique<Sequence>();
+    block->emplace<nn::Residual>(attention(name + ".attention", mask_of(i)), 2 * i);
+    block->emplace<nn::Residual>(feed_forward(name + ".feed_forward"), 2 * i + 1);
+    if (config_.recompute) {
+      net.emplace<nn::Recomputed>(std::move(block));
+    } else {
+      net.add(std::move(block));
+    }
+  }
+}
+
+}  // namespace bitloom::models

@@ -1,0 +1,47 @@
+// Blocks of transformers, which all nets made of them share: self-attention and a feed-forward part in residual branches, a
+// layer norm before each (Radford et al. 2019; Shoeybi et al. 2019, section 3).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "nn/layer.h"
+#include "train/parallel/tensor.h"
+
+namespace bitloom::models {
+
+struct BlockConfig {
+  std::size_t layers = 1, heads = 1, width = 1;  // width a multiple of the heads
+  double dropout = 0;                            // of attention's softmax, and before every residual sum
+  std::string activation = "gelu_tanh";
+  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
+  bool recompute = false;        // keep of every block its input alone, and compute the rest again
+};
+
+// Adds the parts of a net in their order: dropout layers are numbered in the order in which they act. Initial weights are
+// normal with deviation 0.02, those before residual sums divided by sqrt(2 layers) (Shoeybi et al. 2019, section 3.3).
+class BlockBuilder {
+ public:
+  // The config outlives this. group: processes that divide each layer, if any.
+  BlockBuilder(const BlockConfig& config, train::TensorGroup* group) : config_(config), layers_(group) {}
+
+  const train::TensorLayers& layers() const { return layers_; }
+  void add_dropout(nn::Sequence& net);
+  // The mask of block i, which many blocks may share.
+  using Mask = std::shared_ptr<const nn::AttentionMask>;
+  void add_blocks(nn::Sequence& net, const std::function<Mask(std::size_t i)>& mask_of);
+
+ private:
+  double projection_deviation() const;
+  nn::LayerPointer attention(const std::string& name, Mask mask);
+  nn::LayerPointer feed_forward(const std::string& name);
+
+  const BlockConfig& config_;
+  train::TensorLayers layers_;
+  std::uint64_t dropouts_ = 0;
+};
+
+}  // namespace bitloom::models

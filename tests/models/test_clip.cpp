@@ -1,0 +1,181 @@
+// The contrastive model: its loss against one worked out by hand, its gradients, and that it learns which text belongs to which
+// image.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/random.h"
+#include "models/clip/clip_task.h"
+#include "nn/floats.h"
+#include "tests/support/backends.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "train/trainer.h"
+
+using namespace bitloom;
+using namespace bitloom::models;
+using bitloom::test::compare;
+using bitloom::test::has;
+using bitloom::test::message_of;
+
+namespace {
+
+constexpr std::size_t pairs = 6;
+
+ClipConfig small_clip() {
+  ClipConfig config = find_clip("tiny", 16);
+  config.text_vocabulary = 9;
+  config.text = 5;
+  return config;
+}
+
+// Images of one of six patterns, and texts of one to six tokens that say which; the longest is cut.
+ClipBatch small_batch(const ClipConfig& config, std::uint64_t seed) {
+  ClipBatch batch;
+  std::vector<std::vector<std::int32_t>> texts;
+  for (std::size_t p = 0; p < pairs; ++p) {
+    Random random(seed, Stream::test, p);
+    for (std::size_t i = 0; i < config.image.image.size(); ++i) {
+      const double wave = std::sin(static_cast<double>((p + 1) * (i % 48)) / 7 + static_cast<double>(i / 48 * p) / 3);
+      batch.images.push_back(static_cast<float>(wave + 0.1 * random.uniform()));
+    }
+    std::vector<std::int32_t> text(p + 1, static_cast<std::int32_t>(p));
+    texts.push_back(text);
+  }
+  batch.texts = clip_inputs(config, texts);
+  return batch;
+}
+
+struct Run {
+  Run(DType values, const std::string& backend)
+      : engine(test::device_of(backend), backend),
+        net(std::make_shared<nn::Sequence>()),
+        towers(net->emplace<ClipTowers>(small_clip())),
+        task(engine, net, towers, pairs, values,
+             [this](std::uint64_t step, std::uint64_t) { return small_batch(towers.config(), step); }),
+        parameters(nn::parameters_of(*net)) {
+    nn::initialise(engine, parameters, values, 3);
+  }
+
+  double loss() {
+    nn::clear_gradients(engine, parameters);
+    nn::Stash stash;
+    nn::Pass pass{engine};
+    pass.stash = &stash;
+    train::LossSum sum(engine);
+    sum.add(train::run_micro_batch(task, pass, 1));
+    nn::settle_gradients(engine, parameters);
+    CHECK(stash.empty());
+    return sum.total().sum;
+  }
+
+  nn::Engine engine;
+  std::shared_ptr<nn::Sequence> net;
+  ClipTowers& towers;
+  ClipTask task;
+  std::vector<nn::Parameter*> parameters;
+};
+
+}  // namespace
+
+TEST_CASE("the contrastive loss is the symmetric cross-entropy of cosines", "[clip]") {
+  // Two pairs whose images are at right angles: the cosines are 1, 0.6; 0, 0.8.
+  const std::vector<double> images{2, 0, 0, 5};
+  const std::vector<double> texts{1, 0, 3, 4};
+  const double factor = 3;
+  const ClipLoss loss = clip_loss(images, texts, 2, std::log(factor), 1, true);
+  const auto entropy = [&](double own, double other) { return std::log(1 + std::exp(factor * (other - own))); };
+  REQUIRE(loss.losses.size() == 2);
+  CHECK(loss.losses[0] == Approx((entropy(1, 0.6) + entropy(1, 0)) / 2));
+  CHECK(loss.losses[1] == Approx((entropy(0.8, 0) + entropy(0.8, 0.6)) / 2));
+  // Gradients by finite differences, with a scale of the loss.
+  const ClipLoss scaled = clip_loss(images, texts, 2, std::log(factor), 2.5, true);
+  const auto total = [&](const std::vector<double>& i, const std::vector<double>& t, double log_scale) {
+    const ClipLoss each = clip_loss(i, t, 2, log_scale, 0, false);
+    return 2.5 * (each.losses[0] + each.losses[1]);
+  };
+  constexpr double step = 1e-6;
+  std::vector<double> found;
+  for (const bool of_images : {true, false}) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      std::vector<double> above = of_images ? images : texts;
+      std::vector<double> below = above;
+      above[i] += step;
+      below[i] -= step;
+      const double up = of_images ? total(above, texts, std::log(factor)) : total(images, above, std::log(factor));
+      const double down = of_images ? total(below, texts, std::log(factor)) : total(images, below, std::log(factor));
+      found.push_back((up - down) / (2 * step));
+    }
+  }
+  std::vector<double> expected = scaled.dimages;
+  expected.insert(expected.end(), scaled.dtexts.begin(), scaled.dtexts.end());
+  CHECK(compare(found, expected, 1e-6) == "");
+  const double by_scale =
+      (total(images, texts, std::log(factor) + step) - total(images, texts, std::log(factor) - step)) / (2 * step);
+  CHECK(by_scale == Approx(scaled.dlog_scale).epsilon(1e-6));
+}
+
+TEST_CASE("gradients of a contrastive model are those of finite differences", "[clip]") {
+  Run run(DType::f64, "ref");
+  run.loss();
+  std::vector<std::vector<double>> gradients;
+  for (const nn::Parameter* each : run.parameters) gradients.push_back(run.engine.to_host<double>(each->gradient));
+  std::vector<double> found;
+  std::vector<double> expected;
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    nn::Parameter* parameter = run.parameters[p];
+    std::vector<double> values = run.engine.to_host<double>(parameter->value);
+    const auto steepest = std::ranges::max_element(gradients[p], {}, [](double g) { return std::abs(g); });
+    const auto i = static_cast<std::size_t>(steepest - gradients[p].begin());
+    const double middle = values[i];
+    const auto loss_at = [&](double value) {
+      values[i] = value;
+      run.engine.write(parameter->value, std::as_bytes(std::span(values)));
+      return run.loss();
+    };
+    const double step = 1e-5;
+    const double above = loss_at(middle + step);
+    const double below = loss_at(middle - step);
+    loss_at(middle);
+    found.push_back((above - below) / (2 * step));
+    expected.push_back(gradients[p][i]);
+  }
+  CHECK(compare(found, expected, 1e-5) == "");
+}
+
+TEST_CASE("a contrastive model learns which text belongs to which image", "[clip]") {
+  Run run(DType::f32, "cpu");
+  train::TrainOptions options;
+  options.rate.peak = 3e-3;
+  train::Trainer trainer(run.engine, run.task, options);
+  for (int i = 0; i < 60; ++i) trainer.step();
+  const ClipBatch batch = small_batch(run.towers.config(), 1000);
+  const nn::Shape shape = run.task.input_shape();
+  const nn::Tensor x = nn::from_floats(run.engine, batch.images, shape, DType::f32, nn::Use::data);
+  const nn::Tensor ids =
+      run.engine.from(std::span<const std::int32_t>(batch.texts), {pairs, run.towers.config().text}, nn::Use::data);
+  const auto doubles = [&](const nn::Tensor& tensor) {
+    const std::vector<float> floats = nn::to_floats(run.engine, tensor);
+    return std::vector<double>(floats.begin(), floats.end());
+  };
+  const ClipLoss loss =
+      clip_loss(doubles(run.towers.embed_images(run.engine, x)), doubles(run.towers.embed_texts(run.engine, ids)),
+                run.towers.config().embedding(), std::log(20.0), 1, false);
+  for (const double each : loss.losses) CHECK(each < 0.5 * std::log(static_cast<double>(pairs)));
+}
+
+TEST_CASE("texts of a contrastive model are cut, padded and checked", "[clip]") {
+  const ClipConfig config = small_clip();
+  const std::vector<std::vector<std::int32_t>> texts{{1, 2}, {3, 4, 5, 6, 7, 8}, {}};
+  CHECK(clip_inputs(config, texts) == std::vector<std::int32_t>{9, 1, 2, 10, 10, 9, 3, 4, 5, 6, 9, 10, 10, 10, 10});
+  const std::vector<std::vector<std::int32_t>> bad{{9}};
+  CHECK(has(message_of(ErrorKind::data, [&] { clip_inputs(config, bad); }), "token 9 of a text; expected 0 to 8"));
+  CHECK(has(message_of(ErrorKind::usage, [] { find_clip("emojy", 64); }), "`net`: 'emojy'; did you mean 'emoji'?"));
+  CHECK(to_json(parse_clip_config(to_json(config).dump(), "it")) == to_json(config));
+  CHECK(has(message_of(ErrorKind::data, [] { parse_clip_config("{}", "it"); }), "it: 'text' is missing"));
+  ClipConfig wrong = config;
+  wrong.heads = 3;
+  CHECK(has(message_of(ErrorKind::usage, [&] { check(wrong); }), "`heads`: 3; expected a divisor of the width, 16"));
+}
