@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/dataset.h"
@@ -20,6 +21,10 @@ struct Image {
 // Reads a PNG or JPEG file (told apart by its first bytes, not by its name) as 3 channels (RGB) or 1 (grey); `channels`
 // must be one of these. Transparency is laid over black. Throws a data error that names the file and what is wrong with it.
 Image read_image(const std::filesystem::path& path, std::size_t channels = 3);
+
+// Height, width and 3 channels of a picture, from the head of its file; `name` stands for it in messages. Throws what
+// read_image() throws.
+ImageShape image_shape(std::span<const std::byte> file, const std::string& name);
 
 // True if the file name ends in .png, .jpg or .jpeg, in any case.
 bool is_image_name(const std::filesystem::path& path);

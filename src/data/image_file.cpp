@@ -7,7 +7,6 @@
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it and does not include it
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include <jpeglib.h>
@@ -35,20 +34,41 @@ struct Interleaved {
   std::vector<std::uint8_t> rgb;
 };
 
-void allocate(Interleaved& picture, std::size_t height, std::size_t width, const std::string& path) {
+void check_size(std::size_t height, std::size_t width, const std::string& path) {
   if (height == 0 || width == 0 || std::uint64_t{height} * width > pixel_limit)
     fail(ErrorKind::data, "{}: {} x {} pixels, expected 1 to {} in all", path, width, height, pixel_limit);
+}
+
+void allocate(Interleaved& picture, std::size_t height, std::size_t width, const std::string& path) {
+  check_size(height, width, path);
   picture.height = height;
   picture.width = width;
   picture.rgb.resize(height * width * 3);
 }
 
-Interleaved decode_png(Bytes file, const std::string& path) {
+// An opened PNG file, whose head was read.
+struct PngReader {
+  PngReader(Bytes file, const std::string& path) {
+    png.version = PNG_IMAGE_VERSION;
+    if (png_image_begin_read_from_memory(&png, file.data(), file.size()) == 0)
+      fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+  }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_image_free(&png); }
+
   png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  const std::unique_ptr<png_image, void (*)(png_image*)> free_at_end(&png, [](png_image* image) { png_image_free(image); });
-  if (png_image_begin_read_from_memory(&png, file.data(), file.size()) == 0)
-    fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+};
+
+ImageShape png_shape(Bytes file, const std::string& path) {
+  const PngReader reader(file, path);
+  check_size(reader.png.height, reader.png.width, path);
+  return {reader.png.height, reader.png.width, 3};
+}
+
+Interleaved decode_png(Bytes file, const std::string& path) {
+  PngReader reader(file, path);
+  png_image& png = reader.png;
   png.format = PNG_FORMAT_RGB;
   Interleaved picture;
   allocate(picture, png.height, png.width, path);
@@ -118,6 +138,13 @@ class JpegDecoder {
   std::array<char, JMSG_LENGTH_MAX> message_{};
 };
 
+ImageShape jpeg_shape(Bytes file, const std::string& path) {
+  JpegDecoder decoder;
+  if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  check_size(decoder.height(), decoder.width(), path);
+  return {decoder.height(), decoder.width(), 3};
+}
+
 Interleaved decode_jpeg(Bytes file, const std::string& path) {
   JpegDecoder decoder;
   if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
@@ -130,9 +157,20 @@ Interleaved decode_jpeg(Bytes file, const std::string& path) {
 struct Format {
   std::array<unsigned char, 3> signature;  // the first bytes of the file
   Interleaved (*decode)(Bytes file, const std::string& path);
+  ImageShape (*shape)(Bytes file, const std::string& path);
 };
 
-constexpr std::array<Format, 2> formats{{{{0x89, 'P', 'N'}, &decode_png}, {{0xff, 0xd8, 0xff}, &decode_jpeg}}};
+constexpr std::array<Format, 2> formats{
+    {{{0x89, 'P', 'N'}, &decode_png, &png_shape}, {{0xff, 0xd8, 0xff}, &decode_jpeg, &jpeg_shape}}};
+
+const Format& format_of(Bytes file, const std::string& path) {
+  for (const Format& format : formats) {
+    if (file.size() >= format.signature.size() &&
+        std::memcmp(file.data(), format.signature.data(), format.signature.size()) == 0)
+      return format;
+  }
+  fail(ErrorKind::data, "{}: neither a PNG nor a JPEG file", path);
+}
 
 // Weights of ITU-R BT.601, which JPEG uses as well, in 256ths.
 std::uint8_t grey(const std::uint8_t* rgb) {
@@ -144,25 +182,22 @@ std::uint8_t grey(const std::uint8_t* rgb) {
 Image read_image(const fs::path& path, std::size_t channels) {
   if (channels != 1 && channels != 3) fail(ErrorKind::usage, "channels: {}, expected 1 (grey) or 3 (colour)", channels);
   const FileMapping file(path);
-  for (const Format& format : formats) {
-    if (file.size() < format.signature.size() ||
-        std::memcmp(file.bytes().data(), format.signature.data(), format.signature.size()) != 0)
-      continue;
-    const Interleaved picture = format.decode(file.bytes(), path.string());
-    Image image{{picture.height, picture.width, channels},
-                std::vector<std::uint8_t>(picture.height * picture.width * channels)};
-    const std::size_t plane = picture.height * picture.width;
-    for (std::size_t i = 0; i < plane; ++i) {
-      const std::uint8_t* rgb = picture.rgb.data() + 3 * i;
-      if (channels == 1) {
-        image.pixels[i] = grey(rgb);
-      } else {
-        for (std::size_t c = 0; c < 3; ++c) image.pixels[c * plane + i] = rgb[c];
-      }
+  const Interleaved picture = format_of(file.bytes(), path.string()).decode(file.bytes(), path.string());
+  Image image{{picture.height, picture.width, channels}, std::vector<std::uint8_t>(picture.height * picture.width * channels)};
+  const std::size_t plane = picture.height * picture.width;
+  for (std::size_t i = 0; i < plane; ++i) {
+    const std::uint8_t* rgb = picture.rgb.data() + 3 * i;
+    if (channels == 1) {
+      image.pixels[i] = grey(rgb);
+    } else {
+      for (std::size_t c = 0; c < 3; ++c) image.pixels[c * plane + i] = rgb[c];
     }
-    return image;
   }
-  fail(ErrorKind::data, "{}: neither a PNG nor a JPEG file", path.string());
+  return image;
+}
+
+ImageShape image_shape(std::span<const std::byte> file, const std::string& name) {
+  return format_of(file, name).shape(file, name);
 }
 
 bool is_image_name(const fs::path& path) {

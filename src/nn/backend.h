@@ -57,6 +57,8 @@ class Backend {
 
   virtual void softmax(const Tensor& x, Tensor& y) = 0;
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) = 0;
+  virtual void gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) = 0;
+  virtual void argmax_rows(const Tensor& x, Tensor& ids) = 0;
   virtual void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
                          const Heads& k, const Heads& v, const Heads& out, Tensor& lse) = 0;
   virtual void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout,
@@ -79,6 +81,9 @@ class Backend {
   virtual void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
                                       const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss,
                                       Tensor* dlogits) = 0;
+  virtual void categorical_kl(const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) = 0;
+  virtual void logit_laplace(const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale,
+                             Tensor& loss, Tensor* dmaps) = 0;
   virtual void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) = 0;
   virtual std::vector<double> sums_of_squares(std::span<const Tensor> tensors) = 0;
 };

@@ -34,6 +34,11 @@ struct Pass {
   // Called in the backward pass of the last micro-batch when nothing more will be added to a parameter's gradient in the step.
   std::function<void(Parameter&)> on_gradient = {};
 
+  // Of layers that have a loss of their own besides the task's: backward adds its gradient times loss_scale, forward hands its
+  // losses, of type P, to on_loss, if there is any.
+  double loss_scale = 1;
+  std::function<void(const Tensor& losses)> on_loss = {};
+
   // Nothing more is added to the gradient in this pass.
   void announce(Parameter& parameter) const {
     if (is_last && on_gradient) on_gradient(parameter);

@@ -273,6 +273,30 @@ void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& 
   engine.backend().cross_entropy_of_terms(logits, targets, slice, maxima, terms, scale, loss, dlogits);
 }
 
+void categorical_kl(Engine& engine, const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) {
+  const Check check(engine, "categorical_kl");
+  const DType values = check.values("logits", logits);
+  check.some_axes("logits", logits);
+  if (logits.shape().back() == 0) check.refuse("logits: {}; expected at least one column", to_text(logits));
+  check.is("kl", kl, parameter_type(values), {logits.shape().rows()});
+  if (dlogits != nullptr) check.like("dlogits", *dlogits, logits);
+  engine.backend().categorical_kl(logits, scale, kl, dlogits);
+}
+
+void logit_laplace(Engine& engine, const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale,
+                   Tensor& loss, Tensor* dmaps) {
+  const Check check(engine, "logit_laplace");
+  const DType values = check.values("maps", maps);
+  check.some_axes("maps", maps);
+  const std::size_t columns = maps.shape().back();
+  if (columns % 2 != 0) check.refuse("maps: {}; expected an even number of columns", to_text(maps));
+  check.is("pixels", pixels, parameter_type(values), maps.shape().with(maps.shape().axes() - 1, columns / 2));
+  check.is("loss", loss, parameter_type(values), {maps.shape().rows()});
+  if (dmaps != nullptr) check.like("dmaps", *dmaps, maps);
+  if (!std::isfinite(distribution.least_log_b)) check.refuse("least_log_b: {}; expected a number", distribution.least_log_b);
+  engine.backend().logit_laplace(distribution, maps, pixels, scale, loss, dmaps);
+}
+
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step) {
   const Check check(engine, "adamw");
   if (step.step == 0) check.refuse("step: 0; expected 1 for the first");

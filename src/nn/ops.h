@@ -128,6 +128,21 @@ void batch_norm_inference(Engine& engine, const Tensor& x, const Tensor& gain, c
 void softmax(Engine& engine, const Tensor& x, Tensor& y);
 void softmax_backward(Engine& engine, const Tensor& y, const Tensor& dy, Tensor& dx);
 
+// A relaxed categorical variable per row (Jang et al. 2017; Maddison et al. 2017). Its noise is a function of seed, site and
+// the element's number alone, that of word number % 4 of Philox 4x32-10 under the key `seed` at the counter (number / 4, site):
+// nn/gumbel.h.
+struct Gumbel {
+  double temperature = 1;
+  std::uint64_t seed = 0;
+  std::uint64_t site = 0;  // distinct for every layer, step and micro-batch
+};
+// Per row of x (R,C): y = softmax((x + noise) / temperature), the noise Gumbel's standard distribution. y may be x.
+void gumbel_softmax(Engine& engine, const Gumbel& gumbel, const Tensor& x, Tensor& y);
+// The noise is not needed again. dx may be dy.
+void gumbel_softmax_backward(Engine& engine, double temperature, const Tensor& y, const Tensor& dy, Tensor& dx);
+// ids (R) i32: the column of the largest of each row of x (R,C), which may have more axes, C > 0; the first of equals.
+void argmax_rows(Engine& engine, const Tensor& x, Tensor& ids);
+
 // H vectors of size D for every token: element (b, t, first + h D + d) of a tensor (B,T,W). Queries, keys and values may be
 // parts of one tensor.
 struct Heads {
@@ -199,6 +214,21 @@ void cross_entropy_terms(Engine& engine, const Tensor& logits, const Tensor& tar
 // At last, by the terms summed over all processes: losses, and the slice's columns of dlogits.
 void cross_entropy_of_terms(Engine& engine, const Tensor& logits, const Tensor& targets, const VocabularySlice& slice,
                             const Tensor& maxima, const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits);
+
+// Per row of logits (R,C), which may have more axes: kl (R) of type P = the divergence of p = softmax(logits) from the uniform
+// distribution, log C + sum p log p. dlogits += scale p (log p - sum p log p); or none.
+void categorical_kl(Engine& engine, const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits);
+
+// Logit-Laplace distribution (Ramesh et al. 2021, equation 2): density of pixels x of (0,1) exp(-|logit x - mu| / b) / (2 b x
+// (1 - x)). Below `least_log_b` ln b counts as that, so that pixels that are certain do not outweigh all others; gradients that
+// would lower it further are 0 there.
+struct LogitLaplace {
+  double least_log_b = -100;
+};
+// Per row of maps (R,2C), mu of C channels and then ln b of each, and pixels (R,C) of type P, which may have more axes: loss
+// (R) of type P = minus the sum of the log densities. dmaps, of maps' type, = scale times the gradient, may be maps; or none.
+void logit_laplace(Engine& engine, const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale,
+                   Tensor& loss, Tensor* dmaps);
 
 // --- Optimiser ---
 

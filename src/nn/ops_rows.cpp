@@ -95,6 +95,35 @@ void softmax_backward(Engine& engine, const Tensor& y, const Tensor& dy, Tensor&
   engine.backend().softmax_backward(y, dy, dx);
 }
 
+void gumbel_softmax(Engine& engine, const Gumbel& gumbel, const Tensor& x, Tensor& y) {
+  const Check check(engine, "gumbel_softmax");
+  check.values("x", x);
+  check.some_axes("x", x);
+  check.positive("temperature", gumbel.temperature);
+  check.like("y", y, x);
+  engine.backend().gumbel_softmax(gumbel, x, y);
+}
+
+void gumbel_softmax_backward(Engine& engine, double temperature, const Tensor& y, const Tensor& dy, Tensor& dx) {
+  const Check check(engine, "gumbel_softmax_backward");
+  check.values("y", y);
+  check.some_axes("y", y);
+  check.positive("temperature", temperature);
+  check.like("dy", dy, y);
+  check.like("dx", dx, y);
+  engine.backend().softmax_backward(y, dy, dx);
+  engine.backend().scale_add(1 / temperature, dx, 0, dx);
+}
+
+void argmax_rows(Engine& engine, const Tensor& x, Tensor& ids) {
+  const Check check(engine, "argmax_rows");
+  check.values("x", x);
+  check.some_axes("x", x);
+  if (x.shape().back() == 0) check.refuse("x: {}; expected at least one column", to_text(x));
+  check.is("ids", ids, DType::i32, {x.shape().rows()});
+  engine.backend().argmax_rows(x, ids);
+}
+
 namespace {
 
 // Heads of B sequences of `tokens` tokens.

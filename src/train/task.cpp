@@ -40,6 +40,7 @@ void LossSum::accumulate() {
 }
 
 PartLoss run_micro_batch(Task& task, nn::Pass& pass, double scale) {
+  pass.loss_scale = scale;
   nn::Tensor y = task.net().forward(pass, task.input(pass));
   nn::Tensor dy;
   PartLoss loss = task.loss(pass, std::move(y), scale, pass.stash == nullptr ? nullptr : &dy);

@@ -79,6 +79,8 @@ class Task {
   // The losses of that micro-batch by the last layer's output y, which is overwritten if need be. dy, if any, becomes the
   // gradient by y of `scale` times the sum of losses; it is then added to the gradients of head_parameters(), too.
   virtual PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) = 0;
+  // Whether layers of the net have losses of their own (nn::Pass::on_loss), which the stages of a pipeline then add up.
+  virtual bool has_layer_losses() const { return false; }
   // Parameters of the net that loss() reads: a table that gives the logits, say.
   virtual std::vector<nn::Parameter*> head_parameters() { return {}; }
 };

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
+#include "mpi/float_collectives.h"
 #include "train/gradient_sum.h"
 #include "train/parallel/layer_costs.h"
 #include "train/parallel/replicas.h"
@@ -151,6 +152,10 @@ void Trainer::sum_over_data() {
 Loss Trainer::sum_over_grid(Loss loss) {
   if (sum_ != nullptr) sum_->sum(loss);
   std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.count)};
+  if (task_.has_layer_losses()) {
+    mpi::sum_in_order(grid_->pipeline(), std::span<double>(sums));
+    return {sums[0], static_cast<std::uint64_t>(sums[1])};
+  }
   grid_->pipeline().broadcast(std::span<double>(sums), grid_->shape().pipeline - 1);
   return {sums[0], static_cast<std::uint64_t>(sums[1])};
 }

@@ -142,7 +142,7 @@ class Trainer {
   void begin_gradients();
   void sum_gradients();
   void sum_over_data();
-  // The last stage's, over all data ranks, to all.
+  // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
   void average_buffers();
   [[noreturn]] void refuse_gradients(double loss);

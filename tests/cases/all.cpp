@@ -14,6 +14,7 @@ const std::vector<Part>& all_parts() {
       {"convolution", conv_cases, random_conv_case},
       {"pooling", pool_cases, random_pool_case},
       {"loss", loss_cases, random_loss_case},
+      {"categorical", categorical_cases, random_categorical_case},
       {"optimiser", optimizer_cases, random_optimizer_case},
   };
   return parts;

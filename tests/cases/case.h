@@ -111,6 +111,7 @@ std::vector<OpCase> attention_cases();
 std::vector<OpCase> conv_cases();
 std::vector<OpCase> pool_cases();
 std::vector<OpCase> loss_cases();
+std::vector<OpCase> categorical_cases();
 std::vector<OpCase> optimizer_cases();
 
 // One of random shapes and options, of any op of a part.
@@ -124,6 +125,7 @@ OpCase random_attention_case(Draw& draw);
 OpCase random_conv_case(Draw& draw);
 OpCase random_pool_case(Draw& draw);
 OpCase random_loss_case(Draw& draw);
+OpCase random_categorical_case(Draw& draw);
 OpCase random_optimizer_case(Draw& draw);
 
 struct Part {

@@ -95,6 +95,23 @@ TEST_CASE("JPEG files are read in colour and grey") {
   CHECK(read_image(folder / "colour.png").shape == ImageShape{40, 24, 3});
 }
 
+TEST_CASE("the head of a file gives the size of its picture") {
+  const TempDir folder;
+  const Image image = slopes(40, 24, 3);
+  write_jpeg(folder / "a.jpg", image);
+  write_png(image.pixels, image.shape, folder / "a.png");
+  for (const char* name : {"a.jpg", "a.png"}) {
+    const std::string bytes = read_file(folder / name);
+    const auto shape_of = [&](std::size_t length) {
+      return image_shape(std::as_bytes(std::span(bytes).first(length)), "a file");
+    };
+    CHECK(shape_of(bytes.size()) == ImageShape{40, 24, 3});
+    CHECK(shape_of(bytes.size() - 50) == ImageShape{40, 24, 3});  // the picture itself is not read
+    CHECK(has(message_of(ErrorKind::data, [&] { shape_of(10); }), "a file: broken "));
+    CHECK(message_of(ErrorKind::data, [&] { shape_of(1); }) == "a file: neither a PNG nor a JPEG file");
+  }
+}
+
 TEST_CASE("broken pictures are refused without ending the program") {
   const TempDir folder;
   const Image image = slopes(64, 64, 3);

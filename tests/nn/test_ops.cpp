@@ -68,6 +68,7 @@ TEST_CASE("gradients of attention", "[nn][gradients]") { check_gradients_of(atte
 TEST_CASE("gradients of convolutions", "[nn][gradients]") { check_gradients_of(conv_cases()); }
 TEST_CASE("gradients of pooling", "[nn][gradients]") { check_gradients_of(pool_cases()); }
 TEST_CASE("gradients of losses", "[nn][gradients]") { check_gradients_of(loss_cases()); }
+TEST_CASE("gradients of categorical variables and pixels", "[nn][gradients]") { check_gradients_of(categorical_cases()); }
 
 TEST_CASE("backends agree on products of matrices", "[nn][backends]") { check_backends(matrix_cases()); }
 TEST_CASE("backends agree on elements", "[nn][backends]") { check_backends(element_cases()); }
@@ -79,6 +80,7 @@ TEST_CASE("backends agree on attention", "[nn][backends]") { check_backends(atte
 TEST_CASE("backends agree on convolutions", "[nn][backends]") { check_backends(conv_cases()); }
 TEST_CASE("backends agree on pooling", "[nn][backends]") { check_backends(pool_cases()); }
 TEST_CASE("backends agree on losses", "[nn][backends]") { check_backends(loss_cases()); }
+TEST_CASE("backends agree on categorical variables and pixels", "[nn][backends]") { check_backends(categorical_cases()); }
 TEST_CASE("backends agree on optimisers", "[nn][backends]") { check_backends(optimizer_cases()); }
 
 // BITLOOM_TEST_SEED draws others.

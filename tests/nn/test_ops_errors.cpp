@@ -198,6 +198,21 @@ const std::vector<Call>& calls() {
        [](Engine& e, Arguments& t) {
          cross_entropy_of_terms(e, t["logits"], t["targets"], {3, 9}, t["maxima"], t["terms"], 1, t["loss"], &t["dlogits"]);
        }},
+      {"gumbel_softmax",
+       {{"x", f32, {5, 7}}, {"y", f32, {5, 7}}},
+       [](Engine& e, Arguments& t) { gumbel_softmax(e, {}, t["x"], t["y"]); }},
+      {"gumbel_softmax_backward",
+       {{"y", f32, {5, 7}}, {"dy", f32, {5, 7}}, {"dx", f32, {5, 7}}},
+       [](Engine& e, Arguments& t) { gumbel_softmax_backward(e, 1, t["y"], t["dy"], t["dx"]); }},
+      {"argmax_rows",
+       {{"x", f32, {5, 7}, Argument::any_float}, {"ids", i32, {5}}},
+       [](Engine& e, Arguments& t) { argmax_rows(e, t["x"], t["ids"]); }},
+      {"categorical_kl",
+       {{"logits", f32, {5, 7}}, {"kl", f32, {5}}, {"dlogits", f32, {5, 7}}},
+       [](Engine& e, Arguments& t) { categorical_kl(e, t["logits"], 1, t["kl"], &t["dlogits"]); }},
+      {"logit_laplace",
+       {{"maps", f32, {5, 6}}, {"pixels", f32, {5, 3}}, {"loss", f32, {5}}, {"dmaps", f32, {5, 6}}},
+       [](Engine& e, Arguments& t) { logit_laplace(e, {}, t["maps"], t["pixels"], 1, t["loss"], &t["dmaps"]); }},
       {"adamw",
        {{"value", f32, {5}},
         {"gradient", f32, {5}},
@@ -408,6 +423,17 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 5, 1, row, nullptr); }), "classes: 5; expected 1 to 4"));
   CHECK(has(complaint([&] { cross_entropy(engine, square, targets, 4, 1, row, nullptr, 1.5); }), "smoothing: 1.5; expected 0"));
   CHECK(has(complaint([&] { cross_entropy_maxima(engine, square, {}, row); }), "slice: of 0 classes; expected at least 1"));
+  Tensor ids = engine.zeros({4}, DType::i32, Use::data), no_columns = zeros({4, 0}), odd = zeros({4, 3}),
+         pixels = zeros({4, 2});
+  for (const double temperature : {0.0, -1.0, std::nan("")}) {
+    CHECK(has(complaint([&] { gumbel_softmax(engine, {.temperature = temperature}, square, other); }), "temperature: "));
+    CHECK(has(complaint([&] { gumbel_softmax_backward(engine, temperature, square, other, other); }), "temperature: "));
+  }
+  CHECK(has(complaint([&] { argmax_rows(engine, no_columns, ids); }),
+            "argmax_rows: x: f32 (4, 0); expected at least one column"));
+  CHECK(has(complaint([&] { categorical_kl(engine, no_columns, 1, row, nullptr); }), "expected at least one column"));
+  CHECK(has(complaint([&] { logit_laplace(engine, {}, odd, pixels, 1, row, nullptr); }), "an even number of columns"));
+  CHECK(has(complaint([&] { logit_laplace(engine, {std::nan("")}, square, pixels, 1, row, nullptr); }), "least_log_b: nan"));
   CHECK(has(complaint([&] { adamw(engine, {}, {.step = 0}); }), "adamw: step: 0"));
   Tensor half = engine.zeros({4}, DType::bf16, Use::data);
   const AdamWTensors halves = {half, half, half, half};

@@ -37,10 +37,13 @@ class CpuBackend final : public Backend {
   void max_pool_backward(std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx) override;
   void upsample(std::size_t k, const Tensor& x, Tensor& y) override;
   void upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) override;
+  void logit_laplace(const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale, Tensor& loss,
+                     Tensor* dmaps) override;
 
   // tables.cpp
   void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) override;
   void scatter_add(const Tensor& dout, const Tensor& ids, Tensor& dtable, const VocabularySlice& slice) override;
+  void argmax_rows(const Tensor& x, Tensor& ids) override;
 
   // vector_ops.cpp
   void convert(const Tensor& x, Tensor& y) override;
@@ -70,6 +73,8 @@ class CpuBackend final : public Backend {
                             double epsilon, Tensor& y) override;
   void softmax(const Tensor& x, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
+  void gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) override;
+  void categorical_kl(const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, std::size_t classes, double scale, Tensor& loss,
                      Tensor* dlogits, double smoothing) override;
   void cross_entropy_maxima(const Tensor& logits, const VocabularySlice& slice, Tensor& maxima) override;

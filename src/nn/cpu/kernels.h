@@ -39,6 +39,14 @@ struct DropoutKey {
   float factor = 1;  // factor of the elements that are kept
 };
 
+// Noise of gumbel_softmax() (nn/gumbel.h).
+struct GumbelKey {
+  std::uint64_t seed = 0, site = 0;
+  float inverse_temperature = 1;
+};
+// Floats of scratch memory for rows of this length: noise is drawn for up to 128 elements at once, from a multiple of 4 on.
+constexpr std::size_t gumbel_scratch(std::size_t columns) { return (columns + 3 + 127) / 128 * 128; }
+
 // Factors of cross_entropy(): of its gradient, and the share of a target that all classes have.
 struct TargetFactors {
   float scale = 1, smoothing = 0;
@@ -152,6 +160,11 @@ struct ValueKernels {
   void (*softmax)(const V* x, V* y, std::size_t rows, std::size_t columns);
   // dx = y (dy - sum of y dy)
   void (*softmax_backward)(const V* y, const V* dy, V* dx, std::size_t rows, std::size_t columns);
+  // y = softmax((x + noise) inverse_temperature) of elements number first, first + 1, ...; y may be x.
+  void (*gumbel_softmax)(const GumbelKey& key, std::uint64_t first, const V* x, V* y, float* scratch, std::size_t rows,
+                         std::size_t columns);
+  // kl (R); dlogits, if it is not null, is added to.
+  void (*categorical_kl)(const V* logits, float scale, float* kl, V* dlogits, std::size_t rows, std::size_t columns);
   // Rows `pitch` apart of which the first `classes` columns count; dlogits may be null.
   void (*cross_entropy)(const V* logits, const std::int32_t* targets, std::size_t classes, std::size_t pitch,
                         const TargetFactors& factors, float* loss, V* dlogits, std::size_t rows);

@@ -251,6 +251,35 @@ void CpuBackend::softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx)
   });
 }
 
+void CpuBackend::gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) {
+  const std::size_t columns = x.shape().back();
+  const GumbelKey key{gumbel.seed, gumbel.site, static_cast<float>(1 / gumbel.temperature)};
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().gumbel_softmax;
+    const V* const from = elements<V>(x);
+    V* const to = elements<V>(y);
+    for_rows(x.shape().rows(), columns, 8 * sizeof(V), [&](std::size_t row, std::size_t rows) {
+      const std::size_t at = row * columns;
+      const auto scratch = std::make_unique_for_overwrite<float[]>(gumbel_scratch(columns));
+      kernel(key, at, from + at, to + at, scratch.get(), rows, columns);
+    });
+  });
+}
+
+void CpuBackend::categorical_kl(const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) {
+  const std::size_t columns = logits.shape().back();
+  float* const kl_r = elements<float>(kl);
+  with_type(logits.dtype(), [&]<typename V>(V) {
+    const auto kernel = vector_kernels().of<V>().categorical_kl;
+    const V* const from = elements<V>(logits);
+    V* const to = dlogits == nullptr ? nullptr : elements<V>(*dlogits);
+    for_rows(kl.size(), columns, 4 * sizeof(V), [&](std::size_t row, std::size_t rows) {
+      const std::size_t at = row * columns;
+      kernel(from + at, static_cast<float>(scale), kl_r + row, to == nullptr ? nullptr : to + at, rows, columns);
+    });
+  });
+}
+
 namespace {
 
 // targets (R) of `classes`.

@@ -69,6 +69,13 @@ class CudaBackend final : public Backend {
   void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
                               const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) override;
 
+  // categorical.cpp
+  void gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) override;
+  void categorical_kl(const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) override;
+  void logit_laplace(const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale, Tensor& loss,
+                     Tensor* dmaps) override;
+  void argmax_rows(const Tensor& x, Tensor& ids) override;
+
   // norms.cpp
   void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon, Tensor& y, Tensor& mean,
                   Tensor& rstd) override;

@@ -207,6 +207,28 @@ void softmax(Stream stream, Number number, const void* x, void* y, std::size_t r
 void softmax_backward(Stream stream, Number number, const void* y, const void* dy, void* dx, std::size_t rows,
                       std::size_t columns);
 
+// --- categorical.cu ---
+
+// Noise of nn/gumbel.h.
+struct GumbelNoise {
+  std::uint64_t seed = 0, site = 0;
+  float inverse_temperature = 1;
+};
+void gumbel_softmax(Stream stream, const GumbelNoise& noise, Number number, const void* x, void* y, std::size_t rows,
+                    std::size_t columns);
+// dlogits, added to, or none; columns > 0.
+void categorical_kl(Stream stream, Number number, const void* logits, float scale, float* kl, void* dlogits, std::size_t rows,
+                    std::size_t columns);
+// maps and dmaps (rows,2 channels), dmaps may be maps or none.
+struct PixelLoss {
+  std::size_t rows = 0, channels = 0;
+  float least_log_b = 0, scale = 1;
+};
+void logit_laplace(Stream stream, const PixelLoss& shape, Number number, const void* maps, const float* pixels, float* loss,
+                   void* dmaps);
+// columns from 1 to 2^24.
+void argmax_rows(Stream stream, Number number, const void* x, std::int32_t* ids, std::size_t rows, std::size_t columns);
+
 // --- cross_entropy.cu ---
 
 // Types and shape of logits and dlogits, which have the same type unless logits are f32.

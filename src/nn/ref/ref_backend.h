@@ -43,6 +43,8 @@ class RefBackend final : public Backend {
 
   void softmax(const Tensor& x, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, Tensor& dx) override;
+  void gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) override;
+  void argmax_rows(const Tensor& x, Tensor& ids) override;
   void attention(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q, const Heads& k,
                  const Heads& v, const Heads& out, Tensor& lse) override;
   void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
@@ -64,6 +66,9 @@ class RefBackend final : public Backend {
                            Tensor& terms) override;
   void cross_entropy_of_terms(const Tensor& logits, const Tensor& targets, const VocabularySlice& slice, const Tensor& maxima,
                               const Tensor& terms, double scale, Tensor& loss, Tensor* dlogits) override;
+  void categorical_kl(const Tensor& logits, double scale, Tensor& kl, Tensor* dlogits) override;
+  void logit_laplace(const LogitLaplace& distribution, const Tensor& maps, const Tensor& pixels, double scale, Tensor& loss,
+                     Tensor* dmaps) override;
   void adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) override;
   std::vector<double> sums_of_squares(std::span<const Tensor> tensors) override;
 };

@@ -246,6 +246,8 @@ Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, 
   begin(schedule_, micro_batches, true);
   const std::vector<Action>& actions = schedule_[stage_];
   pass.training = true;
+  pass.loss_scale = scale;
+  pass.on_loss = [this](const nn::Tensor& losses) { losses_->add({losses, 0}); };
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     pass.micro_batch = micro_batches[action.micro_batch];
@@ -271,11 +273,17 @@ Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batc
   for (const Action& action : schedule[stage_]) {
     pass.micro_batch = micro_batches[action.micro_batch];
     const std::size_t part = shape_.part(stage_, action.chunk);
+    const bool counts = action.micro_batch + uncounted < micro_batches.size();
+    if (counts) {
+      pass.on_loss = [this](const nn::Tensor& losses) { losses_->add({losses, 0}); };
+    } else {
+      pass.on_loss = nullptr;
+    }
     nn::Tensor y = forward_layers(pass, input(action, pass), part);
     messages_.hand_on(action, y);
     if (part + 1 == shape_.parts()) {
       PartLoss found = loss(pass, std::move(y), 0, nullptr);
-      if (action.micro_batch + uncounted < micro_batches.size()) losses_->add(std::move(found));
+      if (counts) losses_->add(std::move(found));
     }
     if (on_pass_) on_pass_();
   }

@@ -4,6 +4,7 @@
 #include "nn/cpu/generic/activations.h"
 #include "nn/cpu/generic/attention.h"
 #include "nn/cpu/generic/attention_backward.h"
+#include "nn/cpu/generic/categorical.h"
 #include "nn/cpu/generic/elements.h"
 #include "nn/cpu/generic/few_bit.h"
 #include "nn/cpu/generic/norm.h"
@@ -43,6 +44,8 @@ constexpr ValueKernels<V> make_value_kernels() {
       .combine_columns = &combine_columns<Isa, V>,
       .softmax = &softmax<Isa, V>,
       .softmax_backward = &softmax_backward<Isa, V>,
+      .gumbel_softmax = &gumbel_softmax<Isa, V>,
+      .categorical_kl = &categorical_kl<Isa, V>,
       .cross_entropy = &cross_entropy<Isa, V>,
       .cross_entropy_maxima = &cross_entropy_maxima<Isa, V>,
       .cross_entropy_terms = &cross_entropy_terms<Isa, V>,

@@ -1,0 +1,98 @@
+#include "data/pairs/pair_batches.h"
+
+#include <limits>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/random.h"
+
+namespace bitloom::data {
+namespace {
+
+// Rows of more pixels serve nobody, and sizes stay far from overflow.
+constexpr std::size_t side_limit = 4096;
+
+void check_side(std::size_t side) {
+  if (side == 0 || side > side_limit) fail_field(ErrorKind::usage, "side", "{}; expected 1 to {} pixels", side, side_limit);
+}
+
+// out (side, side, 3) of an image (3, side, side).
+void interleave(const Image& image, std::span<std::uint8_t> out) {
+  const std::size_t plane = image.shape.height * image.shape.width;
+  for (std::size_t i = 0; i < plane; ++i) {
+    for (std::size_t c = 0; c < 3; ++c) out[3 * i + c] = image.pixels[c * plane + i];
+  }
+}
+
+// random_of(index) keys the crop of a pair.
+template <typename RandomOf>
+PairBatch read_batch(const Pairs& pairs, std::vector<std::size_t> indexes, std::size_t side, CropKind crop,
+                     RandomOf&& random_of) {
+  PairBatch batch{std::vector<std::uint8_t>(indexes.size() * side * side * 3), std::move(indexes)};
+  for (std::size_t i = 0; i < batch.indexes.size(); ++i) {
+    const std::size_t index = batch.indexes[i];
+    const Image image = pairs.image(index);
+    const SquareCrop drawn = draw_crop(crop, image.shape.height, image.shape.width, side, random_of(index));
+    interleave(cut(image, drawn, side), std::span(batch.images).subspan(i * side * side * 3, side * side * 3));
+  }
+  return batch;
+}
+
+}  // namespace
+
+PairBatch centre_batch(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side) {
+  check_side(side);
+  return read_batch(pairs, {indexes.begin(), indexes.end()}, side, CropKind::centre,
+                    [](std::size_t) { return Random(0, Stream::augment); });
+}
+
+PairBatches::PairBatches(const Pairs& pairs, const Options& options) : pairs_(pairs), options_(options) {
+  if (pairs.size() > std::numeric_limits<std::uint32_t>::max())
+    fail(ErrorKind::usage, "{} pairs: an order is limited to 2^32 - 1", pairs.size());
+  if (options.batch == 0 || options.batch > pairs.size())
+    fail_field(ErrorKind::usage, "batch", "{}; expected 1 to the {} pairs of the training set", options.batch, pairs.size());
+  if (options.micro_batch == 0 || options.batch % options.micro_batch != 0)
+    fail_field(ErrorKind::usage, "micro_batch", "{}; expected a divisor of the batch, {}", options.micro_batch, options.batch);
+  if (options.ranks < 1) fail_field(ErrorKind::usage, "ranks", "{}; expected at least 1", options.ranks);
+  check_side(options.side);
+}
+
+PairBatches::~PairBatches() {
+  if (ahead_.valid()) ahead_.wait();
+}
+
+PairBatches::Place PairBatches::next(const Place& place) const {
+  const std::uint64_t following = place.micro_batch + static_cast<std::uint64_t>(options_.ranks);
+  if (following < options_.batch / options_.micro_batch) return {place.step, following};
+  return {place.step + 1, place.micro_batch % static_cast<std::uint64_t>(options_.ranks)};
+}
+
+PairBatch PairBatches::get(std::uint64_t step, std::uint64_t micro_batch) {
+  if (micro_batch >= options_.batch / options_.micro_batch) {
+    fail(ErrorKind::usage, "micro-batch {}: expected less than the {} of a step", micro_batch,
+         options_.batch / options_.micro_batch);
+  }
+  const Place place{step, micro_batch};
+  if (ahead_.valid()) ahead_.wait();  // also what is not wanted: make() is for one thread at a time
+  PairBatch batch = ahead_.valid() && ahead_place_ == place ? ahead_.get() : make(place);
+  ahead_place_ = next(place);
+  ahead_ = std::async(std::launch::async, [this, wanted = ahead_place_] { return make(wanted); });
+  return batch;
+}
+
+PairBatch PairBatches::make(const Place& place) {
+  const std::uint64_t epoch = place.step / steps_per_epoch();
+  if (order_.empty() || order_epoch_ != epoch) {
+    order_.resize(pairs_.size());
+    std::iota(order_.begin(), order_.end(), 0U);
+    shuffle(order_.data(), order_.size(), Random(options_.seed, Stream::shuffle, epoch));
+    order_epoch_ = epoch;
+  }
+  const std::size_t first = place.step % steps_per_epoch() * options_.batch + place.micro_batch * options_.micro_batch;
+  const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(first);
+  return read_batch(pairs_, {begin, begin + static_cast<std::ptrdiff_t>(options_.micro_batch)}, options_.side, options_.crop,
+                    [&](std::size_t index) { return Random(options_.seed, Stream::augment, epoch, index); });
+}
+
+}  // namespace bitloom::data

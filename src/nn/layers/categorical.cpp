@@ -1,0 +1,42 @@
+#include "nn/layers/categorical.h"
+
+#include "core/error.h"
+
+namespace bitloom::nn {
+
+Shape RelaxedCategorical::output(const Shape& x) const {
+  if (x.axes() < 2 || x.back() == 0) fail(ErrorKind::usage, "relaxed categorical: x {}; expected rows of logits", to_text(x));
+  return x;
+}
+
+Tensor RelaxedCategorical::forward(Pass& pass, const Tensor& x) {
+  Tensor y = pass.engine.empty(output(x.shape()), x.dtype(), Use::activations);
+  const double temperature = options_.temperature(pass.step);
+  if (pass.training) {
+    gumbel_softmax(pass.engine, {temperature, pass.seed, pass.dropout(0, options_.number).site}, x, y);
+  } else {
+    scale_add(pass.engine, 1 / temperature, x, 0, y);
+    softmax(pass.engine, y, y);
+  }
+  if (pass.on_loss && !pass.again) {
+    Tensor kl = pass.engine.empty({x.shape().rows()}, parameter_type(x.dtype()), Use::activations);
+    categorical_kl(pass.engine, x, 0, kl, nullptr);
+    scale_add(pass.engine, options_.kl_weight(pass.step), kl, 0, kl);
+    pass.on_loss(kl);
+  }
+  pass.keep(x);
+  pass.keep(y);
+  return y;
+}
+
+Tensor RelaxedCategorical::backward(Pass& pass, const Tensor& dy) {
+  const Tensor y = pass.stash->take();
+  const Tensor x = pass.stash->take();
+  Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+  gumbel_softmax_backward(pass.engine, options_.temperature(pass.step), y, dy, dx);
+  Tensor kl = pass.engine.empty({x.shape().rows()}, parameter_type(x.dtype()), Use::workspace);
+  categorical_kl(pass.engine, x, pass.loss_scale * options_.kl_weight(pass.step), kl, &dx);
+  return dx;
+}
+
+}  // namespace bitloom::nn
