@@ -42,13 +42,16 @@ LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DT
   return loaded;
 }
 
+std::string lower_cased(std::string caption) {
+  std::ranges::transform(caption, caption.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return caption;
+}
+
 std::vector<std::int32_t> caption_tokens(const DalleConfig& config, const data::Tokenizer& tokenizer,
                                          const std::string& caption, const data::MergeDropout& dropout) {
-  std::string text = caption;
-  std::ranges::transform(text, text.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   std::vector<std::int32_t> tokens;
-  tokenizer.encode(text, tokens, dropout);
+  tokenizer.encode(lower_cased(caption), tokens, dropout);
   tokens.resize(config.text, -1);
   return tokens;
 }

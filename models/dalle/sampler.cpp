@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/random.h"
-#include "models/dalle/dalle_task.h"
 #include "nn/layers/tokens.h"
 
 namespace bitloom::models {
@@ -109,29 +108,21 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
   return images;
 }
 
-std::vector<double> image_nats(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> texts,
-                               std::span<const std::int32_t> codes, std::size_t at_once) {
+PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs) {
   const DalleConfig& config = net.config();
-  const std::size_t pairs = codes.size() / config.image();
-  std::vector<double> nats;
-  for (std::size_t first = 0; first < pairs; first += at_once) {
-    const std::size_t count = std::min(at_once, pairs - first);
-    const auto text = texts.subspan(first * config.text, count * config.text);
-    const auto image = codes.subspan(first * config.image(), count * config.image());
-    const DalleBatch batch{{text.begin(), text.end()}, {image.begin(), image.end()}};
-    const std::vector<std::int32_t> ids = inputs_of(config, batch);
-    nn::Pass pass{engine};
-    pass.training = false;
-    const Tensor x = engine.from(std::span<const std::int32_t>(ids), {count, config.tokens()}, Use::data);
-    const DallePartLosses losses = dalle_losses(engine, net, net.layers().forward(pass, x), batch, 0, 0, nullptr);
-    const std::vector<float> each = engine.to_host<float>(losses.image);
-    for (std::size_t b = 0; b < count; ++b) {
-      double sum = 0;
-      for (std::size_t i = 0; i < config.image(); ++i) sum += static_cast<double>(each[b * config.image() + i]);
-      nats.push_back(sum);
-    }
-  }
-  return nats;
+  const std::size_t count = pairs.codes.size() / config.image();
+  const std::vector<std::int32_t> ids = inputs_of(config, pairs);
+  nn::Pass pass{engine};
+  pass.training = false;
+  const Tensor x = engine.from(std::span<const std::int32_t>(ids), {count, config.tokens()}, Use::data);
+  const DallePartLosses losses = dalle_losses(engine, net, net.layers().forward(pass, x), pairs, 0, 0, nullptr);
+  const auto sums = [&](const Tensor& tensor) {
+    const std::vector<float> each = engine.to_host<float>(tensor);
+    std::vector<double> sums(count);
+    for (std::size_t i = 0; i < each.size(); ++i) sums[i * count / each.size()] += static_cast<double>(each[i]);
+    return sums;
+  };
+  return {sums(losses.text), sums(losses.image)};
 }
 
 }  // namespace bitloom::models

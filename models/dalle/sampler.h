@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "models/dalle/dalle.h"
+#include "models/dalle/dalle_task.h"
 #include "models/transformer/draw.h"
 
 namespace bitloom::models {
@@ -26,8 +26,10 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
                                                      std::span<const std::int32_t> given, const ImageOptions& options,
                                                      const std::function<bool(std::size_t, std::size_t)>& on_code = {});
 
-// Nats of images' codes under their texts, a sum for each pair; texts and codes as DalleBatch has them.
-std::vector<double> image_nats(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> texts,
-                               std::span<const std::int32_t> codes, std::size_t at_once = 32);
+// Nats of pairs by a pass that is not training, a sum for each: of the text's tokens that are asked for, and of the image's.
+struct PairNats {
+  std::vector<double> text, image;
+};
+PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs);
 
 }  // namespace bitloom::models

@@ -1,10 +1,11 @@
-// bitloom sample: text from a trained GPT.
+// bitloom sample: text from a trained GPT, images from a text-to-image transformer.
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/image_sampling.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/placed_gpt.h"
@@ -25,6 +26,7 @@ struct SampleSettings {
   models::SampleOptions sampling;
   bool no_cache = false;
   GptUse use;
+  ImageSampling images;
 
   void declare(Options& options) {
     constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
@@ -44,8 +46,19 @@ struct SampleSettings {
     options.flag("no-cache", no_cache, "Computation of all tokens anew for every token: slow, and the same text");
     use.declare_engine(options);
     use.layout.declare_grid(options);
+    options.group("Images");
+    images.declare(options);
   }
 };
+
+// Options of the other kind of models would have no effect.
+void check_options(const Options& options, const std::string& kind) {
+  const std::vector<std::string> of_text{"tokens", "tensor", "pipeline"};
+  for (const std::string& name : kind == models::dalle_kind ? of_text : ImageSampling::names()) {
+    if (options.source(name) == Options::Source::none) continue;
+    fail(ErrorKind::usage, "--{}: not for a model of kind {}", name, kind);
+  }
+}
 
 // Writes text as it comes, as far as it is whole characters: a token may hold a part of one.
 class Stream {
@@ -84,15 +97,27 @@ class Stream {
   std::size_t written_ = 0;
 };
 
-int run_samples(Session& session, SampleSettings& settings) {
+int run_samples(Session& session, const Options& options, SampleSettings& settings) {
   std::string file;
+  bool is_of_images = false;
   session.on_root([&] {
     file = find_model(settings.model.front()).string();
-    require_kind(file, models::gpt_kind, "bitloom predict");
+    const std::string kind = kind_of_model(file);
+    if (kind != models::dalle_kind) require_kind(file, models::gpt_kind, "bitloom predict");
+    check_options(options, kind);
+    is_of_images = kind == models::dalle_kind;
     session.terminal.note(checkpoint_note(file));
     if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
   });
   settings.prompt = session.comm.broadcast_text(settings.prompt);
+  if (session.comm.flag_any(is_of_images)) {
+    models::ImageOptions draw{settings.sampling};
+    draw.count = settings.sampling.count;
+    draw.seed = settings.sampling.seed;
+    draw.cache = !settings.no_cache;
+    return sample_images(session, settings.model.front(), settings.prompt, draw, settings.images, settings.use.values,
+                         settings.use.device, settings.use.backend);
+  }
   models::SampleOptions& sampling = settings.sampling;
   PlacedGpt placed(session, settings.use, session.comm.broadcast_text(file), sampling.count);
   const data::Tokenizer& tokenizer = placed.tokenizer();
@@ -135,7 +160,8 @@ int sample(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom sample MODEL|RUN [--prompt TEXT] [options]",
       "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
-      "standard error. Under mpirun the processes divide the net (--tensor, --pipeline) and the samples (--count).");
+      "standard error. Under mpirun the processes divide the net (--tensor, --pipeline) and the samples (--count).\n"
+      "Of a text-to-image transformer: a picture (--out) of --count images that it draws for the prompt.");
   settings.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (!settings.prompt.empty() && !settings.prompt_file.empty()) {
@@ -143,7 +169,7 @@ int sample(Session& session, std::span<const std::string> args) {
   }
   choose_threads(session.comm);
   catch_stop_signals();
-  return run_samples(session, settings);
+  return run_samples(session, options, settings);
 }
 
 }  // namespace bitloom::cli

@@ -6,7 +6,6 @@
 
 #include "cli/device.h"
 #include "core/error.h"
-#include "core/text.h"
 #include "models/gpt/memory.h"
 #include "nn/activation.h"
 #include "nn/engine.h"
@@ -52,33 +51,6 @@ void declare_text(Options& options, GptSettings& settings) {
       "Probability with which each merge of byte pairs in the training text is left out, others in every epoch; 0 disables it");
 }
 
-void declare_training(Options& options, GptSettings& settings) {
-  options.group("Training");
-  options.count(
-      "steps", settings.steps, 1, any_count,
-      "Number of optimiser steps; with --resume another number than before gives the rest of the run its learning rates");
-  options.count("batch", settings.batch, 1, 1000000, "Sequences per step");
-  options.text("micro-batch", settings.micro_batch, "N",
-               "Sequences at once, a divisor of the batch; auto: what suits the memory. It changes results by rounding alone");
-  options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
-  options.number("learning-rate", settings.rate, 0, 1e3, "Peak learning rate; 0: what suits the net's size");
-  options.number("learning-rate-floor", settings.rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
-  options.text("warmup", settings.warmup, "N",
-               "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
-  options.choice("optimizer", settings.optimizer.rule, {"adamw", "rmsprop"},
-                 "Optimiser; rmsprop keeps no mean of gradients: 4 bytes less for each parameter");
-  options.number("beta1", settings.optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
-  options.number("beta2", settings.optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
-  options.number("weight-decay", settings.optimizer.decay, 0, 1e3,
-                 "Weight decay of matrices, per step and learning rate; 0 disables it");
-  options.number("clip", settings.optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
-  options.number("average", settings.optimizer.average, 0, 1,
-                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
-  declare_dtype(options, settings.values);
-  declare_master_weights(options, settings.master_weights);
-  settings.declare_seed(options);
-}
-
 void declare_run(Options& options, GptSettings& settings) {
   options.group("Run");
   settings.declare_folder(options);
@@ -93,8 +65,6 @@ void declare_run(Options& options, GptSettings& settings) {
 }  // namespace
 
 void GptSettings::declare(Options& options, bool runs) {
-  static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}}};
-  options.needs(needs);
   if (runs) {
     options.everyday({"net",        "layers",          "heads",  "width",          "context",
                       "dropout",    "activation-bits", "init",   "data",           "tokenizer",
@@ -105,7 +75,7 @@ void GptSettings::declare(Options& options, bool runs) {
   }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
-  declare_training(options, *this);
+  declare_training(options, "Sequences");
   if (!runs) return;
   options.former(former_layout_options);
   options.transient(true);
@@ -130,29 +100,7 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   return config;
 }
 
-train::TrainOptions GptSettings::make_options() const {
-  train::TrainOptions options;
-  options.values = dtype();
-  options.master_weights = master_weights_named(master_weights);
-  // Gradients of f16 would vanish: its smallest number is 2^-24.
-  if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
-  options.optimizer = optimizer;
-  options.seed = seed;
-  options.rate.peak = rate > 0 ? rate : models::find_gpt(net).rate;
-  options.rate.floor = rate_floor * options.rate.peak;
-  options.rate.warmup = std::min<std::uint64_t>(3000, steps / 20);
-  if (warmup != "auto") {
-    const auto number = parse_int(warmup);
-    if (!number || *number < 0) fail(ErrorKind::usage, "--warmup: '{}' is neither 'auto' nor a number of steps", warmup);
-    options.rate.warmup = static_cast<std::uint64_t>(*number);
-  }
-  if (options.rate.warmup >= steps) {
-    fail(ErrorKind::usage, "--warmup: {}; expected fewer than the {} steps", options.rate.warmup, steps);
-  }
-  options.rate.decay = steps - options.rate.warmup;
-  check(options);
-  return options;
-}
+train::TrainOptions GptSettings::make_options() const { return AdamSettings::make_options(models::find_gpt(net).rate); }
 
 std::size_t GptSettings::enough_tokens() const {
   return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;

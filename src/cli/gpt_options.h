@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/float_options.h"
+#include "cli/adam_options.h"
 #include "cli/layout_options.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
@@ -13,7 +13,7 @@
 
 namespace bitloom::cli {
 
-struct GptSettings : FloatSettings {
+struct GptSettings : AdamSettings {
   GptSettings() {
     batch = 32;  // sequences per step
     keep = "best";
@@ -36,12 +36,6 @@ struct GptSettings : FloatSettings {
   std::string field = "text";
   double merge_dropout = 0;
   // Training.
-  std::size_t steps = 2000;
-  double rate = 0;          // 0: the net's
-  double rate_floor = 0.1;  // of the peak
-  std::string warmup = "auto";
-  train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
-  std::string master_weights = "f32";
   LayoutSettings layout;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all

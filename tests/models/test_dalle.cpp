@@ -281,8 +281,8 @@ TEST_CASE("a text-to-image transformer learns pairs by heart", "[dalle]") {
   }
   std::vector<std::int32_t> swapped(texts.begin() + static_cast<std::ptrdiff_t>(config.text), texts.end());
   swapped.insert(swapped.end(), texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(config.text));
-  const std::vector<double> own = image_nats(run.engine, run.net, texts, codes);
-  const std::vector<double> other = image_nats(run.engine, run.net, swapped, codes, 1);
+  const std::vector<double> own = pair_nats(run.engine, run.net, run.batch).image;
+  const std::vector<double> other = pair_nats(run.engine, run.net, {swapped, run.batch.codes}).image;
   REQUIRE(own.size() == 2);
   for (std::size_t b = 0; b < 2; ++b) CHECK(own[b] + 1 < other[b]);
 }

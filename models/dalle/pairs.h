@@ -1,0 +1,49 @@
+// Captions and the codes of their images as batches, in an order that a seed gives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/text/tokenizer.h"
+#include "models/dalle/dalle_task.h"
+
+namespace bitloom::models {
+
+class DallePairs {
+ public:
+  struct Options {
+    std::size_t batch = 32;        // pairs of a step; a set with fewer is an error
+    std::size_t micro_batch = 32;  // a divisor of it
+    std::uint64_t seed = 1;
+    double merge_dropout = 0;  // rate at which merges of captions are left out, others in every epoch (Provilkov et al. 2020)
+  };
+  // codes (N,image) of N captions. config and tokenizer outlive this. Throws Error(usage) that names the field.
+  DallePairs(const DalleConfig& config, const data::Tokenizer& tokenizer, std::vector<std::string> captions,
+             std::vector<std::int32_t> codes, const Options& options);
+
+  std::size_t size() const { return captions_.size(); }
+  std::uint64_t steps_per_epoch() const { return size() / options_.batch; }
+  // Micro-batch `micro_batch` of step `step`. An epoch has as many whole batches as there are; its order is a shuffle of its
+  // own.
+  DalleBatch batch(std::uint64_t step, std::uint64_t micro_batch);
+  // Tokens that all micro-batches of a step ask for.
+  DalleTokens tokens(std::uint64_t step);
+  // Pairs first .. first + count - 1 as they are.
+  DalleBatch range(std::size_t first, std::size_t count) const;
+
+ private:
+  // Numbers of the pairs of a step, which begin at `first` of its batch.
+  std::vector<std::size_t> indexes(std::uint64_t step, std::size_t first, std::size_t count);
+  void add_text(std::size_t index, std::uint64_t epoch, std::vector<std::int32_t>& text) const;
+
+  const DalleConfig& config_;
+  const data::Tokenizer& tokenizer_;
+  std::vector<std::string> captions_;
+  std::vector<std::int32_t> codes_;
+  Options options_;
+  std::vector<std::uint32_t> order_;  // of order_epoch_
+  std::uint64_t order_epoch_ = 0;
+};
+
+}  // namespace bitloom::models

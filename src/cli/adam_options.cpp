@@ -1,0 +1,70 @@
+#include "cli/adam_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "cli/device.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace bitloom::cli {
+namespace {
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+}  // namespace
+
+void AdamSettings::declare_training(Options& options, const std::string& examples, const std::string& micro_batch_text) {
+  static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}}};
+  options.needs(needs);
+  options.group("Training");
+  options.count(
+      "steps", steps, 1, any_count,
+      "Number of optimiser steps; with --resume another number than before gives the rest of the run its learning rates");
+  options.count("batch", batch, 1, 1000000, examples + " per step");
+  options.text("micro-batch", micro_batch, "N", examples + " at once, a divisor of the batch; " + micro_batch_text);
+  options.bytes("memory", memory, "Memory for --micro-batch auto; 0: most of what is available");
+  options.number("learning-rate", rate, 0, 1e3, "Peak learning rate; 0: what suits the net's size");
+  options.number("learning-rate-floor", rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
+  options.text("warmup", warmup, "N",
+               "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
+  options.choice("optimizer", optimizer.rule, {"adamw", "rmsprop"},
+                 "Optimiser; rmsprop keeps no mean of gradients: 4 bytes less for each parameter");
+  options.number("beta1", optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
+  options.number("beta2", optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
+  options.number("weight-decay", optimizer.decay, 0, 1e3,
+                 "Weight decay of matrices, per step and learning rate; 0 disables it");
+  options.number("clip", optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
+  options.number("average", optimizer.average, 0, 1,
+                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
+  declare_dtype(options, values);
+  declare_master_weights(options, master_weights);
+  declare_seed(options);
+}
+
+train::TrainOptions AdamSettings::make_options(double peak) const {
+  train::TrainOptions options;
+  options.values = dtype();
+  options.master_weights = master_weights_named(master_weights);
+  // Gradients of f16 would vanish: its smallest number is 2^-24.
+  if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
+  options.optimizer = optimizer;
+  options.seed = seed;
+  options.rate.peak = rate > 0 ? rate : peak;
+  options.rate.floor = rate_floor * options.rate.peak;
+  options.rate.warmup = std::min<std::uint64_t>(3000, steps / 20);
+  if (warmup != "auto") {
+    const auto number = parse_int(warmup);
+    if (!number || *number < 0) fail(ErrorKind::usage, "--warmup: '{}' is neither 'auto' nor a number of steps", warmup);
+    options.rate.warmup = static_cast<std::uint64_t>(*number);
+  }
+  if (options.rate.warmup >= steps) {
+    fail(ErrorKind::usage, "--warmup: {}; expected fewer than the {} steps", options.rate.warmup, steps);
+  }
+  options.rate.decay = steps - options.rate.warmup;
+  check(options);
+  return options;
+}
+
+}  // namespace bitloom::cli

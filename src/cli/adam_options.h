@@ -1,0 +1,28 @@
+// Options of trainings by AdamW or RMSProp with a warm-up and half a cosine, and what follows from them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cli/float_options.h"
+#include "train/trainer.h"
+
+namespace bitloom::cli {
+
+struct AdamSettings : FloatSettings {
+  std::size_t steps = 2000;
+  double rate = 0;          // 0: the net's
+  double rate_floor = 0.1;  // of the peak
+  std::string warmup = "auto";
+  train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
+  std::string master_weights = "f32";
+
+  // examples: "Sequences". micro_batch_text: what their number at once means.
+  void declare_training(
+      Options& options, const std::string& examples,
+      const std::string& micro_batch_text = "auto: what suits the memory. It changes results by rounding alone");
+  // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
+  train::TrainOptions make_options(double peak) const;
+};
+
+}  // namespace bitloom::cli

@@ -1,0 +1,74 @@
+#include "cli/caption_options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/text_options.h"
+#include "core/error.h"
+#include "data/text/tokenizer_training.h"
+#include "models/dalle/model_file.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that is gone with this.
+class ScratchFile {
+ public:
+  ScratchFile() : path_(fs::temp_directory_path() / fmt::format("bitloom-captions-{}.txt", ::getpid())) {}
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  ~ScratchFile() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::unique_ptr<data::Tokenizer> train_on_captions(const data::Pairs& train, std::size_t vocabulary) {
+  const ScratchFile file;
+  {
+    std::ofstream out(file.path());
+    for (std::size_t i = 0; i < train.size(); ++i) out << models::lower_cased(train[i].caption) << "\n";
+    out.close();
+    if (!out) fail(ErrorKind::io, "{}: captions cannot be written there", file.path().string());
+  }
+  constexpr std::size_t fewest = 264;  // bytes and a few merges
+  for (std::size_t tokens = vocabulary;; tokens = std::max(fewest, tokens * 3 / 4)) {
+    try {
+      return data::train_tokenizer({{file.path().string()}, "file", "text"}, tokens);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      if (tokens <= fewest) return data::load_tokenizer("bytes");  // a handful of captions has no merges
+    }
+  }
+}
+
+}  // namespace
+
+void CaptionSettings::declare(Options& options) {
+  options.text("tokenizer", tokenizer, "SPEC",
+               fmt::format("Tokenizer of captions: auto (byte pairs of the training captions); {}", tokenizer_spec_help));
+  options.count("vocabulary", vocabulary, 264, 1000000,
+                "Number of tokens that --tokenizer auto makes, or as many as there are");
+  static const std::vector<Options::Need> needs{{"vocabulary", "tokenizer", {"auto"}}};
+  options.needs(needs);
+}
+
+std::unique_ptr<data::Tokenizer> CaptionSettings::make(Session& session, const data::Pairs& train) const {
+  std::string text;
+  session.on_root([&] {
+    const auto made = tokenizer == "auto" ? train_on_captions(train, vocabulary) : data::load_tokenizer(tokenizer);
+    text = made->serialize();
+  });
+  return data::parse_tokenizer(session.comm.broadcast_text(text), "the tokenizer of captions");
+}
+
+}  // namespace bitloom::cli

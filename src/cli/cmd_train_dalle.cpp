@@ -1,0 +1,335 @@
+// bitloom train dalle: options, pairs and run folder in, train::Session, a summary out.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/dalle_options.h"
+#include "cli/device.h"
+#include "cli/model_source.h"
+#include "cli/notice.h"
+#include "cli/run_folder.h"
+#include "cli/signals.h"
+#include "cli/system.h"
+#include "core/error.h"
+#include "core/version.h"
+#include "data/pairs/pair_batches.h"
+#include "models/dalle/model_file.h"
+#include "models/dalle/pairs.h"
+#include "models/dalle/sampler.h"
+#include "models/dvae/coder.h"
+#include "models/dvae/model_file.h"
+#include "models/saved_values.h"
+#include "train/memory.h"
+#include "train/session.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// The options that set what identity() names.
+std::string option_of(const std::string& field) {
+  static const std::map<std::string, std::string> named{
+      {"data", "the pairs' content (--data, --validation, --split-seed)"},
+      {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
+      {"dvae", "the discrete VAE (--dvae)"},
+      {"peak", "--learning-rate"},
+      {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
+  const std::string first = field.substr(0, field.find('.'));
+  if (const auto found = named.find(first); found != named.end()) return found->second;
+  std::string option = field.starts_with("net.") ? field.substr(4) : first;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return option == "text" ? "--text-positions" : "--" + option;
+}
+
+std::vector<std::string> captions_of(const data::Pairs& pairs) {
+  std::vector<std::string> captions;
+  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
+  return captions;
+}
+
+class Training {
+ public:
+  Training(Session& session, DalleSettings& settings, const Options& options, const data::PairSplits& data,
+           const Threads& threads)
+      : session_(session),
+        settings_(settings),
+        options_(options),
+        data_(data),
+        engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
+        values_(choose_dtype(engine_, settings.values)),
+        dvae_(session.comm.together([&] { return models::load_dvae(engine_, find_model(settings.dvae), DType::f32); })),
+        tokenizer_(settings.captions.make(session, data.train)),
+        config_(session.comm.together([&] {
+          const models::DvaeConfig& dvae = dvae_.description.config;
+          return settings.make_config(tokenizer_->size(), dvae.grid(), dvae.codes);
+        })),
+        net_(config_),
+        grid_(session.comm, {session.comm.size(), 1, 1}) {
+    if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
+    const std::uint64_t memory = memory_for(settings, threads, engine_.device());
+    train::Session::Options all;
+    all.train = settings.make_options();
+    all.batch = settings.batch;
+    all.choose_micro_batch = [this, memory](std::size_t share) { return choose_micro_batch(share, memory); };
+    all.memory_hint = [this](std::size_t pairs) {
+      return fmt::format(
+          "{} pairs at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, --recompute block, "
+          "or a smaller net",
+          pairs, format_bytes(memory_of(pairs)));
+    };
+    all.make_task = [this](std::size_t pairs) { return make_task(pairs); };
+    all.layout.grid = &grid_;
+    training_ = std::make_unique<train::Session>(engine_, std::move(all));
+    if (!settings.init.empty() && !training_->goes_on(settings.out, settings.resume)) initialise();
+  }
+
+  void run();
+
+ private:
+  std::uint64_t memory_of(std::size_t pairs) {
+    const nn::Shape ids = {pairs, config_.tokens()};
+    const train::MemoryNeeds needs = train::predict_memory(net_.layers(), ids, settings_.make_options());
+    const std::uint64_t hidden = ids.size() * config_.width * dtype_size(values_);
+    const std::uint64_t logits = pairs * config_.image() * std::max(config_.codes, config_.text_vocabulary) * sizeof(float);
+    return needs.total() + std::max(4 * hidden + logits, 10 * hidden);
+  }
+
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) {
+    if (const auto given = settings_.micro_batch_of(share)) return *given;
+    for (std::size_t parts = 1; parts <= share; ++parts) {
+      if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
+    }
+    fail(
+        ErrorKind::usage,
+        "--micro-batch: one pair takes {}, more than the {} there are; --recompute block, --activation-bits 3, --dtype bf16 or "
+        "a smaller net take less",
+        format_bytes(memory_of(1)), format_bytes(memory));
+  }
+
+  // Codes of the images, cut in the centre.
+  std::vector<std::int32_t> encode(const data::Pairs& pairs) {
+    constexpr std::size_t at_once = 32;
+    models::DvaeCoder coder(engine_, *dvae_.net, DType::f32, at_once);
+    std::vector<std::int32_t> codes;
+    for (std::size_t first = 0; first < pairs.size(); first += at_once) {
+      std::vector<std::size_t> indexes(std::min(at_once, pairs.size() - first));
+      for (std::size_t i = 0; i < indexes.size(); ++i) indexes[i] = first + i;
+      const data::PairBatch batch = data::centre_batch(pairs, indexes, dvae_.description.config.side);
+      const std::vector<std::int32_t> some = coder.encode(batch.images);
+      codes.insert(codes.end(), some.begin(), some.end());
+      session_.terminal.update(fmt::format("images become codes: {} of {}", first + indexes.size(), pairs.size()));
+    }
+    return codes;
+  }
+
+  std::unique_ptr<train::Task> make_task(std::size_t pairs) {
+    models::DallePairs::Options options;
+    options.batch = settings_.batch;
+    options.micro_batch = pairs;
+    options.seed = settings_.seed;
+    options.merge_dropout = tokenizer_->kind() == "bytes" ? 0 : settings_.merge_dropout;
+    train_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.train), encode(data_.train), options);
+    if (data_.validation.size() != 0) {
+      validation_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.validation),
+                                                         encode(data_.validation), models::DallePairs::Options{1, 1, 1, 0});
+    }
+    return std::make_unique<models::DalleTask>(
+        net_, pairs, [this](std::uint64_t step, std::uint64_t micro_batch) { return train_->batch(step, micro_batch); },
+        [this](std::uint64_t step) { return train_->tokens(step); });
+  }
+
+  // Rank 0 has the file.
+  void initialise() {
+    std::optional<TensorFile> file;
+    session_.on_root([&] {
+      const fs::path path = find_model(settings_.init);
+      const models::LoadedDalle other = models::load_dalle(engine_, path);
+      if (to_json(other.net->config()) != to_json(config_)) {
+        fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(),
+             to_json(other.net->config()).dump(), to_json(config_).dump());
+      }
+      if (data::tokenizer_hash(*other.tokenizer) != data::tokenizer_hash(*tokenizer_) || other.dvae != dvae_.hash) {
+        fail(ErrorKind::data, "--init: {}: its tokenizer or discrete VAE is another; expected those of --tokenizer and --dvae",
+             path.string());
+      }
+      file.emplace();
+      models::add_values(engine_, *file, other.net->layers(), DType::f32);
+    });
+    training_->trainer().load_model(file ? &*file : nullptr);
+  }
+
+  Json identity() const;
+  train::RunOptions run_options();
+  void announce(double peak);
+  train::Evaluated evaluate(const train::SignOfLife& alive);
+  void summarise(const train::RunResult& result);
+
+  Session& session_;
+  DalleSettings& settings_;
+  const Options& options_;
+  const data::PairSplits& data_;
+  nn::Engine engine_;
+  DType values_;
+  models::LoadedDvae dvae_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  models::DalleConfig config_;
+  models::Dalle net_;
+  mpi::Grid grid_;
+  std::unique_ptr<models::DallePairs> train_, validation_;
+  std::unique_ptr<train::Session> training_;
+};
+
+Json Training::identity() const {
+  const train::TrainOptions& options = training_->train_options();
+  return {{"net", to_json(config_)},
+          {"activation_bits", config_.activation_bits},
+          {"batch", settings_.batch},
+          {"peak", options.rate.peak},
+          {"learning_rate_floor", settings_.rate_floor},
+          {"warmup", options.rate.warmup},
+          {"optimizer",
+           {options.optimizer.rule, options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay,
+            options.optimizer.clip, options.optimizer.average}},
+          {"dtype", settings_.values},
+          {"master_weights", settings_.master_weights},
+          {"seed", settings_.seed},
+          {"merge_dropout", settings_.merge_dropout},
+          {"tokenizer", data::tokenizer_hash(*tokenizer_)},
+          {"dvae", dvae_.hash},
+          {"data", content_hash(data_.train)}};
+}
+
+train::RunOptions Training::run_options() {
+  train::RunOptions run = settings_.run_options(options_);
+  run.steps = settings_.steps;
+  run.may_change_steps = options_.is_asked_for("steps");
+  if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
+  run.identity = identity().dump();
+  run.field_name = &option_of;
+  run.unit = "image tokens";
+  run.operations_per_target = 3 * net_.cost(1) / static_cast<double>(config_.image());
+  run.peak_operations = measured_peak(engine_, values_, session_.comm);
+  run.start = {{"version", version},
+               {"command", session_.command_line},
+               {"kind", models::dalle_kind},
+               {"net", to_json(config_)},
+               {"parameters", config_.parameters()},
+               {"activation_bits", config_.activation_bits},
+               {"batch", settings_.batch},
+               {"micro_batch", training_->micro_batch()},
+               {"processes", session_.comm.size()},
+               {"dtype", settings_.values},
+               {"train_pairs", data_.train.size()},
+               {"validation_pairs", data_.validation.size()},
+               {"peak_operations", run.peak_operations},
+               {"operations_per_token", run.operations_per_target}};
+  return run;
+}
+
+void Training::announce(double peak) {
+  Terminal& terminal = session_.terminal;
+  terminal.print(
+      "net '{}': {} parameters, {} layers of width {}; {} text tokens of {} ({} tokenizer), {} x {} image tokens of {} codes",
+      settings_.net, format_count(config_.parameters()), config_.layers, config_.width, config_.text, config_.text_vocabulary,
+      tokenizer_->kind(), config_.grid, config_.grid, config_.codes);
+  terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}", settings_.data.spec, data_.train.size(),
+                 data_.validation.size(), settings_.dvae);
+  const int processes = session_.comm.size();
+  const std::size_t micro_batch = training_->micro_batch();
+  terminal.print(
+      "{} steps of {} pairs{}{}, {:.4g} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", settings_.steps,
+      settings_.batch,
+      micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? "" : fmt::format(" ({} at once)", micro_batch),
+      processes == 1 ? "" : fmt::format(" in {} processes", processes),
+      static_cast<double>(settings_.steps) / static_cast<double>(train_->steps_per_epoch()), settings_.values,
+      engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
+}
+
+train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+  const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 32);
+  const auto ranks = static_cast<std::size_t>(session_.comm.size());
+  // In millionths, added as whole numbers: the same for any number of ranks.
+  std::array<std::int64_t, 3> sums{};  // of text, of images, text tokens
+  training_->trainer().averaged([&] {
+    std::size_t batch = 0;
+    for (std::size_t first = 0; first < validation_->size(); first += at_once, ++batch) {
+      if (batch % ranks != static_cast<std::size_t>(session_.comm.rank())) continue;
+      const models::DalleBatch pairs = validation_->range(first, std::min(at_once, validation_->size() - first));
+      const models::PairNats nats = models::pair_nats(engine_, net_, pairs);
+      for (const double each : nats.text) sums[0] += std::llround(1e6 * each);
+      for (const double each : nats.image) sums[1] += std::llround(1e6 * each);
+      sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, pairs.text));
+      alive();
+    }
+  });
+  session_.comm.sum(std::span(sums));
+  const std::uint64_t tokens = validation_->size() * config_.image();
+  const double text = 1e-6 * static_cast<double>(sums[0]) / static_cast<double>(std::max<std::int64_t>(1, sums[2]));
+  const double image = 1e-6 * static_cast<double>(sums[1]) / static_cast<double>(tokens);
+  const double mean = models::text_share * text + (1 - models::text_share) * image;
+  train::Evaluated found{{mean * static_cast<double>(tokens), tokens}, {}, {{"text_loss", text}, {"image_loss", image}}, {}};
+  found.text = fmt::format("text {:.4f}, image {:.4f}", text, image);
+  return found;
+}
+
+void Training::run() {
+  const train::RunOptions options = run_options();
+  announce(options.peak_operations);
+  train::RunHooks hooks;
+  if (validation_ != nullptr) hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
+  hooks.describe_model = [this](TensorFile& file) { models::add_description(file, config_, *tokenizer_, dvae_.hash); };
+  session_.continuation = continuation_of("dalle", settings_.out);
+  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
+  const train::RunResult result = training_->run(options, hooks, progress);
+  session_.on_root([&] { summarise(result); });
+  for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
+}
+
+void Training::summarise(const train::RunResult& result) {
+  Terminal& terminal = session_.terminal;
+  terminal.print("\ndone in {}: {} image tokens, {:.0f} of them per second over all", format_duration(result.seconds),
+                 format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
+  terminal.print("  {:<22}{:.4f} nats, an eighth the text's", "training loss", result.training_loss);
+  if (result.last_loss) {
+    terminal.print("  {:<22}{:.4f}; best {:.4f} after step {}", "validation loss", *result.last_loss, *result.best_loss,
+                   result.best_step);
+  }
+  print_model_and_memory(terminal, settings_.out, engine_, result);
+  terminal.print("next:\n  bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}", settings_.out);
+}
+
+}  // namespace
+
+int train_dalle(Session& session, std::span<const std::string> args) {
+  DalleSettings settings;
+  Options options(
+      "bitloom train dalle --data PATH --dvae RUN [--net NAME] [--out FOLDER] [options]",
+      "Trains a transformer to tell the next token of captions and of their images, which a discrete VAE makes tokens of\n"
+      "(`bitloom train dvae`), and writes it to FOLDER/model.safetensors; `bitloom sample` draws images from it. Under\n"
+      "mpirun the processes share the pairs of every step; rank 0 has the run folder. Ctrl-C or SIGTERM leaves a\n"
+      "checkpoint that `bitloom train dalle --resume --out FOLDER` continues to the same result.");
+  settings.declare(options);
+  if (!read_with_resume(session, args, options)) return exit_done;
+  if (settings.data.spec.empty()) fail(ErrorKind::usage, "--data: missing; expected a folder of images with captions");
+  if (settings.dvae.empty()) fail(ErrorKind::usage, "--dvae: missing; expected a run or model of `bitloom train dvae`");
+  if (settings.out.empty()) settings.out = default_folder(settings.net);
+  session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
+  for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = fs::absolute(*path).lexically_normal().string();
+  const Threads threads = choose_threads(session.comm);
+  catch_stop_signals();
+  const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
+  if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
+  const NoticeWatch notice(settings.notice_command);
+  Training(session, settings, options, data, threads).run();
+  return exit_done;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,72 @@
+#include "cli/dalle_options.h"
+
+#include <limits>
+#include <vector>
+
+#include "cli/device.h"
+#include "core/error.h"
+
+namespace bitloom::cli {
+namespace {
+
+constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
+
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (const models::NamedDalle& named : models::named_dalles()) names.emplace_back(named.name);
+  return names;
+}
+
+}  // namespace
+
+void DalleSettings::declare(Options& options) {
+  options.everyday({"net",        "layers",        "heads",        "width",          "dropout",
+                    "init",       "data",          "dvae",         "tokenizer",      "vocabulary",
+                    "validation", "steps",         "batch",        "micro-batch",    "out",
+                    "resume",     "learning-rate", "weight-decay", "dtype",          "seed",
+                    "config",     "device",        "average",      "evaluate-every", "checkpoint-seconds"});
+  options.group("Net");
+  options.text("net", net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(names(), ", ")));
+  options.count("layers", layers, 0, 100000, "Number of blocks; 0: as the net has them");
+  options.count("heads", heads, 0, 100000, "Attention heads of a block; 0: as the net has them");
+  options.count("width", width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
+  options.count("text-positions", text, 0, 100000,
+                "Number of tokens of a caption, behind which it is cut; 0: as the net has them");
+  options.number("dropout", dropout, 0, 1, "Dropout rate; 0 disables dropout");
+  declare_activation_bits(options, activation_bits);
+  options.choice("recompute", recompute, {"none", "block"},
+                 "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more "
+                 "work");
+  options.group("Pairs");
+  data.declare(options);
+  options.text("dvae", dvae, "RUN|MODEL", "Discrete VAE of `bitloom train dvae`, whose codes images become");
+  captions.declare(options);
+  options.number(
+      "merge-dropout", merge_dropout, 0, 1,
+      "Probability with which each merge of byte pairs in a caption is left out, others in every epoch; 0 disables it");
+  declare_training(options, "Pairs");
+  options.group("Run");
+  declare_folder(options);
+  declare_engine(options);
+  options.count("evaluate-every", evaluate_every, 0, any_count,
+                "Steps between evaluations on the validation pairs; 0: a twentieth of all");
+  declare_run_rest(options);
+}
+
+models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const {
+  models::DalleConfig config = models::config_of(models::find_dalle(net));
+  if (layers != 0) config.layers = layers;
+  if (heads != 0) config.heads = heads;
+  if (width != 0) config.width = width;
+  if (text != 0) config.text = text;
+  config.text_vocabulary = vocabulary;
+  config.grid = grid;
+  config.codes = codes;
+  config.dropout = dropout;
+  config.activation_bits = static_cast<unsigned>(activation_bits);
+  config.recompute = recompute == "block";
+  check(config);
+  return config;
+}
+
+}  // namespace bitloom::cli

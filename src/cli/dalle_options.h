@@ -1,0 +1,38 @@
+// The options of `bitloom train dalle`, and what follows from them.
+#pragma once
+
+#include <string>
+
+#include "cli/adam_options.h"
+#include "cli/caption_options.h"
+#include "cli/pair_options.h"
+#include "models/dalle/config.h"
+
+namespace bitloom::cli {
+
+struct DalleSettings : AdamSettings {
+  DalleSettings() {
+    batch = 32;
+    keep = "best";
+    // Ramesh et al. 2021, appendix B.2.
+    optimizer = {0.9, 0.96, 1e-8, 4.5e-2, 4.0, 0, 25};
+  }
+
+  std::string net = "emoji";
+  std::size_t layers = 0, heads = 0, width = 0, text = 0;  // 0: as the net has them
+  double dropout = 0.1;
+  std::size_t activation_bits = 0;
+  std::string recompute = "none";
+  PairOptions data;
+  CaptionSettings captions;
+  std::string dvae;
+  double merge_dropout = 0.1;
+
+  void declare(Options& options);
+  // The net for a vocabulary of text, and images of grid x grid tokens of a number of codes. Throws Error(usage).
+  models::DalleConfig make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const;
+  // All but the number of micro-batches.
+  train::TrainOptions make_options() const { return AdamSettings::make_options(models::find_dalle(net).rate); }
+};
+
+}  // namespace bitloom::cli

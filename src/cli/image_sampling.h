@@ -1,0 +1,34 @@
+// bitloom sample of a text-to-image transformer: images drawn for a prompt, ranked, in one picture.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/options.h"
+#include "models/dalle/sampler.h"
+
+namespace bitloom::cli {
+
+struct ImageSampling {
+  std::string out;         // picture
+  std::string dvae, clip;  // runs or models; dvae "": that of the run
+  std::string rerank = "none";
+  std::size_t best = 0;  // images that are shown; 0: all
+  std::size_t columns = 8;
+  std::string image_prompt;
+  std::size_t rows = 0;  // of it, in tokens
+  std::size_t at_once = 32;
+  bool json = false;
+
+  void declare(Options& options);
+  static std::vector<std::string> names();
+};
+
+// Of the model in a file. draw: how codes are drawn, and how many images.
+int sample_images(Session& session, const std::string& model_or_run, const std::string& prompt, models::ImageOptions draw,
+                  const ImageSampling& settings, const std::string& values, const std::string& device,
+                  const std::string& backend);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,29 @@
+// A picture of images in rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "data/image.h"
+
+namespace bitloom::cli {
+
+// Cells of `images` images side by side, `columns` cells to a row, a gap around each.
+class ImageSheet {
+ public:
+  ImageSheet(std::size_t cells, std::size_t columns, std::size_t side, std::size_t images = 1);
+  // image (side,side,3): place `place` of a cell.
+  void put(std::size_t cell, std::span<const std::uint8_t> image, std::size_t place = 0);
+  // A PNG file. Throws an io error.
+  void write(const std::filesystem::path& path) const { data::write_png(pixels_, shape_, path); }
+
+ private:
+  std::size_t side_, images_, columns_;
+  data::ImageShape shape_;
+  std::vector<std::uint8_t> pixels_;
+};
+
+}  // namespace bitloom::cli
