@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "data/pairs/square_crop.h"
 
 namespace bitloom::data {
 namespace {
@@ -273,6 +274,28 @@ void SceneScore::add(const Scene& asked, const Scene& seen) {
   colour_and_shape += good_colour && good_shape ? 1U : 0U;
   all += good_colour && good_shape && good_size && good_place ? 1U : 0U;
   none += seen == Scene{} ? 1U : 0U;
+}
+
+SceneScore score_scenes(const Pairs& pairs, ProgressSink* progress) {
+  std::vector<std::pair<std::size_t, Scene>> asked;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (const auto scene = parse_scene(pairs[i].caption)) asked.emplace_back(i, *scene);
+  }
+  SceneScore score;
+  constexpr std::size_t piece = 256;
+  for (std::size_t first = 0; first < asked.size(); first += piece) {
+    std::vector<Scene> seen(std::min(piece, asked.size() - first));
+    for_all_images(seen.size(), [&](std::size_t k) {
+      const Image image = pairs.image(asked[first + k].first);
+      const auto [height, width, channels] = image.shape;
+      const std::size_t side = std::clamp<std::size_t>(std::min(height, width), 16, 512);
+      const SquareCrop centre = draw_crop(CropKind::centre, height, width, side, Random(0, Stream::augment));
+      seen[k] = see_scene(cut(image, centre, side)).scene;
+    });
+    for (std::size_t k = 0; k < seen.size(); ++k) score.add(asked[first + k].second, seen[k]);
+    if (progress != nullptr) progress->update(fmt::format("{} of {} pictures looked at", first + seen.size(), asked.size()));
+  }
+  return score;
 }
 
 }  // namespace bitloom::data

@@ -2,7 +2,9 @@
 // noisy, and pictures that show no scene at all.
 #pragma once
 
+#include "core/progress.h"
 #include "data/image.h"
+#include "data/pairs/pairs.h"
 #include "data/pairs/scene.h"
 
 namespace bitloom::data {
@@ -29,5 +31,9 @@ struct SceneScore {
   // What was asked for, and what is seen; fields not asked for are right.
   void add(const Scene& asked, const Scene& seen);
 };
+
+// Looks at the image of every pair whose caption is that of a scene, cut in the centre, on all threads. Throws what
+// read_image() throws.
+SceneScore score_scenes(const Pairs& pairs, ProgressSink* progress = nullptr);
 
 }  // namespace bitloom::data

@@ -111,7 +111,12 @@ void write_synth_pairs(const SynthPairs& options, const fs::path& folder, Progre
     for (const std::string& line : written) lines += line;
     if (progress != nullptr) progress->update(fmt::format("{} of {} pictures", begin + count, options.count));
   }
-  if (!held_out.empty()) write_atomically(folder / "held-out.jsonl", scene_lines(held_out));
+  const fs::path prompts = folder / "held-out.jsonl";
+  if (held_out.empty()) {
+    fs::remove(prompts, error);  // of a set that was here before
+  } else {
+    write_atomically(prompts, scene_lines(held_out));
+  }
   write_atomically(folder / "captions.jsonl", lines);
 }
 
