@@ -100,6 +100,11 @@ TEST_CASE("scenes are seen through blur and noise", "[pairs]") {
     CHECK(result.place == result.pictures);
     CHECK(result.all == result.pictures);
   }
+  // Where small shapes are hardly more than spots, colours and places are still right, and most shapes.
+  const SceneScore spots = score(32, {2, 5}, 9);
+  CHECK(spots.colour == spots.pictures);
+  CHECK(spots.place == spots.pictures);
+  CHECK(spots.shape * 100 > spots.pictures * 85);
 }
 
 TEST_CASE("where nothing or something else is shown, no scene is seen", "[pairs]") {
