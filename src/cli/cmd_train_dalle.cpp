@@ -45,7 +45,7 @@ std::string option_of(const std::string& field) {
   if (const auto found = named.find(first); found != named.end()) return found->second;
   std::string option = field.starts_with("net.") ? field.substr(4) : first;
   std::replace(option.begin(), option.end(), '_', '-');
-  return option == "text" ? "--text-positions" : "--" + option;
+  return "--" + option;
 }
 
 std::vector<std::string> captions_of(const data::Pairs& pairs) {
