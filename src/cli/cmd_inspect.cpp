@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/inspect_cnn.h"
+#include "cli/inspect_dvae.h"
 #include "cli/inspect_gpt.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
@@ -190,6 +191,7 @@ Shown describe_file(const std::filesystem::path& file) {
   const std::string kind = kind_of_model(file);
   if (kind == models::gpt_kind) return {describe_gpt(file), &print_gpt};
   if (kind == models::cnn_kind) return {describe_cnn_model(file), &print_cnn};
+  if (kind == models::dvae_kind) return {describe_dvae_model(file), &print_dvae};
   return {describe_model(layerwise::Model::load(file), file), &print};
 }
 

@@ -98,8 +98,9 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
           static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
 }
 
-constexpr std::array<Kind, 3> kinds = {{{"binary", true, true, nullptr, &binary_has_begun, &binary_is_done},
+constexpr std::array<Kind, 4> kinds = {{{"binary", true, true, nullptr, &binary_has_begun, &binary_is_done},
                                         {"cnn", false, false, nullptr, &float_has_begun, &float_is_done},
+                                        {"dvae", false, false, nullptr, &float_has_begun, &float_is_done},
                                         {"gpt", true, false, &division_of_gpt, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
@@ -109,7 +110,9 @@ const Kind& kind_of(Arguments program) {
     }
   }
   fail(ErrorKind::usage,
-       "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
+       "launch: expected `-- train binary ...`, `-- train cnn ...`, `-- train dvae ...` or `-- train gpt ...` after its "
+       "options, "
+       "got '{}'",
        fmt::join(program, " "));
 }
 

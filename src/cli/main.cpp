@@ -25,10 +25,13 @@ namespace {
 constexpr Command commands[] = {
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
     {"train", "cnn", "train a convolutional net of floating-point numbers on images", &train_cnn},
+    {"train", "dvae", "train a discrete VAE, which makes tokens of images", &train_dvae},
     {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
     {"sample", "", "text from a trained GPT", &sample},
     {"predict", "", "classify images", &predict},
+    {"encode", "", "tokens of images, by a trained discrete VAE", &encode},
+    {"reconstruct", "", "images beside what their tokens hold", &reconstruct},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
     {"verify", "", "check that models, checkpoints and token files are undamaged", &verify},

@@ -47,7 +47,11 @@ std::string kind_of_run(const fs::path& folder) {
   std::string line;
   std::getline(metrics, line);
   const nlohmann::json first = nlohmann::json::parse(line, nullptr, false);
-  return first.is_object() && first.value("kind", nlohmann::json()) == models::cnn_kind ? models::cnn_kind : models::gpt_kind;
+  if (!first.is_object()) return models::gpt_kind;
+  for (const char* kind : {models::cnn_kind, models::dvae_kind}) {
+    if (first.value("kind", nlohmann::json()) == kind) return kind;
+  }
+  return models::gpt_kind;
 }
 
 }  // namespace
@@ -98,9 +102,9 @@ std::string kind_of_model(const fs::path& path) {
   const TensorMapping file = TensorMapping::open(path);
   const auto kind = file.metadata.find(models::kind_key);
   if (kind == file.metadata.end()) return "binary";  // whose own check says more about what is none
-  if (kind->second != models::gpt_kind && kind->second != models::cnn_kind) {
-    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {} and {}", path.string(), kind->second,
-         models::cnn_kind, models::gpt_kind);
+  if (kind->second != models::gpt_kind && kind->second != models::cnn_kind && kind->second != models::dvae_kind) {
+    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {}, {} and {}", path.string(), kind->second,
+         models::cnn_kind, models::dvae_kind, models::gpt_kind);
   }
   return kind->second;
 }
