@@ -86,6 +86,8 @@ int fewbit(Session& session, std::span<const std::string> args);
 int data_synth(Session& session, std::span<const std::string> args);
 int data_info(Session& session, std::span<const std::string> args);
 int data_sheet(Session& session, std::span<const std::string> args);
+int data_pairs(Session& session, std::span<const std::string> args);
+int data_synth_pairs(Session& session, std::span<const std::string> args);
 int data_text(Session& session, std::span<const std::string> args);
 int data_clean(Session& session, std::span<const std::string> args);
 int tokenizer_train(Session& session, std::span<const std::string> args);

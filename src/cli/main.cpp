@@ -49,6 +49,8 @@ constexpr Command commands[] = {
     {"data", "synth", "write the built-in data set as CIFAR binary files", &data_synth},
     {"data", "info", "show what a data set holds", &data_info},
     {"data", "sheet", "draw a contact sheet of a data set", &data_sheet},
+    {"data", "pairs", "show what a set of images and captions holds", &data_pairs},
+    {"data", "synth-pairs", "make pictures of coloured shapes and their captions", &data_synth_pairs},
     {"data", "text", "turn text into tokens for training", &data_text},
     {"data", "clean", "drop short documents and near copies, and find test sets in text", &data_clean},
     {"tokenizer", "train", "make a tokenizer from text", &tokenizer_train},
@@ -64,7 +66,7 @@ std::string list_of(const std::string& verb, const std::string& before) {
   std::string lines;
   for (const Command& command : commands) {
     if (!verb.empty() && verb != command.verb) continue;
-    const std::string name = fmt::format("{}{:<16} ", before, full_name(command));
+    const std::string name = fmt::format("{}{:<17} ", before, full_name(command));
     lines += name + wrapped(command.summary, columns_of_help(), name.size()) + "\n";
   }
   return lines;

@@ -84,6 +84,9 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "data synth --out set --train 50 --test 20",
       "data info synth",
       "data sheet synth --out sheet.png",
+      "data synth-pairs --out pairs --count 3",
+      "data pairs pairs --check-scenes",
+      "data pairs pairs --json",
       "data text --input text.txt --tokenizer bytes --out tokens",
       "data clean --input text.txt --min-tokens 1 --out clean.jsonl",
       "tokenizer train --input text.txt --vocabulary 290 --out bpe",
@@ -121,7 +124,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 27);
+  CHECK(commands == 29);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

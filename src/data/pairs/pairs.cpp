@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/random.h"
 #include "data/pairs/read_pairs.h"
@@ -61,7 +62,7 @@ bool is_too_long(const ImageShape& shape, double max_aspect) {
 
 Pairs Pairs::open(const fs::path& path, const PairRules& rules, ProgressSink* progress) {
   if (!(rules.max_aspect == 0 || (rules.max_aspect >= 1 && std::isfinite(rules.max_aspect))))
-    fail(ErrorKind::usage, "max_aspect: {}, expected at least 1, or 0 for no limit", rules.max_aspect);
+    fail_field(ErrorKind::usage, "max_aspect", "{}; expected at least 1, or 0 for no limit", rules.max_aspect);
   PairListing listing = list_pairs(path);
   Pairs result;
   result.folder_ = listing.folder;
@@ -115,7 +116,7 @@ std::string content_hash(const Pairs& pairs) {
 }
 
 PairSplits split_pairs(const Pairs& pairs, double share, std::uint64_t seed) {
-  if (!(share >= 0 && share < 1)) fail(ErrorKind::usage, "validation: a share of {}, expected 0 to less than 1", share);
+  if (!(share >= 0 && share < 1)) fail_field(ErrorKind::usage, "validation", "a share of {}; expected 0 to less than 1", share);
   // The order of images that the seed gives; equal numbers are all but impossible, and then the contents decide.
   std::map<std::pair<std::uint64_t, Hash128>, std::vector<std::size_t>> images;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -124,7 +125,7 @@ PairSplits split_pairs(const Pairs& pairs, double share, std::uint64_t seed) {
   }
   const auto wanted = static_cast<std::size_t>(std::llround(share * static_cast<double>(images.size())));
   if (wanted >= images.size()) {
-    fail(ErrorKind::usage, "validation: a share of {} of {} images leaves none to train on", share, images.size());
+    fail_field(ErrorKind::usage, "validation", "a share of {} of {} images leaves none to train on", share, images.size());
   }
   std::vector<std::size_t> train, validation;
   std::size_t taken = 0;

@@ -106,7 +106,7 @@ TEST_CASE("pairs that the rules leave out are counted by reason", "[pairs]") {
   CHECK(Pairs::open(folder.path(), rules).size() == 8);
   rules.max_aspect = 0.5;
   CHECK(message_of(ErrorKind::usage, [&] { Pairs::open(folder.path(), rules); }) ==
-        "max_aspect: 0.5, expected at least 1, or 0 for no limit");
+        "`max_aspect`: 0.5; expected at least 1, or 0 for no limit");
 }
 
 TEST_CASE("broken sets of pairs are refused with file and line", "[pairs]") {
@@ -194,9 +194,9 @@ TEST_CASE("splits of pairs are disjoint, complete, and depend on seed and conten
   CHECK(split_pairs(pairs, 0, 5).validation.size() == 0);
   CHECK(split_pairs(pairs, 0, 5).train.size() == 200);
   CHECK(message_of(ErrorKind::usage, [&] { split_pairs(pairs, 1, 5); }) ==
-        "validation: a share of 1, expected 0 to less than 1");
+        "`validation`: a share of 1; expected 0 to less than 1");
   CHECK(message_of(ErrorKind::usage, [&] { split_pairs(pairs, 0.999, 5); }) ==
-        "validation: a share of 0.999 of 200 images leaves none to train on");
+        "`validation`: a share of 0.999 of 200 images leaves none to train on");
 }
 
 TEST_CASE("all captions of an image and of its copies are on one side of a split", "[pairs]") {
