@@ -5,7 +5,9 @@
 
 #include "cli/command.h"
 #include "cli/inspect_cnn.h"
+#include "cli/inspect_dvae.h"
 #include "cli/inspect_gpt.h"
+#include "cli/inspect_pairs.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
 #include "core/error.h"
@@ -190,6 +192,9 @@ Shown describe_file(const std::filesystem::path& file) {
   const std::string kind = kind_of_model(file);
   if (kind == models::gpt_kind) return {describe_gpt(file), &print_gpt};
   if (kind == models::cnn_kind) return {describe_cnn_model(file), &print_cnn};
+  if (kind == models::dvae_kind) return {describe_dvae_model(file), &print_dvae};
+  if (kind == models::dalle_kind) return {describe_dalle_model(file), &print_pairs_model};
+  if (kind == models::clip_kind) return {describe_clip_model(file), &print_pairs_model};
   return {describe_model(layerwise::Model::load(file), file), &print};
 }
 
