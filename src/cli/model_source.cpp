@@ -1,6 +1,9 @@
 #include "cli/model_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
