@@ -144,6 +144,10 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--out data/scenes-held-out\n", .makes = {"data/scenes-held-out/captions.jsonl"}},
       {.command = "data clean", .makes = {"data/clean.jsonl"}},
       {.command = "fewbit", .makes = {"data/gelu.png"}},
+      {.command = "train dvae", .says = {"step 60/60", "validation PSNR"}, .makes = {"runs/dvae/model.safetensors"}},
+      {.command = "eval runs/dvae", .says = {"lower bound", "perplexity"}},
+      {.command = "encode runs/dvae", .makes = {"data/scenes-tokens.safetensors"}},
+      {.command = "reconstruct runs/dvae", .makes = {"data/scenes-grid.png"}},
       {.command = "--out runs/gpu\n", .code = 2, .says = {"--device: cuda"}},
       {.command = "--out runs/gpus\n", .code = 2, .says = {"--device: cuda"}},
   };
