@@ -17,6 +17,7 @@
 #include "cli/gpt_options.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "core/error.h"
 #include "core/file.h"

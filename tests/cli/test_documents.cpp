@@ -148,6 +148,11 @@ std::vector<Expectation> examples_expectations() {
       {.command = "eval runs/dvae", .says = {"lower bound", "perplexity"}},
       {.command = "encode runs/dvae", .makes = {"data/scenes-tokens.safetensors"}},
       {.command = "reconstruct runs/dvae", .makes = {"data/scenes-grid.png"}},
+      {.command = "train dalle", .says = {"step 60/60", "validation loss"}, .makes = {"runs/dalle/model.safetensors"}},
+      {.command = "eval runs/dalle", .says = {"another's caption"}},
+      {.command = "train clip", .says = {"step 60/60", "retrieval at the end"}, .makes = {"runs/clip/model.safetensors"}},
+      {.command = "eval runs/clip", .says = {"caption of an image"}},
+      {.command = "sample runs/dalle", .says = {"8 of 16 images", "images/s"}, .makes = {"data/drawn.png"}},
       {.command = "--out runs/gpu\n", .code = 2, .says = {"--device: cuda"}},
       {.command = "--out runs/gpus\n", .code = 2, .says = {"--device: cuda"}},
   };
