@@ -1,6 +1,5 @@
 // bitloom train clip: options, pairs and run folder in, train::Session, a summary out.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -22,6 +21,7 @@
 #include "models/clip/clip_task.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
+#include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/memory.h"
 #include "train/session.h"
@@ -62,10 +62,10 @@ class Training {
             net_->emplace<models::ClipTowers>(session.comm.together([&] { return settings.make_config(tokenizer_->size()); }))),
         grid_(session.comm, {session.comm.size(), 1, 1}) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
-    std::array<std::uint64_t, 1> before{};
-    session.on_root([&] { before[0] = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
-    session.comm.broadcast(std::span(before));
-    micro_batch_before_ = before[0];
+    std::uint64_t before = 0;
+    session.on_root([&] { before = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
+    session.comm.broadcast(std::span<std::uint64_t>(&before, 1));
+    micro_batch_before_ = before;
     train::Session::Options all;
     all.train = settings.make_options();
     all.batch = settings.batch;

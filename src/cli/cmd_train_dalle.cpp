@@ -23,6 +23,7 @@
 #include "models/dalle/sampler.h"
 #include "models/dvae/coder.h"
 #include "models/dvae/model_file.h"
+#include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/memory.h"
 #include "train/session.h"
