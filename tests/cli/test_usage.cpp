@@ -115,7 +115,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"data synth-pairs", "--out: missing; expected a folder"},
       {"data synth-pairs --out x --count 0", "--count: '0' is out of range"},
       {"data synth-pairs --out x --side 15", "--side: '15' is out of range; expected a whole number from 16 to 512"},
-      {"data synth-pairs --out x --hold-out 0.5", "--hold-out: '0.5' is out of range; expected a number from 0 to 0.4"},
+      {"data synth-pairs --out x --hold-out 0.5", "--hold-out: '0.5' is out of range; expected a number from 0 and at most 0.4"},
       {"data synth-pairs --out x --hold-out 0 --part held-out", "--hold-out: 0; no combinations are held out"},
       {"data synth-pairs --out x --part test", "--part: unknown value 'test'"},
       {"fewbit --function gleu", "--function: 'gleu'; did you mean 'gelu'?"},

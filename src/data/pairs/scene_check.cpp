@@ -39,7 +39,8 @@ Ground ground_of(const Image& image) {
     }
     ground.colour[c] = median(border);
     for (double& value : border) value = std::abs(value - ground.colour[c]);
-    const double deviation = 1.4826 * median(border);  // of a normal distribution
+    // Of a normal distribution. A border of two colours is not noise.
+    const double deviation = std::min(40.0, 1.4826 * median(border));
     ground.variance[c] = deviation * deviation;
   }
   return ground;
@@ -114,7 +115,7 @@ struct Fit {
 };
 
 // Widths of blur that templates are tried with (standard deviation of a Gaussian), as shares of the side.
-constexpr std::array<double, 3> blurs{0, 0.02, 0.04};
+constexpr std::array<double, 4> blurs{0, 0.02, 0.04, 0.065};
 
 // In place, each axis by itself; beyond the picture there is 0.
 void blur(std::vector<double>& values, std::size_t side, double sigma) {
@@ -155,6 +156,13 @@ double fit_of(const Amounts& picture, const Fit& candidate) {
   return square > 0 && picture.norm > 0 ? product / (std::sqrt(square) * picture.norm) : 0;
 }
 
+// A radius no further than a tenth from those of shapes: a smaller one with more blur would fit as well.
+std::int64_t within_bounds(std::int64_t radius, std::size_t side) {
+  const double pixels = 256 * static_cast<double>(side);
+  return std::clamp<std::int64_t>(radius, std::llround(0.9 * size_bounds[0][0] * pixels),
+                                  std::llround(1.1 * size_bounds[1][1] * pixels));
+}
+
 // Where the shape would be by mass and centre of mass. Of a shape and its box, centres of mass differ little; refine() sees to
 // it.
 Fit first_guess(const Amounts& picture, std::uint8_t shape) {
@@ -169,10 +177,9 @@ Fit first_guess(const Amounts& picture, std::uint8_t shape) {
   }
   Fit fit{shape, {}, 0, -1};
   if (!(weight > 0)) return fit;
-  const auto side = static_cast<double>(picture.side);
-  const double radius = std::clamp(std::sqrt(std::max(0.0, mass) / (4 * shape_area(shape))), 0.8 * size_bounds[0][0] * side,
-                                   1.2 * size_bounds[1][1] * side);
-  fit.placement = {std::llround(256 * y_sum / weight), std::llround(256 * x_sum / weight), std::llround(256 * radius)};
+  const double radius = std::sqrt(std::max(0.0, mass) / (4 * shape_area(shape)));
+  fit.placement = {std::llround(256 * y_sum / weight), std::llround(256 * x_sum / weight),
+                   within_bounds(std::llround(256 * radius), picture.side)};
   fit.fit = fit_of(picture, fit);
   return fit;
 }
@@ -189,7 +196,9 @@ void refine(const Amounts& picture, std::int64_t step, Fit& best) {
       if (move / 2 == 1) candidate.placement.centre_x += sign * step;
       if (move / 2 == 2) candidate.placement.radius += sign * step / 2;
       if (move / 2 == 3) candidate.blur += static_cast<std::size_t>(sign);  // below 0 it is out of range as well
-      if (candidate.blur >= blurs.size() || candidate.placement.radius < 256) continue;
+      if (candidate.blur >= blurs.size() ||
+          candidate.placement.radius != within_bounds(candidate.placement.radius, picture.side))
+        continue;
       candidate.fit = fit_of(picture, candidate);
       if (!(candidate.fit > best.fit + 1e-6)) continue;
       best = candidate;
@@ -214,12 +223,6 @@ Fit best_fit(const Amounts& picture) {
     drop(0.03);
   }
   return *std::max_element(fits.begin(), fits.end(), worse);
-}
-
-// The size to whose bounds a radius, as a share of the side, is nearest; nothing if it is far from all.
-std::uint8_t size_at(double radius) {
-  if (radius < 0.75 * size_bounds[0][0] || radius > 1.25 * size_bounds[1][1]) return Scene::nothing;
-  return radius < (size_bounds[0][1] + size_bounds[1][0]) / 2 ? 0 : 1;
 }
 
 // Row or column of a centre, as a share of the side. A place reaches half way to the next, and as far outwards.
@@ -252,9 +255,10 @@ SeenScene see_scene(const Image& image) {
   if (*std::max_element(picture.amount.begin(), picture.amount.end()) < 0.4) return seen;
   const Fit best = best_fit(picture);
   seen.fit = std::clamp(best.fit, 0.0, 1.0);
+  if (!(best.fit >= scene_fit)) return seen;
   const double pixels = 256 * static_cast<double>(side);
-  const std::uint8_t size = size_at(static_cast<double>(best.placement.radius) / pixels);
-  if (!(best.fit >= scene_fit) || size == Scene::nothing) return seen;
+  const double between_sizes = (size_bounds[0][1] + size_bounds[1][0]) / 2;
+  const std::uint8_t size = static_cast<double>(best.placement.radius) / pixels < between_sizes ? 0 : 1;
   const std::uint8_t row = third_at(static_cast<double>(best.placement.centre_y) / pixels);
   const std::uint8_t column = third_at(static_cast<double>(best.placement.centre_x) / pixels);
   const bool placed = row != Scene::nothing && column != Scene::nothing;
