@@ -88,8 +88,7 @@ int run_samples(Session& session, SampleSettings& settings) {
   std::string file;
   session.on_root([&] {
     file = find_model(settings.model.front()).string();
-    const bool is_dvae = kind_of_model(file) == models::dvae_kind;
-    require_kind(file, models::gpt_kind, is_dvae ? "bitloom reconstruct" : "bitloom predict");
+    require_kind(file, models::gpt_kind, "bitloom predict");
     session.terminal.note(checkpoint_note(file));
     if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
   });
