@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/suggest.h"
 
@@ -72,7 +73,7 @@ std::vector<std::string> dvae_names() { return names_of(named()); }
 
 DvaeConfig find_dvae(const std::string& name_or_file) {
   if (name_or_file.find('/') == std::string::npos && name_or_file.find('.') == std::string::npos) {
-    return find_named(named(), name_or_file, "net");
+    return find_named(named(), name_or_file, marked_field("net"));
   }
   std::string text;
   try {

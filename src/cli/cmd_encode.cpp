@@ -56,9 +56,9 @@ bool read(Session& session, std::span<const std::string> args, Options& options,
   return true;
 }
 
-OpenDvae open(Terminal& terminal, const CoderSettings& settings, const char* verb) {
+OpenDvae open(Terminal& terminal, const CoderSettings& settings) {
   const fs::path file = find_model(settings.model.front());
-  require_kind(file, models::dvae_kind, fmt::format("bitloom {}", verb));
+  require_kind(file, models::dvae_kind, "bitloom inspect");
   terminal.note(checkpoint_note(file));
   return {file, settings.values, settings.device, settings.backend};
 }
@@ -73,7 +73,7 @@ std::vector<std::uint8_t> images_of(const data::Pairs& pairs, std::size_t first,
 }
 
 void encode_all(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs) {
-  OpenDvae dvae = open(terminal, settings, "encode");
+  OpenDvae dvae = open(terminal, settings);
   models::ImageTokens tokens{dvae.config().grid(), dvae.config().codes, dvae.model().hash, content_hash(pairs), {}};
   for (std::size_t first = 0; first < pairs.size(); first += at_once) {
     const std::size_t count = std::min(at_once, pairs.size() - first);
@@ -88,7 +88,7 @@ void encode_all(Terminal& terminal, const CoderSettings& settings, const data::P
 
 void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs, std::size_t wanted,
           std::size_t columns) {
-  OpenDvae dvae = open(terminal, settings, "reconstruct");
+  OpenDvae dvae = open(terminal, settings);
   const std::size_t side = dvae.config().side;
   const std::size_t all = std::min(wanted, pairs.size());
   ImageSheet sheet(all, columns, side, 2);

@@ -161,6 +161,12 @@ struct Shown {
   void (*print)(Terminal& terminal, const Json& description);
 };
 
+// By a name that no net of another kind has.
+bool is_dvae(const std::string& name) {
+  return contains(models::dvae_names(), name) && !contains(models::cnn_names(), name) &&
+         !contains(models::binary_net_names(), name);
+}
+
 // A named net or one in a file. The list of a binary net's layers has names, that of another kinds.
 Shown describe_named(const std::string& name, const std::string& size) {
   std::vector<std::size_t> sizes;
@@ -170,6 +176,7 @@ Shown describe_named(const std::string& name, const std::string& size) {
   if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
     fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
   }
+  if (is_dvae(name)) return {describe_dvae(models::find_dvae(name)), &print_dvae};
   const bool is_named = contains(models::cnn_names(), name) && !contains(models::binary_net_names(), name);
   const auto is_cnn_file = [&] {
     if (!std::filesystem::is_regular_file(name)) return false;
@@ -200,7 +207,8 @@ Shown describe_file(const std::filesystem::path& file) {
 
 // A named net or a file that is no safetensors file.
 bool is_net(const std::string& argument) {
-  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument)) return true;
+  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument) || is_dvae(argument))
+    return true;
   if (argument.ends_with(".json")) return true;
   return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
 }

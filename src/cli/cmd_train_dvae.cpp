@@ -155,16 +155,17 @@ class Training {
   std::optional<models::DvaeEvaluation> evaluated_;
 };
 
+// Lengths of courses as they were given: those in proportion to the run follow its number of steps.
 Json Training::identity() const {
   return {{"net", architecture_of(net_.config)},
           {"batch", settings_.batch},
           {"learning_rate", schedule_.rate},
-          {"last_rate", schedule_.last_rate},
-          {"rate_steps", schedule_.rate_steps},
+          {"last_rate", settings_.last_rate},
+          {"rate_steps", settings_.rate_steps},
           {"temperature", schedule_.temperature},
-          {"temperature_steps", schedule_.temperature_steps},
+          {"temperature_steps", settings_.temperature_steps},
           {"kl_weight", schedule_.kl_weight},
-          {"kl_steps", schedule_.kl_steps},
+          {"kl_steps", settings_.kl_steps},
           {"least_log_b", settings_.least_log_b},
           {"weight_decay", settings_.weight_decay},
           {"average", settings_.average},
@@ -178,6 +179,7 @@ Json Training::identity() const {
 train::RunOptions Training::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
+  run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::uint64_t>(1, run.steps / evaluations);
   run.identity = identity().dump();
   run.field_name = &option_of;

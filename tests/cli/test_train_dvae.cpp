@@ -129,11 +129,14 @@ TEST_CASE("an interrupted training of a discrete VAE goes on to the bit", "[dvae
   const TempDir folder;
   write_pairs(folder / "pairs", 40);
   REQUIRE(run_program(folder.path(), quick("whole")).code == 0);
-  write_file(folder / "hold", "5");
-  Background run(folder.path(), with(quick("parts"), {"--hold", "hold"}));
+  const Hold hold(folder.path(), 5);
+  Background run(folder.path(), with(quick("parts"), Hold::option()));
   REQUIRE(run.wait_for("step 4/12"));
   run.signal(SIGINT);
-  CHECK(run.wait().code == 4);
+  const Outcome stopped = run.wait();
+  CHECK(stopped.code == 4);
+  CHECK(has(stopped.err, "train dvae --resume --out parts"));
+  CHECK(has(run_program(folder.path(), {"eval", "parts"}).err, "parts: not finished; this is its checkpoint after step"));
   const Outcome rest = run_program(folder.path(), {"train", "dvae", "--resume", "--out", "parts"});
   INFO(rest.out << rest.err);
   REQUIRE(rest.code == 0);
