@@ -41,7 +41,7 @@ CnnConfig image_net(const std::string& layers, std::size_t embedding, const data
 }
 
 constexpr std::array<std::pair<const char*, std::size_t ClipConfig::*>, 5> sizes = {
-    {{"text", &ClipConfig::text},
+    {{"text_positions", &ClipConfig::text},
      {"text_vocabulary", &ClipConfig::text_vocabulary},
      {"layers", &ClipConfig::layers},
      {"heads", &ClipConfig::heads},

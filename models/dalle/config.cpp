@@ -29,7 +29,7 @@ constexpr std::array<std::pair<const char*, std::size_t DalleConfig::*>, 8> size
     {{"layers", &DalleConfig::layers},
      {"heads", &DalleConfig::heads},
      {"width", &DalleConfig::width},
-     {"text", &DalleConfig::text},
+     {"text_positions", &DalleConfig::text},
      {"text_vocabulary", &DalleConfig::text_vocabulary},
      {"grid", &DalleConfig::grid},
      {"codes", &DalleConfig::codes},
@@ -59,7 +59,7 @@ void check(const DalleConfig& config) {
     fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
   }
   if (config.grid > 256) fail_field(ErrorKind::usage, "grid", "{}; expected at most 256", config.grid);
-  if (config.text < 2) fail_field(ErrorKind::usage, "text", "{} positions; expected at least 2", config.text);
+  if (config.text < 2) fail_field(ErrorKind::usage, "text_positions", "{}; expected at least 2", config.text);
   if (config.extent % 2 == 0) fail_field(ErrorKind::usage, "extent", "{}; expected an odd number", config.extent);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
     fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);

@@ -118,9 +118,9 @@ PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs) {
   const DallePartLosses losses = dalle_losses(engine, net, net.layers().forward(pass, x), pairs, 0, 0, nullptr);
   const auto sums = [&](const Tensor& tensor) {
     const std::vector<float> each = engine.to_host<float>(tensor);
-    std::vector<double> sums(count);
-    for (std::size_t i = 0; i < each.size(); ++i) sums[i * count / each.size()] += static_cast<double>(each[i]);
-    return sums;
+    std::vector<double> all(count);
+    for (std::size_t i = 0; i < each.size(); ++i) all[i * count / each.size()] += static_cast<double>(each[i]);
+    return all;
   };
   return {sums(losses.text), sums(losses.image)};
 }

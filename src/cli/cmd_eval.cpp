@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/eval_gpt.h"
+#include "cli/eval_pairs.h"
 #include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "cli/system.h"
@@ -26,6 +27,7 @@ struct EvalSettings {
   std::string layers;
   ViewOptions views;
   bool json = false;
+  double temperature = 0.0625;
 
   void declare(Options& options) {
     options.arguments(model, "MODEL|RUN", 1, 1);
@@ -37,6 +39,8 @@ struct EvalSettings {
     options.text("layers", layers, "L1,L2,...",
                  "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
     views.declare(options);
+    options.group("Discrete VAE");
+    options.number("temperature", temperature, 0, 100, "Temperature of the relaxed lower bound", true);
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
@@ -44,17 +48,24 @@ struct EvalSettings {
   }
 };
 
+const std::vector<std::string> kinds_of_pairs{models::clip_kind, models::dalle_kind, models::dvae_kind};
+
 // Options of other kinds of models would have no effect.
 void check_options(const Options& options, const std::string& kind) {
   static const std::vector<std::string> of_images{"mirror",    "shift",    "validation", "split-seed",
                                                   "max-train", "max-test", "image-size", "image-memory"};
   std::vector<std::string> others;
   if (kind != "binary") others.emplace_back("layers");
+  const bool is_of_pairs = contains(kinds_of_pairs, kind);
+  if (kind != models::dvae_kind) others.emplace_back("temperature");
+  if (is_of_pairs) {
+    others.insert(others.end(), {"mirror", "shift", "max-train", "max-test", "image-size", "image-memory"});
+  }
   if (kind == models::gpt_kind) others.insert(others.end(), of_images.begin(), of_images.end());
   if (kind != models::gpt_kind) {
     for (const std::string& name : GptEvalSettings::names()) {
       const bool is_engine = name == "dtype" || name == "device" || name == "backend";
-      if (kind != models::cnn_kind || !is_engine) others.push_back(name);
+      if ((kind != models::cnn_kind && !is_of_pairs) || !is_engine) others.push_back(name);
     }
   }
   for (const std::string& name : others) {
@@ -150,7 +161,8 @@ int eval(Session& session, std::span<const std::string> args) {
   EvalSettings settings;
   Options options("bitloom eval MODEL|RUN [--data SPEC] [options]",
                   "Measures a model. Of one that classifies images, on a set of them: accuracy, loss in nats, a line per "
-                  "class. Of a GPT, with\n"
+                  "class. Of models of images with captions: quality of reconstructions and codes (dvae), losses of text\n"
+                  "and image (dalle), retrieval (clip). Of a GPT, with "
                   "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
                   "windows;\nwith --cloze: how often it tells the last word.");
   settings.declare(options);
@@ -174,6 +186,23 @@ int eval(Session& session, std::span<const std::string> args) {
   }
   if (kind == models::cnn_kind) {
     eval_cnn(session, options, settings, model);
+    return exit_done;
+  }
+  if (contains(kinds_of_pairs, kind)) {
+    session.comm.together([&] { options.finish(); });
+    const bool given = options.source("split") != Options::Source::none;
+    const bool has_share = options.source("validation") != Options::Source::none;
+    const PairEvaluationOptions measured{settings.model.front(),
+                                         settings.data.spec,
+                                         given ? settings.split : "validation",
+                                         has_share ? settings.data.validation : "",
+                                         settings.gpt.values,
+                                         settings.gpt.device,
+                                         settings.gpt.backend,
+                                         settings.temperature,
+                                         settings.json};
+    const auto measure = kind == models::dvae_kind ? &eval_dvae : kind == models::dalle_kind ? &eval_dalle : &eval_clip;
+    measure(session, model, measured);
     return exit_done;
   }
   const bool asks_for_more =

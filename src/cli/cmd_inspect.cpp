@@ -5,7 +5,9 @@
 
 #include "cli/command.h"
 #include "cli/inspect_cnn.h"
+#include "cli/inspect_dvae.h"
 #include "cli/inspect_gpt.h"
+#include "cli/inspect_pairs.h"
 #include "cli/model_source.h"
 #include "cli/net_table.h"
 #include "core/error.h"
@@ -159,6 +161,12 @@ struct Shown {
   void (*print)(Terminal& terminal, const Json& description);
 };
 
+// By a name that no net of another kind has.
+bool is_dvae(const std::string& name) {
+  return contains(models::dvae_names(), name) && !contains(models::cnn_names(), name) &&
+         !contains(models::binary_net_names(), name);
+}
+
 // A named net or one in a file. The list of a binary net's layers has names, that of another kinds.
 Shown describe_named(const std::string& name, const std::string& size) {
   std::vector<std::size_t> sizes;
@@ -168,6 +176,7 @@ Shown describe_named(const std::string& name, const std::string& size) {
   if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
     fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
   }
+  if (is_dvae(name)) return {describe_dvae(models::find_dvae(name)), &print_dvae};
   const bool is_named = contains(models::cnn_names(), name) && !contains(models::binary_net_names(), name);
   const auto is_cnn_file = [&] {
     if (!std::filesystem::is_regular_file(name)) return false;
@@ -190,12 +199,16 @@ Shown describe_file(const std::filesystem::path& file) {
   const std::string kind = kind_of_model(file);
   if (kind == models::gpt_kind) return {describe_gpt(file), &print_gpt};
   if (kind == models::cnn_kind) return {describe_cnn_model(file), &print_cnn};
+  if (kind == models::dvae_kind) return {describe_dvae_model(file), &print_dvae};
+  if (kind == models::dalle_kind) return {describe_dalle_model(file), &print_pairs_model};
+  if (kind == models::clip_kind) return {describe_clip_model(file), &print_pairs_model};
   return {describe_model(layerwise::Model::load(file), file), &print};
 }
 
 // A named net or a file that is no safetensors file.
 bool is_net(const std::string& argument) {
-  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument)) return true;
+  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument) || is_dvae(argument))
+    return true;
   if (argument.ends_with(".json")) return true;
   return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
 }

@@ -8,12 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/clip_options.h"
 #include "cli/cnn_options.h"
 #include "cli/command.h"
+#include "cli/dalle_options.h"
+#include "cli/dvae_options.h"
 #include "cli/field_names.h"
 #include "cli/gpt_options.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -114,8 +118,23 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   return {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before};
 }
 
-constexpr std::array<Kind, 3> kinds = {{{"binary", nullptr, &binary_has_begun, &binary_is_done},
+// Nets of images and captions; keeps: a run keeps the micro-batch that it began with, on which its loss depends.
+template <typename Settings, bool keeps>
+Division division_of_pairs(Arguments program, const fs::path& folder) {
+  Settings settings;
+  Options options(fmt::format("bitloom train {}", program[1]), "");
+  settings.declare(options);
+  if (!read_program(options, program, folder)) return {};
+  const std::size_t before = keeps ? std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch)) : 1;
+  const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
+  return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before};
+}
+
+constexpr std::array<Kind, 6> kinds = {{{"binary", nullptr, &binary_has_begun, &binary_is_done},
+                                        {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
                                         {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
+                                        {"dalle", &division_of_pairs<DalleSettings, false>, &float_has_begun, &float_is_done},
+                                        {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
                                         {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}}};
 
 const Kind& kind_of(Arguments program) {
@@ -124,8 +143,7 @@ const Kind& kind_of(Arguments program) {
       if (kind.name == program[1]) return kind;
     }
   }
-  fail(ErrorKind::usage,
-       "launch: expected `-- train binary ...`, `-- train cnn ...` or `-- train gpt ...` after its options, got '{}'",
+  fail(ErrorKind::usage, "launch: expected `-- train binary|clip|cnn|dalle|dvae|gpt ...` after its options, got '{}'",
        fmt::join(program, " "));
 }
 
@@ -176,18 +194,17 @@ int launch(Session& session, std::span<const std::string> args) {
   launch::SupervisorOptions supervisor;
   std::string hostfile;
   Options options(
-      "bitloom launch [options] -- train binary|cnn|gpt --out FOLDER [options]",
+      "bitloom launch [options] -- train binary|clip|cnn|dalle|dvae|gpt --out FOLDER [options]",
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
-      "`train gpt` and `train cnn` take as many processes as --tensor, --pipeline and --batch divide them among.");
+      "Float nets take as many processes as their --tensor, --pipeline and --batch divide them among.");
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
   options.count("local", supervisor.local, 1, 10000,
-                "Number of processes, without --hostfile; train gpt and train cnn take --tensor times --pipeline if none is "
-                "given");
+                "Number of processes, without --hostfile; float nets take --tensor times --pipeline if none is given");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "

@@ -126,6 +126,7 @@ int predict(Session& session, std::span<const std::string> args) {
     const std::filesystem::path file = find_model(arguments.front());
     const std::string kind = kind_of_model(file);
     if (kind == models::gpt_kind) require_kind(file, "binary", "bitloom sample");
+    if (kind == models::dvae_kind) require_kind(file, "binary", "bitloom reconstruct");
     const ImageModel model = kind == models::cnn_kind ? open_cnn(file, views, options) : open_binary(file, views, options);
     for (std::size_t i = 1; i < arguments.size(); ++i) {
       const Prediction prediction = classify(arguments[i], model);

@@ -21,6 +21,7 @@
 #include "models/clip/clip_task.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
+#include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/memory.h"
 #include "train/session.h"
@@ -61,10 +62,14 @@ class Training {
             net_->emplace<models::ClipTowers>(session.comm.together([&] { return settings.make_config(tokenizer_->size()); }))),
         grid_(session.comm, {session.comm.size(), 1, 1}) {
     if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
+    std::uint64_t before = 0;
+    session.on_root([&] { before = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
+    session.comm.broadcast(std::span<std::uint64_t>(&before, 1));
+    micro_batch_before_ = before;
     train::Session::Options all;
     all.train = settings.make_options();
     all.batch = settings.batch;
-    all.choose_micro_batch = [this](std::size_t share) { return settings_.micro_batch_of(share).value_or(share); };
+    all.choose_micro_batch = [this](std::size_t share) { return choose_micro_batch(share); };
     all.memory_hint = [this](std::size_t pairs) {
       return fmt::format("{} pairs at once were predicted to take {}; expected a smaller --micro-batch or a smaller net", pairs,
                          format_bytes(memory_of(pairs)));
@@ -84,6 +89,11 @@ class Training {
     const data::ImageShape& image = config().image.image;
     const nn::Shape input = {pairs, image.height, image.width, image.channels};
     return train::predict_memory(*net_, input, settings_.make_options()).total() + 3 * input.size() * dtype_size(values_);
+  }
+
+  std::size_t choose_micro_batch(std::size_t share) const {
+    const bool fits = micro_batch_before_ != 0 && share % micro_batch_before_ == 0;
+    return settings_.micro_batch_of(share).value_or(fits ? micro_batch_before_ : share);
   }
 
   std::unique_ptr<train::Task> make_task(std::size_t pairs) {
@@ -141,6 +151,7 @@ class Training {
   std::shared_ptr<nn::Sequence> net_;
   models::ClipTowers& towers_;
   mpi::Grid grid_;
+  std::size_t micro_batch_before_ = 0;  // of the run that goes on, which keeps it; 0: none
   std::unique_ptr<data::PairBatches> batches_;
   std::unique_ptr<train::Session> training_;
   models::Retrieval found_;

@@ -1,6 +1,5 @@
 // bitloom train cnn: options, images and run folder in, train::Session, a summary out.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -100,10 +99,10 @@ class Training {
                  : std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(settings.training.epochs *
                                                                                       static_cast<double>(steps_per_epoch_))));
     const std::uint64_t memory = memory_for(settings, threads, engine_.device());
-    std::array<std::uint64_t, 1> before{};
-    session.on_root([&] { before[0] = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
-    session.comm.broadcast(std::span(before));
-    micro_batch_before_ = before[0];
+    std::uint64_t before = 0;
+    session.on_root([&] { before = settings.resume ? micro_batch_of_run(settings.out, settings.batch) : 0; });
+    session.comm.broadcast(std::span<std::uint64_t>(&before, 1));
+    micro_batch_before_ = before;
     train::Session::Options all;
     all.train = settings.make_options(steps_);
     all.batch = settings.batch;

@@ -23,6 +23,7 @@
 #include "models/dalle/sampler.h"
 #include "models/dvae/coder.h"
 #include "models/dvae/model_file.h"
+#include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/memory.h"
 #include "train/session.h"
@@ -45,7 +46,7 @@ std::string option_of(const std::string& field) {
   if (const auto found = named.find(first); found != named.end()) return found->second;
   std::string option = field.starts_with("net.") ? field.substr(4) : first;
   std::replace(option.begin(), option.end(), '_', '-');
-  return option == "text" ? "--text-positions" : "--" + option;
+  return "--" + option;
 }
 
 std::vector<std::string> captions_of(const data::Pairs& pairs) {

@@ -61,11 +61,16 @@ struct Command {
 };
 
 int train_binary(Session& session, std::span<const std::string> args);
+int train_clip(Session& session, std::span<const std::string> args);
 int train_cnn(Session& session, std::span<const std::string> args);
+int train_dalle(Session& session, std::span<const std::string> args);
+int train_dvae(Session& session, std::span<const std::string> args);
 int train_gpt(Session& session, std::span<const std::string> args);
 int eval(Session& session, std::span<const std::string> args);
 int predict(Session& session, std::span<const std::string> args);
 int sample(Session& session, std::span<const std::string> args);
+int encode(Session& session, std::span<const std::string> args);
+int reconstruct(Session& session, std::span<const std::string> args);
 int inspect(Session& session, std::span<const std::string> args);
 int report(Session& session, std::span<const std::string> args);
 int export_model(Session& session, std::span<const std::string> args);

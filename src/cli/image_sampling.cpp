@@ -26,28 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The discrete VAE whose codes the transformer was trained with: that of --dvae, or of the run.
-models::LoadedDvae open_dvae(nn::Engine& engine, const std::string& given, const std::string& model_or_run,
-                             const std::string& expected) {
-  std::string dvae = given;
-  if (const fs::path run = find_run(model_or_run); dvae.empty() && !run.empty()) {
-    for (const auto& [name, value] : options_of_run(run)) {
-      if (name == "dvae") dvae = value;
-    }
-  }
-  if (dvae.empty()) {
-    fail(ErrorKind::usage,
-         "--dvae: missing; {} belongs to no run that could say it; expected a run or model of `bitloom train dvae`",
-         model_or_run);
-  }
-  models::LoadedDvae loaded = models::load_dvae(engine, find_model(dvae));
-  if (loaded.hash != expected) {
-    fail(ErrorKind::data, "--dvae: {}: another codebook ({}) than the one that {} was trained with ({})", dvae, loaded.hash,
-         model_or_run, expected);
-  }
-  return loaded;
-}
-
 // Images that were drawn, in the order of their scores, the best first.
 class Drawing {
  public:
@@ -59,7 +37,7 @@ class Drawing {
         engine_(choose_device(device), backend),
         values_(choose_dtype(engine_, values)),
         dalle_(models::load_dalle(engine_, find_model(model_or_run), values_)),
-        dvae_(open_dvae(engine_, settings.dvae, model_or_run, dalle_.dvae)),
+        dvae_(open_dvae_of(engine_, settings.dvae, model_or_run, dalle_.dvae)),
         coder_(engine_, *dvae_.net, DType::f32) {
     if (settings.rerank == "clip") {
       if (settings.clip.empty()) fail(ErrorKind::usage, "--clip: missing; expected a run or model of `bitloom train clip`");
@@ -172,6 +150,27 @@ class Drawing {
 };
 
 }  // namespace
+
+models::LoadedDvae open_dvae_of(nn::Engine& engine, const std::string& given, const std::string& model_or_run,
+                                const std::string& expected) {
+  std::string dvae = given;
+  if (const fs::path run = find_run(model_or_run); dvae.empty() && !run.empty()) {
+    for (const auto& [name, value] : options_of_run(run)) {
+      if (name == "dvae") dvae = value;
+    }
+  }
+  if (dvae.empty()) {
+    fail(ErrorKind::usage,
+         "--dvae: missing; {} belongs to no run that could say it; expected a run or model of `bitloom train dvae`",
+         model_or_run);
+  }
+  models::LoadedDvae loaded = models::load_dvae(engine, find_model(dvae));
+  if (loaded.hash != expected) {
+    fail(ErrorKind::data, "--dvae: {}: another codebook ({}) than the one that {} was trained with ({})", dvae, loaded.hash,
+         model_or_run, expected);
+  }
+  return loaded;
+}
 
 void ImageSampling::declare(Options& options) {
   static const std::vector<Options::Need> needs{{"rows", "image-prompt", {}}, {"clip", "rerank", {"clip"}}};

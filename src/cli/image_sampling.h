@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "models/dalle/sampler.h"
+#include "models/dvae/model_file.h"
 
 namespace bitloom::cli {
 
@@ -25,6 +26,11 @@ struct ImageSampling {
   void declare(Options& options);
   static std::vector<std::string> names();
 };
+
+// The discrete VAE whose codes a transformer was trained with: that of --dvae or, where `given` is empty, of the run. expected:
+// its hash. Throws Error(usage) where nothing says it, Error(data) for another one.
+models::LoadedDvae open_dvae_of(nn::Engine& engine, const std::string& given, const std::string& model_or_run,
+                                const std::string& expected);
 
 // Of the model in a file. draw: how codes are drawn, and how many images.
 int sample_images(Session& session, const std::string& model_or_run, const std::string& prompt, models::ImageOptions draw,

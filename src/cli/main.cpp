@@ -24,11 +24,16 @@ namespace {
 
 constexpr Command commands[] = {
     {"train", "binary", "train a binary net, layer by layer", &train_binary},
+    {"train", "clip", "train a model that tells which caption belongs to which image", &train_clip},
     {"train", "cnn", "train a convolutional net of floating-point numbers on images", &train_cnn},
+    {"train", "dalle", "train a transformer that draws images for captions", &train_dalle},
+    {"train", "dvae", "train a discrete VAE, which makes tokens of images", &train_dvae},
     {"train", "gpt", "train a GPT on text", &train_gpt},
     {"eval", "", "measure a model on images or text", &eval},
-    {"sample", "", "text from a trained GPT", &sample},
+    {"sample", "", "text from a trained GPT, images from a text-to-image transformer", &sample},
     {"predict", "", "classify images", &predict},
+    {"encode", "", "tokens of images, by a trained discrete VAE", &encode},
+    {"reconstruct", "", "images beside what their tokens hold", &reconstruct},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
     {"verify", "", "check that models, checkpoints and token files are undamaged", &verify},

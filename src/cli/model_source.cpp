@@ -1,6 +1,9 @@
 #include "cli/model_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -40,6 +43,9 @@ fs::path newest_checkpoint(const fs::path& folder) {
   return {};
 }
 
+// Besides binary nets.
+constexpr std::array known_kinds{models::clip_kind, models::cnn_kind, models::dalle_kind, models::dvae_kind, models::gpt_kind};
+
 // Kind of a run that has no model yet.
 std::string kind_of_run(const fs::path& folder) {
   if (fs::exists(folder / net_file)) return "binary";
@@ -47,7 +53,11 @@ std::string kind_of_run(const fs::path& folder) {
   std::string line;
   std::getline(metrics, line);
   const nlohmann::json first = nlohmann::json::parse(line, nullptr, false);
-  return first.is_object() && first.value("kind", nlohmann::json()) == models::cnn_kind ? models::cnn_kind : models::gpt_kind;
+  if (!first.is_object()) return models::gpt_kind;
+  for (const char* kind : known_kinds) {
+    if (first.value("kind", nlohmann::json()) == kind) return kind;
+  }
+  return models::gpt_kind;
 }
 
 }  // namespace
@@ -98,9 +108,9 @@ std::string kind_of_model(const fs::path& path) {
   const TensorMapping file = TensorMapping::open(path);
   const auto kind = file.metadata.find(models::kind_key);
   if (kind == file.metadata.end()) return "binary";  // whose own check says more about what is none
-  if (kind->second != models::gpt_kind && kind->second != models::cnn_kind) {
-    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {} and {}", path.string(), kind->second,
-         models::cnn_kind, models::gpt_kind);
+  if (std::ranges::count(known_kinds, kind->second) == 0) {
+    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {}", path.string(), kind->second,
+         fmt::join(known_kinds, ", "));
   }
   return kind->second;
 }

@@ -38,7 +38,8 @@ void require_kind(const std::filesystem::path& model, const std::string& kind, c
 // The runs in the sub-folders of a folder, such as those of a search, by name.
 std::vector<std::string> runs_inside(const std::filesystem::path& folder);
 
-// "binary", "cnn" or "gpt", by the metadata of a model file. Throws a data error for a file that is none, or of another kind.
+// "binary" or one of models/model_kind.h, by the metadata of a model file. Throws a data error for a file that is none, or of
+// another kind.
 std::string kind_of_model(const std::filesystem::path& path);
 
 // The folder of the run that a model file or folder belongs to, "" if it belongs to none.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/field_names.h"
+#include "cli/notice.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"

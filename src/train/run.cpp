@@ -312,8 +312,10 @@ class Run {
     Json line = {
         {"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}};
     if (found.accuracy) line["accuracy"] = *found.accuracy;
+    if (found.more.is_object()) line.update(found.more);
     metrics_->write(line);
-    const std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
+    std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
+    if (!found.text.empty()) accuracy += ", " + found.text;
     progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
                                options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
                                rate_text(result_.targets, elapsed())));

@@ -45,6 +45,8 @@ struct RunOptions {
 struct Evaluated {
   Loss loss;
   std::optional<double> accuracy;  // share of examples, where there is such a thing
+  nlohmann::json more = {};        // that the evaluation's line of metrics has besides, an object or none
+  std::string text = {};           // of it, for people
 };
 
 // Called now and then during what takes long: a sign of life, without which a supervisor takes the run for hanging.

@@ -174,7 +174,7 @@ TEST_CASE("texts of a contrastive model are cut, padded and checked", "[clip]") 
   CHECK(has(message_of(ErrorKind::data, [&] { clip_inputs(config, bad); }), "token 9 of a text; expected 0 to 8"));
   CHECK(has(message_of(ErrorKind::usage, [] { find_clip("emojy", 64); }), "`net`: 'emojy'; did you mean 'emoji'?"));
   CHECK(to_json(parse_clip_config(to_json(config).dump(), "it")) == to_json(config));
-  CHECK(has(message_of(ErrorKind::data, [] { parse_clip_config("{}", "it"); }), "it: 'text' is missing"));
+  CHECK(has(message_of(ErrorKind::data, [] { parse_clip_config("{}", "it"); }), "it: 'text_positions' is missing"));
   ClipConfig wrong = config;
   wrong.heads = 3;
   CHECK(has(message_of(ErrorKind::usage, [&] { check(wrong); }), "`heads`: 3; expected a divisor of the width, 16"));

@@ -141,6 +141,32 @@ TEST_CASE("tables of vector kernels agree on norms", "[nn][kernels]") {
   });
 }
 
+TEST_CASE("tables of vector kernels agree on relaxed categorical variables", "[nn][kernels]") {
+  for_all_tables([]<typename V>(const ValueKernels<V>& kernels, const ValueKernels<V>& baseline, V) {
+    constexpr std::size_t rows = 3;
+    for (const std::size_t columns : widths) {
+      INFO("C = " << columns);
+      const std::size_t n = rows * columns;
+      const Guarded<V> x = normal<V>(n, 1, 2);
+      Guarded<V> y(n), expected_y(n);
+      Guarded<float> scratch(gumbel_scratch(columns));
+      for (const std::uint64_t first : {0U, 1U, 6U}) {
+        const GumbelKey key{7, first, 1.5F};
+        kernels.gumbel_softmax(key, first, x.data(), y.data(), scratch.data(), rows, columns);
+        CHECK(scratch.guards_intact());
+        baseline.gumbel_softmax(key, first, x.data(), expected_y.data(), scratch.data(), rows, columns);
+        CHECK(check(y, expected_y) == "");
+      }
+      Guarded<float> kl(rows), expected_kl(rows);
+      Guarded<V> dx = normal<V>(n, 2), expected_dx = normal<V>(n, 2);
+      kernels.categorical_kl(x.data(), 3, kl.data(), dx.data(), rows, columns);
+      baseline.categorical_kl(x.data(), 3, expected_kl.data(), expected_dx.data(), rows, columns);
+      CHECK(check(dx, expected_dx) == "");
+      if (columns > 1) CHECK(check(kl, expected_kl) == "");
+    }
+  });
+}
+
 TEST_CASE("tables of vector kernels agree on softmax and cross-entropy", "[nn][kernels]") {
   for_all_tables([]<typename V>(const ValueKernels<V>& kernels, const ValueKernels<V>& baseline, V) {
     constexpr std::size_t rows = 3;

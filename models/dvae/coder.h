@@ -1,0 +1,68 @@
+// Images to tokens and back by a trained discrete VAE, without noise; and how good it is on a set of images.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "data/pairs/pairs.h"
+#include "models/dvae/dvae.h"
+#include "mpi/comm.h"
+
+namespace bitloom::models {
+
+// Quality on a set of images. "Hard" is with one code per token, as the tokens are used afterwards; "relaxed" is with the
+// mixtures of codes that training sees.
+struct DvaeEvaluation {
+  std::size_t images = 0, values = 0;    // numbers of an image
+  double relaxed_nll = 0, hard_nll = 0;  // of an image, nats; the same draws with and without relaxation
+  double kl = 0;                         // of an image's tokens together, nats
+  double squared_error = 0;              // mean over all numbers of reconstructions without noise, in [0,1]^2
+  std::vector<std::int64_t> counts;      // of each code, without noise
+
+  // Evidence lower bounds, nats per number.
+  double relaxed_elb() const { return -(relaxed_nll + kl) / static_cast<double>(values); }
+  double hard_elb() const { return -(hard_nll + kl) / static_cast<double>(values); }
+  double psnr() const;  // dB
+  std::size_t codes_in_use() const;
+  // Number of codes that would be as uncertain if all were equally frequent: exp of the entropy of counts.
+  double perplexity() const;
+  // Fewer than a 32nd part of the codes, by perplexity, stand for everything.
+  bool has_collapsed() const { return perplexity() < static_cast<double>(counts.size()) / 32; }
+};
+
+class DvaeCoder {
+ public:
+  // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most.
+  DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once = 32);
+
+  // Codes (N,grid,grid) of images (N,side,side,3).
+  std::vector<std::int32_t> encode(std::span<const std::uint8_t> images);
+  // Images (N,side,side,3) of codes, rounded. Throws Error(data) for a number that is no code.
+  std::vector<std::uint8_t> decode(std::span<const std::int32_t> codes);
+
+  // Collective: each rank takes a part of the pairs' images, cut in the centre. The noise of draws follows from the number of
+  // an image alone. `watch` is called between batches; false ends the evaluation by Error(interrupted).
+  struct Measure {
+    double temperature = 1, least_log_b = -100;
+  };
+  using Watch = std::function<bool()>;
+  DvaeEvaluation evaluate(mpi::Comm& comm, const data::Pairs& pairs, const Measure& measure, const Watch& watch = {});
+
+ private:
+  struct Sums;
+  nn::Tensor logits(std::span<const float> images, std::size_t count);
+  nn::Tensor one_hot(std::span<const std::int32_t> codes, std::size_t count);
+  std::vector<std::int32_t> largest(const nn::Tensor& rows);
+  std::vector<double> likelihoods(const nn::Tensor& codes, const nn::Tensor& pixels, double least_log_b);
+  void add(std::span<const std::uint8_t> images, std::size_t number, const Measure& measure, Sums& sums);
+
+  nn::Engine& engine_;
+  Dvae& net_;
+  DType values_;
+  std::size_t at_once_;
+};
+
+}  // namespace bitloom::models

@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+#include "cli/device.h"
+#include "cli/dvae_evaluation.h"
+#include "cli/eval_pairs.h"
+#include "cli/image_sampling.h"
+#include "cli/pair_options.h"
+#include "core/error.h"
+#include "data/pairs/pair_batches.h"
+#include "models/clip/model_file.h"
+#include "models/clip/scores.h"
+#include "models/dalle/model_file.h"
+#include "models/dalle/pairs.h"
+#include "models/dalle/sampler.h"
+
+namespace bitloom::cli {
+namespace {
+
+PairOptions pairs_of(const PairEvaluationOptions& given) {
+  PairOptions pairs;
+  Options options("bitloom eval", "");
+  pairs.declare(options);
+  std::vector<std::string> args;
+  if (!given.spec.empty()) args.insert(args.end(), {"--data", given.spec});
+  if (!given.validation.empty()) args.insert(args.end(), {"--validation", given.validation});
+  (void)options.parse(args);
+  read_pair_options(options, pairs, given.model_or_run);
+  return pairs;
+}
+
+data::Pairs read_pairs(Session& session, const PairEvaluationOptions& options) {
+  if (options.split == "test") {
+    fail(ErrorKind::usage, "--split: test; images with captions have train and validation only");
+  }
+  return session.comm.together([&] { return part_of(pairs_of(options), options.split, session.terminal); });
+}
+
+std::vector<std::string> captions_of(const data::Pairs& pairs) {
+  std::vector<std::string> captions;
+  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
+  return captions;
+}
+
+// visit(images (N,side,side,3), number of the first) for all pairs, cut in the centre.
+template <typename Visit>
+void for_images(Terminal& terminal, const data::Pairs& pairs, std::size_t side, Visit&& visit) {
+  constexpr std::size_t at_once = 32;
+  for (std::size_t first = 0; first < pairs.size(); first += at_once) {
+    std::vector<std::size_t> indexes(std::min(at_once, pairs.size() - first));
+    std::iota(indexes.begin(), indexes.end(), first);
+    visit(data::centre_batch(pairs, indexes, side).images);
+    terminal.update(fmt::format("{} of {} images", first + indexes.size(), pairs.size()));
+  }
+}
+
+}  // namespace
+
+void eval_dvae(Session& session, const std::filesystem::path& file, const PairEvaluationOptions& options) {
+  const data::Pairs pairs = read_pairs(session, options);
+  const auto dvae =
+      session.comm.together([&] { return std::make_unique<OpenDvae>(file, options.values, options.device, options.backend); });
+  const models::DvaeEvaluation result =
+      dvae->coder().evaluate(session.comm, pairs, {options.temperature, dvae->model().description.least_log_b});
+  if (options.json) {
+    nlohmann::json json = evaluation_json(result);
+    json["split"] = options.split;
+    json["temperature"] = options.temperature;
+    return session.terminal.json(json);
+  }
+  print_evaluation(session.terminal, options.split, result);
+  session.terminal.note(collapse_note(result));
+}
+
+void eval_dalle(Session& session, const std::filesystem::path& file, const PairEvaluationOptions& options) {
+  const data::Pairs pairs = read_pairs(session, options);
+  session.on_root([&] {
+    nn::Engine engine(choose_device(options.device), options.backend);
+    const models::LoadedDalle loaded = models::load_dalle(engine, file, choose_dtype(engine, options.values));
+    const models::DalleConfig& config = loaded.net->config();
+    models::LoadedDvae dvae = open_dvae_of(engine, "", options.model_or_run, loaded.dvae);
+    models::DvaeCoder coder(engine, *dvae.net, DType::f32);
+    std::vector<std::int32_t> codes;
+    for_images(session.terminal, pairs, dvae.description.config.side, [&](const std::vector<std::uint8_t>& images) {
+      const std::vector<std::int32_t> some = coder.encode(images);
+      codes.insert(codes.end(), some.begin(), some.end());
+    });
+    models::DallePairs all(config, *loaded.tokenizer, captions_of(pairs), codes, {1, 1, 1, 0});
+    double text = 0, image = 0, other = 0, text_tokens = 0;
+    std::size_t better = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const models::DalleBatch own = all.range(i, 1);
+      // The caption of the next pair stands for any other.
+      const models::DalleBatch swapped{all.range((i + 1) % all.size(), 1).text, own.codes};
+      const models::PairNats nats = models::pair_nats(engine, *loaded.net, own);
+      const double under_other = models::pair_nats(engine, *loaded.net, swapped).image.front();
+      text += nats.text.front();
+      image += nats.image.front();
+      other += under_other;
+      text_tokens += static_cast<double>(models::text_tokens_of(config, own.text));
+      better += nats.image.front() < under_other ? 1 : 0;
+      session.terminal.update(fmt::format("{} of {} pairs", i + 1, all.size()));
+    }
+    const double image_tokens = static_cast<double>(all.size() * config.image());
+    const nlohmann::json json = {{"split", options.split},
+                                 {"pairs", all.size()},
+                                 {"text_loss", text / std::max(text_tokens, 1.0)},
+                                 {"image_loss", image / image_tokens},
+                                 {"image_loss_of_other_captions", other / image_tokens},
+                                 {"own_caption_better", static_cast<double>(better) / static_cast<double>(all.size())}};
+    if (options.json) return session.terminal.json(json);
+    session.terminal.print("{}: {} pairs", options.split, all.size());
+    session.terminal.print("  {:<26}{:.4f} nats per token", "text", json["text_loss"].get<double>());
+    session.terminal.print("  {:<26}{:.4f} nats per token", "image", json["image_loss"].get<double>());
+    session.terminal.print("  {:<26}{:.4f} nats per token; worse for {:.1f}% of the images", "image, another's caption",
+                           json["image_loss_of_other_captions"].get<double>(), 100 * json["own_caption_better"].get<double>());
+  });
+}
+
+void eval_clip(Session& session, const std::filesystem::path& file, const PairEvaluationOptions& options) {
+  const data::Pairs pairs = read_pairs(session, options);
+  session.on_root([&] {
+    nn::Engine engine(choose_device(options.device), options.backend);
+    const DType values = choose_dtype(engine, options.values);
+    const models::LoadedClip loaded = models::load_clip(engine, file, values);
+    models::ClipEncoder encoder(engine, *loaded.net, *loaded.tokenizer, values);
+    std::vector<double> images;
+    for_images(session.terminal, pairs, loaded.net->config().image.image.height, [&](const std::vector<std::uint8_t>& some) {
+      const std::vector<double> directions = encoder.images(some);
+      images.insert(images.end(), directions.begin(), directions.end());
+    });
+    const std::vector<std::string> captions = captions_of(pairs);
+    const models::Retrieval found = models::retrieval(images, encoder.texts(captions), encoder.embedding());
+    const double chance = 1 / static_cast<double>(found.pairs);
+    const nlohmann::json json = {{"split", options.split},
+                                 {"pairs", found.pairs},
+                                 {"texts_at_1", found.texts_at_1},
+                                 {"texts_at_5", found.texts_at_5},
+                                 {"images_at_1", found.images_at_1},
+                                 {"images_at_5", found.images_at_5},
+                                 {"chance_at_1", chance}};
+    if (options.json) return session.terminal.json(json);
+    session.terminal.print("{}: {} pairs, chance {:.2f}% to be the nearest", options.split, found.pairs, 100 * chance);
+    const auto row = [&](const char* name, double at_1, double at_5) {
+      session.terminal.print("  {:<26}nearest {:.1f}%, of the 5 nearest {:.1f}%", name, 100 * at_1, 100 * at_5);
+    };
+    row("caption of an image", found.texts_at_1, found.texts_at_5);
+    row("image of a caption", found.images_at_1, found.images_at_5);
+  });
+}
+
+}  // namespace bitloom::cli

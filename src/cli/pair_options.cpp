@@ -1,0 +1,66 @@
+#include "cli/pair_options.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <sstream>
+
+#include "cli/model_source.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace bitloom::cli {
+namespace {
+
+// What was left out, each reason with the first pair that it left out.
+void tell(const data::Pairs& pairs, Terminal& terminal) {
+  for (const data::LeftOut& each : pairs.left_out()) {
+    terminal.note(fmt::format("{} pairs left out: {}; the first is {}", each.count, each.reason, each.first));
+  }
+}
+
+}  // namespace
+
+void PairOptions::declare(Options& options) {
+  options.text(
+      "data", spec, "PATH",
+      "Images with captions: a folder with captions.jsonl, such a file, or a folder where a.txt has the captions of a.png");
+  options.number("validation", validation, 0, 0.9, "Share of the images that is held back for validation; 0: none");
+  options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(),
+                "Seed of the choice of images that are held back");
+}
+
+void read_pair_options(Options& options, PairOptions& pairs, const std::string& model_or_run) {
+  const std::filesystem::path run = find_run(model_or_run);
+  if (!run.empty()) {
+    std::string kept;
+    for (const auto& [name, value] : options_of_run(run)) {
+      if (name == "data" || name == "validation" || name == "split-seed") kept += fmt::format("{} = {}\n", name, value);
+    }
+    options.read_ini(kept, (run / options_file).string(), Options::Source::run);
+  }
+  options.finish();
+  if (pairs.spec.empty()) {
+    fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", model_or_run);
+  }
+}
+
+data::PairSplits load_pairs(const PairOptions& options, Terminal& terminal) {
+  const data::Pairs all = data::Pairs::open(options.spec);
+  tell(all, terminal);
+  return data::split_pairs(all, options.validation, options.split_seed);
+}
+
+data::Pairs part_of(const PairOptions& options, const std::string& split, Terminal& terminal) {
+  if (split == "all") {
+    data::Pairs all = data::Pairs::open(options.spec);
+    tell(all, terminal);
+    return all;
+  }
+  data::PairSplits splits = load_pairs(options, terminal);
+  data::Pairs& part = split == "train" ? splits.train : splits.validation;
+  if (part.size() == 0) fail(ErrorKind::data, "--split: {}: no pairs; --validation is {}", split, options.validation);
+  return part;
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,163 @@
+// Text to image as a user makes it: codes of a discrete VAE, a transformer, a contrastive model, pictures; interrupted runs,
+// several processes, what is refused.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "data/image.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using Json = nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with pairs and a discrete VAE of 4 x 4 tokens of 32 codes.
+struct Workplace {
+  Workplace() {
+    run({"data", "synth-pairs", "--count", "60", "--side", "32", "--seed", "3", "--out", "scenes"});
+    run({"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "12", "--steps", "60", "--out", "codes"});
+  }
+  std::string run(const Args& args, int ranks = 0) const {
+    const Outcome outcome = ranks == 0 ? run_program(folder.path(), args) : run_ranks(folder.path(), ranks, args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  }
+  void refuses(const Args& args, int code, const std::string& text) const {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(has(outcome.err, text));
+  }
+  fs::path operator/(const std::string& name) const { return folder / name; }
+
+  TempDir folder;
+};
+
+Args dalle(const std::string& out, const Args& more = {}) {
+  return with({"train",   "dalle", "--data",           "scenes", "--dvae",    "codes",
+               "--net",   "tiny",  "--text-positions", "24",     "--batch",   "12",
+               "--steps", "24",    "--evaluate-every", "8",      "--average", "0",
+               "--out",   out},
+              more);
+}
+
+Args clip(const std::string& out, const Args& more = {}) {
+  return with({"train", "clip", "--data", "scenes", "--net", "tiny", "--side", "16", "--batch", "12", "--steps", "24",
+               "--evaluate-every", "8", "--out", out},
+              more);
+}
+
+double last(const fs::path& run, const char* what) { return read_metrics(run / "metrics.jsonl").back()[what]; }
+
+}  // namespace
+
+TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
+  const Workplace place;
+  const std::string out = place.run(dalle("run"));
+  CHECK(has(out, "4 x 4 image tokens of 32 codes"));
+  CHECK(has(out, "validation loss"));
+  const std::vector<Json> lines = read_metrics(place / "run/metrics.jsonl");
+  CHECK(std::ranges::count_if(lines, [](const Json& line) { return line.contains("image_loss"); }) == 3);
+  CHECK(last(place / "run", "validation_loss") < 3.4);  // chance: log 32 = 3.47 of images
+  CHECK(has(place.run(clip("near")), "retrieval at the end"));
+  const Args draw = {"sample",   "run",    "--prompt", "a large red circle at the top", "--count", "9", "--seed", "5", "--out",
+                     "grid.png", "--json", "--rerank"};
+  const Json likely = Json::parse(place.run(with(draw, {"likelihood", "--best", "4", "--columns", "2"})));
+  REQUIRE(likely["images"].size() == 4);
+  for (std::size_t i = 1; i < 4; ++i) CHECK(likely["images"][i - 1]["score"] >= likely["images"][i]["score"]);
+  // Two rows of two, with gaps of four.
+  const data::Image grid = data::read_image(place / "grid.png");
+  CHECK(grid.shape.width == 2 * 16 + 3 * 4);
+  CHECK(grid.shape.height == 2 * 16 + 3 * 4);
+  const Json near = Json::parse(place.run(with(draw, {"clip", "--clip", "near"})));
+  CHECK(near["images"].size() == 9);
+  // The same images, in another order, whatever the batch.
+  const Json plain = Json::parse(place.run(with(draw, {"none", "--at-once", "2"})));
+  for (std::size_t i = 0; i < 9; ++i) {
+    CHECK(plain["images"][i]["image"] == i);
+    const auto at = near["images"][i]["image"].get<std::size_t>();
+    CHECK(near["images"][i]["codes"] == plain["images"][at]["codes"]);
+  }
+  const Json whole = Json::parse(place.run(with(draw, {"none", "--image-prompt", "grid.png", "--rows", "3"})));
+  const auto given = [&](std::size_t i) {
+    const auto codes = whole["images"][i]["codes"].get<std::vector<int>>();
+    return std::vector<int>(codes.begin(), codes.begin() + 12);
+  };
+  CHECK(given(0) == given(8));
+  for (const char* model : {"run", "near"}) {
+    CHECK(has(place.run({"inspect", model}), model == std::string("run") ? "dalle" : "clip"));
+    CHECK(place.run({"verify", model}) != "");
+  }
+  const Json measured = Json::parse(place.run({"eval", "run", "--json"}));
+  CHECK(measured["image_loss"].get<double>() > 0);
+  CHECK(measured["image_loss_of_other_captions"].get<double>() > 0);
+  const Json retrieved = Json::parse(place.run({"eval", "near", "--json"}));
+  CHECK(retrieved["texts_at_5"] >= retrieved["texts_at_1"]);
+}
+
+TEST_CASE("stopped trainings of text to image go on to the same bits, and several processes come to the same", "[dalle][mpi]") {
+  const Workplace place;
+  for (const bool is_clip : {false, true}) {
+    const auto args = [&](const std::string& out, const Args& more = {}) {
+      return is_clip ? clip(out, more) : dalle(out, more);
+    };
+    const std::string whole = is_clip ? "clip-whole" : "whole";
+    const std::string part = is_clip ? "clip-part" : "part";
+    place.run(args(whole, {"--micro-batch", "6"}));
+    const Hold hold(place.folder.path(), 9);
+    {
+      Background background(place.folder.path(), with(args(part, {"--micro-batch", "6"}), Hold::option()), 0, mpi_settings());
+      REQUIRE(background.wait_for("step 8/24"));
+      background.signal(SIGTERM);
+      CHECK(background.wait().code == 4);
+    }
+    hold.release();
+    place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--out", part});
+    CHECK(read_file(place / (part + "/model.safetensors")) == read_file(place / (whole + "/model.safetensors")));
+    const std::string two = whole + "-two";
+    place.run(args(two, {"--micro-batch", "6"}), 2);
+    CHECK(last(place / two, "validation_loss") == Approx(last(place / whole, "validation_loss")).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("what text to image refuses", "[dalle]") {
+  const Workplace place;
+  place.refuses({"train", "dalle", "--data", "scenes", "--out", "a"}, 2, "--dvae: missing");
+  place.refuses({"train", "dalle", "--dvae", "codes", "--out", "a"}, 2, "--data: missing");
+  place.refuses(dalle("a", {"--data", "none"}), 3, "none");
+  place.refuses(dalle("a", {"--dvae", "scenes"}), 3, "scenes");
+  place.refuses(dalle("a", {"--heads", "5"}), 2, "--heads: 5; expected a divisor of the width, 32");
+  place.refuses(dalle("a", {"--batch", "500"}), 2, "--batch: 500; expected 1 to the 54 training pairs");
+  place.refuses(clip("a", {"--micro-batch", "1"}), 2, "--micro-batch: 1; expected at least 2 pairs");
+  CHECK_FALSE(fs::exists(place / "a"));
+  place.run(dalle("run"));
+  const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};
+  place.refuses({"sample", "run", "--out", "grid.png"}, 2, "--prompt: missing or empty");
+  place.refuses({"sample", "run", "--prompt", "a"}, 2, "--out: missing");
+  place.refuses(with(draw, {"--tokens", "3"}), 2, "--tokens: not for a model of kind dalle");
+  place.refuses(with(draw, {"--rerank", "clip"}), 2, "--clip: missing");
+  place.refuses(with(draw, {"--rerank", "clip", "--clip", "run"}), 3, "dalle");
+  place.refuses(with(draw, {"--image-prompt", "scenes", "--rows", "2"}), 3, "scenes");
+  place.refuses(with(draw, {"--image-prompt", "scenes", "--rows", "4"}), 2, "--rows: 4; expected 1 to 3 rows of tokens");
+  // Characters that no caption had are bytes.
+  CHECK(run_program(place.folder.path(), {"sample", "run", "--prompt", "\xF0\x9F\xA6\x84?", "--out", "odd.png"}).code == 0);
+  // Another codebook.
+  place.run(
+      {"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "12", "--steps", "2", "--seed", "2", "--out", "other"});
+  place.refuses(with(draw, {"--dvae", "other"}), 3, "another codebook");
+  fs::resize_file(place / "codes/model.safetensors", 1000);
+  place.refuses(draw, 3, "model.safetensors");
+}

@@ -1,0 +1,180 @@
+// Discrete VAEs as a user trains them: a run, what is done with it, an interrupted one, several processes, what is refused.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/metrics.h"
+#include "core/random.h"
+#include "core/safetensors.h"
+#include "data/image.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using Json = nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Rectangles of a colour before one of another, with captions; no two are alike.
+void write_pairs(const fs::path& folder, std::size_t count, std::size_t side = 16) {
+  fs::create_directories(folder);
+  std::string captions;
+  for (std::size_t i = 0; i < count; ++i) {
+    Random random(7, Stream::test, i);
+    std::vector<std::uint8_t> pixels(3 * side * side);
+    const std::size_t left = random.below(12), top = random.below(12);
+    for (std::size_t c = 0; c < 3; ++c) {
+      const auto behind = static_cast<std::uint8_t>(random.below(2) * 180 + random.below(40));
+      const auto before = static_cast<std::uint8_t>(random.below(2) * 180 + random.below(40));
+      for (std::size_t p = 0; p < side * side; ++p) {
+        pixels[c * side * side + p] = p / side >= top && p % side >= left ? before : behind;
+      }
+    }
+    const std::string name = fmt::format("{}.png", i);
+    data::write_png(pixels, {side, side, 3}, folder / name);
+    captions += Json{{"image", name}, {"caption", fmt::format("rectangle number {}", i)}}.dump() + "\n";
+  }
+  write_file(folder / "captions.jsonl", captions);
+}
+
+Args quick(const std::string& out, int steps = 12) {
+  return {"train",
+          "dvae",
+          "--data",
+          "pairs",
+          "--net",
+          "tiny",
+          "--batch",
+          "12",
+          "--steps",
+          fmt::format("{}", steps),
+          "--evaluate-every",
+          "4",
+          "--average",
+          "0",
+          "--out",
+          out};
+}
+
+Args with(Args args, const Args& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+std::vector<Json> lines_of(const fs::path& run, const std::string& event) {
+  std::vector<Json> lines;
+  for (const Json& line : read_metrics(run / "metrics.jsonl")) {
+    if (line["event"] == event) lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a discrete VAE is trained and learns, and the verbs know what it is", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 120);
+  const auto run = [&](const Args& args) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  const std::string out = run(with(quick("run", 200), {"--evaluate-every", "100", "--learning-rate", "0.01"}));
+  CHECK(has(out, "16 x 16 pixels become 4 x 4 tokens of 32 codes"));
+  CHECK(has(out, "validation PSNR"));
+  const std::vector<Json> evaluations = lines_of(folder / "run", "evaluation");
+  REQUIRE(evaluations.size() == 2);
+  for (const char* key : {"psnr", "relaxed_elb", "hard_elb", "kl", "codes_in_use", "perplexity", "temperature", "kl_weight"}) {
+    INFO(key);
+    CHECK(std::isfinite(evaluations[0][key].get<double>()));
+  }
+  CHECK(evaluations[1]["temperature"] == 0.0625);
+  CHECK(std::abs(evaluations[1]["loss"].get<double>() + evaluations[1]["hard_elb"].get<double>()) < 1e-12);
+  CHECK(evaluations[1]["psnr"].get<double>() > 10);
+
+  const Json measured = Json::parse(run({"eval", "run", "--json"}));
+  CHECK(measured["psnr"] == evaluations[1]["psnr"]);
+  CHECK(measured["hard_elb"] == evaluations[1]["hard_elb"]);
+  CHECK(measured["images"] == evaluations[1]["images"]);
+  CHECK(Json::parse(run({"eval", "run", "--json", "--split", "train"}))["images"] == 120 - measured["images"].get<int>());
+  CHECK(has(run({"inspect", "run"}), "encoder.group_3"));
+  run({"verify", "run"});
+
+  CHECK(has(run({"encode", "run", "--out", "tokens"}), "120 images as 4 x 4 tokens of 32 codes"));
+  const TensorFile tokens = TensorFile::load(folder / "tokens", Checksum::required);
+  CHECK(tokens.get("tokens").shape == std::vector<std::size_t>{120, 4, 4});
+  const auto codes = tokens.get("tokens").as<std::int32_t>();
+  CHECK(std::ranges::all_of(codes, [](std::int32_t code) { return code >= 0 && code < 32; }));
+  CHECK(std::ranges::any_of(codes, [&](std::int32_t code) { return code != codes[0]; }));
+
+  run({"reconstruct", "run", "--out", "grid.png", "--count", "6", "--columns", "3"});
+  const data::Image grid = data::read_image(folder / "grid.png");
+  CHECK(grid.shape.height == 2 * 20 + 4);
+  CHECK(grid.shape.width == 3 * 40 + 4);
+}
+
+TEST_CASE("an interrupted training of a discrete VAE goes on to the bit", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 40);
+  REQUIRE(run_program(folder.path(), quick("whole")).code == 0);
+  const Hold hold(folder.path(), 5);
+  Background run(folder.path(), with(quick("parts"), Hold::option()));
+  REQUIRE(run.wait_for("step 4/12"));
+  run.signal(SIGINT);
+  const Outcome stopped = run.wait();
+  CHECK(stopped.code == 4);
+  CHECK(has(stopped.err, "train dvae --resume --out parts"));
+  CHECK(has(run_program(folder.path(), {"eval", "parts"}).err, "parts: not finished; this is its checkpoint after step"));
+  const Outcome rest = run_program(folder.path(), {"train", "dvae", "--resume", "--out", "parts"});
+  INFO(rest.out << rest.err);
+  REQUIRE(rest.code == 0);
+  CHECK(has(rest.out + rest.err, "going on from step"));
+  const TensorFile one = TensorFile::load(folder / "whole/model.safetensors", Checksum::required);
+  const TensorFile two = TensorFile::load(folder / "parts/model.safetensors", Checksum::required);
+  REQUIRE(one.tensors.size() == two.tensors.size());
+  for (const auto& [name, tensor] : one.tensors) {
+    INFO(name);
+    CHECK(std::ranges::equal(tensor.bytes.span(), two.get(name).bytes.span()));
+  }
+}
+
+TEST_CASE("what a training of a discrete VAE cannot use is refused, and why", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 20);
+  const auto refused = [&](const Args& args, int code) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    return outcome.err;
+  };
+  CHECK(has(refused({"train", "dvae", "--out", "a"}, 2), "--data: missing"));
+  CHECK(has(refused(with(quick("a"), {"--net", "emojy"}), 2), "emoji"));
+  CHECK(has(refused(with(quick("a"), {"--batch", "64"}), 2), "--batch: 64; expected at most"));
+  CHECK(has(refused(with(quick("a"), {"--last-rate", "1"}), 2), "--last-rate: 1"));
+  CHECK(has(refused(with(quick("a"), {"--data", "nothing"}), 3), "nothing"));
+  fs::remove(folder / "pairs/3.png");
+  CHECK(has(refused(quick("a"), 3), "3.png"));
+  write_pairs(folder / "pairs", 20);
+
+  REQUIRE(run_program(folder.path(), quick("run", 2)).code == 0);
+  CHECK(has(refused(with(quick("run", 3), {"--resume", "--kl-weight", "1"}), 2), "--kl-weight"));
+  CHECK(has(refused({"eval", "run", "--split", "test"}, 2), "--split: test"));
+  CHECK(has(refused({"eval", "run", "--cloze", "x"}, 2), "--cloze: not for a model of kind dvae"));
+  CHECK(has(refused({"encode", "run"}, 2), "--out: missing"));
+  CHECK(has(refused({"predict", "run", "pairs/1.png"}, 3), "dvae"));
+  CHECK(has(refused({"sample", "run"}, 3), "dvae"));
+  CHECK(has(refused({"reconstruct", "pairs/1.png", "--out", "x.png"}, 3), "1.png"));
+  CHECK_FALSE(fs::exists(folder / "a"));
+}
