@@ -42,6 +42,10 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
                                       "10", "--validation", "0", "--batch", "20", "--steps", "1", "--out", "cnn"})
               .code == 0);
   write_file(folder / "text.txt", some_text(200));
+  REQUIRE(run_program(folder.path(), {"data", "synth-pairs", "--count", "12", "--side", "32", "--out", "scenes"}).code == 0);
+  REQUIRE(run_program(folder.path(),
+                      {"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "4", "--steps", "1", "--out", "codes"})
+              .code == 0);
   const std::string small =
       "--net tiny --data synth --max-train 64 --validation 0 --batch 16 --workers 2 --stage layer1 --updates 2";
   const std::vector<std::string> lines{
@@ -87,6 +91,8 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "data synth-pairs --out pairs --count 3",
       "data pairs pairs --check-scenes",
       "data pairs pairs --json",
+      "encode codes --out tokens",
+      "reconstruct codes --out grid.png",
       "data text --input text.txt --tokenizer bytes --out tokens",
       "data clean --input text.txt --min-tokens 1 --out clean.jsonl",
       "tokenizer train --input text.txt --vocabulary 290 --out bpe",
@@ -94,6 +100,9 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "train binary --net tiny --data synth --max-train 64 --max-test 10 --epochs 1 --batch 32 "
       "--validation 0 --cache none --set layer1.width=32 --set layer2.width=32 --out full",
       "train cnn --net tiny --data synth --max-train 40 --max-test 10 --validation 0 --batch 20 --steps 1 --out full-cnn",
+      "train dvae --data scenes --net tiny --batch 4 --steps 1 --out full-dvae",
+      "train dalle --data scenes --dvae codes --net tiny --batch 4 --steps 1 --out full-dalle",
+      "train clip --data scenes --net tiny --side 16 --batch 4 --steps 1 --out full-clip",
       "train gpt --data text.txt --layers 1 --width 16 --heads 1 --context 16 --batch 2 --steps 2 "
       "--out full-gpt"};
   std::set<std::string> covered;
@@ -124,7 +133,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 29);
+  CHECK(commands == 34);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

@@ -236,7 +236,8 @@ TEST_CASE("a launched run of a convolutional net that is killed and stopped ends
 TEST_CASE("a convolutional net is trained in a grid, and another grid goes on with it", "[cnn][mpi][grid]") {
   const TempDir folder;
   const auto args = [](const std::string& out, const Args& more) {
-    return with(training("tiny", 240, 20, {"--micro-batch", "5", "--steps", "12", "--evaluate-every", "4", "--out", out}), more);
+    return with(training("tiny", 240, 20, {"--micro-batch", "5", "--steps", "12", "--evaluate-every", "4", "--out", out}),
+                more);
   };
   const auto last_of = [&](const std::string& run) { return read_metrics(folder / run / "metrics.jsonl").back(); };
   const Outcome one = run_program(folder.path(), args("one", {}));
@@ -297,8 +298,9 @@ TEST_CASE("a run of a convolutional net keeps the micro-batch that it began with
   CHECK(has(one.out, "(8 at once)"));
   const Outcome two = run_ranks(folder.path(), 2, {"train", "cnn", "--resume", "--out", "run", "--steps", "12"});
   CHECK(two.code == 2);
-  CHECK(has(two.err, "the run in run has micro-batches of 8 images, whose statistics batch norm takes; a process's share of the "
-                     "batch would be 12"));
+  CHECK(has(two.err,
+            "the run in run has micro-batches of 8 images, whose statistics batch norm takes; a process's share of the "
+            "batch would be 12"));
   // Of two processes a launch uses one.
   const Outcome again = run_program(
       folder.path(), {"launch", "--local", "2", "--", "train", "cnn", "--out", "run", "--steps", "12"}, mpi_settings());

@@ -67,11 +67,6 @@ Args quick(const std::string& out, int steps = 12) {
           out};
 }
 
-Args with(Args args, const Args& more) {
-  args.insert(args.end(), more.begin(), more.end());
-  return args;
-}
-
 std::vector<Json> lines_of(const fs::path& run, const std::string& event) {
   std::vector<Json> lines;
   for (const Json& line : read_metrics(run / "metrics.jsonl")) {

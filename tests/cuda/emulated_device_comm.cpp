@@ -1,6 +1,6 @@
 // In place of NCCL: collectives of emulated GPUs, whose memory is this machine's and whose kernels are done when they are
 // started.
-#include <type_traits>
+#include <span>
 
 #include "core/half.h"
 #include "mpi/device_comm.h"
@@ -42,13 +42,9 @@ void DeviceComm::max(std::span<const Values> all) {
 }
 
 void DeviceComm::reduce_scatter(const Values& all, const Values& mine, std::span<const std::size_t> counts) {
-  with_elements(all, [&](auto elements) {
-    using T = typename decltype(elements)::value_type;
-    with_elements(mine, [&](auto own) {
-      if constexpr (std::is_same_v<decltype(own), decltype(elements)>) {
-        start_reduce_scatter(state_->comm, std::span<const T>(elements), own, counts).wait();
-      }
-    });
+  with_elements(all, [&]<typename T>(std::span<T> elements) {
+    const std::span<T> own(static_cast<T*>(mine.data), mine.size);
+    start_reduce_scatter(state_->comm, std::span<const T>(elements), own, counts).wait();
   });
 }
 

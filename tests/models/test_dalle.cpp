@@ -275,9 +275,9 @@ TEST_CASE("a text-to-image transformer learns pairs by heart", "[dalle]") {
     const std::vector<std::int32_t> expected(image.begin(), image.end());
     ImageOptions greedy;
     greedy.temperature = 0;
-    CHECK(sample_images(run.engine, run.net, text, {}, greedy) == std::vector{expected});
+    CHECK(sample_images(run.engine, run.net, text, {}, greedy) == std::vector<std::vector<std::int32_t>>{expected});
     greedy.cache = false;
-    CHECK(sample_images(run.engine, run.net, text, image.first(9), greedy) == std::vector{expected});
+    CHECK(sample_images(run.engine, run.net, text, image.first(9), greedy) == std::vector<std::vector<std::int32_t>>{expected});
   }
   std::vector<std::int32_t> swapped(texts.begin() + static_cast<std::ptrdiff_t>(config.text), texts.end());
   swapped.insert(swapped.end(), texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(config.text));

@@ -46,6 +46,9 @@ TEST_CASE("a convolutional net's plan on one rank is the trainer's prediction", 
 
 TEST_CASE("a convolutional net has no tensor group", "[float_plan]") {
   const FloatModel model = describe_cnn(test::small_cnn(1), DType::f32);
-  CHECK(has(message_of(ErrorKind::usage, [&] { require_grid(model, {1, 1, 2}, test::options_of(8, 1)); }),
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         require_grid(model, {1, 1, 2}, test::options_of(8, 1));
+                       }),
             "`tensor`: 2; expected 1: blocks has no attention"));
 }

@@ -85,11 +85,7 @@ TEST_CASE("a micro-batch is chosen that fits and keeps ranks busy", "[float_plan
   // What is given is taken, and refused where several ranks have no room for it.
   CHECK(chosen(48, any, {}, 4096, 4) == 4);
   CHECK(chosen(48, 1, {}, 4096, 4) == 4);
-  CHECK(has(message_of(ErrorKind::usage,
-                       [&] {
-                         chosen(48, 1, {2, 2, 1}, 4096, 4);
-                       }),
-            "no grid of 4 ranks would fit"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { chosen(48, 1, {2, 2, 1}, 4096, 4); }), "no grid of 4 ranks would fit"));
   CHECK(has(message_of(ErrorKind::usage, [&] { chosen(48, any, {}, 4096, 5); }), "`micro_batch`: 5; expected a divisor of 48"));
 }
 
