@@ -243,7 +243,8 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
   train::Evaluated found{{-evaluated_->hard_elb() * images, evaluated_->images}, {}, more, {}};
   found.text = fmt::format("PSNR {:.2f} dB, {} codes of perplexity {:.1f}", evaluated_->psnr(), evaluated_->codes_in_use(),
                            evaluated_->perplexity());
-  session_.terminal.note(collapse_note(*evaluated_));
+  // Few codes are used in the beginning.
+  if (2 * step >= settings_.steps) session_.terminal.note(collapse_note(*evaluated_));
   return found;
 }
 

@@ -27,14 +27,16 @@ void declare_training(Options& options, DvaeSettings& settings) {
   options.number("learning-rate", settings.learning_rate, 0, 1e6, "Learning rate at the first step (the paper: 0.0001)", true);
   options.number("last-rate", settings.last_rate, 0, 1e6,
                  "Learning rate at the end of its course; 0: an eightieth of the first one, as in the paper");
-  options.count("rate-steps", settings.rate_steps, 0, any_count, "Steps of the learning rate's course; 0: all");
+  options.count("rate-steps", settings.rate_steps, 0, any_count,
+                "Steps of the learning rate's course; 0: all (the paper: 1200000 of 3000000)");
   options.number("temperature", settings.temperature, 0, 100, "Temperature of the relaxation at the end of its course, from 1",
                  true);
   options.count("temperature-steps", settings.temperature_steps, 0, any_count,
-                "Steps of the temperature's course; 0: in proportion to --steps");
+                "Steps of the temperature's course; 0: five sixths of --steps (the paper: 150000 of 3000000)");
   options.number("kl-weight", settings.kl_weight, 0, 1e6,
                  "Weight of the divergence from the uniform prior at the end of its course, from 0");
-  options.count("kl-steps", settings.kl_steps, 0, any_count, "Steps of that weight's course; 0: in proportion to --steps");
+  options.count("kl-steps", settings.kl_steps, 0, any_count,
+                "Steps of that weight's course; 0: a fourteenth of --steps (the paper: 5000 of 3000000)");
   options.number(
       "least-log-b", settings.least_log_b, -100, 10,
       "Smallest ln b of the likelihood, which keeps pixels that are certain from outweighing all others; -100: none");
@@ -79,19 +81,14 @@ models::DvaeConfig DvaeSettings::make_config() {
 
 models::DvaeSchedule DvaeSettings::make_schedule() const {
   models::DvaeSchedule schedule;
-  // Lengths of the paper's courses as shares of that of its learning rate.
   const models::DvaeSchedule paper;
-  const auto share = [&](std::uint64_t part) {
-    return static_cast<std::uint64_t>(static_cast<double>(steps) * static_cast<double>(part) /
-                                      static_cast<double>(paper.rate_steps));
-  };
   schedule.rate = learning_rate;
   schedule.last_rate = last_rate > 0 ? last_rate : learning_rate * paper.last_rate / paper.rate;
   schedule.rate_steps = rate_steps != 0 ? rate_steps : steps;
   schedule.temperature = temperature;
-  schedule.temperature_steps = temperature_steps != 0 ? temperature_steps : share(paper.temperature_steps);
+  schedule.temperature_steps = temperature_steps != 0 ? temperature_steps : std::max<std::uint64_t>(1, steps * 5 / 6);
   schedule.kl_weight = kl_weight;
-  schedule.kl_steps = kl_steps != 0 ? kl_steps : share(paper.kl_steps);
+  schedule.kl_steps = kl_steps != 0 ? kl_steps : std::max<std::uint64_t>(1, steps / 14);
   check(schedule);
   return schedule;
 }

@@ -24,8 +24,9 @@ struct DvaeSettings : FloatSettings {
   double learning_rate = 3e-3, last_rate = 0;  // 0: an eightieth of the learning rate
   double kl_weight = 6.6;
   double temperature = 0.0625;
-  std::size_t kl_steps = 0, temperature_steps = 0, rate_steps = 0;  // 0: in proportion to the run's steps
-  double least_log_b = -2;
+  // 0: in proportion to the run's steps. Short runs use more codes with a slower temperature than the paper's shares give.
+  std::size_t kl_steps = 0, temperature_steps = 0, rate_steps = 0;
+  double least_log_b = -1;
   double weight_decay = 1e-4, average = 0.999, clip = 0;
 
   void declare(Options& options);

@@ -86,7 +86,7 @@ TEST_CASE("a discrete VAE is trained and learns, and the verbs know what it is",
     REQUIRE(outcome.code == 0);
     return outcome.out;
   };
-  const std::string out = run(with(quick("run", 200), {"--evaluate-every", "100", "--learning-rate", "0.01"}));
+  const std::string out = run(with(quick("run", 200), {"--evaluate-every", "100", "--kl-weight", "0.5"}));
   CHECK(has(out, "16 x 16 pixels become 4 x 4 tokens of 32 codes"));
   CHECK(has(out, "validation PSNR"));
   const std::vector<Json> evaluations = lines_of(folder / "run", "evaluation");
@@ -170,6 +170,6 @@ TEST_CASE("what a training of a discrete VAE cannot use is refused, and why", "[
   CHECK(has(refused({"encode", "run"}, 2), "--out: missing"));
   CHECK(has(refused({"predict", "run", "pairs/1.png"}, 3), "dvae"));
   CHECK(has(refused({"sample", "run"}, 3), "dvae"));
-  CHECK(has(refused({"reconstruct", "pairs/1.png", "--out", "x.png"}, 3), "1.png"));
+  CHECK(has(refused({"reconstruct", "pairs/1.png", "--data", "pairs", "--out", "x.png"}, 3), "1.png"));
   CHECK_FALSE(fs::exists(folder / "a"));
 }
