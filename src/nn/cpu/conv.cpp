@@ -78,25 +78,10 @@ struct Built {
   std::vector<Call::Argument> arguments;
 };
 
-// oneDNN 2.6's kernels for AVX2 of convolutions of 1 x 1 with a stride write beyond the scratch memory that they ask for where
-// channels are no multiple of a vector's: the next implementation is taken.
-template <typename Descriptor>
-void avoid_overrun(Descriptor& pd, const Problem& problem) {
-  constexpr std::size_t lanes = 8;
-  if (problem.conv.stride == 1 || (problem.x[3] % lanes == 0 && problem.y[3] % lanes == 0)) return;
-  const auto overruns = [&] {
-    const std::string name = pd.impl_info_str();
-    return name.starts_with("jit_1x1:") && name.find("avx512") == std::string::npos;
-  };
-  while (overruns() && pd.next_impl()) {
-  }
-}
-
 // Arguments: x, w, the bias if there is one, y. The layout of w may be any.
-Built build_forward(const dnnl::engine& engine, const Problem& problem, compat::Convolution conv, const Desc& layout) {
+Built build_forward(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   conv.w = layout;
-  auto pd = compat::forward(engine, conv);
-  avoid_overrun(pd, problem);
+  const auto pd = compat::forward(engine, conv);
   std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}};
   if (conv.bias != Desc()) arguments.push_back({DNNL_ARG_BIAS, conv.bias});
   arguments.push_back({DNNL_ARG_DST, conv.y});
@@ -104,11 +89,10 @@ Built build_forward(const dnnl::engine& engine, const Problem& problem, compat::
 }
 
 // Arguments: dy, w, dx.
-Built build_data(const dnnl::engine& engine, const Problem& problem, compat::Convolution conv, const Desc& layout) {
+Built build_data(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   const auto forward = compat::forward(engine, conv);
   conv.w = layout;
-  auto pd = compat::backward_data(engine, conv, forward);
-  avoid_overrun(pd, problem);
+  const auto pd = compat::backward_data(engine, conv, forward);
   return {dnnl::convolution_backward_data(pd),
           pd.scratchpad_desc(),
           pd.weights_desc(),
@@ -116,18 +100,17 @@ Built build_data(const dnnl::engine& engine, const Problem& problem, compat::Con
 }
 
 // Arguments: x, dy, dw.
-Built build_weights(const dnnl::engine& engine, const Problem& problem, compat::Convolution conv, const Desc& layout) {
+Built build_weights(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   const auto forward = compat::forward(engine, conv);
   conv.w = layout;
-  auto pd = compat::backward_weights(engine, conv, forward);
-  avoid_overrun(pd, problem);
+  const auto pd = compat::backward_weights(engine, conv, forward);
   return {dnnl::convolution_backward_weights(pd),
           pd.scratchpad_desc(),
           pd.diff_weights_desc(),
           {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_DIFF_DST, conv.y}, {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}}};
 }
 
-using Build = Built (*)(const dnnl::engine&, const Problem&, compat::Convolution, const Desc&);
+using Build = Built (*)(const dnnl::engine&, compat::Convolution, const Desc&);
 
 // A call for each group of images, and how it has weights.
 Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build, Desc layout, LaidOutCall& call) {
@@ -136,7 +119,7 @@ Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build,
   // The last group may be smaller; it is told to use the layout of the others.
   for (const auto& [images, groups] : {std::pair(size, problem.x[0] / size), std::pair(problem.x[0] % size, std::size_t{1})}) {
     if (images == 0) continue;
-    const Built built = build(engine, problem, convolution(problem, images), layout);
+    const Built built = build(engine, convolution(problem, images), layout);
     layout = built.weights;
     for (std::size_t group = 0; group < groups; ++group) {
       call.groups.push_back(std::make_unique<Call>(engine, built.primitive, built.scratchpad, built.arguments));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <string>
 
 namespace bitloom::nn::compat {
 
@@ -37,38 +38,74 @@ struct Convolution {
   dnnl::memory::dims strides, padding;
 };
 
+inline dnnl::memory::dim channels(const dnnl::memory::desc& images) {
+#if DNNL_VERSION_MAJOR >= 3
+  return images.get_dims()[1];
+#else
+  return images.dims()[1];
+#endif
+}
+
+// Kernels of oneDNN 2.6 for AVX2, of convolutions of 1 x 1 with a stride, write beyond the scratch memory that they ask for
+// where channels are no multiple of a vector's: the next implementation is taken. The descriptors that `pd` was made of are
+// still there.
+template <typename Descriptor>
+void avoid_overrun(Descriptor& pd, const Convolution& conv) {
+  constexpr dnnl::memory::dim lanes = 8;
+  if (conv.strides[0] == 1 || (channels(conv.x) % lanes == 0 && channels(conv.y) % lanes == 0)) return;
+  const auto overruns = [&] {
+    const std::string name = pd.impl_info_str();
+    return name.starts_with("jit_1x1:") && name.find("avx512") == std::string::npos;
+  };
+  while (overruns() && pd.next_impl()) {
+  }
+}
+
 inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const Convolution& conv) {
   constexpr auto kind = dnnl::prop_kind::forward_training;
   constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+  const dnnl::primitive_attr attr = attributes();
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine, kind, algorithm, conv.x, conv.w, conv.bias, conv.y, conv.strides, conv.padding, conv.padding, attributes()};
+  dnnl::convolution_forward::primitive_desc pd(engine, kind, algorithm, conv.x, conv.w, conv.bias, conv.y, conv.strides,
+                                               conv.padding, conv.padding, attr);
 #else
-  return {dnnl::convolution_forward::desc(kind, algorithm, conv.x, conv.w, conv.bias, conv.y, conv.strides, conv.padding,
-                                          conv.padding),
-          attributes(), engine};
+  const dnnl::convolution_forward::desc desc(kind, algorithm, conv.x, conv.w, conv.bias, conv.y, conv.strides, conv.padding,
+                                             conv.padding);
+  dnnl::convolution_forward::primitive_desc pd(desc, attr, engine);
 #endif
+  avoid_overrun(pd, conv);
+  return pd;
 }
 
 inline dnnl::convolution_backward_data::primitive_desc backward_data(const dnnl::engine& engine, const Convolution& conv,
                                                                      const dnnl::convolution_forward::primitive_desc& hint) {
   constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+  const dnnl::primitive_attr attr = attributes();
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine, algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding, conv.padding, hint, attributes()};
+  dnnl::convolution_backward_data::primitive_desc pd(engine, algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding,
+                                                     conv.padding, hint, attr);
 #else
-  return {dnnl::convolution_backward_data::desc(algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding, conv.padding),
-          attributes(), engine, hint};
+  const dnnl::convolution_backward_data::desc desc(algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding, conv.padding);
+  dnnl::convolution_backward_data::primitive_desc pd(desc, attr, engine, hint);
 #endif
+  avoid_overrun(pd, conv);
+  return pd;
 }
 
 inline dnnl::convolution_backward_weights::primitive_desc backward_weights(
     const dnnl::engine& engine, const Convolution& conv, const dnnl::convolution_forward::primitive_desc& hint) {
   constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+  const dnnl::primitive_attr attr = attributes();
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine, algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding, conv.padding, hint, attributes()};
+  dnnl::convolution_backward_weights::primitive_desc pd(engine, algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding,
+                                                        conv.padding, hint, attr);
 #else
-  return {dnnl::convolution_backward_weights::desc(algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding, conv.padding),
-          attributes(), engine, hint};
+  const dnnl::convolution_backward_weights::desc desc(algorithm, conv.x, conv.w, conv.y, conv.strides, conv.padding,
+                                                      conv.padding);
+  dnnl::convolution_backward_weights::primitive_desc pd(desc, attr, engine, hint);
 #endif
+  avoid_overrun(pd, conv);
+  return pd;
 }
 
 }  // namespace bitloom::nn::compat
