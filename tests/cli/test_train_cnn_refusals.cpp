@@ -276,7 +276,7 @@ TEST_CASE("a convolutional net is trained in a grid, and another grid goes on wi
   CHECK(has(impossible.err, "--pipeline: 2 does not divide 3 ranks; possible near by"));
   const Outcome schedule = run_ranks(folder.path(), 2, args("other", {"--pipeline", "2", "--pipeline-schedule", "gpip"}));
   CHECK(schedule.code == 2);
-  CHECK(has(schedule.err, "--pipeline-schedule: 'gpip'"));
+  CHECK(has(schedule.err, "--pipeline-schedule: unknown value 'gpip'"));
   const Outcome small = run_ranks(folder.path(), 2, args("other", {"--pipeline", "2", "--memory", "64KiB"}));
   CHECK(small.code == 2);
   CHECK(has(small.err, "more than the 64.0 KiB there are"));
