@@ -58,9 +58,9 @@ void check(const DalleConfig& config) {
   if (config.width % config.heads != 0) {
     fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
   }
-  if (config.grid > 256) fail_field(ErrorKind::usage, "grid", "{}; expected at most 256", config.grid);
+  if (config.grid > 256) fail(ErrorKind::usage, "grid: {}; expected at most 256", config.grid);
   if (config.text < 2) fail_field(ErrorKind::usage, "text_positions", "{}; expected at least 2", config.text);
-  if (config.extent % 2 == 0) fail_field(ErrorKind::usage, "extent", "{}; expected an odd number", config.extent);
+  if (config.extent % 2 == 0) fail(ErrorKind::usage, "extent: {}; expected an odd number", config.extent);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
     fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
   }

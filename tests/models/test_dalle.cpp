@@ -329,7 +329,7 @@ TEST_CASE("what a text-to-image transformer cannot take is named", "[dalle]") {
   CHECK(refused([](DalleConfig&) {}) == "no error");
   CHECK(has(refused([](DalleConfig& c) { c.heads = 5; }), "`heads`: 5; expected a divisor of the width, 12"));
   CHECK(has(refused([](DalleConfig& c) { c.codes = 0; }), "`codes`: 0; expected 1 to"));
-  CHECK(has(refused([](DalleConfig& c) { c.extent = 4; }), "`extent`: 4; expected an odd number"));
+  CHECK(has(refused([](DalleConfig& c) { c.extent = 4; }), "extent: 4; expected an odd number"));
   CHECK(has(refused([](DalleConfig& c) { c.text = 1; }), "`text_positions`: 1; expected at least 2"));
   CHECK(has(message_of(ErrorKind::usage, [] { find_dalle("emojy"); }), "`net`: 'emojy'; did you mean 'emoji'?"));
   const DalleConfig config = small_dalle();
