@@ -95,7 +95,7 @@ std::vector<Expectation> examples_expectations() {
   return {
       {.command = "info --measure", .says = {"cores"}},
       {.command = "data sheet", .makes = {"data/sheet.png"}},
-      {.command = "$bitloom data synth", .makes = {"data/shapes/test_batch.bin"}},
+      {.command = "$bitloom data synth ", .makes = {"data/shapes/test_batch.bin"}},
       {.command = "data info", .says = {"2000"}},
       {.command = "train binary --config", .does_not_say = {reused}, .makes = {"runs/first/options.ini"}, .accuracy = 20},
       {.command = "predict runs/first", .says = {"data/sheet.png"}},

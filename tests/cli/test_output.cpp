@@ -91,7 +91,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "data synth-pairs --out pairs --count 3",
       "data pairs pairs --check-scenes",
       "data pairs pairs --json",
-      "encode codes --out tokens",
+      "encode codes --out codes.safetensors",
       "reconstruct codes --out grid.png",
       "data text --input text.txt --tokenizer bytes --out tokens",
       "data clean --input text.txt --min-tokens 1 --out clean.jsonl",

@@ -246,7 +246,10 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   INFO(best.out << best.err);
   REQUIRE(best.code == 0);
   const Json measured = Json::parse(run_program(folder.path(), {"eval", "best", "--json"}).out);
-  CHECK(has(best.out, fmt::format("loss {:.4f}\n  model", measured["loss"].get<double>())));
+  // Images in batches of other sizes may differ in last bits, of a loss of millions.
+  const std::size_t tested = best.out.find("loss ", best.out.find("test accuracy"));
+  REQUIRE(tested != std::string::npos);
+  CHECK(std::stod(best.out.substr(tested + 5)) == Approx(measured["loss"].get<double>()).epsilon(1e-4));
   const Json result = read_metrics(folder / "best/metrics.jsonl").back();
   for (const Json& line : lines_of(folder / "best", "evaluation")) CHECK(line["loss"] >= result["best_validation_loss"]);
   const Json on_validation = Json::parse(
