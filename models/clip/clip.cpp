@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/suggest.h"
+#include "models/config_json.h"
 #include "models/transformer/blocks.h"
 
 namespace bitloom::models {
@@ -40,30 +41,19 @@ CnnConfig image_net(const std::string& layers, std::size_t embedding, const data
   return config;
 }
 
-constexpr std::array<std::pair<const char*, std::size_t ClipConfig::*>, 5> sizes = {
-    {{"text_positions", &ClipConfig::text},
-     {"text_vocabulary", &ClipConfig::text_vocabulary},
-     {"layers", &ClipConfig::layers},
-     {"heads", &ClipConfig::heads},
-     {"width", &ClipConfig::width}}};
+constexpr std::array<SizeField<ClipConfig>, 5> sizes = {{{"text_positions", &ClipConfig::text},
+                                                         {"text_vocabulary", &ClipConfig::text_vocabulary},
+                                                         {"layers", &ClipConfig::layers},
+                                                         {"heads", &ClipConfig::heads},
+                                                         {"width", &ClipConfig::width}}};
 
 constexpr double first_scale = 1 / 0.07;
 
 }  // namespace
 
 void check(const ClipConfig& config) {
-  static constexpr std::size_t most = 1 << 20;
-  for (const auto& [name, size] : sizes) {
-    if (config.*size == 0 || config.*size > most) {
-      fail_field(ErrorKind::usage, name, "{}; expected 1 to {}", config.*size, most);
-    }
-  }
-  if (config.width % config.heads != 0) {
-    fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
-  }
-  if (!(config.dropout >= 0 && config.dropout < 1)) {
-    fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
-  }
+  for (const auto& [name, size] : sizes) check_size(name, config.*size);
+  check_heads_and_dropout(config.heads, config.width, config.dropout);
 }
 
 std::vector<std::string> clip_names() { return names_of(table); }
@@ -81,21 +71,14 @@ ClipConfig find_clip(std::string_view name, std::size_t side) {
 
 Json to_json(const ClipConfig& config) {
   Json json{{"image", architecture_of(config.image)}, {"dropout", config.dropout}};
-  for (const auto& [name, size] : sizes) json[name] = config.*size;
+  write_sizes(json, sizes, config);
   return json;
 }
 
 ClipConfig parse_clip_config(const std::string& text, const std::string& name) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) fail(ErrorKind::data, "{}: the net's description is not a JSON object", name);
+  const Json json = parse_description(text, name);
   ClipConfig config;
-  for (const auto& [key, size] : sizes) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_number_unsigned()) {
-      fail(ErrorKind::data, "{}: '{}' is missing or no whole number", name, key);
-    }
-    config.*size = found->get<std::size_t>();
-  }
+  read_sizes(json, sizes, config, name);
   const auto dropout = json.find("dropout");
   const auto image = json.find("image");
   if (dropout == json.end() || !dropout->is_number() || image == json.end()) {
@@ -103,11 +86,7 @@ ClipConfig parse_clip_config(const std::string& text, const std::string& name) {
   }
   config.dropout = dropout->get<double>();
   config.image = parse_cnn_model(image->dump(), name);
-  try {
-    check(config);
-  } catch (const Error& error) {
-    fail(ErrorKind::data, "{}: {}", name, error.what());
-  }
+  check_read(config, name);
   return config;
 }
 

@@ -2,11 +2,11 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/error.h"
 #include "core/field.h"
 #include "core/suggest.h"
+#include "models/config_json.h"
 #include "nn/activation.h"
 
 namespace bitloom::models {
@@ -25,15 +25,14 @@ constexpr NamedDalle table[] = {
 };
 
 // Fields of the description that are counts.
-constexpr std::array<std::pair<const char*, std::size_t DalleConfig::*>, 8> sizes = {
-    {{"layers", &DalleConfig::layers},
-     {"heads", &DalleConfig::heads},
-     {"width", &DalleConfig::width},
-     {"text_positions", &DalleConfig::text},
-     {"text_vocabulary", &DalleConfig::text_vocabulary},
-     {"grid", &DalleConfig::grid},
-     {"codes", &DalleConfig::codes},
-     {"extent", &DalleConfig::extent}}};
+constexpr std::array<SizeField<DalleConfig>, 8> sizes = {{{"layers", &DalleConfig::layers},
+                                                          {"heads", &DalleConfig::heads},
+                                                          {"width", &DalleConfig::width},
+                                                          {"text_positions", &DalleConfig::text},
+                                                          {"text_vocabulary", &DalleConfig::text_vocabulary},
+                                                          {"grid", &DalleConfig::grid},
+                                                          {"codes", &DalleConfig::codes},
+                                                          {"extent", &DalleConfig::extent}}};
 
 }  // namespace
 
@@ -49,21 +48,11 @@ std::uint64_t DalleConfig::parameters() const {
 }
 
 void check(const DalleConfig& config) {
-  static constexpr std::size_t most = 1 << 20;
-  for (const auto& [name, size] : sizes) {
-    if (config.*size == 0 || config.*size > most) {
-      fail_field(ErrorKind::usage, name, "{}; expected 1 to {}", config.*size, most);
-    }
-  }
-  if (config.width % config.heads != 0) {
-    fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
-  }
+  for (const auto& [name, size] : sizes) check_size(name, config.*size);
+  check_heads_and_dropout(config.heads, config.width, config.dropout);
   if (config.grid > 256) fail(ErrorKind::usage, "grid: {}; expected at most 256", config.grid);
   if (config.text < 2) fail_field(ErrorKind::usage, "text_positions", "{}; expected at least 2", config.text);
   if (config.extent % 2 == 0) fail(ErrorKind::usage, "extent: {}; expected an odd number", config.extent);
-  if (!(config.dropout >= 0 && config.dropout < 1)) {
-    fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
-  }
   nn::find_activation(config.activation, marked_field("activation"));
   if (config.activation_bits > 4) {
     fail_field(ErrorKind::usage, "activation_bits", "{}; expected 1 to 4, or 0 for all", config.activation_bits);
@@ -87,33 +76,16 @@ DalleConfig config_of(const NamedDalle& named) {
 
 Json to_json(const DalleConfig& config) {
   Json json{{"dropout", config.dropout}, {"activation", config.activation}};
-  for (const auto& [name, size] : sizes) json[name] = config.*size;
+  write_sizes(json, sizes, config);
   return json;
 }
 
 DalleConfig parse_dalle_config(const std::string& text, const std::string& name) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) fail(ErrorKind::data, "{}: the net's description is not a JSON object", name);
+  const Json json = parse_description(text, name);
   DalleConfig config;
-  for (const auto& [key, size] : sizes) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_number_unsigned()) {
-      fail(ErrorKind::data, "{}: '{}' is missing or no whole number", name, key);
-    }
-    config.*size = found->get<std::size_t>();
-  }
-  const auto dropout = json.find("dropout");
-  const auto activation = json.find("activation");
-  if (dropout == json.end() || !dropout->is_number() || activation == json.end() || !activation->is_string()) {
-    fail(ErrorKind::data, "{}: 'dropout' or 'activation' is missing or of another type", name);
-  }
-  config.dropout = dropout->get<double>();
-  config.activation = activation->get<std::string>();
-  try {
-    check(config);
-  } catch (const Error& error) {
-    fail(ErrorKind::data, "{}: {}", name, error.what());
-  }
+  read_sizes(json, sizes, config, name);
+  read_dropout_and_activation(json, config, name);
+  check_read(config, name);
   return config;
 }
 

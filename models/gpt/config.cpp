@@ -1,5 +1,6 @@
 #include "models/gpt/config.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/suggest.h"
+#include "models/config_json.h"
 #include "nn/activation.h"
 
 namespace bitloom::models {
@@ -27,13 +29,13 @@ constexpr NamedGpt table[] = {
     {"8.3b", "", 72, 32, 3072, 1024, 1024, 1.5e-4},
 };
 
-std::size_t size_of(const Json& json, const char* key, const std::string& name) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number_unsigned()) {
-    fail(ErrorKind::data, "{}: '{}' is missing or no whole number", name, key);
-  }
-  return found->get<std::size_t>();
-}
+// Fields of the description that are counts.
+constexpr std::array<SizeField<GptConfig>, 6> sizes = {{{"layers", &GptConfig::layers},
+                                                        {"heads", &GptConfig::heads},
+                                                        {"width", &GptConfig::width},
+                                                        {"context", &GptConfig::context},
+                                                        {"vocabulary", &GptConfig::vocabulary},
+                                                        {"vocabulary_multiple", &GptConfig::vocabulary_multiple}}};
 
 }  // namespace
 
@@ -45,22 +47,11 @@ std::uint64_t GptConfig::parameters() const {
 }
 
 void check(const GptConfig& config) {
-  static constexpr std::size_t most = 1 << 20;
-  const auto at_least_one = [](const char* field, std::size_t value) {
-    if (value == 0 || value > most) fail_field(ErrorKind::usage, field, "{}; expected 1 to {}", value, most);
-  };
-  at_least_one("layers", config.layers);
-  at_least_one("heads", config.heads);
-  at_least_one("width", config.width);
-  at_least_one("context", config.context);
-  at_least_one("vocabulary_multiple", config.vocabulary_multiple);
-  if (config.width % config.heads != 0) {
-    fail_field(ErrorKind::usage, "heads", "{}; expected a divisor of the width, {}", config.heads, config.width);
+  for (const auto& [name, size] : sizes) {
+    if (size != &GptConfig::vocabulary) check_size(name, config.*size);
   }
+  check_heads_and_dropout(config.heads, config.width, config.dropout);
   if (config.vocabulary < 2) fail(ErrorKind::usage, "vocabulary: {} tokens; expected at least 2", config.vocabulary);
-  if (!(config.dropout >= 0 && config.dropout < 1)) {
-    fail_field(ErrorKind::usage, "dropout", "{}; expected 0 <= rate < 1", config.dropout);
-  }
   nn::find_activation(config.activation, marked_field("activation"));
   if (config.activation_bits > 4) {
     fail_field(ErrorKind::usage, "activation_bits", "{}; expected 1 to 4, or 0 for all", config.activation_bits);
@@ -82,33 +73,17 @@ GptConfig config_of(const NamedGpt& named) {
 }
 
 Json to_json(const GptConfig& config) {
-  return {{"layers", config.layers},   {"heads", config.heads},           {"width", config.width},
-          {"context", config.context}, {"vocabulary", config.vocabulary}, {"vocabulary_multiple", config.vocabulary_multiple},
-          {"dropout", config.dropout}, {"activation", config.activation}};
+  Json json{{"dropout", config.dropout}, {"activation", config.activation}};
+  write_sizes(json, sizes, config);
+  return json;
 }
 
 GptConfig parse_gpt_config(const std::string& text, const std::string& name) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) fail(ErrorKind::data, "{}: the net's description is not a JSON object", name);
+  const Json json = parse_description(text, name);
   GptConfig config;
-  config.layers = size_of(json, "layers", name);
-  config.heads = size_of(json, "heads", name);
-  config.width = size_of(json, "width", name);
-  config.context = size_of(json, "context", name);
-  config.vocabulary = size_of(json, "vocabulary", name);
-  config.vocabulary_multiple = size_of(json, "vocabulary_multiple", name);
-  const auto dropout = json.find("dropout");
-  const auto activation = json.find("activation");
-  if (dropout == json.end() || !dropout->is_number() || activation == json.end() || !activation->is_string()) {
-    fail(ErrorKind::data, "{}: 'dropout' or 'activation' is missing or of another type", name);
-  }
-  config.dropout = dropout->get<double>();
-  config.activation = activation->get<std::string>();
-  try {
-    check(config);
-  } catch (const Error& error) {
-    fail(ErrorKind::data, "{}: {}", name, error.what());
-  }
+  read_sizes(json, sizes, config, name);
+  read_dropout_and_activation(json, config, name);
+  check_read(config, name);
   return config;
 }
 
