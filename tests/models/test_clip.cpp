@@ -11,6 +11,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "train/trainer.h"
 
@@ -120,28 +121,7 @@ TEST_CASE("the contrastive loss is the symmetric cross-entropy of cosines", "[cl
 TEST_CASE("gradients of a contrastive model are those of finite differences", "[clip]") {
   Run run(DType::f64, "ref");
   run.loss();
-  std::vector<std::vector<double>> gradients;
-  for (const nn::Parameter* each : run.parameters) gradients.push_back(run.engine.to_host<double>(each->gradient));
-  std::vector<double> found;
-  std::vector<double> expected;
-  for (std::size_t p = 0; p < gradients.size(); ++p) {
-    nn::Parameter* parameter = run.parameters[p];
-    std::vector<double> values = run.engine.to_host<double>(parameter->value);
-    const auto steepest = std::ranges::max_element(gradients[p], {}, [](double g) { return std::abs(g); });
-    const auto i = static_cast<std::size_t>(steepest - gradients[p].begin());
-    const double middle = values[i];
-    const auto loss_at = [&](double value) {
-      values[i] = value;
-      run.engine.write(parameter->value, std::as_bytes(std::span(values)));
-      return run.loss();
-    };
-    const double step = 1e-5;
-    const double above = loss_at(middle + step);
-    const double below = loss_at(middle - step);
-    loss_at(middle);
-    found.push_back((above - below) / (2 * step));
-    expected.push_back(gradients[p][i]);
-  }
+  const auto [found, expected] = test::differences(run.engine, run.parameters, [&] { return run.loss(); });
   CHECK(compare(found, expected, 1e-5) == "");
 }
 

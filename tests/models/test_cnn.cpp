@@ -10,6 +10,7 @@
 #include "tests/models/cnn_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "train/memory.h"
 #include "train/task.h"
@@ -83,33 +84,7 @@ TEST_CASE("gradients of layers of all kinds of convolutional nets are those of f
     nn::clear_gradients(cnn.engine, cnn.parameters);
     loss_of(cnn, task, true);
     nn::settle_gradients(cnn.engine, cnn.parameters);
-    std::vector<std::vector<double>> gradients;  // further passes would add to them
-    for (const nn::Parameter* each : cnn.parameters) gradients.push_back(cnn.engine.to_host<double>(each->gradient));
-    std::vector<double> expected;
-    std::vector<double> found;
-    for (std::size_t p = 0; p < gradients.size(); ++p) {
-      nn::Parameter& parameter = *cnn.parameters[p];
-      const std::vector<double>& gradient = gradients[p];
-      if (parameter.is_frozen) continue;
-      std::vector<double> values = cnn.engine.to_host<double>(parameter.value);
-      const auto steepest =
-          std::max_element(gradient.begin(), gradient.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
-      const std::size_t other = Random(1, Stream::test, values.size()).below(static_cast<std::uint32_t>(values.size()));
-      for (const std::size_t i : {static_cast<std::size_t>(steepest - gradient.begin()), other}) {
-        const double middle = values[i];
-        const auto at = [&](double value) {
-          values[i] = value;
-          cnn.engine.write(parameter.value, std::as_bytes(std::span(values)));
-          return loss_of(cnn, task, false);
-        };
-        const double step = 1e-5;
-        const double above = at(middle + step);
-        const double below = at(middle - step);
-        at(middle);
-        found.push_back((above - below) / (2 * step));
-        expected.push_back(gradient[i]);
-      }
-    }
+    const auto [found, expected] = test::differences(cnn.engine, cnn.parameters, [&] { return loss_of(cnn, task, false); });
     CHECK(compare(found, expected, 1e-6) == "");
   }
 }

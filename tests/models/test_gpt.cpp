@@ -12,6 +12,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "tests/support/parameters.h"
 #include "train/trainer.h"
@@ -114,34 +115,8 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
       INFO("dropout " << dropout << ", recompute " << recompute);
       Run run(config, DType::f64, "ref");
       run.pass(true);
-      std::vector<std::vector<double>> gradients;  // further passes would add to them
-      for (const nn::Parameter* each : run.parameters) gradients.push_back(run.engine.to_host<double>(each->gradient));
-      std::vector<double> expected;
-      std::vector<double> found;
-      for (std::size_t p = 0; p < gradients.size(); ++p) {
-        nn::Parameter* parameter = run.parameters[p];
-        std::vector<double> values = run.engine.to_host<double>(parameter->value);
-        const std::vector<double>& gradient = gradients[p];
-        // The steepest element, and one at random.
-        const auto steepest =
-            std::max_element(gradient.begin(), gradient.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
-        const std::size_t other = Random(1, Stream::test, values.size()).below(static_cast<std::uint32_t>(values.size()));
-        for (const std::size_t i : {static_cast<std::size_t>(steepest - gradient.begin()), other}) {
-          const double middle = values[i];
-          const auto loss_at = [&](double value) {
-            values[i] = value;
-            run.engine.write(parameter->value, std::as_bytes(std::span(values)));
-            // A stash makes it a pass of training, with dropout.
-            return run.pass(true).sum;
-          };
-          const double step = 1e-5;
-          const double above = loss_at(middle + step);
-          const double below = loss_at(middle - step);
-          loss_at(middle);
-          found.push_back((above - below) / (2 * step));
-          expected.push_back(gradient[i]);
-        }
-      }
+      // A stash makes it a pass of training, with dropout.
+      const auto [found, expected] = test::differences(run.engine, run.parameters, [&] { return run.pass(true).sum; });
       CHECK(compare(found, expected, 1e-6) == "");
     }
   }
