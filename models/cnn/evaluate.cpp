@@ -31,16 +31,21 @@ std::vector<View> views_of(std::size_t shift) {
 
 CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
                              std::size_t at_once)
-    : CnnClassifier(engine, net, std::move(scale), values, views, at_once, [this](const nn::Tensor& x) {
-        nn::Pass pass{engine_};
-        pass.training = false;
-        return nn::to_floats(engine_, net_.layers->forward(pass, x));
-      }) {
-  together_ = false;
-}
+    : CnnClassifier(
+          engine, net, std::move(scale), values, views, at_once,
+          [this](const nn::Tensor& x) {
+            nn::Pass pass{engine_};
+            pass.training = false;
+            return nn::to_floats(engine_, net_.layers->forward(pass, x));
+          },
+          false) {}
 
 CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
                              std::size_t at_once, Predict predict)
+    : CnnClassifier(engine, net, std::move(scale), values, views, at_once, std::move(predict), true) {}
+
+CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views,
+                             std::size_t at_once, Predict predict, bool together)
     : engine_(engine),
       net_(net),
       scale_(std::move(scale)),
@@ -48,7 +53,7 @@ CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DTy
       views_(views),
       at_once_(at_once),
       predict_(std::move(predict)),
-      together_(true) {
+      together_(together) {
   if (at_once == 0) fail(ErrorKind::internal, "0 images at once");
   const std::size_t least = std::min(net.config.image.height, net.config.image.width);
   if (views.shift >= least) {

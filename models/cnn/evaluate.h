@@ -46,6 +46,8 @@ class CnnClassifier {
                                  std::vector<Mistake>* wrong = nullptr);
 
  private:
+  CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views, std::size_t at_once,
+                Predict predict, bool together);
   std::vector<float> logits_of_part(std::span<const std::span<const std::uint8_t>> images);
 
   nn::Engine& engine_;
@@ -55,7 +57,7 @@ class CnnClassifier {
   CnnViews views_;
   std::size_t at_once_;
   Predict predict_;
-  bool together_ = false;
+  bool together_;  // whether all that share images make equally many passes
 };
 
 }  // namespace bitloom::models
