@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/dalle/model_file.h"
+#include "data/pairs/caption_filter.h"
 #include "nn/floats.h"
 
 namespace bitloom::models {
@@ -17,7 +17,7 @@ std::vector<float> clip_pixels(std::span<const std::uint8_t> images) {
 std::vector<std::int32_t> clip_texts(const ClipConfig& config, const data::Tokenizer& tokenizer,
                                      std::span<const std::string> captions) {
   std::vector<std::vector<std::int32_t>> texts;
-  for (const std::string& caption : captions) texts.push_back(data::encode(tokenizer, lower_cased(caption)));
+  for (const std::string& caption : captions) texts.push_back(data::encode(tokenizer, data::lower_cased(caption)));
   return clip_inputs(config, texts);
 }
 

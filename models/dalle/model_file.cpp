@@ -1,10 +1,10 @@
 #include "models/dalle/model_file.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
+#include "data/pairs/caption_filter.h"
 #include "models/file_tokenizer.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
@@ -42,16 +42,10 @@ LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DT
   return loaded;
 }
 
-std::string lower_cased(std::string caption) {
-  std::ranges::transform(caption, caption.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return caption;
-}
-
 std::vector<std::int32_t> caption_tokens(const DalleConfig& config, const data::Tokenizer& tokenizer,
                                          const std::string& caption, const data::MergeDropout& dropout) {
   std::vector<std::int32_t> tokens;
-  tokenizer.encode(lower_cased(caption), tokens, dropout);
+  tokenizer.encode(data::lower_cased(caption), tokens, dropout);
   tokens.resize(config.text, -1);
   return tokens;
 }

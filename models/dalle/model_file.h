@@ -24,8 +24,6 @@ struct LoadedDalle {
 // and what is missing, of another kind or of another size.
 LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DType values = DType::f32);
 
-// With small ASCII letters for large ones (Ramesh et al. 2021, section 2.2: lower-case captions).
-std::string lower_cased(std::string caption);
 // Tokens of a caption (config.text), lower-cased, cut where there are more, -1 behind its end.
 std::vector<std::int32_t> caption_tokens(const DalleConfig& config, const data::Tokenizer& tokenizer,
                                          const std::string& caption, const data::MergeDropout& dropout = {});

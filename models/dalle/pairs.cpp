@@ -36,20 +36,28 @@ std::vector<std::size_t> DallePairs::indexes(std::uint64_t step, std::size_t fir
   return {order_.begin() + static_cast<std::ptrdiff_t>(begin), order_.begin() + static_cast<std::ptrdiff_t>(begin + count)};
 }
 
-void DallePairs::add_text(std::size_t index, std::uint64_t epoch, std::vector<std::int32_t>& text) const {
-  data::MergeDropout dropout;
-  if (options_.merge_dropout > 0) {
-    dropout = {options_.merge_dropout, Random(options_.seed, Stream::merge_dropout, epoch, index).next()};
+const std::vector<std::int32_t>& DallePairs::texts(std::uint64_t step) {
+  if (!texts_.empty() && texts_step_ == step) return texts_;
+  texts_.clear();
+  texts_step_ = step;
+  for (const std::size_t index : indexes(step, 0, options_.batch)) {
+    data::MergeDropout dropout;
+    if (options_.merge_dropout > 0) {
+      const std::uint64_t epoch = step / steps_per_epoch();
+      dropout = {options_.merge_dropout, Random(options_.seed, Stream::merge_dropout, epoch, index).next()};
+    }
+    const std::vector<std::int32_t> tokens = caption_tokens(config_, tokenizer_, captions_[index], dropout);
+    texts_.insert(texts_.end(), tokens.begin(), tokens.end());
   }
-  const std::vector<std::int32_t> tokens = caption_tokens(config_, tokenizer_, captions_[index], dropout);
-  text.insert(text.end(), tokens.begin(), tokens.end());
+  return texts_;
 }
 
 DalleBatch DallePairs::batch(std::uint64_t step, std::uint64_t micro_batch) {
-  DalleBatch batch;
+  const std::size_t first = micro_batch * options_.micro_batch;
+  const auto text = texts(step).begin() + static_cast<std::ptrdiff_t>(first * config_.text);
+  DalleBatch batch{{text, text + static_cast<std::ptrdiff_t>(options_.micro_batch * config_.text)}, {}};
   const auto image = static_cast<std::ptrdiff_t>(config_.image());
-  for (const std::size_t index : indexes(step, micro_batch * options_.micro_batch, options_.micro_batch)) {
-    add_text(index, step / steps_per_epoch(), batch.text);
+  for (const std::size_t index : indexes(step, first, options_.micro_batch)) {
     const auto codes = codes_.begin() + static_cast<std::ptrdiff_t>(index) * image;
     batch.codes.insert(batch.codes.end(), codes, codes + image);
   }
@@ -57,9 +65,7 @@ DalleBatch DallePairs::batch(std::uint64_t step, std::uint64_t micro_batch) {
 }
 
 DalleTokens DallePairs::tokens(std::uint64_t step) {
-  std::vector<std::int32_t> text;
-  for (const std::size_t index : indexes(step, 0, options_.batch)) add_text(index, step / steps_per_epoch(), text);
-  return {text_tokens_of(config_, text), options_.batch * config_.image()};
+  return {text_tokens_of(config_, texts(step)), options_.batch * config_.image()};
 }
 
 DalleBatch DallePairs::range(std::size_t first, std::size_t count) const {

@@ -35,7 +35,8 @@ class DallePairs {
  private:
   // Numbers of the pairs of a step, which begin at `first` of its batch.
   std::vector<std::size_t> indexes(std::uint64_t step, std::size_t first, std::size_t count);
-  void add_text(std::size_t index, std::uint64_t epoch, std::vector<std::int32_t>& text) const;
+  // Tokens (batch,text) of all captions of a step, of which every micro-batch has some and whose number each asks for.
+  const std::vector<std::int32_t>& texts(std::uint64_t step);
 
   const DalleConfig& config_;
   const data::Tokenizer& tokenizer_;
@@ -44,6 +45,8 @@ class DallePairs {
   Options options_;
   std::vector<std::uint32_t> order_;  // of order_epoch_
   std::uint64_t order_epoch_ = 0;
+  std::vector<std::int32_t> texts_;  // of texts_step_
+  std::uint64_t texts_step_ = 0;
 };
 
 }  // namespace bitloom::models

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "cli/device.h"
@@ -65,6 +66,18 @@ train::TrainOptions AdamSettings::make_options(double peak) const {
   options.rate.decay = steps - options.rate.warmup;
   check(options);
   return options;
+}
+
+nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const {
+  const train::OptimizerOptions& rule = options.optimizer;
+  return {{"batch", batch},
+          {"peak", options.rate.peak},
+          {"learning_rate_floor", rate_floor},
+          {"warmup", options.rate.warmup},
+          {"optimizer", {rule.rule, rule.beta1, rule.beta2, rule.decay, rule.clip, rule.average}},
+          {"dtype", values},
+          {"master_weights", master_weights},
+          {"seed", seed}};
 }
 
 }  // namespace bitloom::cli

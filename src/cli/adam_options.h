@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "cli/float_options.h"
@@ -23,6 +24,8 @@ struct AdamSettings : FloatSettings {
       const std::string& micro_batch_text = "auto: what suits the memory. It changes results by rounding alone");
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
   train::TrainOptions make_options(double peak) const;
+  // Part of a run's identity; options: what make_options() gave.
+  nlohmann::json identity(const train::TrainOptions& options) const;
 };
 
 }  // namespace bitloom::cli

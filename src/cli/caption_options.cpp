@@ -8,8 +8,8 @@
 
 #include "cli/text_options.h"
 #include "core/error.h"
+#include "data/pairs/caption_filter.h"
 #include "data/text/tokenizer_training.h"
-#include "models/dalle/model_file.h"
 
 namespace bitloom::cli {
 namespace {
@@ -36,7 +36,7 @@ std::unique_ptr<data::Tokenizer> train_on_captions(const data::Pairs& train, std
   const ScratchFile file;
   {
     std::ofstream out(file.path());
-    for (std::size_t i = 0; i < train.size(); ++i) out << models::lower_cased(train[i].caption) << "\n";
+    for (std::size_t i = 0; i < train.size(); ++i) out << data::lower_cased(train[i].caption) << "\n";
     out.close();
     if (!out) fail(ErrorKind::io, "{}: captions cannot be written there", file.path().string());
   }

@@ -31,7 +31,7 @@ int selftest(Session& session, std::span<const std::string> args) {
   declare_device(options, device);
   options.text("backend", backend, "NAME",
                fmt::format("Implementation that computes: {}; \"\": the device's own", fmt::join(nn::backends(), ", ")));
-  options.count("every", every, 1, 1000000, "Layouts of which one is tested, where all take too long; 1: all");
+  options.count("every", every, 1, 1000000, "Test of every Nth layout alone, where all take too long; 1: all");
   options.flag("quiet", quiet, "Rows of failures alone");
   options.flag("json", json, "A last line of JSON");
   if (!parse_or_show_help(session, args, options)) return exit_done;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "cli/clip_options.h"
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/field_names.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
@@ -34,17 +34,12 @@ using Json = nlohmann::json;
 
 // The options that set what identity() names.
 std::string option_of(const std::string& field) {
-  static const std::map<std::string, std::string> named{
-      {"data", "the pairs' content (--data, --validation, --split-seed)"},
-      {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
-      {"net", "--net, --side or --dropout"},
-      {"peak", "--learning-rate"},
-      {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
-  const std::string first = field.substr(0, field.find('.'));
-  if (const auto found = named.find(first); found != named.end()) return found->second;
-  std::string option = first;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
+  static const FieldOptions named{{"data", "the pairs' content (--data, --validation, --split-seed)"},
+                                  {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
+                                  {"net", "--net, --side or --dropout"},
+                                  {"peak", "--learning-rate"},
+                                  {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
+  return option_of_float_field(field, named);
 }
 
 class Training {
@@ -158,22 +153,13 @@ class Training {
 };
 
 Json Training::identity() const {
-  const train::TrainOptions& options = training_->train_options();
-  return {{"net", to_json(config())},
-          {"activation_bits", config().activation_bits},
-          {"batch", settings_.batch},
-          {"micro_batch", training_->micro_batch()},
-          {"peak", options.rate.peak},
-          {"learning_rate_floor", settings_.rate_floor},
-          {"warmup", options.rate.warmup},
-          {"optimizer",
-           {options.optimizer.rule, options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay,
-            options.optimizer.clip, options.optimizer.average}},
-          {"dtype", settings_.values},
-          {"master_weights", settings_.master_weights},
-          {"seed", settings_.seed},
-          {"tokenizer", data::tokenizer_hash(*tokenizer_)},
-          {"data", content_hash(data_.train)}};
+  Json json = settings_.identity(training_->train_options());
+  json["net"] = to_json(config());
+  json["activation_bits"] = config().activation_bits;
+  json["micro_batch"] = training_->micro_batch();
+  json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
+  json["data"] = content_hash(data_.train);
+  return json;
 }
 
 train::RunOptions Training::run_options() {

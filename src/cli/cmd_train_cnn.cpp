@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "cli/cnn_options.h"
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/field_names.h"
 #include "cli/image_evaluation.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
@@ -36,14 +36,10 @@ constexpr std::size_t most_evaluations = 20;
 
 // The options that set fields of the identity that are not called like them.
 std::string option_of(const std::string& field) {
-  static const std::map<std::string, std::string> named{
-      {"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
-      {"net", "--net or --activation"},
-      {"decays_vectors", "decays_vectors of --net"}};
-  if (const auto found = named.find(field.substr(0, field.find('.'))); found != named.end()) return found->second;
-  std::string option = field;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
+  static const FieldOptions named{{"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
+                                  {"net", "--net or --activation"},
+                                  {"decays_vectors", "decays_vectors of --net"}};
+  return option_of_float_field(field, named);
 }
 
 Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, const data::Dataset& train) {
@@ -294,15 +290,9 @@ void Training::announce(double peak) {
       "net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
       net_.config.name, format_count(net_.parameters()), 0.5e-9 * net_.cost(), data_.train.name, data_.train.size(),
       data_.validation.size(), data_.test.size());
-  const int processes = grid_.shape().data;
   const std::size_t micro_batch = training_->micro_batch();
-  terminal.print(
-      "{} steps of {} images{}{}, {} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps_,
-      settings_.batch,
-      micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? "" : fmt::format(" ({} at once)", micro_batch),
-      processes == 1 ? "" : fmt::format(" in {} processes", processes),
-      fmt::format("{:.4g}", static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_)), settings_.values,
-      engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("{}",
+                 steps_text(settings_, steps_, "images", micro_batch, grid_.shape().data, steps_per_epoch_, engine_, peak));
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   terminal.print("memory: {}", memory_text(memory_of(micro_batch)));
 }

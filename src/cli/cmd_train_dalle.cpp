@@ -3,13 +3,13 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
 #include "cli/dalle_options.h"
 #include "cli/device.h"
+#include "cli/field_names.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
@@ -36,17 +36,12 @@ using Json = nlohmann::json;
 
 // The options that set what identity() names.
 std::string option_of(const std::string& field) {
-  static const std::map<std::string, std::string> named{
-      {"data", "the pairs' content (--data, --validation, --split-seed)"},
-      {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
-      {"dvae", "the discrete VAE (--dvae)"},
-      {"peak", "--learning-rate"},
-      {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
-  const std::string first = field.substr(0, field.find('.'));
-  if (const auto found = named.find(first); found != named.end()) return found->second;
-  std::string option = field.starts_with("net.") ? field.substr(4) : first;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
+  static const FieldOptions named{{"data", "the pairs' content (--data, --validation, --split-seed)"},
+                                  {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
+                                  {"dvae", "the discrete VAE (--dvae)"},
+                                  {"peak", "--learning-rate"},
+                                  {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
+  return option_of_float_field(field, named);
 }
 
 std::vector<std::string> captions_of(const data::Pairs& pairs) {
@@ -103,15 +98,9 @@ class Training {
   }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) {
-    if (const auto given = settings_.micro_batch_of(share)) return *given;
-    for (std::size_t parts = 1; parts <= share; ++parts) {
-      if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
-    }
-    fail(
-        ErrorKind::usage,
-        "--micro-batch: one pair takes {}, more than the {} there are; --recompute block, --activation-bits 3, --dtype bf16 or "
-        "a smaller net take less",
-        format_bytes(memory_of(1)), format_bytes(memory));
+    return largest_micro_batch(settings_, share, memory, "pair",
+                               "--recompute block, --activation-bits 3, --dtype bf16 or a smaller net take less",
+                               [this](std::size_t pairs) { return memory_of(pairs); });
   }
 
   // Codes of the images, cut in the centre.
@@ -188,23 +177,14 @@ class Training {
 };
 
 Json Training::identity() const {
-  const train::TrainOptions& options = training_->train_options();
-  return {{"net", to_json(config_)},
-          {"activation_bits", config_.activation_bits},
-          {"batch", settings_.batch},
-          {"peak", options.rate.peak},
-          {"learning_rate_floor", settings_.rate_floor},
-          {"warmup", options.rate.warmup},
-          {"optimizer",
-           {options.optimizer.rule, options.optimizer.beta1, options.optimizer.beta2, options.optimizer.decay,
-            options.optimizer.clip, options.optimizer.average}},
-          {"dtype", settings_.values},
-          {"master_weights", settings_.master_weights},
-          {"seed", settings_.seed},
-          {"merge_dropout", settings_.merge_dropout},
-          {"tokenizer", data::tokenizer_hash(*tokenizer_)},
-          {"dvae", dvae_.hash},
-          {"data", content_hash(data_.train)}};
+  Json json = settings_.identity(training_->train_options());
+  json["net"] = to_json(config_);
+  json["activation_bits"] = config_.activation_bits;
+  json["merge_dropout"] = settings_.merge_dropout;
+  json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
+  json["dvae"] = dvae_.hash;
+  json["data"] = content_hash(data_.train);
+  return json;
 }
 
 train::RunOptions Training::run_options() {
@@ -242,15 +222,9 @@ void Training::announce(double peak) {
       tokenizer_->kind(), config_.grid, config_.grid, config_.codes);
   terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}", settings_.data.spec, data_.train.size(),
                  data_.validation.size(), settings_.dvae);
-  const int processes = session_.comm.size();
   const std::size_t micro_batch = training_->micro_batch();
-  terminal.print(
-      "{} steps of {} pairs{}{}, {:.4g} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", settings_.steps,
-      settings_.batch,
-      micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? "" : fmt::format(" ({} at once)", micro_batch),
-      processes == 1 ? "" : fmt::format(" in {} processes", processes),
-      static_cast<double>(settings_.steps) / static_cast<double>(train_->steps_per_epoch()), settings_.values,
-      engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("{}", steps_text(settings_, settings_.steps, "pairs", micro_batch, session_.comm.size(),
+                                  train_->steps_per_epoch(), engine_, peak));
   terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "cli/device.h"
 #include "cli/dvae_evaluation.h"
 #include "cli/dvae_options.h"
+#include "cli/field_names.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
@@ -33,13 +33,9 @@ constexpr std::uint64_t evaluations = 10;
 
 // The options that set fields of the identity that are not called like them.
 std::string option_of(const std::string& field) {
-  static const std::map<std::string, std::string> named{
-      {"data", "the training images' content (--data, --validation, --split-seed)"}};
-  const std::string first = field.substr(0, field.find('.'));
-  if (const auto found = named.find(first); found != named.end()) return found->second;
-  std::string option = first;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
+  static const FieldOptions named{{"net", "--net"},
+                                  {"data", "the training images' content (--data, --validation, --split-seed)"}};
+  return option_of_float_field(field, named);
 }
 
 class Training {
@@ -93,12 +89,8 @@ class Training {
   }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) {
-    if (const auto given = settings_.micro_batch_of(share)) return *given;
-    for (std::size_t parts = 1; parts <= share; ++parts) {
-      if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
-    }
-    fail(ErrorKind::usage, "--micro-batch: one image takes {}, more than the {} there are; a smaller net takes less",
-         format_bytes(memory_of(1)), format_bytes(memory));
+    return largest_micro_batch(settings_, share, memory, "image", "a smaller net takes less",
+                               [this](std::size_t images) { return memory_of(images); });
   }
 
   std::unique_ptr<train::Task> make_task(std::size_t images) {
@@ -211,15 +203,9 @@ void Training::announce(double peak) {
       config.side, config.side, config.grid(), config.grid(), config.codes);
   terminal.print("data '{}': {} training, {} validation images", settings_.data.spec, data_.train.size(),
                  data_.validation.size());
-  const int processes = session_.comm.size();
   const std::size_t micro_batch = training_->micro_batch();
-  terminal.print(
-      "{} steps of {} images{}{}, {:.4g} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", settings_.steps,
-      settings_.batch,
-      micro_batch * static_cast<std::size_t>(processes) == settings_.batch ? "" : fmt::format(" ({} at once)", micro_batch),
-      processes == 1 ? "" : fmt::format(" in {} processes", processes),
-      static_cast<double>(settings_.steps) / static_cast<double>(batches_->steps_per_epoch()), settings_.values,
-      engine_.backend_name(), 1e-9 * peak, settings_.out);
+  terminal.print("{}", steps_text(settings_, settings_.steps, "images", micro_batch, session_.comm.size(),
+                                  batches_->steps_per_epoch(), engine_, peak));
   terminal.print("temperature 1 to {} in {} steps, weight of the divergence 0 to {} in {}, learning rate {} to {:.3g} in {}",
                  schedule_.temperature, schedule_.temperature_steps, schedule_.kl_weight, schedule_.kl_steps, schedule_.rate,
                  schedule_.last_rate, schedule_.rate_steps);

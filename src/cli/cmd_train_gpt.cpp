@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/field_names.h"
 #include "cli/gpt_options.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
@@ -53,18 +53,15 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
 
 // The options that set what identity_of() names.
 std::string option_of(const std::string& field) {
-  static const std::map<std::string, std::string> named{{"peak", "--learning-rate"},
-                                                        {"optimizer.0", "--beta1"},
-                                                        {"optimizer.1", "--beta2"},
-                                                        {"optimizer.2", "--weight-decay"},
-                                                        {"optimizer.3", "--clip"},
-                                                        {"optimizer.4", "--average"},
-                                                        {"net.vocabulary", "the tokenizer's tokens (--data, --tokenizer)"},
-                                                        {"text", "the text's fingerprint (--data, --tokenizer, --validation)"}};
-  if (const auto found = named.find(field); found != named.end()) return found->second;
-  std::string option = field.starts_with("net.") ? field.substr(4) : field;
-  std::replace(option.begin(), option.end(), '_', '-');
-  return "--" + option;
+  static const FieldOptions named{{"peak", "--learning-rate"},
+                                  {"optimizer.0", "--beta1"},
+                                  {"optimizer.1", "--beta2"},
+                                  {"optimizer.2", "--weight-decay"},
+                                  {"optimizer.3", "--clip"},
+                                  {"optimizer.4", "--average"},
+                                  {"net.vocabulary", "the tokenizer's tokens (--data, --tokenizer)"},
+                                  {"text", "the text's fingerprint (--data, --tokenizer, --validation)"}};
+  return option_of_float_field(field, named);
 }
 
 // Reads the options; with --resume those of the run fill in what was not given.

@@ -87,4 +87,11 @@ std::string option_of_field(const std::string& field) {
   return option_called(field.starts_with("options.") ? rest("options.") : field);
 }
 
+std::string option_of_float_field(const std::string& field, const FieldOptions& named) {
+  for (const std::string& name : {field, field.substr(0, field.find('.'))}) {
+    if (const auto found = named.find(name); found != named.end()) return found->second;
+  }
+  return option_called(field.starts_with("net.") ? std::string_view(field).substr(4) : field);
+}
+
 }  // namespace bitloom::cli

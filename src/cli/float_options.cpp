@@ -115,6 +115,26 @@ std::string memory_text(const plan::FloatMemory& memory) {
                      format_bytes(memory.stash), format_bytes(memory.activations), gathered, format_bytes(memory.total()));
 }
 
+std::size_t largest_micro_batch(const FloatSettings& settings, std::size_t share, std::uint64_t memory, const char* example,
+                                const char* savers, const std::function<std::uint64_t(std::size_t)>& memory_of) {
+  if (const auto given = settings.micro_batch_of(share)) return *given;
+  for (std::size_t parts = 1; parts <= share; ++parts) {
+    if (share % parts == 0 && memory_of(share / parts) <= memory) return share / parts;
+  }
+  fail(ErrorKind::usage, "--micro-batch: one {} takes {}, more than the {} there are; {}", example, format_bytes(memory_of(1)),
+       format_bytes(memory), savers);
+}
+
+std::string steps_text(const FloatSettings& settings, std::uint64_t steps, const char* examples, std::size_t micro_batch,
+                       int processes, std::uint64_t steps_per_epoch, const nn::Engine& engine, double peak) {
+  const bool is_whole = micro_batch * static_cast<std::size_t>(processes) == settings.batch;
+  return fmt::format("{} steps of {} {}{}{}, {:.4g} epochs, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}", steps,
+                     settings.batch, examples, is_whole ? "" : fmt::format(" ({} at once)", micro_batch),
+                     processes == 1 ? "" : fmt::format(" in {} processes", processes),
+                     static_cast<double>(steps) / static_cast<double>(steps_per_epoch), settings.values, engine.backend_name(),
+                     1e-9 * peak, settings.out);
+}
+
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {
   const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
   return settings.memory != 0 ? settings.memory : usable_memory(device, on_host);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -54,6 +55,15 @@ nn::MasterWeights master_weights_named(const std::string& name);
 
 // What parts of a planned process's memory take, and all together.
 std::string memory_text(const plan::FloatMemory& memory);
+
+// The largest part of a share of the batch, or what --micro-batch says, whose predicted memory is at most `memory`. savers:
+// what takes less. Throws Error(usage) where one `example` takes more.
+std::size_t largest_micro_batch(const FloatSettings& settings, std::size_t share, std::uint64_t memory, const char* example,
+                                const char* savers, const std::function<std::uint64_t(std::size_t)>& memory_of);
+// "60 steps of 12 images (6 at once) in 2 processes, 15 epochs, f32, backend cpu, matmul peak 19 GFLOP/s, run folder runs/a".
+// micro_batch: examples at once in each of the processes that share the batch. peak: operations per second.
+std::string steps_text(const FloatSettings& settings, std::uint64_t steps, const char* examples, std::size_t micro_batch,
+                       int processes, std::uint64_t steps_per_epoch, const nn::Engine& engine, double peak);
 
 // The bytes that a process of the run may plan with: --memory or, without it, what is free.
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device);

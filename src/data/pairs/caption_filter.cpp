@@ -120,4 +120,10 @@ std::string_view reason_against(std::string_view caption, const CaptionRules& ru
   return "";
 }
 
+std::string lower_cased(std::string caption) {
+  std::ranges::transform(caption, caption.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return caption;
+}
+
 }  // namespace bitloom::data

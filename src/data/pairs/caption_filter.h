@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace bitloom::data {
@@ -23,5 +24,8 @@ std::string_view reason_against(std::string_view caption, const CaptionRules& ru
 
 // Number of words in phrases of a verb or noun of photography and a date.
 std::size_t boilerplate_words(std::string_view caption);
+
+// With small ASCII letters for large ones (Ramesh et al. 2021, section 2.2: lower-case captions).
+std::string lower_cased(std::string caption);
 
 }  // namespace bitloom::data
