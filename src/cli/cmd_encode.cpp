@@ -46,7 +46,7 @@ struct CoderSettings {
 };
 
 // Options of a run and of the command line; false if help was asked for.
-bool read(Session& session, std::span<const std::string> args, Options& options, CoderSettings& settings) {
+bool read(Session& session, std::span<const std::string> args, Options& options) {
   if (!options.parse(args)) {
     session.terminal.line(options.help());
     return false;
@@ -102,7 +102,7 @@ void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& 
       sheet.put(first + i, std::span(after).subspan(i * size, size), 1);
     }
     for (std::size_t i = 0; i < before.size(); ++i) {
-      const double distance = (double{before[i]} - double{after[i]}) / 255;
+      const double distance = (static_cast<int>(before[i]) - static_cast<int>(after[i])) / 255.0;
       error += distance * distance;
     }
     terminal.update(fmt::format("{} of {} images", first + before.size() / size, all));
@@ -121,7 +121,7 @@ int encode(Session& session, std::span<const std::string> args) {
   Options options("bitloom encode MODEL|RUN --out FILE [options]",
                   "Writes the tokens that a discrete VAE makes of images, cut square in the centre, as a safetensors file.");
   settings.declare(options, "FILE", "File for the tokens");
-  if (!read(session, args, options, settings)) return exit_done;
+  if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
     read_pair_options(options, settings.data, settings.model.front());
     encode_all(session.terminal, settings, part_of(settings.data, settings.split, session.terminal));
@@ -139,7 +139,7 @@ int reconstruct(Session& session, std::span<const std::string> args) {
   options.group("Picture");
   options.count("count", count, 1, 10000, "Number of images");
   options.count("columns", columns, 1, 100, "Images in a row of the picture");
-  if (!read(session, args, options, settings)) return exit_done;
+  if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
     read_pair_options(options, settings.data, settings.model.front());
     draw(session.terminal, settings, part_of(settings.data, settings.split, session.terminal), count, columns);
