@@ -88,15 +88,16 @@ struct Sequences {
   std::size_t count, tokens;
 };
 
-// Causal, of queries, keys and values in one tensor (B,T,3C), as the layer has them.
-OpRun make_attention(nn::Engine& engine, DType dtype, Extent extent, Sequences sequences, bool backward) {
-  const std::size_t count = extent == Extent::slice ? 1 : sequences.count;
+using Mask = std::shared_ptr<const nn::AttentionMask>;
+
+// Of queries, keys and values in one tensor (B,T,3C), as the layer has them.
+OpRun make_attention(nn::Engine& engine, DType dtype, Extent extent, std::size_t sequences, const Mask& mask, bool backward) {
+  const std::size_t count = extent == Extent::slice ? 1 : sequences;
   constexpr std::size_t width = gpt2::width;
-  const auto mask = std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(sequences.tokens, sequences.tokens));
   const nn::AttentionShape shape = {gpt2::heads, gpt2::head_size, deviation_of(gpt2::head_size)};
-  const Tensor qkv = numbers(engine, dtype, {count, sequences.tokens, 3 * width}, 1);
-  const Tensor out = blank(engine, dtype, {count, sequences.tokens, width});
-  Tensor lse = blank(engine, DType::f32, {count, gpt2::heads, sequences.tokens});
+  const Tensor qkv = numbers(engine, dtype, {count, mask->queries(), 3 * width}, 1);
+  const Tensor out = blank(engine, dtype, {count, mask->queries(), width});
+  Tensor lse = blank(engine, DType::f32, {count, gpt2::heads, mask->queries()});
   auto forward = [=, &engine]() mutable {
     attention(engine, shape, *mask, {}, {qkv, 0}, {qkv, width}, {qkv, 2 * width}, {out, 0}, lse);
   };
@@ -110,14 +111,36 @@ OpRun make_attention(nn::Engine& engine, DType dtype, Extent extent, Sequences s
   return {both, {out, dqkv}};
 }
 
-// Two products forward; five backward, one of which forms the softmax again.
-OpWorkload attention_workload(Sequences sequences, bool backward) {
-  const double pairs = 0.5 * static_cast<double>(sequences.count * sequences.tokens * (sequences.tokens + 1));
+// Two products forward; five backward, one of which forms the softmax again. Pairs that the mask shows count.
+OpWorkload attention_workload(const std::string& name, std::size_t sequences, const Mask& mask, bool backward) {
+  const double pairs = static_cast<double>(sequences) * static_cast<double>(mask->size());
   const auto make = [=](nn::Engine& engine, DType dtype, Extent extent) {
-    return make_attention(engine, dtype, extent, sequences, backward);
+    return make_attention(engine, dtype, extent, sequences, mask, backward);
   };
-  return {fmt::format("attention {}x{}, {}", sequences.count, sequences.tokens, backward ? "both" : "forward"),
-          2.0 * (backward ? 7 : 2) * pairs * gpt2::width, 0, 0, make};
+  return {fmt::format("attention {}, {}", name, backward ? "both" : "forward"), 2.0 * (backward ? 7 : 2) * pairs * gpt2::width,
+          0, 0, make};
+}
+
+struct NamedMask {
+  std::string name;
+  Mask mask;
+};
+
+// Of 256 text tokens and 32 x 32 image tokens (Ramesh et al. 2021); causal would show 819,840 pairs.
+std::vector<NamedMask> text_to_image_masks() {
+  using nn::AttentionMask;
+  constexpr std::size_t text = 256, grid = 32, extent = 11;
+  const auto shared = [](AttentionMask mask) { return std::make_shared<const AttentionMask>(std::move(mask)); };
+  const AttentionMask column = AttentionMask::column(text, grid);
+  // Columns one after the other, as the transformer computes such layers.
+  const auto at = [](std::size_t i) { return i < text ? i : text + (i - text) % grid * grid + (i - text) / grid; };
+  const AttentionMask turned(text + grid * grid, text + grid * grid,
+                             [&](std::size_t q, std::size_t k) { return column.sees(at(q), at(k)); });
+  return {{"256+32x32 causal", shared(AttentionMask::causal(text + grid * grid, text + grid * grid))},
+          {"256+32x32 row", shared(AttentionMask::row(text, grid))},
+          {"256+32x32 column", shared(column)},
+          {"256+32x32 column by column", shared(turned)},
+          {"256+32x32 convolutional", shared(AttentionMask::convolutional(text, grid, extent))}};
 }
 
 }  // namespace
@@ -143,10 +166,17 @@ std::vector<OpWorkload> matrix_workloads() {
 }
 
 std::vector<OpWorkload> attention_workloads() {
+  struct Sequences {
+    std::size_t count, tokens;
+  };
   std::vector<OpWorkload> all;
-  for (const Sequences sequences : {Sequences{gpt2::sequences, gpt2::tokens}, Sequences{1, 1024}}) {
-    for (const bool backward : {false, true}) all.push_back(attention_workload(sequences, backward));
+  for (const auto& [count, tokens] : {Sequences{gpt2::sequences, gpt2::tokens}, Sequences{1, 1024}}) {
+    const auto causal = std::make_shared<const nn::AttentionMask>(nn::AttentionMask::causal(tokens, tokens));
+    for (const bool backward : {false, true}) {
+      all.push_back(attention_workload(fmt::format("{}x{}", count, tokens), count, causal, backward));
+    }
   }
+  for (const auto& [name, mask] : text_to_image_masks()) all.push_back(attention_workload(name, 1, mask, true));
   return all;
 }
 

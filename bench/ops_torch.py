@@ -44,7 +44,26 @@ def linear_gelu(dtype):
     return lambda: functional.gelu(functional.linear(x, w, b))
 
 
-def attention(sequences, tokens, backward):
+def text_to_image_mask(kind, text=256, grid=32, extent=11):
+    """(T,T), true where a query (row) sees a key, as src/nn/attention_mask.h has them; None: causal."""
+    if kind == "causal":
+        return None
+    tokens = text + grid * grid
+    query, key = torch.arange(tokens).view(-1, 1), torch.arange(tokens).view(1, -1)
+    seen = key <= query
+    q, k = query - text, key - text
+    in_image = (q >= 0) & (k >= 0)
+    if kind == "row":
+        near = q - k <= grid
+    elif kind == "convolutional":
+        distance = q - k + extent // 2
+        near = (distance // grid <= extent // 2) & (distance % grid < extent)
+    else:
+        near = q % grid == k % grid
+    return seen & (~in_image | near)
+
+
+def attention(sequences, tokens, backward, mask=None):
     def make(dtype):
         def part():
             return normal(dtype, sequences, tokens, HEADS, WIDTH // HEADS).transpose(1, 2).requires_grad_(backward)
@@ -52,7 +71,7 @@ def attention(sequences, tokens, backward):
         q, k, v, dout = part(), part(), part(), part().detach()
 
         def both():
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
             if backward:
                 torch.autograd.grad(out, (q, k, v), dout)
 
@@ -228,6 +247,9 @@ def passes():
     all_passes |= {f"logits {what}": make for what, make in logits.items()}
     all_passes |= {f"attention {sequences}x{tokens}, {what}": attention(sequences, tokens, what == "both")
                    for sequences, tokens in ((SEQUENCES, TOKENS), (1, 1024)) for what in ("forward", "both")}
+    # Columns one after the other are the same pairs in another order, which PyTorch, that looks at all of them, gains nothing by.
+    all_passes |= {f"attention 256+32x32 {kind}, both": attention(1, 1280, True, text_to_image_mask(kind))
+                   for kind in ("causal", "row", "column", "column by column", "convolutional")}
     return all_passes | {
         f"{WIDTH}->{HIDDEN} forward, GELU": linear_gelu,
         "GELU, forward": exact[0], "GELU, backward": exact[1],

@@ -69,7 +69,10 @@ in_ci() { [[ -n ${CI-} ]]; }
 # Whether this machine has the driver of an NVIDIA GPU.
 has_gpu() { [[ -e /proc/driver/nvidia/version || -e /dev/nvidiactl ]]; }
 
-# configure PRESET [-D...]: runs CMake; warnings are errors in continuous integration.
+# Whether the compiler is that of continuous integration, whose warnings are errors everywhere: others warn of other things.
+has_known_compiler() { [[ -z ${CXX-} && $(c++ -dumpversion 2>/dev/null) == 12* ]]; }
+
+# configure PRESET [-D...]: runs CMake; warnings are errors in continuous integration and with its compiler.
 configure() {
   local preset=$1
   shift
@@ -77,7 +80,7 @@ configure() {
   mkdir -p build
   # Kernels for GPUs take minutes to compile: only where there is one to run them, or where the preset wants them.
   if [[ $preset == release ]] && ! has_gpu; then set -- -DBITLOOM_CUDA=OFF "$@"; fi
-  if in_ci; then set -- -DBITLOOM_WERROR=ON "$@"; fi
+  if in_ci || has_known_compiler; then set -- -DBITLOOM_WERROR=ON "$@"; fi
   if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
     cat "$log" >&2
     die "CMake failed, see above"

@@ -123,7 +123,7 @@ ClipTowers::ClipTowers(const ClipConfig& config)
   text_.add(builder.layers().make_embedding("embedding", config_.text_vocabulary + 2, config_.text, config_.width));
   builder.add_dropout(text_);
   const auto mask = std::make_shared<nn::AttentionMask>(nn::AttentionMask::full(config_.text, config_.text));
-  builder.add_blocks(text_, [&](std::size_t) { return mask; });
+  builder.add_blocks(text_, [&](std::size_t) { return BlockBuilder::Mask{mask, nullptr}; });
   text_.emplace<nn::LayerNorm>("norm", config_.width);
 }
 

@@ -25,16 +25,38 @@ const DalleConfig& checked(const DalleConfig& config) {
   return config;
 }
 
+// Text, then an image column by column: there the tokens of a column, which see one another, stand together, and the map of a
+// column mask has fewer blocks (Ramesh et al. 2021, appendix B.1, keep these layers transposed). None where that saves little.
+std::shared_ptr<const nn::TokenOrder> column_order(const DalleConfig& config, const nn::AttentionMask& mask) {
+  auto order = std::make_shared<nn::TokenOrder>();
+  for (std::size_t t = 0; t < config.text; ++t) order->tokens.push_back(static_cast<std::int32_t>(t));
+  for (std::size_t i = 0; i < config.image(); ++i) {
+    const std::size_t row = i % config.grid, column = i / config.grid;
+    order->tokens.push_back(static_cast<std::int32_t>(config.text + row * config.grid + column));
+  }
+  const auto at = [&](std::size_t i) { return static_cast<std::size_t>(order->tokens[i]); };
+  order->mask = nn::AttentionMask(config.tokens(), config.tokens(),
+                                  [&](std::size_t q, std::size_t k) { return mask.sees(at(q), at(k)); });
+  // Moving tokens costs something, too.
+  if (10 * order->mask.entries().size() > 8 * mask.entries().size()) return nullptr;
+  return order;
+}
+
 BlockBuilder::Mask mask_of(const DalleConfig& config, ImageAttention kind) {
   using nn::AttentionMask;
   const std::size_t largest = config.grid - (config.grid % 2 == 0 ? 1 : 0);  // odd
   switch (kind) {
-    case ImageAttention::row: return std::make_shared<AttentionMask>(AttentionMask::row(config.text, config.grid));
-    case ImageAttention::column: return std::make_shared<AttentionMask>(AttentionMask::column(config.text, config.grid));
+    case ImageAttention::row: return {std::make_shared<AttentionMask>(AttentionMask::row(config.text, config.grid)), nullptr};
+    case ImageAttention::column: {
+      auto mask = std::make_shared<AttentionMask>(AttentionMask::column(config.text, config.grid));
+      auto order = column_order(config, *mask);
+      return {std::move(mask), std::move(order)};
+    }
     case ImageAttention::convolutional: break;
   }
-  return std::make_shared<AttentionMask>(
-      AttentionMask::convolutional(config.text, config.grid, std::min(config.extent, largest)));
+  return {
+      std::make_shared<AttentionMask>(AttentionMask::convolutional(config.text, config.grid, std::min(config.extent, largest))),
+      nullptr};
 }
 
 }  // namespace
@@ -146,7 +168,7 @@ Dalle::Dalle(const DalleConfig& config, train::TensorGroup* group) : config_(che
   builder.add_blocks(layers_, [&](std::size_t i) {
     const ImageAttention kind = config_.attention_of(i);
     BlockBuilder::Mask& mask = masks[kind];
-    if (mask == nullptr) mask = mask_of(config_, kind);
+    if (mask.mask == nullptr) mask = mask_of(config_, kind);
     return mask;
   });
   DalleOutput& output = layers_.emplace<DalleOutput>(config_);

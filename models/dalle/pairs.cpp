@@ -13,7 +13,7 @@ namespace bitloom::models {
 DallePairs::DallePairs(const DalleConfig& config, const data::Tokenizer& tokenizer, std::vector<std::string> captions,
                        std::vector<std::int32_t> codes, const Options& options)
     : config_(config), tokenizer_(tokenizer), captions_(std::move(captions)), codes_(std::move(codes)), options_(options) {
-  if (codes_.size() != captions_.size() * config.image()) {
+  if (codes_.size() != (options.codes_of ? 0 : captions_.size() * config.image())) {
     fail(ErrorKind::internal, "{} codes of {} images; expected {} of each", codes_.size(), captions_.size(), config.image());
   }
   if (options.batch == 0 || options.batch > captions_.size()) {
@@ -56,6 +56,10 @@ DalleBatch DallePairs::batch(std::uint64_t step, std::uint64_t micro_batch) {
   const std::size_t first = micro_batch * options_.micro_batch;
   const auto text = texts(step).begin() + static_cast<std::ptrdiff_t>(first * config_.text);
   DalleBatch batch{{text, text + static_cast<std::ptrdiff_t>(options_.micro_batch * config_.text)}, {}};
+  if (options_.codes_of) {
+    batch.codes = options_.codes_of(step, micro_batch);
+    return batch;
+  }
   const auto image = static_cast<std::ptrdiff_t>(config_.image());
   for (const std::size_t index : indexes(step, first, options_.micro_batch)) {
     const auto codes = codes_.begin() + static_cast<std::ptrdiff_t>(index) * image;

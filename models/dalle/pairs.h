@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,13 @@ class DallePairs {
     std::size_t batch = 32;        // pairs of a step; a set with fewer is an error
     std::size_t micro_batch = 32;  // a divisor of it
     std::uint64_t seed = 1;
+    // Codes (micro_batch,image) of a micro-batch whose images are cut anew in every epoch, in the order of
+    // data::PairBatches with the same seed; none: those given are the codes of every epoch.
+    std::function<std::vector<std::int32_t>(std::uint64_t step, std::uint64_t micro_batch)> codes_of;
     double merge_dropout = 0;  // rate at which merges of captions are left out, others in every epoch (Provilkov et al. 2020)
   };
-  // codes (N,image) of N captions. config and tokenizer outlive this. Throws Error(usage) that names the field.
+  // codes (N,image) of N captions, or none where options.codes_of makes them. config and tokenizer outlive this. Throws
+  // Error(usage) that names the field.
   DallePairs(const DalleConfig& config, const data::Tokenizer& tokenizer, std::vector<std::string> captions,
              std::vector<std::int32_t> codes, const Options& options);
 
@@ -29,7 +34,7 @@ class DallePairs {
   DalleBatch batch(std::uint64_t step, std::uint64_t micro_batch);
   // Tokens that all micro-batches of a step ask for.
   DalleTokens tokens(std::uint64_t step);
-  // Pairs first .. first + count - 1 as they are.
+  // Pairs first .. first + count - 1 as they are; of the codes that were given.
   DalleBatch range(std::size_t first, std::size_t count) const;
 
  private:

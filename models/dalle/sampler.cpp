@@ -60,13 +60,13 @@ class Steps {
   std::optional<nn::KeyValueCache> cache_;
 };
 
-void check(const DalleConfig& config, std::span<const std::int32_t> text, std::span<const std::int32_t> given,
+void check(const DalleConfig& config, std::span<const std::int32_t> texts, std::span<const std::int32_t> given,
            const ImageOptions& options) {
   models::check(static_cast<const DrawOptions&>(options));
   if (options.count == 0) fail_field(ErrorKind::usage, "count", "0; expected at least 1");
   if (options.at_once == 0) fail_field(ErrorKind::usage, "at_once", "0; expected at least 1");
-  if (text.size() != config.text) {
-    fail(ErrorKind::internal, "a text of {} positions; expected {}", text.size(), config.text);
+  if (texts.empty() || texts.size() % config.text != 0) {
+    fail(ErrorKind::internal, "texts of {} positions; expected {} of each", texts.size(), config.text);
   }
   if (given.size() >= config.image()) {
     fail_field(ErrorKind::usage, "rows", "{} codes are given; expected fewer than an image's {}", given.size(), config.image());
@@ -75,26 +75,33 @@ void check(const DalleConfig& config, std::span<const std::int32_t> text, std::s
 
 }  // namespace
 
-std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> text,
+std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& net, std::span<const std::int32_t> texts,
                                                      std::span<const std::int32_t> given, const ImageOptions& options,
                                                      const std::function<bool(std::size_t, std::size_t)>& on_code) {
   const DalleConfig& config = net.config();
-  check(config, text, given, options);
-  DalleBatch pair{{text.begin(), text.end()}, {given.begin(), given.end()}};
-  pair.codes.resize(config.image());
-  const std::vector<std::int32_t> begin = inputs_of(config, pair);
+  check(config, texts, given, options);
+  DalleBatch pairs{{texts.begin(), texts.end()}, {}};
+  const std::size_t all = texts.size() / config.text * options.count;
+  for (std::size_t t = 0; t < texts.size() / config.text; ++t) {
+    pairs.codes.insert(pairs.codes.end(), given.begin(), given.end());
+    pairs.codes.resize((t + 1) * config.image());
+  }
+  const std::vector<std::int32_t> begins = inputs_of(config, pairs);
   std::vector<std::vector<std::int32_t>> images;
-  while (images.size() < options.count) {
+  while (images.size() < all) {
     const std::size_t first = images.size();
-    const std::size_t count = std::min(options.at_once, options.count - first);
+    const std::size_t count = std::min(options.at_once, all - first);
     std::vector<std::int32_t> sequences;
-    for (std::size_t b = 0; b < count; ++b) sequences.insert(sequences.end(), begin.begin(), begin.end());
+    for (std::size_t i = first; i < first + count; ++i) {
+      const auto begin = begins.begin() + static_cast<std::ptrdiff_t>(i / options.count * config.tokens());
+      sequences.insert(sequences.end(), begin, begin + static_cast<std::ptrdiff_t>(config.tokens()));
+    }
     std::vector<std::vector<std::int32_t>> drawn(count, {given.begin(), given.end()});
     Steps steps(engine, net, count, options.cache);
     for (std::size_t n = given.size(); n < config.image(); ++n) {
       const std::vector<float> logits = steps.next(sequences, config.text + n);
       for (std::size_t b = 0; b < count; ++b) {
-        Random random(options.seed, Stream::sampling, first + b, n);
+        Random random(options.seed, Stream::sampling, options.first + first + b, n);
         const std::span<const float> row(logits.data() + b * config.codes, config.codes);
         const std::int32_t code = draw(row, options, random.uniform());
         drawn[b].push_back(code);

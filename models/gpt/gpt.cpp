@@ -28,7 +28,7 @@ Gpt::Gpt(const GptConfig& config, std::size_t tokens, train::TensorGroup* group)
   layers_.add(std::move(embedding));
   builder.add_dropout(layers_);
   const auto mask = std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(tokens_, tokens_));
-  builder.add_blocks(layers_, [&](std::size_t) { return mask; });
+  builder.add_blocks(layers_, [&](std::size_t) { return BlockBuilder::Mask{mask, nullptr}; });
   layers_.emplace<nn::LayerNorm>("norm", config_.width);
 }
 

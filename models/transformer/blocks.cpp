@@ -13,15 +13,16 @@ double BlockBuilder::projection_deviation() const { return 0.02 / std::sqrt(2.0 
 
 void BlockBuilder::add_dropout(Sequence& net) { net.emplace<nn::DropoutLayer>(config_.dropout, dropouts_++); }
 
-nn::LayerPointer BlockBuilder::attention(const std::string& name, Mask mask) {
+nn::LayerPointer BlockBuilder::attention(const std::string& name, const Mask& mask) {
   nn::SelfAttentionOptions options;
   options.heads = config_.heads;
   options.dropout = config_.dropout;
   options.dropout_number = dropouts_++;
   options.projection_deviation = projection_deviation();
+  options.order = mask.order;
   auto branch = std::make_unique<Sequence>();
   branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
-  layers_.add_attention(*branch, name, config_.width, std::move(mask), options);
+  layers_.add_attention(*branch, name, config_.width, mask.mask, options);
   add_dropout(*branch);
   return branch;
 }

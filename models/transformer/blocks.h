@@ -9,6 +9,7 @@
 #include <string>
 
 #include "nn/layer.h"
+#include "nn/layers/tokens.h"
 #include "train/parallel/tensor.h"
 
 namespace bitloom::models {
@@ -30,13 +31,16 @@ class BlockBuilder {
 
   const train::TensorLayers& layers() const { return layers_; }
   void add_dropout(nn::Sequence& net);
-  // The mask of block i, which many blocks may share.
-  using Mask = std::shared_ptr<const nn::AttentionMask>;
+  // The mask of block i, and another order in which its attention is computed, if any: many blocks may share them.
+  struct Mask {
+    std::shared_ptr<const nn::AttentionMask> mask;
+    std::shared_ptr<const nn::TokenOrder> order;
+  };
   void add_blocks(nn::Sequence& net, const std::function<Mask(std::size_t i)>& mask_of);
 
  private:
   double projection_deviation() const;
-  nn::LayerPointer attention(const std::string& name, Mask mask);
+  nn::LayerPointer attention(const std::string& name, const Mask& mask);
   nn::LayerPointer feed_forward(const std::string& name);
 
   const BlockConfig& config_;

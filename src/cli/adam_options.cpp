@@ -14,6 +14,21 @@ namespace {
 
 constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
+// "1000,2000": ascending steps between `warmup` and `steps`.
+std::vector<std::uint64_t> parse_halvings(const std::string& text, std::uint64_t warmup, std::uint64_t steps) {
+  std::vector<std::uint64_t> halvings;
+  for (const std::string& part : split(text, ',')) {
+    const auto number = parse_int(part);
+    const std::uint64_t least = halvings.empty() ? warmup : halvings.back() + 1;
+    if (!number || *number < 0 || static_cast<std::uint64_t>(*number) < least || static_cast<std::uint64_t>(*number) >= steps) {
+      fail(ErrorKind::usage, "--halve-at: '{}' in '{}'; expected steps in ascending order, from {} after the warm-up to {}",
+           part, text, warmup, steps - 1);
+    }
+    halvings.push_back(static_cast<std::uint64_t>(*number));
+  }
+  return halvings;
+}
+
 }  // namespace
 
 void AdamSettings::declare_training(Options& options, const std::string& examples, const std::string& micro_batch_text) {
@@ -30,6 +45,8 @@ void AdamSettings::declare_training(Options& options, const std::string& example
   options.number("learning-rate-floor", rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
   options.text("warmup", warmup, "N",
                "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
+  options.text("halve-at", halve_at, "N,N,...",
+               "Steps at which the learning rate is halved, instead of its fall along half a cosine");
   options.choice("optimizer", optimizer.rule, {"adamw", "rmsprop"},
                  "Optimiser; rmsprop keeps no mean of gradients: 4 bytes less for each parameter");
   options.number("beta1", optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
@@ -63,21 +80,28 @@ train::TrainOptions AdamSettings::make_options(double peak) const {
   if (options.rate.warmup >= steps) {
     fail(ErrorKind::usage, "--warmup: {}; expected fewer than the {} steps", options.rate.warmup, steps);
   }
-  options.rate.decay = steps - options.rate.warmup;
+  if (halve_at.empty()) {
+    options.rate.decay = steps - options.rate.warmup;
+  } else {
+    options.rate.floor = 0;
+    options.rate.halvings = parse_halvings(halve_at, options.rate.warmup, steps);
+  }
   check(options);
   return options;
 }
 
 nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const {
   const train::OptimizerOptions& rule = options.optimizer;
-  return {{"batch", batch},
-          {"peak", options.rate.peak},
-          {"learning_rate_floor", rate_floor},
-          {"warmup", options.rate.warmup},
-          {"optimizer", {rule.rule, rule.beta1, rule.beta2, rule.decay, rule.clip, rule.average}},
-          {"dtype", values},
-          {"master_weights", master_weights},
-          {"seed", seed}};
+  nlohmann::json json = {{"batch", batch},
+                         {"peak", options.rate.peak},
+                         {"learning_rate_floor", rate_floor},
+                         {"warmup", options.rate.warmup},
+                         {"optimizer", {rule.rule, rule.beta1, rule.beta2, rule.decay, rule.clip, rule.average}},
+                         {"dtype", values},
+                         {"master_weights", master_weights},
+                         {"seed", seed}};
+  if (!options.rate.halvings.empty()) json["halve_at"] = options.rate.halvings;
+  return json;
 }
 
 }  // namespace bitloom::cli

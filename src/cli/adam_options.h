@@ -1,4 +1,4 @@
-// Options of trainings by AdamW or RMSProp with a warm-up and half a cosine, and what follows from them.
+// Options of trainings by AdamW or RMSProp with a warm-up and half a cosine or halvings, and what follows from them.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@ struct AdamSettings : FloatSettings {
   double rate = 0;          // 0: the net's
   double rate_floor = 0.1;  // of the peak
   std::string warmup = "auto";
+  std::string halve_at;  // steps, "1000,2000"; "": none, but half a cosine
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
   std::string master_weights = "f32";
 

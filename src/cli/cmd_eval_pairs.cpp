@@ -87,7 +87,7 @@ void eval_dalle(Session& session, const std::filesystem::path& file, const PairE
       const std::vector<std::int32_t> some = coder.encode(images);
       codes.insert(codes.end(), some.begin(), some.end());
     });
-    models::DallePairs all(config, *loaded.tokenizer, captions_of(pairs), codes, {1, 1, 1, 0});
+    models::DallePairs all(config, *loaded.tokenizer, captions_of(pairs), codes, {1, 1, 1, {}, 0});
     double text = 0, image = 0, other = 0, text_tokens = 0;
     std::size_t better = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -161,7 +161,8 @@ int sample(Session& session, std::span<const std::string> args) {
       "bitloom sample MODEL|RUN [--prompt TEXT] [options]",
       "Writes text that a GPT draws token by token after a prompt, to the standard output; the speed goes to the\n"
       "standard error. Under mpirun the processes divide the net (--tensor, --pipeline) and the samples (--count).\n"
-      "Of a text-to-image transformer: a picture (--out) of --count images that it draws for the prompt.");
+      "Of a text-to-image transformer: a picture (--out) or a folder (--folder) of --count images that it draws for the\n"
+      "prompt, or for each of --prompts.");
   settings.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (!settings.prompt.empty() && !settings.prompt_file.empty()) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "cli/command.h"
@@ -61,6 +62,8 @@ class Training {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         values_(choose_dtype(engine_, settings.values)),
         dvae_(session.comm.together([&] { return models::load_dvae(engine_, find_model(settings.dvae), DType::f32); })),
+        coder_(engine_, *dvae_.net, DType::f32),
+        crops_vary_(find_crops_vary()),
         tokenizer_(settings.captions.make(session, data.train)),
         config_(session.comm.together([&] {
           const models::DvaeConfig& dvae = dvae_.description.config;
@@ -103,18 +106,27 @@ class Training {
                                [this](std::size_t pairs) { return memory_of(pairs); });
   }
 
-  // Codes of the images, cut in the centre.
+  // Codes of the images, cut in the centre; every process makes a part of them.
   std::vector<std::int32_t> encode(const data::Pairs& pairs) {
     constexpr std::size_t at_once = 32;
-    models::DvaeCoder coder(engine_, *dvae_.net, DType::f32, at_once);
-    std::vector<std::int32_t> codes;
-    for (std::size_t first = 0; first < pairs.size(); first += at_once) {
-      std::vector<std::size_t> indexes(std::min(at_once, pairs.size() - first));
-      for (std::size_t i = 0; i < indexes.size(); ++i) indexes[i] = first + i;
-      const data::PairBatch batch = data::centre_batch(pairs, indexes, dvae_.description.config.side);
-      const std::vector<std::int32_t> some = coder.encode(batch.images);
-      codes.insert(codes.end(), some.begin(), some.end());
-      session_.terminal.update(fmt::format("images become codes: {} of {}", first + indexes.size(), pairs.size()));
+    const std::size_t image = config_.image();
+    const auto ranks = static_cast<std::size_t>(session_.comm.size());
+    std::vector<std::int32_t> codes(pairs.size() * image);
+    session_.comm.together([&] {
+      for (std::size_t first = at_once * static_cast<std::size_t>(session_.comm.rank()); first < pairs.size();
+           first += at_once * ranks) {
+        std::vector<std::size_t> indexes(std::min(at_once, pairs.size() - first));
+        std::iota(indexes.begin(), indexes.end(), first);
+        const std::vector<std::int32_t> some =
+            coder_.encode(data::centre_batch(pairs, indexes, dvae_.description.config.side).images);
+        std::ranges::copy(some, codes.begin() + static_cast<std::ptrdiff_t>(first * image));
+        session_.terminal.update(fmt::format("images become codes: {} of {}", first + indexes.size(), pairs.size()));
+      }
+    });
+    // The others have zeros.
+    constexpr std::size_t piece = std::size_t{1} << 24U;
+    for (std::size_t begin = 0; begin < codes.size(); begin += piece) {
+      session_.comm.sum(std::span(codes).subspan(begin, std::min(piece, codes.size() - begin)));
     }
     return codes;
   }
@@ -125,14 +137,40 @@ class Training {
     options.micro_batch = pairs;
     options.seed = settings_.seed;
     options.merge_dropout = tokenizer_->kind() == "bytes" ? 0 : settings_.merge_dropout;
-    train_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.train), encode(data_.train), options);
+    std::vector<std::int32_t> codes;
+    if (crops_vary_) {
+      data::PairBatches::Options cuts;
+      cuts.batch = options.batch;
+      cuts.micro_batch = options.micro_batch;
+      cuts.side = dvae_.description.config.side;
+      cuts.crop = data::parse_crop(settings_.crop);
+      cuts.seed = options.seed;
+      cuts.ranks = session_.comm.size();
+      batches_ = std::make_unique<data::PairBatches>(data_.train, cuts);
+      options.codes_of = [this](std::uint64_t step, std::uint64_t micro_batch) {
+        return coder_.encode(batches_->get(step, micro_batch).images);
+      };
+    } else {
+      codes = encode(data_.train);
+    }
+    train_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.train), std::move(codes), options);
     if (data_.validation.size() != 0) {
       validation_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.validation),
-                                                         encode(data_.validation), models::DallePairs::Options{1, 1, 1, 0});
+                                                         encode(data_.validation), models::DallePairs::Options{1, 1, 1, {}, 0});
     }
     return std::make_unique<models::DalleTask>(
         net_, pairs, [this](std::uint64_t step, std::uint64_t micro_batch) { return train_->batch(step, micro_batch); },
         [this](std::uint64_t step) { return train_->tokens(step); });
+  }
+
+  // Whether the codes of an image may differ from one epoch to the next.
+  bool find_crops_vary() const {
+    for (std::size_t i = 0; i < data_.train.size(); ++i) {
+      const data::Pair& pair = data_.train[i];
+      if (data::crops_vary(data::parse_crop(settings_.crop), pair.height, pair.width, dvae_.description.config.side))
+        return true;
+    }
+    return settings_.crop == "dvae";  // which mirrors
   }
 
   // Rank 0 has the file.
@@ -168,10 +206,13 @@ class Training {
   nn::Engine engine_;
   DType values_;
   models::LoadedDvae dvae_;
+  models::DvaeCoder coder_;
+  bool crops_vary_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   models::DalleConfig config_;
   models::Dalle net_;
   mpi::Grid grid_;
+  std::unique_ptr<data::PairBatches> batches_;
   std::unique_ptr<models::DallePairs> train_, validation_;
   std::unique_ptr<train::Session> training_;
 };
@@ -183,6 +224,7 @@ Json Training::identity() const {
   json["merge_dropout"] = settings_.merge_dropout;
   json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
   json["dvae"] = dvae_.hash;
+  if (crops_vary_) json["crop"] = settings_.crop;
   json["data"] = content_hash(data_.train);
   return json;
 }
@@ -220,8 +262,9 @@ void Training::announce(double peak) {
       "net '{}': {} parameters, {} layers of width {}; {} text tokens of {} ({} tokenizer), {} x {} image tokens of {} codes",
       settings_.net, format_count(config_.parameters()), config_.layers, config_.width, config_.text, config_.text_vocabulary,
       tokenizer_->kind(), config_.grid, config_.grid, config_.codes);
-  terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}", settings_.data.spec, data_.train.size(),
-                 data_.validation.size(), settings_.dvae);
+  terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}, codes {}", settings_.data.spec,
+                 data_.train.size(), data_.validation.size(), settings_.dvae,
+                 crops_vary_ ? "of other parts of the images in every epoch" : "the same in every epoch");
   const std::size_t micro_batch = training_->micro_batch();
   terminal.print("{}", steps_text(settings_, settings_.steps, "pairs", micro_batch, session_.comm.size(),
                                   train_->steps_per_epoch(), engine_, peak));

@@ -5,6 +5,7 @@
 
 #include "cli/device.h"
 #include "core/error.h"
+#include "data/pairs/square_crop.h"
 
 namespace bitloom::cli {
 namespace {
@@ -40,6 +41,9 @@ void DalleSettings::declare(Options& options) {
   options.group("Pairs");
   data.declare(options);
   options.text("dvae", dvae, "RUN|MODEL", "Discrete VAE of `bitloom train dvae`, whose codes images become");
+  options.choice("crop", crop, data::crop_names(),
+                 "Part of an image that is seen: its centre, or one that is drawn anew in every epoch and mostly central "
+                 "(transformer) or anywhere and mirrored (dvae)");
   captions.declare(options);
   options.number(
       "merge-dropout", merge_dropout, 0, 1,

@@ -26,6 +26,7 @@ struct DalleSettings : AdamSettings {
   PairOptions data;
   CaptionSettings captions;
   std::string dvae;
+  std::string crop = "transformer";
   double merge_dropout = 0.1;
 
   void declare(Options& options);

@@ -1,4 +1,4 @@
-// bitloom sample of a text-to-image transformer: images drawn for a prompt, ranked, in one picture.
+// bitloom sample of a text-to-image transformer: images drawn for prompts, ranked, in one picture or a folder.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,12 @@
 namespace bitloom::cli {
 
 struct ImageSampling {
-  std::string out;         // picture
+  std::string prompts;  // file
+  std::string out;      // picture
+  std::string folder;
   std::string dvae, clip;  // runs or models; dvae "": that of the run
   std::string rerank = "none";
-  std::size_t best = 0;  // images that are shown; 0: all
+  std::size_t best = 0;  // images of a prompt that are shown; 0: all
   std::size_t columns = 8;
   std::string image_prompt;
   std::size_t rows = 0;  // of it, in tokens
@@ -32,7 +34,7 @@ struct ImageSampling {
 models::LoadedDvae open_dvae_of(nn::Engine& engine, const std::string& given, const std::string& model_or_run,
                                 const std::string& expected);
 
-// Of the model in a file. draw: how codes are drawn, and how many images.
+// Of the model in a file. draw: how codes are drawn, and how many images of a prompt. prompt "": those of settings.prompts.
 int sample_images(Session& session, const std::string& model_or_run, const std::string& prompt, models::ImageOptions draw,
                   const ImageSampling& settings, const std::string& values, const std::string& device,
                   const std::string& backend);

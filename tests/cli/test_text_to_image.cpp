@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/file.h"
 #include "core/metrics.h"
 #include "core/safetensors.h"
 #include "data/image.h"
@@ -71,7 +72,8 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   CHECK(has(out, "validation loss"));
   const std::vector<Json> lines = read_metrics(place / "run/metrics.jsonl");
   CHECK(std::ranges::count_if(lines, [](const Json& line) { return line.contains("image_loss"); }) == 3);
-  CHECK(last(place / "run", "validation_loss") < 3.4);  // chance: log 32 = 3.47 of images
+  CHECK(has(out, "of other parts of the images in every epoch"));  // of 32 pixels; codes are of 16
+  CHECK(last(place / "run", "validation_loss") < 3.4);             // chance: log 32 = 3.47 of images
   CHECK(has(place.run(clip("near")), "retrieval at the end"));
   const Args draw = {"sample",   "run",    "--prompt", "a large red circle at the top", "--count", "9", "--seed", "5", "--out",
                      "grid.png", "--json", "--rerank"};
@@ -97,6 +99,20 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
     return std::vector<int>(codes.begin(), codes.begin() + 12);
   };
   CHECK(given(0) == given(8));
+  // Prompts of a file: a set of pairs, the best two of three for each.
+  write_atomically(place / "prompts.txt",
+                   std::string_view("a large red circle at the top\n\n{\"caption\": \"a small blue ring\"}\r\n"));
+  place.run({"sample", "run", "--prompts", "prompts.txt", "--count", "3", "--best", "2", "--rerank", "likelihood", "--seed",
+             "5", "--folder", "drawn", "--out", "both.png", "--columns", "4"});
+  CHECK(data::read_image(place / "both.png").shape.width == 4 * 16 + 5 * 4);
+  const Json drawn = Json::parse(place.run({"data", "pairs", "drawn", "--json"}));
+  CHECK(drawn["pairs"] == 4);
+  CHECK(drawn["captions"] == 2);
+  const Json alone =
+      Json::parse(place.run({"sample", "run", "--prompts", "prompts.txt", "--seed", "5", "--out", "a.png", "--json"}));
+  REQUIRE(alone["images"].size() == 2);
+  CHECK(alone["images"][0]["codes"] == plain["images"][0]["codes"]);
+  CHECK(alone["images"][1]["prompt"] == "a small blue ring");
   for (const char* model : {"run", "near"}) {
     CHECK(has(place.run({"inspect", model}), model == std::string("run") ? "dalle" : "clip"));
     CHECK(place.run({"verify", model}) != "");
@@ -140,13 +156,22 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses(dalle("a", {"--data", "none"}), 3, "none");
   place.refuses(dalle("a", {"--dvae", "scenes"}), 3, "scenes");
   place.refuses(dalle("a", {"--heads", "5"}), 2, "--heads: 5; expected a divisor of the width, 32");
-  place.refuses(dalle("a", {"--batch", "500"}), 2, "--batch: 500; expected 1 to the 54 training pairs");
+  place.refuses(dalle("a", {"--halve-at", "10,5"}), 2, "--halve-at: '5' in '10,5'; expected steps in ascending order");
+  place.refuses(dalle("a", {"--halve-at", "10,24"}), 2,
+                "--halve-at: '24' in '10,24'; expected steps in ascending order, from 1 after the warm-up to 23");
+  place.refuses(dalle("a", {"--batch", "500"}), 2, "--batch: 500; expected 1 to the 54 pairs of the training set");
   place.refuses(clip("a", {"--micro-batch", "1"}), 2, "--micro-batch: 1; expected at least 2 pairs");
   CHECK_FALSE(fs::exists(place / "a"));
   place.run(dalle("run"));
   const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};
   place.refuses({"sample", "run", "--out", "grid.png"}, 2, "--prompt: missing or empty");
   place.refuses({"sample", "run", "--prompt", "a"}, 2, "--out: missing");
+  place.refuses(with(draw, {"--prompts", "scenes/held-out.jsonl"}), 2, "but there is --prompt too");
+  place.refuses({"sample", "run", "--prompts", "scenes/held-out.jsonl", "--folder", "scenes"}, 2, "scenes");
+  write_atomically(place / "broken.jsonl", std::string_view("a red ring\n{\"text\": \"a\"}\n"));
+  place.refuses({"sample", "run", "--prompts", "broken.jsonl", "--out", "a.png"}, 3, "broken.jsonl, line 2: no JSON object");
+  write_atomically(place / "empty.txt", std::string_view("\n"));
+  place.refuses({"sample", "run", "--prompts", "empty.txt", "--out", "a.png"}, 3, "empty.txt: no prompts");
   place.refuses(with(draw, {"--tokens", "3"}), 2, "--tokens: not for a model of kind dalle");
   place.refuses(with(draw, {"--rerank", "clip"}), 2, "--clip: missing");
   place.refuses(with(draw, {"--rerank", "clip", "--clip", "run"}), 3, "dalle");

@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "core/random.h"
+#include "data/pairs/pair_batches.h"
+#include "data/pairs/synth_pairs.h"
 #include "models/dalle/dalle_task.h"
+#include "models/dalle/pairs.h"
 #include "models/dalle/sampler.h"
 #include "nn/layers/tokens.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/files.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "train/trainer.h"
@@ -128,7 +132,7 @@ TEST_CASE("the sizes of a text-to-image transformer are the paper's", "[dalle]")
 }
 
 TEST_CASE("no token sees a later one, and an image sees all of its text", "[dalle]") {
-  for (const std::string& backend : {"ref", "cpu"}) {
+  for (const std::string backend : {"ref", "cpu"}) {
     Run run(small_dalle(), DType::f32, backend);
     const DalleConfig& config = run.net.config();
     std::vector<std::int32_t> ids = inputs_of(config, run.batch);
@@ -207,7 +211,7 @@ TEST_CASE("a padding token learns only where it stands", "[dalle]") {
 }
 
 TEST_CASE("a cache of keys and values changes no token's state", "[dalle]") {
-  for (const std::string& backend : {"ref", "cpu"}) {
+  for (const std::string backend : {"ref", "cpu"}) {
     Run run(small_dalle(), DType::f32, backend);
     const std::size_t tokens = run.net.config().tokens();
     const std::vector<std::int32_t> ids = inputs_of(run.net.config(), run.batch);
@@ -234,6 +238,19 @@ TEST_CASE("a cache of keys and values changes no token's state", "[dalle]") {
     REQUIRE(begin == tokens);
     CHECK(compare(parts, whole, 1e-5) == "");
   }
+}
+
+TEST_CASE("column layers of larger grids are computed column by column, and nothing else changes", "[dalle]") {
+  DalleConfig config = small_dalle();
+  config.grid = 16;
+  Run run(config, DType::f32, "cpu");
+  const std::size_t tokens = config.tokens();
+  const std::vector<std::int32_t> ids = inputs_of(run.net.config(), run.batch);
+  const std::vector<float> whole = run.engine.to_host<float>(run.hidden(ids, tokens));
+  nn::KeyValueCache cache(2, tokens);  // with which tokens are computed as they stand
+  cache.begin(tokens);
+  CHECK(compare(whole, run.engine.to_host<float>(run.hidden(ids, tokens, &cache)), 1e-5) == "");
+  cache.end();
 }
 
 TEST_CASE("a text-to-image transformer learns pairs by heart", "[dalle]") {
@@ -287,6 +304,20 @@ TEST_CASE("images that are drawn do not depend on the batch they are drawn in, n
     options.cache = at_once == 1;
     CHECK(sample_images(run.engine, run.net, text, {}, options) == images);
   }
+  // Several texts: some images of each, with the random numbers of their places.
+  ImageOptions two = options;
+  two.count = 2;
+  two.at_once = 3;
+  const auto pairs = sample_images(run.engine, run.net, run.batch.text, {}, two);
+  REQUIRE(pairs.size() == 4);
+  CHECK(pairs[0] == images[0]);
+  CHECK(pairs[1] == images[1]);
+  two.first = 2;
+  const auto others = std::span<const std::int32_t>(run.batch.text).last(config.text);
+  const auto last = sample_images(run.engine, run.net, others, {}, two);
+  REQUIRE(last.size() == 2);
+  CHECK(pairs[2] == last[0]);
+  CHECK(pairs[3] == last[1]);
   // It can be ended between codes, and images that are done are there.
   std::size_t calls = 0;
   const auto some = sample_images(run.engine, run.net, text, {}, options, [&](std::size_t done, std::size_t) {
@@ -298,6 +329,46 @@ TEST_CASE("images that are drawn do not depend on the batch they are drawn in, n
   CHECK(has(
       message_of(ErrorKind::usage, [&] { sample_images(run.engine, run.net, text, std::vector<std::int32_t>(16), options); }),
       "`rows`: 16 codes are given; expected fewer than an image's 16"));
+}
+
+TEST_CASE("codes of images that are cut anew in every epoch stand beside their captions", "[dalle]") {
+  const test::TempDir folder;
+  data::SynthPairs scenes;
+  scenes.count = 10;
+  data::write_synth_pairs(scenes, folder.path());
+  const data::Pairs images = data::Pairs::open(folder.path());
+  data::PairBatches::Options cuts;
+  cuts.batch = 4;
+  cuts.micro_batch = 2;
+  cuts.side = 16;
+  cuts.seed = 7;
+  data::PairBatches batches(images, cuts);
+  DalleConfig config = small_dalle();
+  config.text_vocabulary = 256;
+  config.codes = 10;
+  const auto tokenizer = data::load_tokenizer("bytes");
+  std::vector<std::string> captions;
+  for (std::size_t i = 0; i < images.size(); ++i) captions.emplace_back(1, static_cast<char>('a' + i));
+  DallePairs::Options options;
+  options.batch = 4;
+  options.micro_batch = 2;
+  options.seed = 7;
+  // The number of its image stands for each code.
+  options.codes_of = [&](std::uint64_t step, std::uint64_t micro_batch) {
+    std::vector<std::int32_t> codes;
+    for (const std::size_t i : batches.get(step, micro_batch).indexes) {
+      codes.insert(codes.end(), config.image(), static_cast<std::int32_t>(i));
+    }
+    return codes;
+  };
+  DallePairs pairs(config, *tokenizer, captions, {}, options);
+  for (const std::uint64_t step : {0, 1, 2, 7, 3}) {
+    for (const std::uint64_t micro_batch : {0, 1}) {
+      const DalleBatch batch = pairs.batch(step, micro_batch);
+      REQUIRE(batch.codes.size() == 2 * config.image());
+      for (std::size_t i = 0; i < 2; ++i) CHECK(batch.text[i * config.text] == 'a' + batch.codes[i * config.image()]);
+    }
+  }
 }
 
 TEST_CASE("what a text-to-image transformer cannot take is named", "[dalle]") {

@@ -250,8 +250,9 @@ TEST_CASE("a discrete VAE learns, and its files give the same codes", "[dvae]") 
   REQUIRE(found.size() == pixels.size());
   double error = 0, of_grey = 0;
   for (std::size_t i = 0; i < pixels.size(); ++i) {
-    error += std::pow(double{found[i]} - double{pixels[i]}, 2);
-    of_grey += std::pow(120 - double{pixels[i]}, 2);
+    const int pixel = pixels[i];
+    error += std::pow(found[i] - pixel, 2);
+    of_grey += std::pow(120 - pixel, 2);
   }
   INFO("squared error " << error << ", that of grey " << of_grey);
   CHECK(error < 0.7 * of_grey);

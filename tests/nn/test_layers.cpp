@@ -347,6 +347,47 @@ TEST_CASE("tokens passed one after the other through a cache see what the layers
         "cache: of 14 tokens for a mask of 13; expected as many");
 }
 
+TEST_CASE("an attention is the same in another order of its tokens", "[layers]") {
+  constexpr std::size_t text = 3, grid = 4, tokens = text + grid * grid, width = 12;
+  const auto mask = std::make_shared<AttentionMask>(AttentionMask::column(text, grid));
+  auto order = std::make_shared<TokenOrder>();
+  for (std::size_t t = 0; t < tokens; ++t) {
+    const std::size_t i = t - text;
+    order->tokens.push_back(static_cast<std::int32_t>(t < text ? t : text + i % grid * grid + i / grid));
+  }
+  const auto at = [&](std::size_t i) { return static_cast<std::size_t>(order->tokens[i]); };
+  order->mask = AttentionMask(tokens, tokens, [&](std::size_t q, std::size_t k) { return mask->sees(at(q), at(k)); });
+  Engine engine({}, "ref");
+  SelfAttentionOptions options;
+  options.heads = 3;
+  options.deviation = options.projection_deviation = 0.5;
+  std::vector<std::vector<double>> results[2];
+  for (const bool is_ordered : {false, true}) {
+    options.order = is_ordered ? order : nullptr;
+    SelfAttention layer("a", width, mask, options);
+    const std::vector<Parameter*> parameters = parameters_of(layer);
+    initialise(engine, parameters, DType::f64, 1);
+    Stash stash;
+    Pass pass{engine};
+    pass.stash = &stash;
+    for (const std::size_t sequences : {2U, 3U}) {
+      clear_gradients(engine, parameters);
+      const Tensor y = layer.forward(pass, random_tensor(engine, {sequences, tokens, width}, 2));
+      CHECK(stash.bytes() == layer.stash_bytes(y.shape(), DType::f64));
+      const Tensor dx = layer.backward(pass, random_tensor(engine, y.shape(), 3));
+      results[is_ordered].push_back(engine.to_host<double>(y));
+      results[is_ordered].push_back(engine.to_host<double>(dx));
+      for (const Parameter* parameter : parameters) results[is_ordered].push_back(engine.to_host<double>(parameter->gradient));
+    }
+  }
+  REQUIRE(results[0].size() == results[1].size());
+  for (std::size_t i = 0; i < results[0].size(); ++i) CHECK(compare(results[1][i], results[0][i], 1e-12) == "");
+  order->tokens.pop_back();
+  options.order = order;
+  CHECK(message_of(ErrorKind::internal, [&] { SelfAttention("a", width, mask, options); }) ==
+        "a: an order of 18 tokens, not all of them once; expected one of 19");
+}
+
 TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]") {
   Engine engine({}, "ref");
   BatchNorm norm("n", 1, {.momentum = 0.25});

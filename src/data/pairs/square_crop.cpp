@@ -88,6 +88,10 @@ std::vector<std::string> crop_names() { return names_of(crops); }
 
 CropKind parse_crop(const std::string& name) { return find_named(crops, name, marked_field("crop")).kind; }
 
+bool crops_vary(CropKind kind, std::size_t height, std::size_t width, std::size_t target) {
+  return kind != CropKind::centre && (height != width || height > target);
+}
+
 SquareCrop draw_crop(CropKind kind, std::size_t height, std::size_t width, std::size_t target, Random random) {
   if (height == 0 || width == 0 || target == 0)
     fail(ErrorKind::usage, "a crop of {} pixels from {} x {}: expected at least 1", target, width, height);

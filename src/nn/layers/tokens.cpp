@@ -1,5 +1,6 @@
 #include "nn/layers/tokens.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -117,7 +118,44 @@ SelfAttention::SelfAttention(const std::string& name, std::size_t width, std::sh
       options_(with_own_heads(name, width, options)),
       own_width_(width / options_.heads * options_.own_heads),
       qkv_(name + ".qkv", width, 3 * width, qkv_options(width, options_)),
-      projection_(name + ".projection", width, width, projection_options(width, options_)) {}
+      projection_(name + ".projection", width, width, projection_options(width, options_)) {
+  if (options_.order == nullptr) return;
+  ordered_.tokens = options_.order->tokens;
+  back_.tokens.assign(ordered_.tokens.size(), -1);
+  for (std::size_t i = 0; i < ordered_.tokens.size(); ++i) {
+    const auto token = static_cast<std::size_t>(ordered_.tokens[i]);
+    if (token < back_.tokens.size()) back_.tokens[token] = static_cast<std::int32_t>(i);
+  }
+  if (back_.tokens.size() != mask_->queries() || options_.order->mask.queries() != mask_->queries() ||
+      std::ranges::count(back_.tokens, -1) != 0) {
+    fail(ErrorKind::internal, "{}: an order of {} tokens, not all of them once; expected one of {}", name, back_.tokens.size(),
+         mask_->queries());
+  }
+}
+
+Tensor SelfAttention::Rows::of(Engine& engine, const Tensor& x) {
+  const Shape& shape = x.shape();
+  const std::size_t rows = shape[0] * shape[1];
+  if (!ids || ids.size() != rows) {
+    std::vector<std::int32_t> all(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      all[i] = static_cast<std::int32_t>(i / shape[1] * shape[1]) + tokens[i % shape[1]];
+    }
+    ids = engine.from(std::span<const std::int32_t>(all), {rows}, Use::data);
+  }
+  Tensor y = engine.empty(shape, x.dtype(), Use::activations);
+  Tensor flat = y.reshaped({rows, shape[2]});
+  gather(engine, x.reshaped({rows, shape[2]}), ids, flat);
+  return y;
+}
+
+Tensor SelfAttention::in_order(Engine& engine, const Tensor& x) {
+  return options_.order == nullptr ? x : ordered_.of(engine, x);
+}
+
+Tensor SelfAttention::out_of_order(Engine& engine, const Tensor& x) {
+  return options_.order == nullptr ? x : back_.of(engine, x);
+}
 
 AttentionShape SelfAttention::shape() const {
   const std::size_t size = width_ / options_.heads;
@@ -145,29 +183,31 @@ Tensor SelfAttention::forward_cached(Pass& pass, const Tensor& x) {
   return projection_.apply(pass, mixed);
 }
 
-Tensor SelfAttention::forward(Pass& pass, const Tensor& x) {
-  if (pass.cache != nullptr) return forward_cached(pass, x);
-  output(x.shape());
+Tensor SelfAttention::forward(Pass& pass, const Tensor& given) {
+  if (pass.cache != nullptr) return forward_cached(pass, given);
+  output(given.shape());
+  const Tensor x = in_order(pass.engine, given);
   const Tensor qkv = qkv_.apply(pass, x);
   const Tensor mixed = pass.engine.empty(x.shape().with(2, own_width_), x.dtype(), Use::activations);
   Tensor lse = empty_lse(pass.engine, x);
-  attention(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, own_width_},
+  attention(pass.engine, shape(), mask(), pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, own_width_},
             {qkv, 2 * own_width_}, {mixed, 0}, lse);
   for (const Tensor& kept : {x, qkv, mixed, lse}) pass.keep(kept);
-  return projection_.apply(pass, mixed);
+  return out_of_order(pass.engine, projection_.apply(pass, mixed));
 }
 
-Tensor SelfAttention::backward(Pass& pass, const Tensor& dy) {
+Tensor SelfAttention::backward(Pass& pass, const Tensor& dgiven) {
+  const Tensor dy = in_order(pass.engine, dgiven);
   const Tensor lse = pass.stash->take();
   const Tensor mixed = pass.stash->take();
   const Tensor qkv = pass.stash->take();
   const Tensor x = pass.stash->take();
   const Tensor dmixed = projection_.apply_backward(pass, mixed, dy);
   const Tensor dqkv = pass.engine.empty(qkv.shape(), qkv.dtype(), Use::activations);
-  attention_backward(pass.engine, shape(), *mask_, pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0},
+  attention_backward(pass.engine, shape(), mask(), pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0},
                      {qkv, own_width_}, {qkv, 2 * own_width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, own_width_},
                      {dqkv, 2 * own_width_});
-  return qkv_.apply_backward(pass, x, dqkv);
+  return out_of_order(pass.engine, qkv_.apply_backward(pass, x, dqkv));
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& all) {

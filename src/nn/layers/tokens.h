@@ -44,6 +44,13 @@ class KeyValueCache {
   std::map<std::uint64_t, AttentionMask> rows_;  // those of this pass, by the mask's id
 };
 
+// Another order of the tokens in which an attention is computed, and its mask in that order: where tokens that see one another
+// stand together, fewer blocks of the mask are looked at.
+struct TokenOrder {
+  std::vector<std::int32_t> tokens;  // token i of the order is token tokens[i] of the sequence
+  AttentionMask mask;
+};
+
 struct SelfAttentionOptions {
   std::size_t heads = 1;
   double dropout = 0;                  // rate on the softmax's results
@@ -54,6 +61,8 @@ struct SelfAttentionOptions {
   // Where several processes divide the heads: those that this one has. The result is then one of the terms of a sum, without
   // the projection's bias. own_heads 0: all.
   std::size_t first_head = 0, own_heads = 0;
+  // None: tokens are computed as they stand. Passes with a cache always do.
+  std::shared_ptr<const TokenOrder> order = nullptr;
 };
 
 // Multi-head self-attention with its projections (Vaswani et al. 2017): (B,T,C) -> (B,T,C), C a multiple of the heads.
@@ -69,12 +78,23 @@ class SelfAttention final : public Layer {
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
   std::uint64_t stash_bytes(const Shape& x, DType values) const override;
-  bool keeps_input() const override { return true; }
+  bool keeps_input() const override { return options_.order == nullptr; }
 
  private:
   AttentionShape shape() const;
   Tensor empty_lse(Engine& engine, const Tensor& x) const;
   Tensor forward_cached(Pass& pass, const Tensor& x);
+  const AttentionMask& mask() const { return options_.order == nullptr ? *mask_ : options_.order->mask; }
+  // x (B,T,C) with the tokens of every sequence in the order of the options, or back from it.
+  Tensor in_order(Engine& engine, const Tensor& x);
+  Tensor out_of_order(Engine& engine, const Tensor& x);
+
+  // Rows of a tensor (B T,C) whose sequences are in another order.
+  struct Rows {
+    std::vector<std::int32_t> tokens;
+    Tensor ids;  // of the last number of sequences
+    Tensor of(Engine& engine, const Tensor& x);
+  };
 
   std::string name_;
   std::size_t width_;
@@ -82,6 +102,7 @@ class SelfAttention final : public Layer {
   SelfAttentionOptions options_;
   std::size_t own_width_;  // of the heads that this process has
   Linear qkv_, projection_;
+  Rows ordered_, back_;
 };
 
 // ids (B,T) i32 -> (B,T,C): a row of the table of tokens plus one of the table of positions.

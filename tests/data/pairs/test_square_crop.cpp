@@ -131,6 +131,26 @@ TEST_CASE("a crop is the part of the image that it names", "[pairs]") {
   CHECK(cut(square, {0, 0, 2, 1, 0, 0, false}, 1).pixels == std::vector<std::uint8_t>{15, 5, 50});
 }
 
+TEST_CASE("crops vary where there is room for another one", "[pairs]") {
+  struct Size {
+    std::size_t height, width;
+  };
+  for (const CropKind kind : {CropKind::centre, CropKind::dvae, CropKind::transformer}) {
+    for (const auto& [height, width] : {Size{64, 64}, Size{96, 64}, Size{96, 96}, Size{16, 16}, Size{16, 24}}) {
+      bool do_vary = false;
+      SquareCrop first = draw_crop(kind, height, width, 64, Random(1, Stream::augment, 0));
+      first.flip = false;
+      for (std::uint64_t i = 1; i < 200; ++i) {
+        SquareCrop other = draw_crop(kind, height, width, 64, Random(1, Stream::augment, i));
+        other.flip = false;
+        do_vary = do_vary || other != first;
+      }
+      INFO(static_cast<int>(kind) << ": " << height << " x " << width);
+      CHECK(crops_vary(kind, height, width, 64) == do_vary);
+    }
+  }
+}
+
 TEST_CASE("impossible crops are refused", "[pairs]") {
   const Image image = noise_image(40, 60, 5);
   for (const SquareCrop& crop : {SquareCrop{1, 0, 40, 40, 0, 0, false}, SquareCrop{0, 21, 40, 40, 0, 0, false},

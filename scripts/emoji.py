@@ -1,0 +1,272 @@
+"""What scripts/repro-emoji runs: text to image with `bitloom` alone, on captioned emoji and on made-up scenes.
+
+emoji.py --data FOLDER [--out FOLDER] [--parts dvae,memory,captions,scenes,clip] [--threads N]: trains what is not there yet, prints a
+table of figures and, in the last line, JSON. FOLDER/*.png: reconstructions and samples. Parts: the discrete VAE; a transformer that
+learns all pairs by heart; transformers that have not seen 100 captions, of three seeds and with few-bit activations; scenes, whose
+pictures are judged exactly; a contrastive model of emoji."""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+
+import numpy
+from PIL import Image
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "build/release/bin/bitloom"
+PARTS = ["dvae", "memory", "captions", "scenes", "clip"]
+GAP = 4  # of pictures of many images (src/cli/image_sheet.cpp)
+
+# Trainings. Those of emoji have 922 of 1,025 images, or all; a step of a transformer takes 0.1 s on two cores.
+EMOJI_DVAE = "--net emoji --steps 2500 --batch 32 --average 0.995 --kl-weight 16 --learning-rate 0.0045"
+MEMORY = "--net emoji --steps 2400 --batch 32 --validation 0 --dropout 0 --merge-dropout 0 --weight-decay 0.01"
+CAPTIONS = "--net emoji --layers 4 --width 192 --steps 400 --batch 32 --validation 0 --dropout 0.2"
+EMOJI_CLIP = "--net emoji --steps 800 --batch 64"
+SCENES = 4000
+SCENE_SIDE = 32
+SCENE_DVAE_NET = {"side": SCENE_SIDE, "codes": 128, "groups": 3, "blocks": 1, "hidden": 24, "init": 24}
+SCENE_DVAE = "--steps 1500 --batch 32 --average 0.99 --kl-weight 2 --learning-rate 0.004"
+SCENE_DALLE = "--net emoji --layers 4 --width 128 --text-positions 16 --steps 2500 --batch 32 --dropout 0.05"
+SCENE_CLIP = "--net tiny --steps 1000 --batch 64"
+
+
+class Work:
+    def __init__(self, options):
+        self.options = options
+        self.out = options.out
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
+        self.seconds = {}
+        self.aims = {}
+        self.figures = {}
+
+    def run(self, *arguments):
+        """What the program prints; its progress stays on the screen."""
+        command = [str(PROGRAM), *map(str, arguments)]
+        result = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True)
+        if result.returncode != 0:
+            sys.exit(f"emoji.py: `{' '.join(command)}` ended with code {result.returncode}\n{result.stdout}")
+        return result.stdout
+
+    def json(self, *arguments):
+        return json.loads(self.run(*arguments, "--json"))
+
+    def train(self, kind, name, options, *more):
+        folder = self.out / name
+        log = folder.with_suffix(".seconds")
+        if not log.exists():
+            print(f"training {name}: train {kind} {options}", flush=True)
+            start = time.perf_counter()
+            going_on = (folder / "options.ini").exists()
+            self.run("train", kind, *(["--resume"] if going_on else [*options.split(), *more]), "--out", folder)
+            log.write_text(f"{time.perf_counter() - start:.0f}")
+        self.seconds[name] = float(log.read_text())
+        return folder
+
+    def draw(self, name, run, prompts, *more):
+        """A folder of images that a transformer draws for the prompts of a file."""
+        folder = self.out / name
+        if not (folder / "captions.jsonl").exists():
+            self.run("sample", run, "--prompts", prompts, "--folder", folder, *more)
+        return folder
+
+    def figure(self, name, value):
+        self.figures[name] = value
+        print(f"  {name:<58}{value:.4g}" if isinstance(value, float) else f"  {name:<58}{value}", flush=True)
+
+    def aim(self, name, value, aim, at_least=True):
+        met = bool(value >= aim if at_least else value <= aim)
+        self.aims[name] = {"value": value, "aim": aim, "met": met}
+        print(f"  {name:<58}{value:<10.4g} aim {'>=' if at_least else '<='} {aim:g}{'' if met else '   MISSED'}", flush=True)
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+
+
+def write_pairs(folder, images, rows):
+    """A set of pairs whose images lie in the folder `images`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "png"
+    if not link.is_symlink():
+        link.symlink_to(images)
+    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def read_image(path):
+    image = Image.open(path).convert("RGB")
+    return numpy.asarray(image, dtype=numpy.float64) / 255
+
+
+def psnr(a, b):
+    return -10 * numpy.log10(max(numpy.mean((a - b) ** 2), 1e-10))
+
+
+def reconstructions(work, dvae, data, count, side):
+    """The images of a set as the discrete VAE gives them back."""
+    sheet_file = work.out / "all-reconstructions.png"
+    columns = 16
+    work.run("reconstruct", dvae, "--data", data, "--split", "all", "--count", count, "--columns", columns, "--out", sheet_file)
+    sheet = read_image(sheet_file)
+    images = []
+    for i in range(count):
+        top = i // columns * (side + GAP) + GAP
+        left = i % columns * (2 * side + GAP) + GAP + side
+        images.append(sheet[top : top + side, left : left + side])
+    return images
+
+
+def coarse(image, cell=8):
+    """Means of cells, as large as the image."""
+    side = image.shape[0]
+    means = image.reshape(side // cell, cell, side // cell, cell, 3).mean(axis=(1, 3))
+    return means.repeat(cell, axis=0).repeat(cell, axis=1)
+
+
+def train_dvae(work):
+    return work.train("dvae", "dvae", EMOJI_DVAE, "--data", work.options.data)
+
+
+def part_dvae(work):
+    print("discrete VAE of emoji, 64 x 64 pixels as 8 x 8 tokens of 512 codes")
+    dvae = train_dvae(work)
+    work.run("reconstruct", dvae, "--count", 32, "--out", work.out / "reconstructions.png")
+    cold = work.json("eval", dvae, "--split", "validation", "--temperature", 0.0625)
+    warm = work.json("eval", dvae, "--split", "validation", "--temperature", 1)
+    # The held-out images are those that `encode` names last; means of cells need no net.
+    cells = [psnr(image, coarse(image)) for image in (read_image(work.options.data / "png" / row["image"]) for row in rows_of(work.options.data))]
+    work.figure("PSNR of the means of 8 x 8 pixels, mean of images, dB", float(numpy.mean(cells)))
+    work.aim("held-out PSNR, dB", cold["psnr"], 18.3)
+    work.aim("perplexity of the codes", cold["perplexity"], 128)
+    work.figure("codes in use, held-out images", cold["codes_in_use"])
+    gap = abs(cold["relaxed_elb"] - cold["hard_elb"]) / abs(warm["relaxed_elb"] - warm["hard_elb"])
+    work.aim("relaxed minus hard lower bound, at 1/16 by that at 1", gap, 0.1, False)
+
+
+def part_memory(work):
+    print("transformer of emoji, on the captions that it was trained with")
+    dvae = train_dvae(work)
+    data = work.options.data
+    run = work.train("dalle", "memory", MEMORY, "--data", data, "--dvae", dvae)
+    rows = rows_of(data)
+    drawn = work.draw("memory-drawn", run, data / "captions.jsonl", "--temperature", 0, "--at-once", 64)
+    again = reconstructions(work, dvae, data, len(rows), 64)
+    near = 0
+    for row, own, reconstruction in zip(rows, rows_of(drawn), again, strict=True):
+        image = read_image(data / "png" / row["image"])
+        near += psnr(read_image(drawn / "png" / own["image"]), image) >= psnr(reconstruction, image) - 1
+    work.aim("greedy images within 1 dB of the reconstruction", near / len(rows), 0.9)
+    prompts = ["ear of maize", "crescent moon", "red apple", "cat face", "sunflower", "rocket", "umbrella with rain drops", "cherries"]
+    (work.out / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    work.run("sample", run, "--prompts", work.out / "prompts.txt", "--count", 8, "--top-k", 32, "--out", work.out / "samples.png")
+
+
+def held_out_captions(rows, count):
+    """Numbers of captions whose every word stands in two captions at least that stay."""
+    words = [set(row["caption"].lower().split()) for row in rows]
+    uses = collections.Counter(word for each in words for word in each)
+    order = list(range(len(rows)))
+    random.Random(1).shuffle(order)
+    chosen = []
+    for i in order:
+        if len(chosen) < count and all(uses[word] > 2 for word in words[i]):
+            chosen.append(i)
+            uses.subtract(words[i])
+    return set(chosen)
+
+
+def part_captions(work):
+    print("transformers of emoji, on 100 captions that they have not seen")
+    dvae = train_dvae(work)
+    rows = rows_of(work.options.data)
+    held_out = held_out_captions(rows, 100)
+    images = work.options.data / "png"
+    train = write_pairs(work.out / "seen", images, [row for i, row in enumerate(rows) if i not in held_out])
+    test = write_pairs(work.out / "unseen", images, [row for i, row in enumerate(rows) if i in held_out])
+    losses, gains = {}, []
+    for name, more in [("1", ""), ("2", "--seed 2"), ("3", "--seed 3"), ("4bit", "--activation-bits 4"), ("3bit", "--activation-bits 3")]:
+        run = work.train("dalle", f"captions-{name}", f"{CAPTIONS} {more}".strip(), "--data", train, "--dvae", dvae)
+        found = work.json("eval", run, "--data", test, "--split", "all")
+        losses[name] = found["image_loss"]
+        if name in "123":
+            gains.append(found["image_loss_of_other_captions"] - found["image_loss"])
+            work.figure(f"seed {name}: image loss, nats per token", found["image_loss"])
+            work.figure(f"seed {name}: the same under another caption", found["image_loss_of_other_captions"])
+            work.figure(f"seed {name}: images likelier under their own", found["own_caption_better"])
+    work.aim("least that an image's own caption gains, nats per token", min(gains), 0.0)
+    seeds = [losses[name] for name in "123"]
+    spread = max(seeds) - min(seeds)
+    for name in ("4bit", "3bit"):
+        work.aim(f"{name}: image loss above the worst seed's", losses[name] - max(seeds), spread, False)
+
+
+def scores_of(work, folder):
+    facts = work.json("data", "pairs", folder, "--check-scenes", "--any-language", "--boilerplate")
+    return facts["scenes"]
+
+
+def part_scenes(work):
+    print("scenes: combinations of colour and shape that no training picture has")
+    scenes = work.out / "scenes"
+    if not (scenes / "captions.jsonl").exists():
+        work.run("data", "synth-pairs", "--count", SCENES, "--side", SCENE_SIDE, "--out", scenes)
+    net = work.out / "scene-dvae.json"
+    net.write_text(json.dumps(SCENE_DVAE_NET))
+    dvae = work.train("dvae", "scene-dvae", SCENE_DVAE, "--net", net, "--data", scenes)
+    found = work.json("eval", dvae, "--split", "validation")
+    work.figure("discrete VAE: PSNR, dB", found["psnr"])
+    work.figure("discrete VAE: perplexity of 128 codes", found["perplexity"])
+    work.run("reconstruct", dvae, "--out", work.out / "scene-reconstructions.png")
+    run = work.train("dalle", "scene-dalle", SCENE_DALLE, "--data", scenes, "--dvae", dvae)
+    clip = work.train("clip", "scene-clip", SCENE_CLIP, "--data", scenes, "--side", SCENE_SIDE)
+    prompts = scenes / "held-out.jsonl"
+    plain = scores_of(work, work.draw("scenes-first", run, prompts))
+    best = scores_of(work, work.draw("scenes-best", run, prompts, "--count", 32, "--rerank", "clip", "--clip", clip, "--best", 1))
+    likely = scores_of(work, work.draw("scenes-likely", run, prompts, "--count", 32, "--rerank", "likelihood", "--best", 1))
+    cool = scores_of(work, work.draw("scenes-cool", run, prompts, "--temperature", 0.5))
+    for name, score in [("temperature 1", plain), ("temperature 0.5", cool), ("best of 32 by clip", best), ("best of 32 by likelihood", likely)]:
+        work.figure(f"{name}: colour and shape", score["colour_and_shape"])
+        work.figure(f"{name}: size and place, too", score["all"])
+    work.aim("colour and shape", cool["colour_and_shape"], 0.9)
+    work.aim("place", cool["place"], 0.8)
+    work.aim("best of 32 by clip less first, all right", best["all"] - plain["all"], 0.0)
+    work.run("sample", run, "--prompts", prompts, "--temperature", 0.5, "--columns", 18, "--out", work.out / "scene-samples.png")
+
+
+def part_clip(work):
+    print("contrastive model of emoji")
+    run = work.train("clip", "clip", EMOJI_CLIP, "--data", work.options.data)
+    found = work.json("eval", run, "--split", "validation")
+    work.figure("chance", found["chance_at_1"])
+    work.aim("caption of a held-out image is the nearest, by chance", found["texts_at_1"] / found["chance_at_1"], 10)
+    work.aim("image of a held-out caption is the nearest, by chance", found["images_at_1"] / found["chance_at_1"], 10)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/emoji")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    options.data, options.out = options.data.resolve(), options.out.resolve()
+    wanted = options.parts.split(",")
+    for part in wanted:
+        if part not in PARTS:
+            parser.error(f"--parts: '{part}'; expected some of {', '.join(PARTS)}")
+    work = Work(options)
+    for part in wanted:
+        {"dvae": part_dvae, "memory": part_memory, "captions": part_captions, "scenes": part_scenes, "clip": part_clip}[part](work)
+    print(f"pictures: {', '.join(str(path) for path in sorted(options.out.glob('*.png')))}")
+    print(json.dumps({"figures": work.figures, "seconds": work.seconds, "aims": work.aims}))
+
+
+if __name__ == "__main__":
+    main()
