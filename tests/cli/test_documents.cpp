@@ -152,7 +152,9 @@ std::vector<Expectation> examples_expectations() {
       {.command = "eval runs/dalle", .says = {"another's caption"}},
       {.command = "train clip", .says = {"step 60/60", "retrieval at the end"}, .makes = {"runs/clip/model.safetensors"}},
       {.command = "eval runs/clip", .says = {"caption of an image"}},
-      {.command = "sample runs/dalle", .says = {"8 of 16 images", "images/s"}, .makes = {"data/drawn.png"}},
+      {.command = "sample runs/dalle --prompt ", .says = {"8 of 16 images", "images/s"}, .makes = {"data/drawn.png"}},
+      {.command = "sample runs/dalle --prompts", .says = {"prompts", "images/s"}, .makes = {"data/drawn/captions.jsonl"}},
+      {.command = "data pairs data/drawn", .says = {"colour and shape"}},
       {.command = "--out runs/gpu\n", .code = 2, .says = {"--device: cuda"}},
       {.command = "--out runs/gpus\n", .code = 2, .says = {"--device: cuda"}},
   };
