@@ -96,14 +96,12 @@ nn::Tensor ClipTask::input(nn::Pass& pass) {
 }
 
 train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, nn::Tensor* dy) {
-  // Factors above 100 make training unstable (Radford et al. 2021, section 2.5).
-  constexpr double most = 4.605170185988092;
   nn::Parameter& parameter = towers_.log_scale();
   const double log_scale = to_doubles(engine_, parameter.value).front();
   const std::vector<double> all = to_doubles(engine_, y);
   const auto half = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   const ClipLoss loss = clip_loss({all.begin(), half}, {half, all.end()}, towers_.config().embedding(),
-                                  std::min(log_scale, most), scale, dy != nullptr);
+                                  std::min(log_scale, largest_log_scale), scale, dy != nullptr);
   if (dy != nullptr) {
     std::vector<double> gradient = loss.dimages;
     gradient.insert(gradient.end(), loss.dtexts.begin(), loss.dtexts.end());
@@ -111,7 +109,7 @@ train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, n
     write(engine_, *dy, gradient);
     const double before = to_doubles(engine_, parameter.gradient).front();
     // At the limit it may only fall.
-    const double change = log_scale < most ? loss.dlog_scale : std::max(loss.dlog_scale, 0.0);
+    const double change = log_scale < largest_log_scale ? loss.dlog_scale : std::max(loss.dlog_scale, 0.0);
     write(engine_, parameter.gradient, {before + change});
   }
   nn::Tensor losses = engine_.empty({pairs_}, nn::parameter_type(y.dtype()), nn::Use::activations);

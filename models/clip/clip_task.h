@@ -12,6 +12,9 @@
 
 namespace bitloom::models {
 
+// Factors on cosines above 100 make training unstable (Radford et al. 2021, section 2.5).
+inline constexpr double largest_log_scale = 4.605170185988092;
+
 struct ClipBatch {
   std::vector<float> images;        // (N,Y,X,C)
   std::vector<std::int32_t> texts;  // (N,text), as clip_inputs() gives them

@@ -8,6 +8,7 @@
 #include "cli/model_source.h"
 #include "cli/net_picture.h"
 #include "cli/net_table.h"
+#include "cli/pairs_report.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -47,6 +48,20 @@ std::optional<TensorFile> read_tensors(const fs::path& run) {
   return std::nullopt;
 }
 
+// The kind of a float model's run, "" of a binary net's: by its metrics or, where they do not say it, its model or checkpoint.
+std::string kind_of(const std::vector<Json>& metrics, const fs::path& run) {
+  for (const Json& line : metrics) {
+    const Json kind = line.value("event", Json()) == "start" ? line.value("kind", Json()) : Json();
+    if (kind.is_string()) return kind.get<std::string>();
+  }
+  for (const char* name : {model_file, checkpoint_file}) {
+    if (!fs::exists(run / name)) continue;
+    const std::string kind = kind_of_model(run / name);
+    return kind == "binary" ? "" : kind;
+  }
+  return "";
+}
+
 report::Filters filters_of(const layerwise::Encoder& encoder) {
   report::Filters filters;
   filters.count = encoder.features();
@@ -64,12 +79,12 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
   if (fs::exists(run / events_file)) input.events = read_metrics(run / events_file);
   if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of_run(run);
-  if (is_cnn_run(input)) {
-    add_cnn(input, run, terminal);
-    return input;
-  }
+  input.kind = kind_of(input.metrics, run);
+  if (input.kind == models::cnn_kind) add_cnn(input, run, terminal);
+  add_pairs(input, run, terminal);
+  if (!input.kind.empty()) return input;
   const std::optional<TensorFile> tensors = read_tensors(run);
-  if (!tensors || tensors->metadata.contains(models::kind_key)) return input;
+  if (!tensors) return input;
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
   input.filters = filters_of(encoder);
   if (!fs::exists(run / net_file)) return input;
@@ -95,7 +110,9 @@ int report(Session& session, std::span<const std::string> args) {
       "bitloom report RUN [--out FILE.html] [--picture FILE.png|FILE.svg]",
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
       "also its confusion matrix, filters, flips per step and where the time went; of a convolutional net also its layers and\n"
-      "filters and, from the run's test images, the confusion matrix and the surest mistakes.");
+      "filters and, from the run's test images, the confusion matrix and the surest mistakes; of a discrete VAE held-out\n"
+      "images beside their reconstructions, and its codes; of a text-to-image transformer the images that it drew as it\n"
+      "trained; of a contrastive model which captions are near which images.");
   options.arguments(arguments, "RUN", 1, 1);
   options.text("out", out, "FILE", "Page to write; without it: RUN/report.html, or none with --picture");
   options.text("picture", picture, "FILE",
@@ -108,7 +125,8 @@ int report(Session& session, std::span<const std::string> args) {
   session.on_root([&] {
     const fs::path run = arguments.front();
     if (!fs::is_directory(run)) fail(ErrorKind::data, "{}: there is no such run folder", run.string());
-    if (!fs::exists(run / config_file) && !fs::exists(run / metrics_file)) {
+    const auto has = [&](const char* name) { return fs::exists(run / name); };
+    if (!has(config_file) && !has(metrics_file) && !(has(options_file) && has(model_file))) {
       if (const std::vector<std::string> runs = runs_inside(run); !runs.empty()) {
         fail(ErrorKind::data, "{}: the folder holds {} runs; expected one of them, {}: {}", run.string(), runs.size(),
              (run / runs.front()).string(), fmt::join(runs, " "));

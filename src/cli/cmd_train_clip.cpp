@@ -23,6 +23,7 @@
 #include "models/clip/scores.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
+#include "nn/floats.h"
 #include "train/memory.h"
 #include "train/session.h"
 
@@ -79,6 +80,11 @@ class Training {
 
  private:
   const models::ClipConfig& config() const { return towers_.config(); }
+  std::uint64_t parameters() {
+    std::uint64_t all = 0;
+    for (const nn::Parameter* parameter : nn::parameters_of(*net_)) all += parameter->shape.size();
+    return all;
+  }
 
   std::uint64_t memory_of(std::size_t pairs) {
     const data::ImageShape& image = config().image.image;
@@ -177,22 +183,22 @@ train::RunOptions Training::run_options() {
                {"command", session_.command_line},
                {"kind", models::clip_kind},
                {"net", to_json(config())},
+               {"parameters", parameters()},
                {"batch", settings_.batch},
                {"micro_batch", training_->micro_batch()},
                {"processes", session_.comm.size()},
                {"dtype", settings_.values},
                {"train_pairs", data_.train.size()},
                {"validation_pairs", data_.validation.size()},
-               {"peak_operations", run.peak_operations}};
+               {"peak_operations", run.peak_operations},
+               {"operations_per_pair", run.operations_per_target}};
   return run;
 }
 
 void Training::announce(double peak) {
   Terminal& terminal = session_.terminal;
-  std::uint64_t parameters = 0;
-  for (const nn::Parameter* parameter : nn::parameters_of(*net_)) parameters += parameter->shape.size();
   terminal.print("net '{}': {} parameters, images of {} x {} pixels, {} text tokens of {} ({} tokenizer), {} numbers each",
-                 settings_.net, format_count(parameters), settings_.side, settings_.side, config().text,
+                 settings_.net, format_count(parameters()), settings_.side, settings_.side, config().text,
                  config().text_vocabulary, tokenizer_->kind(), config().embedding());
   terminal.print("data '{}': {} training, {} validation pairs", settings_.data.spec, data_.train.size(),
                  data_.validation.size());
@@ -210,7 +216,9 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
   models::ClipEncoder encoder(engine_, towers_, *tokenizer_, values_);
   std::vector<double> images;
   std::vector<double> texts;
+  double log_scale = 0;
   training_->trainer().averaged([&] {
+    log_scale = static_cast<double>(nn::to_floats(engine_, towers_.log_scale().value).front());
     for (std::size_t first = 0; first < data_.validation.size(); first += at_once) {
       std::vector<std::size_t> indexes(std::min(at_once, data_.validation.size() - first));
       std::iota(indexes.begin(), indexes.end(), first);
@@ -232,7 +240,8 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
   found.more = {{"texts_at_1", found_.texts_at_1},
                 {"texts_at_5", found_.texts_at_5},
                 {"images_at_1", found_.images_at_1},
-                {"images_at_5", found_.images_at_5}};
+                {"images_at_5", found_.images_at_5},
+                {"temperature", std::exp(-std::min(log_scale, models::largest_log_scale))}};
   found.text = fmt::format("own caption nearest of {}: {:.1f}%, of the 5 nearest {:.1f}%", pairs, 100 * found_.texts_at_1,
                            100 * found_.texts_at_5);
   return found;
@@ -261,8 +270,10 @@ void Training::summarise(const train::RunResult& result) {
                    100 * found_.texts_at_1, found_.pairs, 100.0 / static_cast<double>(found_.pairs), 100 * found_.texts_at_5);
   }
   print_model_and_memory(terminal, settings_.out, engine_, result);
-  terminal.print("next:\n  bitloom eval {0}\n  bitloom sample DALLE-RUN --prompt TEXT --count 32 --rerank clip --clip {0}",
-                 settings_.out);
+  terminal.print(
+      "next:\n  bitloom eval {0}\n  bitloom report {0}\n  bitloom sample DALLE-RUN --prompt TEXT --count 32 --rerank clip "
+      "--clip {0}",
+      settings_.out);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/step_samples.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/version.h"
@@ -44,6 +45,9 @@ std::string option_of(const std::string& field) {
                                   {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
   return option_of_float_field(field, named);
 }
+
+// Training pairs whose losses each evaluation measures beside those of the validation pairs: how far the two are apart.
+constexpr std::size_t most_measured = 128;
 
 std::vector<std::string> captions_of(const data::Pairs& pairs) {
   std::vector<std::string> captions;
@@ -155,8 +159,9 @@ class Training {
     }
     train_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.train), std::move(codes), options);
     if (data_.validation.size() != 0) {
-      validation_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.validation),
-                                                         encode(data_.validation), models::DallePairs::Options{1, 1, 1, {}, 0});
+      validation_ = in_order(data_.validation);
+      measured_train_ =
+          in_order(data_.train.select(spread(std::min(most_measured, data_.validation.size()), data_.train.size())));
     }
     return std::make_unique<models::DalleTask>(
         net_, pairs, [this](std::uint64_t step, std::uint64_t micro_batch) { return train_->batch(step, micro_batch); },
@@ -171,6 +176,13 @@ class Training {
         return true;
     }
     return settings_.crop == "dvae";  // which mirrors
+  }
+
+  // Pairs as they are.
+  std::unique_ptr<models::DallePairs> in_order(const data::Pairs& pairs) {
+    models::DallePairs::Options options;
+    options.batch = options.micro_batch = 1;
+    return std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(pairs), encode(pairs), options);
   }
 
   // Rank 0 has the file.
@@ -196,7 +208,16 @@ class Training {
   Json identity() const;
   train::RunOptions run_options();
   void announce(double peak);
+  // Nats per token, of some pairs.
+  struct Losses {
+    double text = 0, image = 0;
+    double all() const { return models::text_share * text + (1 - models::text_share) * image; }
+  };
+  Losses measure(const models::DallePairs& pairs, const train::SignOfLife& alive);
   train::Evaluated evaluate(const train::SignOfLife& alive);
+  void choose_samples(train::RunOptions& run, train::RunHooks& hooks);
+  void begin_samples(std::uint64_t step, std::span<const std::size_t> chosen);
+  Json draw_samples(const train::SignOfLife& alive);
   void summarise(const train::RunResult& result);
 
   Session& session_;
@@ -214,7 +235,10 @@ class Training {
   mpi::Grid grid_;
   std::unique_ptr<data::PairBatches> batches_;
   std::unique_ptr<models::DallePairs> train_, validation_;
+  std::unique_ptr<models::DallePairs> measured_train_;  // some of the training pairs, cut as the validation pairs are
   std::unique_ptr<train::Session> training_;
+  std::optional<StepSamples> samples_;
+  std::vector<std::int32_t> sample_texts_;  // tokens (N,text) of their captions
 };
 
 Json Training::identity() const {
@@ -271,39 +295,104 @@ void Training::announce(double peak) {
   terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
 }
 
-train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+Training::Losses Training::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 32);
   const auto ranks = static_cast<std::size_t>(session_.comm.size());
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::array<std::int64_t, 3> sums{};  // of text, of images, text tokens
-  training_->trainer().averaged([&] {
-    std::size_t batch = 0;
-    for (std::size_t first = 0; first < validation_->size(); first += at_once, ++batch) {
-      if (batch % ranks != static_cast<std::size_t>(session_.comm.rank())) continue;
-      const models::DalleBatch pairs = validation_->range(first, std::min(at_once, validation_->size() - first));
-      const models::PairNats nats = models::pair_nats(engine_, net_, pairs);
-      for (const double each : nats.text) sums[0] += std::llround(1e6 * each);
-      for (const double each : nats.image) sums[1] += std::llround(1e6 * each);
-      sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, pairs.text));
-      alive();
-    }
-  });
+  std::size_t batch = 0;
+  for (std::size_t first = 0; first < pairs.size(); first += at_once, ++batch) {
+    if (batch % ranks != static_cast<std::size_t>(session_.comm.rank())) continue;
+    const models::DalleBatch some = pairs.range(first, std::min(at_once, pairs.size() - first));
+    const models::PairNats nats = models::pair_nats(engine_, net_, some);
+    for (const double each : nats.text) sums[0] += std::llround(1e6 * each);
+    for (const double each : nats.image) sums[1] += std::llround(1e6 * each);
+    sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
+    alive();
+  }
   session_.comm.sum(std::span(sums));
+  return {1e-6 * static_cast<double>(sums[0]) / static_cast<double>(std::max<std::int64_t>(1, sums[2])),
+          1e-6 * static_cast<double>(sums[1]) / static_cast<double>(pairs.size() * config_.image())};
+}
+
+train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+  Losses validation;
+  Losses train;
+  training_->trainer().averaged([&] {
+    validation = measure(*validation_, alive);
+    train = measure(*measured_train_, alive);
+  });
   const std::uint64_t tokens = validation_->size() * config_.image();
-  const double text = 1e-6 * static_cast<double>(sums[0]) / static_cast<double>(std::max<std::int64_t>(1, sums[2]));
-  const double image = 1e-6 * static_cast<double>(sums[1]) / static_cast<double>(tokens);
-  const double mean = models::text_share * text + (1 - models::text_share) * image;
-  train::Evaluated found{{mean * static_cast<double>(tokens), tokens}, {}, {{"text_loss", text}, {"image_loss", image}}, {}};
-  found.text = fmt::format("text {:.4f}, image {:.4f}", text, image);
+  train::Evaluated found{{validation.all() * static_cast<double>(tokens), tokens}, {}, {}, {}};
+  found.more = {{"text_loss", validation.text},
+                {"image_loss", validation.image},
+                {"training_text_loss", train.text},
+                {"training_image_loss", train.image}};
+  found.text = fmt::format("text {:.4f}, image {:.4f}", validation.text, validation.image);
   return found;
 }
 
+// Captions for which images are drawn: those that were given, or some of the held-out pairs', whose own images are then shown
+// beside.
+void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
+  std::vector<std::size_t> chosen;
+  std::vector<std::string> captions = settings_.samples.prompts;
+  if (captions.empty() && validation_ != nullptr) {
+    chosen = spread(sample_count, data_.validation.size());
+    for (const std::size_t index : chosen) captions.push_back(data_.validation[index].caption);
+  }
+  // A pass over one code of few images takes as long as one over dozens of tokens: the weights have to be read.
+  constexpr double least_rows = 32;
+  const double rows = std::max(least_rows, static_cast<double>(captions.size()));
+  const double step = 3 * static_cast<double>(settings_.batch * config_.tokens());
+  run.sample_every = settings_.samples.steps_between(settings_.steps, static_cast<double>(config_.image()) * rows / step);
+  settings_.samples.require(captions.size());
+  if (captions.empty() || run.sample_every == 0) return;
+  for (const std::string& caption : captions) {
+    const std::vector<std::int32_t> text = models::caption_tokens(config_, *tokenizer_, caption);
+    sample_texts_.insert(sample_texts_.end(), text.begin(), text.end());
+  }
+  samples_.emplace(settings_.out, std::move(captions), dvae_.description.config.side);
+  hooks.begin = [this, chosen](std::uint64_t step_now) { begin_samples(step_now, chosen); };
+  hooks.sample = [this](const train::SignOfLife& alive) { return draw_samples(alive); };
+}
+
+void Training::begin_samples(std::uint64_t step, std::span<const std::size_t> chosen) {
+  session_.on_root([&] {
+    samples_->begin(step);
+    if (chosen.empty()) return;
+    const std::vector<std::uint8_t> images = data::centre_batch(data_.validation, chosen, dvae_.description.config.side).images;
+    samples_->write_originals(images, coder_.decode(coder_.encode(images)));
+  });
+}
+
+// The same random numbers at every step.
+Json Training::draw_samples(const train::SignOfLife& alive) {
+  Json line;
+  training_->trainer().averaged([&] {
+    session_.on_root([&] {
+      models::ImageOptions options;
+      options.at_once = std::min(samples_->captions().size(), training_->micro_batch());
+      std::vector<std::int32_t> codes;
+      for (const auto& image : models::sample_images(engine_, net_, sample_texts_, {}, options, [&](std::size_t, std::size_t) {
+             alive();
+             return true;
+           })) {
+        codes.insert(codes.end(), image.begin(), image.end());
+      }
+      line = samples_->write(training_->trainer().steps(), coder_.decode(codes));
+    });
+  });
+  return line;
+}
+
 void Training::run() {
-  const train::RunOptions options = run_options();
+  train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
   if (validation_ != nullptr) hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, config_, *tokenizer_, dvae_.hash); };
+  choose_samples(options, hooks);
   session_.continuation = continuation_of("dalle", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_->run(options, hooks, progress);
@@ -321,7 +410,9 @@ void Training::summarise(const train::RunResult& result) {
                    result.best_step);
   }
   print_model_and_memory(terminal, settings_.out, engine_, result);
-  terminal.print("next:\n  bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}", settings_.out);
+  terminal.print(
+      "next:\n  bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}\n  bitloom report {0}",
+      settings_.out);
 }
 
 }  // namespace

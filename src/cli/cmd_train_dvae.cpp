@@ -15,6 +15,7 @@
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/step_samples.h"
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/version.h"
@@ -131,6 +132,8 @@ class Training {
   train::RunOptions run_options();
   void announce(double peak);
   train::Evaluated evaluate(const train::SignOfLife& alive);
+  void choose_samples(train::RunOptions& run, train::RunHooks& hooks);
+  Json draw_samples();
   void summarise(const train::RunResult& result);
 
   Session& session_;
@@ -145,6 +148,8 @@ class Training {
   std::unique_ptr<data::PairBatches> batches_;
   std::unique_ptr<train::Session> training_;
   std::optional<models::DvaeEvaluation> evaluated_;
+  std::optional<StepSamples> samples_;
+  std::vector<std::uint8_t> originals_;  // (N,side,side,3), what they show again
 };
 
 // Lengths of courses as they were given: those in proportion to the run follow its number of steps.
@@ -234,20 +239,55 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
   return found;
 }
 
+// Some of the held-out images, which the pictures in samples show again.
+void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
+  const std::vector<std::size_t> chosen = spread(sample_count, data_.validation.size());
+  // A forward pass is a third of a training step on an image.
+  const double cost = static_cast<double>(chosen.size()) / (3 * static_cast<double>(settings_.batch));
+  run.sample_every = settings_.samples.steps_between(settings_.steps, cost);
+  settings_.samples.require(chosen.size());
+  if (chosen.empty() || run.sample_every == 0) return;
+  std::vector<std::string> captions;
+  for (const std::size_t index : chosen) captions.push_back(data_.validation[index].caption);
+  samples_.emplace(settings_.out, std::move(captions), net_.config.side);
+  hooks.begin = [this, chosen](std::uint64_t step) {
+    session_.on_root([&] {
+      originals_ = data::centre_batch(data_.validation, chosen, net_.config.side).images;
+      samples_->begin(step);
+      samples_->write_originals(originals_);
+    });
+  };
+  hooks.sample = [this](const train::SignOfLife& /*alive*/) { return draw_samples(); };
+}
+
+Json Training::draw_samples() {
+  Json line;
+  training_->trainer().averaged([&] {
+    session_.on_root([&] {
+      models::DvaeCoder coder(engine_, net_, values_, std::min(training_->micro_batch(), sample_count));
+      line = samples_->write(training_->trainer().steps(), coder.decode(coder.encode(originals_)));
+    });
+  });
+  return line;
+}
+
 void Training::run() {
-  const train::RunOptions options = run_options();
+  train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
   if (data_.validation.size() != 0) {
     hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
+  choose_samples(options, hooks);
   session_.continuation = continuation_of("dvae", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_->run(options, hooks, progress);
   session_.on_root([&] { summarise(result); });
   session_.terminal.print(
-      "next:\n  bitloom eval {0}\n  bitloom reconstruct {0} --out grid.png\n  bitloom encode {0} --out tokens", settings_.out);
+      "next:\n  bitloom eval {0}\n  bitloom reconstruct {0} --out grid.png\n  bitloom encode {0} --out tokens\n  bitloom "
+      "report {0}",
+      settings_.out);
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 

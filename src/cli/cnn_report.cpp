@@ -114,12 +114,6 @@ std::optional<fs::path> file_of(const fs::path& run) {
 
 }  // namespace
 
-bool is_cnn_run(const report::ReportInput& input) {
-  return std::ranges::any_of(input.metrics, [](const Json& line) {
-    return line.is_object() && line.contains("kind") && line["kind"] == models::cnn_kind;
-  });
-}
-
 void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal) {
   const std::optional<fs::path> file = file_of(run);
   if (!file) {

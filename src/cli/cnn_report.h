@@ -8,9 +8,6 @@
 
 namespace bitloom::cli {
 
-// Whether the metrics are those of a run of kind cnn.
-bool is_cnn_run(const report::ReportInput& input);
-
 // Adds layers, kernels of the first convolution and the classified test images of the run's data, or why there are none: the
 // net is the run's model or, of a run under way, its newest checkpoint. Throws Error(data) for one that is damaged.
 void add_cnn(report::ReportInput& input, const std::filesystem::path& run, Terminal& terminal);

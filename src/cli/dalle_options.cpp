@@ -21,11 +21,12 @@ std::vector<std::string> names() {
 }  // namespace
 
 void DalleSettings::declare(Options& options) {
-  options.everyday({"net",        "layers",        "heads",        "width",          "dropout",
-                    "init",       "data",          "dvae",         "tokenizer",      "vocabulary",
-                    "validation", "steps",         "batch",        "micro-batch",    "out",
-                    "resume",     "learning-rate", "weight-decay", "dtype",          "seed",
-                    "config",     "device",        "average",      "evaluate-every", "checkpoint-seconds"});
+  options.everyday({"net",          "layers",        "heads",        "width",          "dropout",
+                    "init",         "data",          "dvae",         "tokenizer",      "vocabulary",
+                    "validation",   "steps",         "batch",        "micro-batch",    "out",
+                    "resume",       "learning-rate", "weight-decay", "dtype",          "seed",
+                    "config",       "device",        "average",      "evaluate-every", "checkpoint-seconds",
+                    "sample-every", "sample-prompt"});
   options.group("Net");
   options.text("net", net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(names(), ", ")));
   options.count("layers", layers, 0, 100000, "Number of blocks; 0: as the net has them");
@@ -54,6 +55,8 @@ void DalleSettings::declare(Options& options) {
   declare_engine(options);
   options.count("evaluate-every", evaluate_every, 0, any_count,
                 "Steps between evaluations on the validation pairs; 0: a twentieth of all");
+  samples.declare(options);
+  samples.declare_prompts(options);
   declare_run_rest(options);
 }
 

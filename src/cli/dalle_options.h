@@ -6,6 +6,7 @@
 #include "cli/adam_options.h"
 #include "cli/caption_options.h"
 #include "cli/pair_options.h"
+#include "cli/step_samples.h"
 #include "models/dalle/config.h"
 
 namespace bitloom::cli {
@@ -28,6 +29,7 @@ struct DalleSettings : AdamSettings {
   std::string dvae;
   std::string crop = "transformer";
   double merge_dropout = 0.1;
+  SampleOptions samples;
 
   void declare(Options& options);
   // The net for a vocabulary of text, and images of grid x grid tokens of a number of codes. Throws Error(usage).

@@ -56,7 +56,8 @@ void declare_training(Options& options, DvaeSettings& settings) {
 
 void DvaeSettings::declare(Options& options) {
   options.everyday({"net", "data", "validation", "steps", "batch", "learning-rate", "temperature", "kl-weight", "least-log-b",
-                    "dtype", "seed", "out", "resume", "config", "init", "device", "evaluate-every", "checkpoint-seconds"});
+                    "dtype", "seed", "out", "resume", "config", "init", "device", "evaluate-every", "sample-every",
+                    "checkpoint-seconds"});
   options.group("Net");
   options.text("net", net, "NAME|FILE",
                fmt::format("Sizes: {}, or a file that describes some", fmt::join(models::dvae_names(), ", ")));
@@ -68,6 +69,7 @@ void DvaeSettings::declare(Options& options) {
   declare_engine(options);
   options.count("evaluate-every", evaluate_every, 0, any_count,
                 "Steps between evaluations on the validation images; 0: a tenth of the run");
+  samples.declare(options);
   declare_run_rest(options);
 }
 

@@ -5,6 +5,7 @@
 
 #include "cli/float_options.h"
 #include "cli/pair_options.h"
+#include "cli/step_samples.h"
 #include "models/dvae/config.h"
 #include "models/dvae/task.h"
 #include "train/trainer.h"
@@ -28,6 +29,7 @@ struct DvaeSettings : FloatSettings {
   std::size_t kl_steps = 0, temperature_steps = 0, rate_steps = 0;
   double least_log_b = -1;
   double weight_decay = 1e-4, average = 0.999, clip = 0;
+  SampleOptions samples;
 
   void declare(Options& options);
   models::DvaeConfig make_config();

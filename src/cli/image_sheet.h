@@ -15,12 +15,20 @@ namespace bitloom::cli {
 class ImageSheet {
  public:
   ImageSheet(std::size_t cells, std::size_t columns, std::size_t side, std::size_t images = 1);
+  // From a file of one with these numbers, for images of any size. Throws Error(data).
+  static ImageSheet read(const std::filesystem::path& path, std::size_t cells, std::size_t columns, std::size_t images);
+
+  std::size_t side() const { return side_; }
   // image (side,side,3): place `place` of a cell.
   void put(std::size_t cell, std::span<const std::uint8_t> image, std::size_t place = 0);
+  std::vector<std::uint8_t> get(std::size_t cell, std::size_t place = 0) const;
   // A PNG file. Throws an io error.
   void write(const std::filesystem::path& path) const { data::write_png(pixels_, shape_, path); }
 
  private:
+  // Place in pixels_ of number i of an image.
+  std::size_t place_of(std::size_t cell, std::size_t place, std::size_t i) const;
+
   std::size_t side_, images_, columns_;
   data::ImageShape shape_;
   std::vector<std::uint8_t> pixels_;

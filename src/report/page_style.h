@@ -74,6 +74,17 @@ summary{cursor:pointer;color:var(--muted);margin-bottom:8px}
 figure{margin:0;min-width:0;break-inside:avoid}
 figure img{display:block;width:100%;height:auto;border:1px solid var(--line);border-radius:4px}
 .small img{image-rendering:pixelated}
+.twins{grid-template-columns:repeat(6,minmax(0,1fr))}
+.twins div{display:grid;grid-template-columns:1fr 1fr;gap:2px}
+.samples{width:auto}
+.samples th,.samples td{border:0;padding:3px 6px 3px 0}
+.samples thead th{vertical-align:bottom;font-size:12px;line-height:1.3;font-weight:400;white-space:normal;overflow-wrap:anywhere;
+min-width:114px;max-width:114px}
+.samples thead th:first-child{min-width:0;padding:0}
+.samples tbody th{vertical-align:middle;text-align:right;padding-right:12px;position:sticky;left:0;background:var(--card);
+white-space:normal;min-width:92px;max-width:130px}
+.samples img{display:block;width:108px;height:auto;border:1px solid var(--line);border-radius:4px}
+.own{fill:none;stroke:var(--ink);stroke-width:1.5}
 figcaption{font-size:13px;line-height:1.35;margin-top:5px;color:var(--muted);overflow-wrap:anywhere}
 figcaption b,figcaption span{display:block}
 figcaption b{color:var(--ink)}
@@ -82,7 +93,9 @@ footer{margin-top:22px;color:var(--muted);font-size:13px}
 main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
 .card,.card.lead{grid-column:span 6}.card.lead b{font-size:30px}.card b{font-size:18px}
 .broad{display:none}.narrow{display:block}
-.images{grid-template-columns:repeat(3,minmax(0,1fr));gap:14px 10px}
+.images{grid-template-columns:repeat(3,minmax(0,1fr));gap:14px 10px}.twins{grid-template-columns:repeat(2,minmax(0,1fr))}
+.samples img{width:84px}.samples thead th{min-width:90px;max-width:90px}
+.samples tbody th{min-width:58px;max-width:76px;padding-right:8px;font-size:13px}
 .pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
 th{white-space:normal}td,th{padding-right:8px}
 .listed thead{display:none}.listed tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}

@@ -1,7 +1,7 @@
-// Charts as inline SVG: line, stacked bar, heat map, timeline, image tiles. They scale with the page (a viewBox, no fixed
-// size), need no script, and take their colours from the custom properties of the page's style sheet (report/page_style.h), so
-// that one picture serves light and dark pages. Every string is escaped here. Values that cannot be drawn (NaN, infinite, not
-// positive on a logarithmic axis) are gaps; a chart without any value says so.
+// Charts as inline SVG: line, stacked bar, heat map, map of values, timeline, image tiles. They scale with the page (a viewBox,
+// no fixed size), need no script, and take their colours from the custom properties of the page's style sheet
+// (report/page_style.h), so that one picture serves light and dark pages. Every string is escaped here. Values that cannot be
+// drawn (NaN, infinite, not positive on a logarithmic axis) are gaps; a chart without any value says so.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ struct Series {
   std::vector<double> x;
   std::vector<double> y;  // as many as x
   int colour = 0;
-  bool faint = false;  // thin and dashed, behind the others
+  bool faint = false;   // thin and dashed, behind the others
+  bool filled = false;  // down to 0, without dots
 };
 
 // A part of the x axis with its own background and label: a stage of a run.
@@ -74,6 +75,17 @@ struct HeatMap {
   double width = 530;
 };
 
+// A table of values as colours, the largest the strongest; the diagonal, on which own pairs stand, is framed.
+struct ValueMap {
+  std::string title;
+  std::string row_title;
+  std::string column_title;
+  std::vector<std::string> rows;            // labels
+  std::vector<std::string> column_images;   // PNG files of squares that head the columns
+  std::vector<std::vector<double>> values;  // (rows, columns); those that are not finite are gaps
+  double width = 530;
+};
+
 // A stretch of time in a row of a timeline.
 struct TimelineBox {
   double from = 0, to = 0;
@@ -116,6 +128,7 @@ struct TileChart {
 std::string to_svg(const LineChart& chart);
 std::string to_svg(const BarChart& chart);
 std::string to_svg(const HeatMap& chart);
+std::string to_svg(const ValueMap& chart);
 std::string to_svg(const TimelineChart& chart);
 // Every tile is scaled so that 0 is mid-grey and its largest magnitude is black or white; tiles of zeros are left out.
 std::string to_svg(const TileChart& chart);

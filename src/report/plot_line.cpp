@@ -68,6 +68,22 @@ std::string draw_axes(const LineChart& chart, const Frame& frame) {
   return svg + svg_vertical_title((frame.top + frame.bottom) / 2, chart.y.title);
 }
 
+// The area between the points and 0, which a linear axis then has.
+std::string draw_area(const LineChart& chart, const Series& series, const Frame& frame) {
+  const double base = chart.y.logarithmic ? frame.bottom : frame.py(0);
+  std::string path;
+  bool continued = false;
+  for (std::size_t i = 0; i < series.x.size(); ++i) {
+    const bool drawn = plottable(series.x[i], chart.x.logarithmic) && plottable(series.y[i], chart.y.logarithmic);
+    if (continued && !drawn) path += fmt::format("V{}Z", at(base));
+    if (drawn && !continued) path += fmt::format("M{} {}", at(frame.px(series.x[i])), at(base));
+    if (drawn) path += fmt::format("L{} {}", at(frame.px(series.x[i])), at(frame.py(series.y[i])));
+    continued = drawn;
+  }
+  if (continued) path += fmt::format("V{}Z", at(base));
+  return path.empty() ? "" : fmt::format(R"(<path style="fill:{}" d="{}"/>)", colour_of(series.colour), path);
+}
+
 std::string draw_series(const LineChart& chart, const Series& series, const Frame& frame) {
   constexpr std::size_t most_dots = 80;
   const auto drawn = [&](std::size_t i) {
@@ -104,6 +120,7 @@ std::string to_svg(const LineChart& chart) {
       if (!plottable(series.x[i], chart.x.logarithmic) || !plottable(series.y[i], chart.y.logarithmic)) continue;
       range_x.add(series.x[i], chart.x.logarithmic);
       range_y.add(series.y[i], chart.y.logarithmic);
+      if (series.filled) range_y.add(0, chart.y.logarithmic);
     }
   }
   const bool any = !range_x.empty();
@@ -116,7 +133,8 @@ std::string to_svg(const LineChart& chart) {
 
   std::vector<LegendEntry> entries;
   for (const Series& series : chart.series) {
-    if (!series.name.empty() && !series.faint) entries.push_back({series.name, series.colour, LegendEntry::Mark::line});
+    if (!series.name.empty() && !series.faint)
+      entries.push_back({series.name, series.colour, series.filled ? LegendEntry::Mark::square : LegendEntry::Mark::line});
   }
   if (!chart.solid_note.empty()) entries.push_back({chart.solid_note, grey, LegendEntry::Mark::line});
   if (!chart.faint_note.empty()) entries.push_back({chart.faint_note, grey, LegendEntry::Mark::dashed});
@@ -137,7 +155,8 @@ std::string to_svg(const LineChart& chart) {
   svg += draw_bands(chart, frame) + draw_axes(chart, frame);
   for (const bool faint : {true, false}) {
     for (const Series& series : chart.series) {
-      if (series.faint == faint) svg += draw_series(chart, series, frame);
+      if (series.faint != faint) continue;
+      svg += series.filled ? draw_area(chart, series, frame) : draw_series(chart, series, frame);
     }
   }
   return svg + "</svg>\n";

@@ -53,8 +53,49 @@ struct Filters {
   std::vector<float> taps;  // (count, height, width, colours)
 };
 
+// An image in the page.
+struct PageImage {
+  std::size_t height = 0, width = 0, channels = 0;
+  std::vector<std::uint8_t> pixels;  // (channels, height, width); three or more channels: red, green, blue first
+};
+
+// Images of the same examples, by what made them.
+struct Samples {
+  struct Row {
+    std::string name;               // "original", "step 1,200"
+    std::vector<PageImage> images;  // one for each caption; without pixels: a gap
+  };
+  std::vector<std::string> captions;
+  std::vector<Row> rows;
+  std::size_t left_out = 0;  // rows that the run made besides
+};
+
+// A held-out image, and what a discrete VAE makes of its tokens.
+struct Reconstruction {
+  std::string caption;
+  PageImage original, again;
+  double psnr = 0;  // dB
+};
+
+// How often each code of a discrete VAE stands for a part of held-out images.
+struct CodeUse {
+  std::size_t images = 0;
+  std::vector<std::int64_t> counts;
+};
+
+// How near some captions and images are by a contrastive model; pair i is captions[i] with images[i].
+struct Similarities {
+  std::vector<std::string> captions;
+  std::vector<PageImage> images;
+  std::vector<std::vector<double>> cosines;  // (captions, images)
+  std::size_t pairs = 0;                     // that the ranks are among
+  std::vector<std::size_t> caption_ranks;    // of an image's own caption among all, 1 the nearest
+  std::vector<std::size_t> image_ranks;      // of a caption's own image
+};
+
 struct ReportInput {
   std::string title;                    // heading of the page: the run folder's name; may be empty
+  std::string kind;                     // of a float model, for runs whose metrics do not say it
   nlohmann::json config;                // the options of the run; not an object: no configuration is shown
   std::vector<nlohmann::json> metrics;  // the lines of metrics.jsonl, in order; may be those of an unfinished run
   std::vector<nlohmann::json> events;   // those of events.jsonl, which runs of several processes may have
@@ -63,6 +104,12 @@ struct ReportInput {
   std::vector<FloatLayerRow> float_layers;
   std::optional<Classification> test;
   std::string test_missing;  // why a net that classifies images has no `test`, as a sentence
+  std::string model;         // that made what follows: "the checkpoint after step 120"; empty: the run's model
+  std::optional<Samples> samples;
+  std::vector<Reconstruction> reconstructions;
+  std::optional<CodeUse> codes;
+  std::optional<Similarities> similarities;
+  std::vector<std::string> missing;  // what the page cannot show, and why, as sentences
 };
 
 // The page, as UTF-8 that is well-formed XML too. Strings of the input are escaped, whatever they hold. Throws a usage error

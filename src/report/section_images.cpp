@@ -2,31 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <string>
 
 #include "report/markup.h"
-#include "report/picture.h"
 #include "report/sections.h"
 
 namespace bitloom::report {
 namespace {
-
-constexpr std::size_t largest_pixelated = 96;  // pixels a side; larger images are not magnified
-
-// RFC 4648, section 4.
-std::string base64(const std::string& bytes) {
-  static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<std::uint8_t>(bytes[i + j]) : 0U);
-    }
-    for (std::size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? letters[group >> (18 - 6 * j) & 63U] : '=';
-  }
-  return text;
-}
 
 // "97.3%"; a probability that is not 1 is not shown as 100%.
 std::string probability_text(double probability) {
@@ -35,12 +17,9 @@ std::string probability_text(double probability) {
 }
 
 std::string figure(const WrongImage& image) {
-  const std::string png = to_png(image.pixels, image.channels, image.height, image.width);
-  return fmt::format(
-      "<figure><img width=\"{}\" height=\"{}\" alt=\"{}\" src=\"data:image/png;base64,{}\"/>"
-      "<figcaption><b>{}</b>taken for {}<span>{}</span></figcaption></figure>\n",
-      image.width, image.height, escape(image.truth), base64(png), escape(image.truth), escape(image.taken_for),
-      probability_text(image.probability));
+  return fmt::format("<figure>{}<figcaption><b>{}</b>taken for {}<span>{}</span></figcaption></figure>\n",
+                     image_element({image.height, image.width, image.channels, image.pixels}, image.truth), escape(image.truth),
+                     escape(image.taken_for), probability_text(image.probability));
 }
 
 }  // namespace

@@ -60,6 +60,10 @@ std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
 // section_timeline.cpp: of the last step in the lines of events.jsonl.
 std::string timeline(const std::vector<nlohmann::json>& events);
+// section_pairs.cpp: an image in the page, with words for those who cannot see it. Throws a usage error for sizes that do not
+// fit.
+std::string image_element(const PageImage& image, std::string_view description);
+inline constexpr std::size_t largest_pixelated = 96;  // pixels a side; larger images are not magnified
 // section_images.cpp: of a float net that classifies images
 std::string float_layer_table(const std::vector<FloatLayerRow>& layers);
 std::string wrong_images(const Classification& test);

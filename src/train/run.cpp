@@ -86,6 +86,7 @@ class Run {
     begin();
     mark(true);
     const std::uint64_t first = trainer_.steps();
+    if (hooks_.begin) hooks_.begin(first);
     started_ = Clock::now();
     while (trainer_.steps() < options_.steps) {
       if (trainer_.comm().is_root()) {
@@ -99,8 +100,9 @@ class Run {
       mark(trainer_.steps() == first + 1);
       const bool last = trainer_.steps() == options_.steps;
       if (last || trainer_.steps() % options_.log_every == 0) on_root([&] { log(); });
-      const bool due = options_.evaluate_every != 0 && trainer_.steps() % options_.evaluate_every == 0;
-      if (last || due) evaluate();
+      const auto is_due = [&](std::uint64_t every) { return every != 0 && trainer_.steps() % every == 0; };
+      if (last || is_due(options_.evaluate_every)) evaluate();
+      if (is_due(options_.sample_every) || (last && options_.sample_every != 0)) sample();
       if (last) continue;
       const Requests requests = share_requests();
       if (requests.written || (requests.stop && checkpoints_.is_under_way())) end_checkpoint();
@@ -300,6 +302,18 @@ class Run {
     bool is_best = false;
     on_root([&] { is_best = record(found); });
     if (trainer_.comm().flag_any(is_best) && options_.keep_best) write_model();
+  }
+
+  void sample() {
+    if (!hooks_.sample) return;
+    const Clock::time_point start = Clock::now();
+    Json line = hooks_.sample([this] { mark(false); });
+    on_root([&] {
+      line["event"] = "samples";
+      line["step"] = trainer_.steps();
+      line["taken_seconds"] = seconds_since(start);
+      metrics_->write(line);
+    });
   }
 
   // Returns whether there was none better.

@@ -26,6 +26,7 @@ struct RunOptions {
   std::uint64_t steps = 0;                   // in all
   bool may_change_steps = false;             // a run that goes on may have others than it began with
   std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
+  std::uint64_t sample_every = 0;            // steps between calls of RunHooks::sample, and at the end; 0: none
   std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
   double checkpoint_seconds = 300;           // between beginnings of checkpoints, the first of which is of step 0
   bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
@@ -53,7 +54,13 @@ struct Evaluated {
 using SignOfLife = std::function<void()>;
 
 struct RunHooks {
+  // Called on all ranks with the number of steps done, before this process makes any. May be none.
+  std::function<void(std::uint64_t step)> begin;
   std::function<Evaluated(const SignOfLife&)> evaluate;  // may be none; on all ranks or none
+  // Called on all ranks, behind the step's evaluation if there is one, to show what the net does by then: rank 0 gives what the
+  // line of metrics has besides, an object. A run that goes on from a checkpoint calls it again for later steps, whose lines
+  // are gone. May be none.
+  std::function<nlohmann::json(const SignOfLife&)> sample;
   // Called on all ranks once the model and everything else is written, before the run's folder is let go. May be none.
   std::function<void(const SignOfLife&)> after;
   // Adds what makes parameters a model that can be read: kind, architecture, tokenizer. May be none.

@@ -15,6 +15,7 @@ inline void require_self_contained(const std::string& page) {
   REQUIRE(!test::has(page, "<script"));
   REQUIRE(!test::has(page, "<link"));
   REQUIRE(count_of(page, "src=") == count_of(page, " src=\"data:image/png;base64,"));
+  REQUIRE(count_of(page, "href=") == count_of(page, " href=\"data:image/png;base64,"));
   REQUIRE(!test::has(page, "url("));
   REQUIRE(!test::has(page, "@import"));
   // The names of XML's vocabularies are no addresses to load from.

@@ -157,6 +157,45 @@ TEST_CASE("heat maps show counts and their shares") {
   CHECK(message_of(none).find("not 1 rows of 1") != std::string::npos);
 }
 
+TEST_CASE("an area is filled down to 0, in parts where values are missing") {
+  LineChart chart = line({0, 1, 2, 3}, {4, 4, not_a_number, 2});
+  chart.series[0].filled = true;
+  const std::string svg = to_svg(chart);
+  require_sound(svg);
+  CHECK(count_of(svg, "style=\"fill:var(--s0)\"") == 1);
+  CHECK(svg.find(">0</text>") != std::string::npos);  // the axis begins there, not at 2
+  const std::string area = svg.substr(svg.find("style=\"fill:var(--s0)\""));
+  CHECK(count_of(area.substr(0, area.find("/>")), "Z") == 2);
+  CHECK(count_of(svg, "<circle") == 0);
+  chart.series[0].y.assign(4, not_a_number);
+  require_sound(to_svg(chart));
+}
+
+TEST_CASE("a map of values has a colour for each, the largest the strongest, and frames the diagonal") {
+  ValueMap map;
+  map.title = "Cosines";
+  map.rows = {"a <cat>", "a dog"};
+  map.column_images = {"x", "y"};
+  map.values = {{0.75, -0.25}, {not_a_number, 0.5}};
+  const std::string svg = to_svg(map);
+  require_sound(svg);
+  CHECK(svg.find("a &lt;cat&gt;, 1: 0.75") != std::string::npos);
+  CHECK(svg.find("fill-opacity=\"0.94\"") != std::string::npos);
+  CHECK(svg.find("fill-opacity=\"0.04\"") != std::string::npos);
+  CHECK(count_of(svg, "fill-opacity") == 3);  // a gap
+  CHECK(count_of(svg, "class=\"own\"") == 2);
+  CHECK(svg.find("href=\"data:image/png;base64,eA==\"") != std::string::npos);
+  map.width = 350;
+  map.rows.assign(2, std::string(300, 'm'));
+  require_sound(to_svg(map));
+  map.values = {{1, 1}, {1, 1}};  // all alike
+  require_sound(to_svg(map));
+  map.values[1].pop_back();
+  CHECK(message_of(map) == "values of map \"Cosines\" are not 2 rows of 2");
+  const ValueMap none;
+  CHECK(to_svg(none).find("nothing recorded") != std::string::npos);
+}
+
 TEST_CASE("tiles are scaled one by one") {
   TileChart tiles{"Filters", 3, 1, 2, 3, {0, 0.5F, -0.5F, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, /**/ 100, 0, 0, 0, -100, 50}};
   const std::string svg = to_svg(tiles);

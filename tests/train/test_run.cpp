@@ -100,6 +100,66 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   CHECK(has(setting.progress.all, "step 20/20"));
 }
 
+TEST_CASE("a run shows what its net does every so many steps and at the end, resumed neither twice nor never", "[run]") {
+  const test::TempDir folder;
+  const auto steps_of = [](const fs::path& out) {
+    std::vector<std::uint64_t> steps;
+    for (const nlohmann::json& line : events(out, "samples")) steps.push_back(line["step"]);
+    return steps;
+  };
+  for (const std::uint64_t every : {8, 20, 0}) {
+    const fs::path out = folder.path() / fmt::format("every-{}", every);
+    std::vector<std::uint64_t> begun, drawn;
+    for (const std::uint64_t last : {9, 18, 0}) {
+      Setting setting(out);
+      setting.options.sample_every = every;
+      setting.options.resume = fs::exists(out);
+      setting.options.stop = [&] { return setting.trainer.steps() == last; };
+      RunHooks hooks;
+      hooks.begin = [&](std::uint64_t step) { begun.push_back(step); };
+      hooks.sample = [&](const SignOfLife& alive) {
+        alive();
+        drawn.push_back(setting.trainer.steps());
+        return nlohmann::json{{"file", fmt::format("{}.png", setting.trainer.steps())}};
+      };
+      const auto run = [&] { train::run(setting.trainer, setting.options, hooks, setting.progress); };
+      if (last == 0) {
+        run();
+      } else {
+        CHECK(has(message_of(ErrorKind::interrupted, run), "stopped after step"));
+      }
+    }
+    CHECK(begun == std::vector<std::uint64_t>{0, 9, 18});
+    const std::vector<std::uint64_t> expected = every == 8    ? std::vector<std::uint64_t>{8, 16, 20}
+                                                : every == 20 ? std::vector<std::uint64_t>{20}
+                                                              : std::vector<std::uint64_t>{};
+    CHECK(drawn == expected);
+    CHECK(steps_of(out) == expected);
+    if (every == 8) CHECK(events(out, "samples")[1]["file"] == "16.png");
+  }
+  // Killed after step 12, with no checkpoint but that of step 0: what came later is shown again.
+  const fs::path out = folder.path() / "killed";
+  for (const bool resumed : {false, true}) {
+    Setting setting(out);
+    setting.options.sample_every = 4;
+    setting.options.resume = resumed;
+    RunHooks hooks;
+    hooks.sample = [&](const SignOfLife&) -> nlohmann::json {
+      if (!resumed && setting.trainer.steps() == 12) throw std::runtime_error("killed");
+      return {{"resumed", resumed}};
+    };
+    const auto run = [&] { train::run(setting.trainer, setting.options, hooks, setting.progress); };
+    if (resumed) {
+      run();
+    } else {
+      CHECK_THROWS_AS(run(), std::runtime_error);
+      CHECK(steps_of(out) == std::vector<std::uint64_t>{4, 8});
+    }
+  }
+  CHECK(steps_of(out) == std::vector<std::uint64_t>{4, 8, 12, 16, 20});
+  for (const nlohmann::json& line : events(out, "samples")) CHECK(line["resumed"] == true);
+}
+
 TEST_CASE("a run marks how far it is", "[run]") {
   const test::TempDir folder;
   Setting setting(folder.path());
