@@ -12,6 +12,8 @@
 namespace bitloom::models {
 namespace {
 
+constexpr double most_log_scale = 4.605170185988092;  // ln 100
+
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Rows are divided by their lengths, which are given; a row of zeros stays.
@@ -76,6 +78,10 @@ ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>&
   return loss;
 }
 
+double clip_factor(nn::Engine& engine, ClipTowers& towers) {
+  return std::exp(std::min(to_doubles(engine, towers.log_scale().value).front(), most_log_scale));
+}
+
 ClipTask::ClipTask(nn::Engine& engine, std::shared_ptr<nn::Sequence> net, ClipTowers& towers, std::size_t pairs, DType values,
                    Source source)
     : engine_(engine), net_(std::move(net)), towers_(towers), pairs_(pairs), values_(values), source_(std::move(source)) {
@@ -96,14 +102,12 @@ nn::Tensor ClipTask::input(nn::Pass& pass) {
 }
 
 train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, nn::Tensor* dy) {
-  // Factors above 100 make training unstable (Radford et al. 2021, section 2.5).
-  constexpr double most = 4.605170185988092;
   nn::Parameter& parameter = towers_.log_scale();
   const double log_scale = to_doubles(engine_, parameter.value).front();
   const std::vector<double> all = to_doubles(engine_, y);
   const auto half = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   const ClipLoss loss = clip_loss({all.begin(), half}, {half, all.end()}, towers_.config().embedding(),
-                                  std::min(log_scale, most), scale, dy != nullptr);
+                                  std::min(log_scale, most_log_scale), scale, dy != nullptr);
   if (dy != nullptr) {
     std::vector<double> gradient = loss.dimages;
     gradient.insert(gradient.end(), loss.dtexts.begin(), loss.dtexts.end());
@@ -111,7 +115,7 @@ train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, n
     write(engine_, *dy, gradient);
     const double before = to_doubles(engine_, parameter.gradient).front();
     // At the limit it may only fall.
-    const double change = log_scale < most ? loss.dlog_scale : std::max(loss.dlog_scale, 0.0);
+    const double change = log_scale < most_log_scale ? loss.dlog_scale : std::max(loss.dlog_scale, 0.0);
     write(engine_, parameter.gradient, {before + change});
   }
   nn::Tensor losses = engine_.empty({pairs_}, nn::parameter_type(y.dtype()), nn::Use::activations);
