@@ -71,6 +71,7 @@ int predict(Session& session, std::span<const std::string> args);
 int sample(Session& session, std::span<const std::string> args);
 int encode(Session& session, std::span<const std::string> args);
 int reconstruct(Session& session, std::span<const std::string> args);
+int compare(Session& session, std::span<const std::string> args);
 int inspect(Session& session, std::span<const std::string> args);
 int report(Session& session, std::span<const std::string> args);
 int export_model(Session& session, std::span<const std::string> args);

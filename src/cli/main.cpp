@@ -34,6 +34,7 @@ constexpr Command commands[] = {
     {"predict", "", "classify images", &predict},
     {"encode", "", "tokens of images, by a trained discrete VAE", &encode},
     {"reconstruct", "", "images beside what their tokens hold", &reconstruct},
+    {"compare", "", "how far two sets of images are apart, in features of a trained net", &compare},
     {"inspect", "", "show the layers, sizes and operations of a model or net", &inspect},
     {"report", "", "write a run's HTML report", &report},
     {"verify", "", "check that models, checkpoints and token files are undamaged", &verify},
