@@ -130,6 +130,12 @@ TEST_CASE("a text-to-image transformer is described as its layers count themselv
     CHECK(model.operations() == Approx(net.cost(1)).epsilon(1e-12));
     check_layers(model, net.layers(), {1, config.tokens()}, recompute);
   }
+  // In the paper's shapes columns are computed in an order of their own.
+  models::DalleConfig full = models::config_of(models::find_dalle("2.8b"));
+  full.layers = 3;
+  full.text_vocabulary = 100;
+  models::Dalle net(full);
+  check_layers(describe_dalle(full), net.layers(), {1, full.tokens()}, false);
   // 12 d^2 numbers of the matrices of each of 64 layers, printed as 12 billion parameters (Ramesh et al. 2021, section 2.2).
   models::DalleConfig large = models::config_of(models::find_dalle("12b"));
   large.text_vocabulary = 16384;
