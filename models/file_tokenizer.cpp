@@ -5,11 +5,6 @@
 #include "core/error.h"
 
 namespace bitloom::models {
-namespace {
-
-constexpr const char* tokenizer_name = "tokenizer";
-
-}  // namespace
 
 void add_tokenizer(TensorFile& file, const data::Tokenizer& tokenizer) {
   const std::string text = tokenizer.serialize();

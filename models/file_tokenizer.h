@@ -11,6 +11,9 @@
 
 namespace bitloom::models {
 
+// Name of the tensor that holds it.
+inline constexpr const char* tokenizer_name = "tokenizer";
+
 void add_tokenizer(TensorFile& file, const data::Tokenizer& tokenizer);
 // Its bytes, and the tokenizer that they describe. Throw Error(data) that names `name`.
 std::vector<std::byte> tokenizer_text(const TensorSource& file, const std::string& name);

@@ -12,6 +12,7 @@
 namespace bitloom::models {
 namespace {
 
+
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Rows are divided by their lengths, which are given; a row of zeros stays.
@@ -74,6 +75,10 @@ ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>&
   loss.dimages = through_norm(u, image_lengths, factor * dlogits * w);
   loss.dtexts = through_norm(w, text_lengths, factor * dlogits.transpose() * u);
   return loss;
+}
+
+double clip_factor(nn::Engine& engine, ClipTowers& towers) {
+  return std::exp(std::min(to_doubles(engine, towers.log_scale().value).front(), largest_log_scale));
 }
 
 ClipTask::ClipTask(nn::Engine& engine, std::shared_ptr<nn::Sequence> net, ClipTowers& towers, std::size_t pairs, DType values,

@@ -31,6 +31,10 @@ struct ClipLoss {
 ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>& texts, std::size_t embedding, double log_scale,
                    double scale, bool backward);
 
+// The factor on cosines that a net has learned: 100 at most, above which training is unstable (Radford et al. 2021,
+// section 2.5).
+double clip_factor(nn::Engine& engine, ClipTowers& towers);
+
 class ClipTask final : public train::Task {
  public:
   using Source = std::function<ClipBatch(std::uint64_t step, std::uint64_t micro_batch)>;

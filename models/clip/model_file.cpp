@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/file_tokenizer.h"
+#include "models/foreign_tensors.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
 
@@ -12,17 +13,11 @@ namespace {
 
 constexpr const char* config_key = "bitloom.config";
 
-}  // namespace
+// Tables are modules of their own there.
+std::string theirs(const std::string& ours) { return ours.starts_with("embedding.") ? ours + ".weight" : pytorch_name(ours); }
 
-void add_description(TensorFile& file, const ClipConfig& config, const data::Tokenizer& tokenizer) {
-  file.metadata[kind_key] = clip_kind;
-  file.metadata[config_key] = to_json(config).dump();
-  add_tokenizer(file, tokenizer);
-}
-
-LoadedClip load_clip(nn::Engine& engine, const std::filesystem::path& path, DType values) {
-  const std::string name = path.string();
-  const TensorFile file = TensorFile::load(path, Checksum::required);
+// A net with memory for its numbers.
+LoadedClip make_described(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
   require_kind(file.metadata, clip_kind, name);
   LoadedClip loaded;
   loaded.tokenizer = parse_file_tokenizer(tokenizer_text(file, name), name);
@@ -33,8 +28,42 @@ LoadedClip load_clip(nn::Engine& engine, const std::filesystem::path& path, DTyp
   }
   loaded.net = std::make_unique<ClipTowers>(config);
   nn::make_parameters(engine, nn::parameters_of(*loaded.net), values);
+  return loaded;
+}
+
+}  // namespace
+
+void add_description(TensorFile& file, const ClipConfig& config, const data::Tokenizer& tokenizer) {
+  file.metadata[kind_key] = clip_kind;
+  file.metadata[config_key] = to_json(config).dump();
+  add_tokenizer(file, tokenizer);
+}
+
+LoadedClip load_clip(nn::Engine& engine, const std::filesystem::path& path, DType values) {
+  const TensorFile file = TensorFile::load(path, Checksum::required);
+  LoadedClip loaded = make_described(engine, file, path.string(), values);
   load_saved(engine, file, *loaded.net, values);
   return loaded;
+}
+
+TensorFile to_pytorch(nn::Engine& engine, const LoadedClip& loaded) {
+  TensorFile file = to_pytorch(engine, *loaded.net, DType::f32, &theirs);
+  add_description(file, loaded.net->config(), *loaded.tokenizer);
+  return file;
+}
+
+LoadedClip load_pytorch_clip(nn::Engine& engine, const TensorFile& file, const std::string& file_name,
+                             const TensorFile& described, const std::string& described_name) {
+  LoadedClip loaded = make_described(engine, described, described_name, DType::f32);
+  load_pytorch(engine, file, *loaded.net, DType::f32, &theirs, file_name, "the net", {tokenizer_name});
+  return loaded;
+}
+
+TensorFile save_clip(nn::Engine& engine, const LoadedClip& loaded) {
+  TensorFile file;
+  add_values(engine, file, *loaded.net, DType::f32);
+  add_description(file, loaded.net->config(), *loaded.tokenizer);
+  return file;
 }
 
 }  // namespace bitloom::models

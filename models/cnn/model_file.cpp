@@ -1,10 +1,6 @@
 #include "models/cnn/model_file.h"
 
-#include <fmt/ranges.h>
-
-#include <array>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -20,16 +16,6 @@ using Json = nlohmann::json;
 constexpr const char* config_key = "bitloom.config";
 constexpr const char* pixels_key = "bitloom.pixels";
 constexpr const char* classes_key = "bitloom.classes";
-
-// Endings of names, ours and those of PyTorch's layers, where they differ.
-std::string pytorch_name(const std::string& name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> endings{
-      {{".gain", ".weight"}, {".moving_mean", ".running_mean"}, {".moving_variance", ".running_var"}}};
-  for (const auto& [ours, theirs] : endings) {
-    if (name.ends_with(ours)) return name.substr(0, name.size() - ours.size()) + std::string(theirs);
-  }
-  return name;
-}
 
 std::vector<float> floats_of(const Json& json, const char* key, std::size_t count, const std::string& name) {
   const Json found = json.value(key, Json());
@@ -110,26 +96,7 @@ TensorFile to_pytorch_names(const TensorFile& file) {
 }
 
 void load_pytorch_values(nn::Engine& engine, const TensorFile& file, Cnn& net, const std::string& name) {
-  TensorFile renamed;
-  std::set<std::string> known;
-  const auto take = [&](const std::string& ours, const nn::Shape& shape) {
-    const std::string& theirs = *known.insert(pytorch_name(ours)).first;
-    const std::string label = fmt::format("{}: the tensor '{}'", name, theirs);
-    const std::vector<std::size_t> wanted(shape.lengths().begin(), shape.lengths().end());
-    if (!file.contains(theirs)) fail(ErrorKind::data, "{} is missing; expected one of shape {}", label, nn::to_text(shape));
-    const bitloom::Tensor& tensor = file.get(theirs);
-    if (tensor.shape != wanted) {
-      fail(ErrorKind::data, "{} has the shape ({}); expected {}", label, fmt::join(tensor.shape, ", "), nn::to_text(shape));
-    }
-    renamed.put(ours, wanted, to_floats(tensor, label));
-  };
-  for (const nn::Parameter* parameter : nn::parameters_of(*net.layers)) take(parameter->name, parameter->shape);
-  for (const auto& [ours, tensor] : buffers_of(engine, *net.layers, DType::f32)) take(ours, tensor->shape());
-  for (const auto& [theirs, tensor] : file.tensors) {
-    if (known.contains(theirs) || theirs.ends_with(".num_batches_tracked")) continue;
-    fail(ErrorKind::data, "{}: the tensor '{}' has no place in the net '{}'", name, theirs, net.config.name);
-  }
-  load_values(engine, renamed, net, DType::f32);
+  load_pytorch(engine, file, *net.layers, DType::f32, &pytorch_name, name, fmt::format("the net '{}'", net.config.name));
 }
 
 }  // namespace bitloom::models

@@ -43,23 +43,23 @@ std::shared_ptr<const nn::TokenOrder> column_order(const DalleConfig& config, co
 }
 
 BlockBuilder::Mask mask_of(const DalleConfig& config, ImageAttention kind) {
-  using nn::AttentionMask;
-  const std::size_t largest = config.grid - (config.grid % 2 == 0 ? 1 : 0);  // odd
-  switch (kind) {
-    case ImageAttention::row: return {std::make_shared<AttentionMask>(AttentionMask::row(config.text, config.grid)), nullptr};
-    case ImageAttention::column: {
-      auto mask = std::make_shared<AttentionMask>(AttentionMask::column(config.text, config.grid));
-      auto order = column_order(config, *mask);
-      return {std::move(mask), std::move(order)};
-    }
-    case ImageAttention::convolutional: break;
-  }
-  return {
-      std::make_shared<AttentionMask>(AttentionMask::convolutional(config.text, config.grid, std::min(config.extent, largest))),
-      nullptr};
+  auto mask = std::make_shared<nn::AttentionMask>(attention_mask(config, kind));
+  auto order = kind == ImageAttention::column ? column_order(config, *mask) : nullptr;
+  return {std::move(mask), std::move(order)};
 }
 
 }  // namespace
+
+nn::AttentionMask attention_mask(const DalleConfig& config, ImageAttention kind) {
+  using nn::AttentionMask;
+  const std::size_t largest = config.grid - (config.grid % 2 == 0 ? 1 : 0);  // odd
+  switch (kind) {
+    case ImageAttention::row: return AttentionMask::row(config.text, config.grid);
+    case ImageAttention::column: return AttentionMask::column(config.text, config.grid);
+    case ImageAttention::convolutional: break;
+  }
+  return AttentionMask::convolutional(config.text, config.grid, std::min(config.extent, largest));
+}
 
 // --- DalleEmbedding ---
 

@@ -62,6 +62,9 @@ class DalleOutput final : public nn::Layer {
   nn::Parameter text_, codes_;  // (V,C)
 };
 
+// Tokens that see one another in the layers of a kind.
+nn::AttentionMask attention_mask(const DalleConfig& config, ImageAttention kind);
+
 class Dalle {
  public:
   // group: processes that divide attention and feed-forward parts, if any; outlives this. Throws Error(usage) as check() does,

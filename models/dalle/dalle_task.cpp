@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/field.h"
+#include "nn/floats.h"
 
 namespace bitloom::models {
 
@@ -92,6 +93,10 @@ class Rows {
     return losses;
   }
 
+  std::vector<float> logits(const train::VocabularyHead& head) const {
+    return nn::to_floats(engine_, head.logits(engine_, hidden_));
+  }
+
   std::size_t size() const { return pairs_ * count_; }
 
  private:
@@ -140,6 +145,17 @@ DallePartLosses dalle_losses(nn::Engine& engine, Dalle& net, const Tensor& hidde
   Tensor flat = dhidden->reshaped({back.size(), width});
   nn::gather(engine, gradients, ids, flat);
   return losses;
+}
+
+DalleLogits dalle_logits(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
+  const DalleConfig& config = net.config();
+  const std::vector<std::int32_t> ids = inputs_of(config, batch);
+  nn::Pass pass{engine};
+  pass.training = false;
+  const Tensor x = engine.from(std::span<const std::int32_t>(ids), {ids.size() / config.tokens(), config.tokens()}, Use::data);
+  const Tensor hidden = net.layers().forward(pass, x);
+  return {Rows(engine, hidden, 0, config.text - 1).logits(net.text_head()),
+          Rows(engine, hidden, config.text - 1, config.image()).logits(net.code_head())};
 }
 
 DalleTask::DalleTask(Dalle& net, std::size_t pairs, Source source, Tokens tokens)

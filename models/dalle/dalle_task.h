@@ -67,4 +67,10 @@ struct DallePartLosses {
 DallePartLosses dalle_losses(nn::Engine& engine, Dalle& net, const nn::Tensor& hidden, const DalleBatch& batch,
                              double text_scale, double image_scale, nn::Tensor* dhidden);
 
+// Logits by a pass that is not training: (B,text - 1,V) of all text tokens but the first, and (B,image,K) of codes.
+struct DalleLogits {
+  std::vector<float> text, image;
+};
+DalleLogits dalle_logits(nn::Engine& engine, Dalle& net, const DalleBatch& batch);
+
 }  // namespace bitloom::models

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "data/pairs/caption_filter.h"
 #include "models/file_tokenizer.h"
+#include "models/foreign_tensors.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
 
@@ -15,18 +16,14 @@ namespace {
 constexpr const char* config_key = "bitloom.config";
 constexpr const char* dvae_key = "bitloom.dvae";
 
-}  // namespace
-
-void add_description(TensorFile& file, const DalleConfig& config, const data::Tokenizer& tokenizer, const std::string& dvae) {
-  file.metadata[kind_key] = dalle_kind;
-  file.metadata[config_key] = to_json(config).dump();
-  file.metadata[dvae_key] = dvae;
-  add_tokenizer(file, tokenizer);
+// Tables are modules of their own there.
+std::string theirs(const std::string& ours) {
+  const bool is_table = (ours.starts_with("embedding.") || ours.starts_with("head.")) && !ours.ends_with(".weight");
+  return is_table ? ours + ".weight" : pytorch_name(ours);
 }
 
-LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DType values) {
-  const std::string name = path.string();
-  const TensorFile file = TensorFile::load(path, Checksum::required);
+// A net with memory for its numbers.
+LoadedDalle make_described(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
   require_kind(file.metadata, dalle_kind, name);
   LoadedDalle loaded;
   loaded.tokenizer = parse_file_tokenizer(tokenizer_text(file, name), name);
@@ -38,8 +35,43 @@ LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DT
   }
   loaded.net = std::make_unique<Dalle>(config);
   nn::make_parameters(engine, nn::parameters_of(loaded.net->layers()), values);
+  return loaded;
+}
+
+}  // namespace
+
+void add_description(TensorFile& file, const DalleConfig& config, const data::Tokenizer& tokenizer, const std::string& dvae) {
+  file.metadata[kind_key] = dalle_kind;
+  file.metadata[config_key] = to_json(config).dump();
+  file.metadata[dvae_key] = dvae;
+  add_tokenizer(file, tokenizer);
+}
+
+LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DType values) {
+  const TensorFile file = TensorFile::load(path, Checksum::required);
+  LoadedDalle loaded = make_described(engine, file, path.string(), values);
   load_saved(engine, file, loaded.net->layers(), values);
   return loaded;
+}
+
+TensorFile to_pytorch(nn::Engine& engine, const LoadedDalle& loaded) {
+  TensorFile file = to_pytorch(engine, loaded.net->layers(), DType::f32, &theirs);
+  add_description(file, loaded.net->config(), *loaded.tokenizer, loaded.dvae);
+  return file;
+}
+
+LoadedDalle load_pytorch_dalle(nn::Engine& engine, const TensorFile& file, const std::string& file_name,
+                               const TensorFile& described, const std::string& described_name) {
+  LoadedDalle loaded = make_described(engine, described, described_name, DType::f32);
+  load_pytorch(engine, file, loaded.net->layers(), DType::f32, &theirs, file_name, "the net", {tokenizer_name});
+  return loaded;
+}
+
+TensorFile save_dalle(nn::Engine& engine, const LoadedDalle& loaded) {
+  TensorFile file;
+  add_values(engine, file, loaded.net->layers(), DType::f32);
+  add_description(file, loaded.net->config(), *loaded.tokenizer, loaded.dvae);
+  return file;
 }
 
 std::vector<std::int32_t> caption_tokens(const DalleConfig& config, const data::Tokenizer& tokenizer,

@@ -37,7 +37,7 @@ double DvaeEvaluation::perplexity() const {
 DvaeCoder::DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once)
     : engine_(engine), net_(net), values_(values), at_once_(std::max<std::size_t>(at_once, 1)) {}
 
-nn::Tensor DvaeCoder::logits(std::span<const float> images, std::size_t count) {
+nn::Tensor DvaeCoder::logits_of(std::span<const float> images, std::size_t count) {
   return net_.encode(engine_, nn::from_floats(engine_, images, net_.input(count), values_, nn::Use::data));
 }
 
@@ -53,35 +53,63 @@ std::vector<std::int32_t> DvaeCoder::largest(const nn::Tensor& rows) {
   return engine_.to_host<std::int32_t>(ids);
 }
 
-std::vector<std::int32_t> DvaeCoder::encode(std::span<const std::uint8_t> images) {
+template <typename Visit>
+void DvaeCoder::encode_parts(std::span<const std::uint8_t> images, Visit&& visit) {
   const std::size_t size = net_.config.values();
-  std::vector<std::int32_t> codes;
   for (std::size_t first = 0; first < images.size(); first += at_once_ * size) {
     const auto part = images.subspan(first, std::min(at_once_ * size, images.size() - first));
     std::vector<float> numbers(part.size());
     to_unit_interval(part, numbers);
-    const std::vector<std::int32_t> some = largest(logits(numbers, part.size() / size));
-    codes.insert(codes.end(), some.begin(), some.end());
+    visit(logits_of(numbers, part.size() / size));
   }
+}
+
+std::vector<std::int32_t> DvaeCoder::encode(std::span<const std::uint8_t> images) {
+  std::vector<std::int32_t> codes;
+  encode_parts(images, [&](const nn::Tensor& logits) {
+    const std::vector<std::int32_t> some = largest(logits);
+    codes.insert(codes.end(), some.begin(), some.end());
+  });
   return codes;
 }
 
-std::vector<std::uint8_t> DvaeCoder::decode(std::span<const std::int32_t> codes) {
+std::vector<float> DvaeCoder::logits(std::span<const std::uint8_t> images) {
+  std::vector<float> all;
+  encode_parts(images, [&](const nn::Tensor& logits) {
+    const std::vector<float> some = nn::to_floats(engine_, logits);
+    all.insert(all.end(), some.begin(), some.end());
+  });
+  return all;
+}
+
+template <typename Visit>
+void DvaeCoder::decode_parts(std::span<const std::int32_t> codes, Visit&& visit) {
   const std::size_t size = net_.config.grid() * net_.config.grid();
   for (std::size_t i = 0; i < codes.size(); ++i) {
     if (codes[i] < 0 || static_cast<std::size_t>(codes[i]) >= net_.config.codes) {
       fail(ErrorKind::data, "token {} is {}; expected 0 to {}", i, codes[i], net_.config.codes - 1);
     }
   }
-  std::vector<std::uint8_t> images;
   for (std::size_t first = 0; first < codes.size(); first += at_once_ * size) {
     const auto part = codes.subspan(first, std::min(at_once_ * size, codes.size() - first));
-    const std::vector<float> maps = nn::to_floats(engine_, net_.decode(engine_, one_hot(part, part.size() / size)));
+    visit(nn::to_floats(engine_, net_.decode(engine_, one_hot(part, part.size() / size))));
+  }
+}
+
+std::vector<std::uint8_t> DvaeCoder::decode(std::span<const std::int32_t> codes) {
+  std::vector<std::uint8_t> images;
+  decode_parts(codes, [&](const std::vector<float>& maps) {
     std::vector<float> pixels(maps.size() / 2);
     reconstruct(maps, pixels);
     for (const float pixel : pixels) images.push_back(static_cast<std::uint8_t>(std::lround(pixel)));
-  }
+  });
   return images;
+}
+
+std::vector<float> DvaeCoder::maps(std::span<const std::int32_t> codes) {
+  std::vector<float> all;
+  decode_parts(codes, [&](const std::vector<float>& some) { all.insert(all.end(), some.begin(), some.end()); });
+  return all;
 }
 
 // In millionths, added as whole numbers: the same for any number of ranks.
@@ -116,7 +144,7 @@ void DvaeCoder::add(std::span<const std::uint8_t> images, std::size_t number, co
   };
   std::vector<float> numbers(images.size());
   to_unit_interval(images, numbers);
-  const nn::Tensor x = logits(numbers, count);
+  const nn::Tensor x = logits_of(numbers, count);
   nn::Tensor kl = engine_.empty({x.shape().rows()}, nn::parameter_type(values_), nn::Use::activations);
   nn::categorical_kl(engine_, x, 0, kl, nullptr);
   for (const float each : nn::to_floats(engine_, kl)) sums.kl += micro(static_cast<double>(each));

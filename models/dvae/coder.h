@@ -38,10 +38,13 @@ class DvaeCoder {
   // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most.
   DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once = 32);
 
-  // Codes (N,grid,grid) of images (N,side,side,3).
+  // Codes (N,grid,grid) of images (N,side,side,3), and the logits (N,grid,grid,K) that they are the largest of.
   std::vector<std::int32_t> encode(std::span<const std::uint8_t> images);
+  std::vector<float> logits(std::span<const std::uint8_t> images);
   // Images (N,side,side,3) of codes, rounded. Throws Error(data) for a number that is no code.
   std::vector<std::uint8_t> decode(std::span<const std::int32_t> codes);
+  // The maps (N,side,side,6) that these are made of: three of mu, three of ln b. Throws as decode() does.
+  std::vector<float> maps(std::span<const std::int32_t> codes);
 
   // Collective: each rank takes a part of the pairs' images, cut in the centre. The noise of draws follows from the number of
   // an image alone. `watch` is called between batches; false ends the evaluation by Error(interrupted).
@@ -53,7 +56,12 @@ class DvaeCoder {
 
  private:
   struct Sums;
-  nn::Tensor logits(std::span<const float> images, std::size_t count);
+  // visit(logits) for images, at_once_ of them at a time; for codes visit(maps).
+  template <typename Visit>
+  void encode_parts(std::span<const std::uint8_t> images, Visit&& visit);
+  template <typename Visit>
+  void decode_parts(std::span<const std::int32_t> codes, Visit&& visit);
+  nn::Tensor logits_of(std::span<const float> images, std::size_t count);
   nn::Tensor one_hot(std::span<const std::int32_t> codes, std::size_t count);
   std::vector<std::int32_t> largest(const nn::Tensor& rows);
   std::vector<double> likelihoods(const nn::Tensor& codes, const nn::Tensor& pixels, double least_log_b);

@@ -29,16 +29,4 @@ double paper_saving(const GptConfig& config, unsigned bits) {
   return activation * (1 - bits / 32.0) / (products + attention + activation);
 }
 
-std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit) {
-  const auto fits = [&](std::size_t sequences) { return predict_memory(config, sequences, options).total() <= limit; };
-  if (!fits(1)) return 0;
-  std::size_t low = 1;
-  while (fits(2 * low)) low *= 2;
-  for (std::size_t high = 2 * low; high - low > 1;) {
-    const std::size_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
-}
-
 }  // namespace bitloom::models

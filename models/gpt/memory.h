@@ -31,7 +31,4 @@ double paper_saving(const GptConfig& config, unsigned bits);
 // and the time between kernels suggest, which nobody has measured yet.
 inline constexpr std::size_t enough_tokens = 4096, enough_tokens_on_gpu = 32768;
 
-// The most sequences whose predict_memory() is at most `limit`; 0: not even one.
-std::size_t largest_micro_batch(const GptConfig& config, const train::TrainOptions& options, std::uint64_t limit);
-
 }  // namespace bitloom::models

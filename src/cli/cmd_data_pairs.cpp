@@ -1,11 +1,16 @@
 // bitloom data pairs and synth-pairs.
 #include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
 #include "cli/command.h"
+#include "cli/image_sheet.h"
+#include "cli/image_source.h"
+#include "cli/model_source.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
 #include "core/error.h"
@@ -15,6 +20,9 @@
 #include "data/pairs/scene_check.h"
 #include "data/pairs/synth_pairs.h"
 #include "data/text/words.h"
+#include "models/model_kind.h"
+#include "models/quality/features.h"
+#include "models/quality/near.h"
 
 namespace bitloom::cli {
 namespace {
@@ -105,6 +113,89 @@ void print_score(Terminal& terminal, const Json& score) {
   }
 }
 
+// Images that two sets have in common, or that are in one set twice: of which, and how near they are.
+struct Overlap {
+  std::string spec, clip, dvae;  // of the other set
+  double nearest = 0.95;
+  std::unique_ptr<ImageSource> own, other;  // other none: the set itself
+  std::vector<models::NearPair> found;
+
+  ImageSource& second() const { return other ? *other : *own; }
+};
+
+std::vector<double> directions_of(Terminal& terminal, const std::string& spec, ImageSource& source,
+                                  models::ImageFeatures& net) {
+  std::vector<double> all;
+  for_each_batch(terminal, spec, source, source.size(), net.side(), [&](std::vector<std::uint8_t>& images) {
+    const std::vector<double> some = net.of(images).features;
+    all.insert(all.end(), some.begin(), some.end());
+  });
+  return all;
+}
+
+void find_overlap(Terminal& terminal, const std::string& spec, const data::Pairs& pairs, Overlap& overlap) {
+  if (overlap.clip.empty()) fail(ErrorKind::usage, "--clip: missing; expected a run or model of `bitloom train clip`");
+  const std::filesystem::path model = find_model(overlap.clip);
+  require_kind(model, models::clip_kind, "bitloom compare");
+  std::error_code error;
+  const bool is_same = std::filesystem::equivalent(spec, overlap.spec, error);
+  overlap.own = images_of(pairs);
+  if (!is_same) overlap.other = open_images(overlap.spec, overlap.dvae);
+  nn::Engine engine;
+  const auto net = models::load_image_features(engine, model);
+  const std::vector<double> own = directions_of(terminal, spec, *overlap.own, *net);
+  overlap.found = is_same ? models::near_pairs(own, net->columns(), overlap.nearest)
+                          : models::near_pairs(own, directions_of(terminal, overlap.spec, *overlap.other, *net), net->columns(),
+                                               overlap.nearest);
+}
+
+// Number of different images among the firsts of the pairs that were found.
+std::size_t firsts_of(const Overlap& overlap) {
+  std::set<std::size_t> images;
+  for (const models::NearPair& each : overlap.found) images.insert(each.a);
+  return images.size();
+}
+
+Json json_of(const Overlap& overlap) {
+  Json near = Json::array();
+  for (const models::NearPair& each : overlap.found) {
+    near.push_back(
+        {{"image", overlap.own->name(each.a)}, {"other", overlap.second().name(each.b)}, {"similarity", each.similarity}});
+  }
+  return {{"with", overlap.spec},
+          {"nearest", overlap.nearest},
+          {"images", firsts_of(overlap)},
+          {"pairs", overlap.found.size()},
+          {"near", near}};
+}
+
+void print_overlap(Terminal& terminal, const std::string& spec, const Json& json, std::size_t most) {
+  const auto pairs = json["pairs"].get<std::size_t>();
+  terminal.print("overlap   {} images of {} are near one of {}: {} pairs of cosine {} or more",
+                 json["images"].get<std::size_t>(), spec, json["with"].get<std::string>(), pairs,
+                 json["nearest"].get<double>());
+  for (std::size_t i = 0; i < std::min(pairs, most); ++i) {
+    const Json& each = json["near"][i];
+    terminal.print("  {:.6f}  {}  {}", each["similarity"].get<double>(), each["image"].get<std::string>(),
+                   each["other"].get<std::string>());
+  }
+  if (pairs > most) terminal.print("  ... and {} more (--most, --json)", pairs - most);
+}
+
+// Each near pair side by side.
+std::size_t write_overlap_sheet(const Overlap& overlap, std::size_t rows, std::size_t columns, std::size_t side,
+                                const std::string& file) {
+  const std::size_t shown = std::min(overlap.found.size(), rows * columns);
+  if (shown == 0) return 0;
+  ImageSheet sheet(shown, columns, side, 2);
+  for (std::size_t i = 0; i < shown; ++i) {
+    sheet.put(i, overlap.own->image(overlap.found[i].a, side), 0);
+    sheet.put(i, overlap.second().image(overlap.found[i].b, side), 1);
+  }
+  sheet.write(file);
+  return shown;
+}
+
 // The first pairs in rows, cut in the centre, one pixel between them.
 std::size_t write_sheet(const data::Pairs& pairs, std::size_t rows, std::size_t columns, std::size_t side,
                         const std::string& file) {
@@ -128,6 +219,8 @@ int data_pairs(Session& session, std::span<const std::string> args) {
   std::vector<std::string> spec;
   std::string sheet;
   std::size_t rows = 4, columns = 8, side = 64;
+  std::size_t most = 20;
+  Overlap overlap;
   bool any_language = false, boilerplate = false, check_scenes = false, json = false;
   data::PairRules rules;
   Options options("bitloom data pairs SPEC [options]",
@@ -140,12 +233,23 @@ int data_pairs(Session& session, std::span<const std::string> args) {
   options.flag("boilerplate", boilerplate, "Captions such as 'photographed on 3 May 2012' stay");
   options.flag("check-scenes", check_scenes,
                "Comparison of what pictures show with their captions, for sets of `data synth-pairs`");
-  options.text("sheet", sheet, "FILE.png", "Picture of the first images, whose captions are shown");
+  options.text(
+      "overlap", overlap.spec, "SPEC",
+      "Images, of a folder or a file of `bitloom encode`, that are looked for in the set, such as a test set; the set's "
+      "own SPEC: images that it has twice");
+  options.text("clip", overlap.clip, "RUN|MODEL", "Contrastive model by whose embeddings images are near");
+  options.number("nearest", overlap.nearest, -1, 1, "Smallest cosine of embeddings of images that count as nearly the same");
+  options.text("dvae", overlap.dvae, "RUN|MODEL", "Discrete VAE that draws the images of a file of tokens");
+  options.count("most", most, 0, 1000000, "Largest number of near pairs that are listed");
+  options.text("sheet", sheet, "FILE.png",
+               "Picture of the first images, whose captions are shown; with --overlap of the nearest pairs, side by side");
   options.count("rows", rows, 1, 1000, "Rows of the sheet");
   options.count("columns", columns, 1, 1000, "Columns of the sheet");
   options.count("side", side, 1, 1024, "Pixels of an image's side in the sheet");
   options.flag("json", json, "One JSON object instead of text");
-  static const Options::Need needs[] = {{"rows", "sheet", {}}, {"columns", "sheet", {}}, {"side", "sheet", {}}};
+  static const Options::Need needs[] = {{"rows", "sheet", {}},   {"columns", "sheet", {}},   {"side", "sheet", {}},
+                                        {"clip", "overlap", {}}, {"nearest", "overlap", {}}, {"dvae", "overlap", {}},
+                                        {"most", "overlap", {}}};
   options.needs(needs);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   rules.captions.english = !any_language;
@@ -162,13 +266,23 @@ int data_pairs(Session& session, std::span<const std::string> args) {
       }
       facts["scenes"] = json_of(score);
     }
+    if (!overlap.spec.empty()) {
+      find_overlap(session.terminal, spec.front(), pairs, overlap);
+      facts["overlap"] = json_of(overlap);
+    }
     if (json) {
       session.terminal.line(facts.dump(-1, ' ', false, Json::error_handler_t::replace));
     } else {
       print_facts(session.terminal, spec.front(), facts);
       if (check_scenes) print_score(session.terminal, facts["scenes"]);
+      if (!overlap.spec.empty()) print_overlap(session.terminal, spec.front(), facts["overlap"], most);
     }
     if (sheet.empty()) return;
+    if (!overlap.spec.empty()) {
+      const std::size_t shown = write_overlap_sheet(overlap, rows, columns, side, sheet);
+      if (!json) session.terminal.print("{}{}", sheet, shown == 0 ? ": not written, there are no near pairs" : "");
+      return;
+    }
     const std::size_t shown = write_sheet(pairs, rows, columns, side, sheet);
     if (json) return;
     session.terminal.print("{}", sheet);

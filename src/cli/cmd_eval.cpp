@@ -28,8 +28,12 @@ struct EvalSettings {
   ViewOptions views;
   bool json = false;
   double temperature = 0.0625;
+  std::string dvae;
+  std::size_t pairs = 8;
 
   void declare(Options& options) {
+    static const Options::Need needs[] = {{"pairs", "logits", {}}};
+    options.needs(needs);
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.group("Evaluation");
     options.flag("json", json, "One JSON object instead of tables");
@@ -41,6 +45,10 @@ struct EvalSettings {
     views.declare(options);
     options.group("Discrete VAE");
     options.number("temperature", temperature, 0, 100, "Temperature of the relaxed lower bound", true);
+    options.group("Images with captions");
+    options.text("dvae", dvae, "RUN|MODEL",
+                 "Discrete VAE that makes codes of images for a text-to-image transformer; without it: that of the run");
+    options.count("pairs", pairs, 1, 1000000, "Number of pairs, the first ones, whose logits --logits writes");
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
@@ -58,6 +66,8 @@ void check_options(const Options& options, const std::string& kind) {
   if (kind != "binary") others.emplace_back("layers");
   const bool is_of_pairs = contains(kinds_of_pairs, kind);
   if (kind != models::dvae_kind) others.emplace_back("temperature");
+  if (kind != models::dalle_kind) others.emplace_back("dvae");
+  if (!is_of_pairs) others.emplace_back("pairs");
   if (is_of_pairs) {
     others.insert(others.end(), {"mirror", "shift", "max-train", "max-test", "image-size", "image-memory"});
   }
@@ -65,7 +75,8 @@ void check_options(const Options& options, const std::string& kind) {
   if (kind != models::gpt_kind) {
     for (const std::string& name : GptEvalSettings::names()) {
       const bool is_engine = name == "dtype" || name == "device" || name == "backend";
-      if ((kind != models::cnn_kind && !is_of_pairs) || !is_engine) others.push_back(name);
+      const bool is_known = is_of_pairs ? is_engine || name == "logits" : kind == models::cnn_kind && is_engine;
+      if (!is_known) others.push_back(name);
     }
   }
   for (const std::string& name : others) {
@@ -200,7 +211,10 @@ int eval(Session& session, std::span<const std::string> args) {
                                          settings.gpt.device,
                                          settings.gpt.backend,
                                          settings.temperature,
-                                         settings.json};
+                                         settings.json,
+                                         settings.dvae,
+                                         settings.gpt.logits,
+                                         settings.pairs};
     const auto measure = kind == models::dvae_kind ? &eval_dvae : kind == models::dalle_kind ? &eval_dalle : &eval_clip;
     measure(session, model, measured);
     return exit_done;

@@ -225,7 +225,9 @@ void GptEvalSettings::declare(Options& options) {
   options.count("batch", batch, 1, 1000000, "Windows or passages at once");
   declare_engine(options);
   options.text("tokens", tokens, "N,N,...", "Tokens, by number (with --logits)");
-  options.text("logits", logits, "FILE", "Safetensors file for the logits that follow each of --tokens (tokens x vocabulary)");
+  options.text("logits", logits, "FILE",
+               "Safetensors file for logits: of a GPT those that follow each of --tokens (tokens x vocabulary); of models of "
+               "images with captions those of --pairs, beside what they are of");
   layout.declare_grid(options);
 }
 

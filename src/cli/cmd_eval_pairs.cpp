@@ -9,7 +9,9 @@
 #include "cli/image_sampling.h"
 #include "cli/pair_options.h"
 #include "core/error.h"
+#include "core/safetensors.h"
 #include "data/pairs/pair_batches.h"
+#include "models/clip/clip_task.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
 #include "models/dalle/model_file.h"
@@ -56,6 +58,76 @@ void for_images(Terminal& terminal, const data::Pairs& pairs, std::size_t side, 
   }
 }
 
+// The first pairs that logits are asked of.
+data::PairBatch first_pairs(const data::Pairs& pairs, const PairEvaluationOptions& options, std::size_t side) {
+  std::vector<std::size_t> indexes(std::min(options.pairs, pairs.size()));
+  std::iota(indexes.begin(), indexes.end(), std::size_t{0});
+  return data::centre_batch(pairs, indexes, side);
+}
+
+void write_logits(const TensorFile& file, const PairEvaluationOptions& options, Terminal& terminal) {
+  file.save(options.logits);
+  if (!options.json) terminal.line(options.logits);
+}
+
+void write_dvae_logits(Terminal& terminal, OpenDvae& dvae, const data::Pairs& pairs, const PairEvaluationOptions& options) {
+  const models::DvaeConfig& config = dvae.config();
+  const std::vector<std::uint8_t> images = first_pairs(pairs, options, config.side).images;
+  const std::size_t count = images.size() / config.values();
+  const std::vector<std::int32_t> codes = dvae.coder().encode(images);
+  TensorFile file;
+  file.put("images", {count, config.side, config.side, 3}, images);
+  file.put("logits", {count, config.grid(), config.grid(), config.codes}, dvae.coder().logits(images));
+  file.put("codes", {count, config.grid(), config.grid()}, codes);
+  file.put("maps", {count, config.side, config.side, 6}, dvae.coder().maps(codes));
+  write_logits(file, options, terminal);
+}
+
+void write_dalle_logits(Terminal& terminal, nn::Engine& engine, models::Dalle& net, const models::DalleBatch& batch,
+                        const PairEvaluationOptions& options) {
+  const models::DalleConfig& config = net.config();
+  const std::size_t count = batch.codes.size() / config.image();
+  const models::DalleLogits logits = models::dalle_logits(engine, net, batch);
+  TensorFile file;
+  file.put("text", {count, config.text}, batch.text);
+  file.put("codes", {count, config.grid, config.grid}, batch.codes);
+  file.put("text_logits", {count, config.text - 1, config.text_vocabulary}, logits.text);
+  file.put("image_logits", {count, config.image(), config.codes}, logits.image);
+  write_logits(file, options, terminal);
+}
+
+void write_clip_logits(Terminal& terminal, nn::Engine& engine, const models::LoadedClip& loaded, models::ClipEncoder& encoder,
+                       const data::Pairs& pairs, const PairEvaluationOptions& options) {
+  const models::ClipConfig& config = loaded.net->config();
+  const data::ImageShape& shape = config.image.image;
+  const std::vector<std::uint8_t> images = first_pairs(pairs, options, shape.height).images;
+  const std::size_t count = images.size() / shape.size();
+  std::vector<std::string> captions = captions_of(pairs);
+  captions.resize(count);
+  const std::vector<double> of_images = encoder.images(images);
+  const std::vector<double> of_texts = encoder.texts(captions);
+  const double factor = models::clip_factor(engine, *loaded.net);
+  std::vector<float> similarities;
+  const auto row = [&](const std::vector<double>& all, std::size_t i) {
+    return std::span(all).subspan(i * encoder.embedding(), encoder.embedding());
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t t = 0; t < count; ++t) {
+      const auto image = row(of_images, i);
+      similarities.push_back(
+          static_cast<float>(factor * std::inner_product(image.begin(), image.end(), row(of_texts, t).begin(), 0.0)));
+    }
+  }
+  TensorFile file;
+  const auto floats = [](const std::vector<double>& numbers) { return std::vector<float>(numbers.begin(), numbers.end()); };
+  file.put("images", {count, shape.height, shape.width, shape.channels}, images);
+  file.put("texts", {count, config.text}, models::clip_texts(config, *loaded.tokenizer, captions));
+  file.put("image_embeddings", {count, encoder.embedding()}, floats(of_images));
+  file.put("text_embeddings", {count, encoder.embedding()}, floats(of_texts));
+  file.put("similarities", {count, count}, similarities);
+  write_logits(file, options, terminal);
+}
+
 }  // namespace
 
 void eval_dvae(Session& session, const std::filesystem::path& file, const PairEvaluationOptions& options) {
@@ -64,6 +136,7 @@ void eval_dvae(Session& session, const std::filesystem::path& file, const PairEv
       session.comm.together([&] { return std::make_unique<OpenDvae>(file, options.values, options.device, options.backend); });
   const models::DvaeEvaluation result =
       dvae->coder().evaluate(session.comm, pairs, {options.temperature, dvae->model().description.least_log_b});
+  if (!options.logits.empty()) session.on_root([&] { write_dvae_logits(session.terminal, *dvae, pairs, options); });
   if (options.json) {
     nlohmann::json json = evaluation_json(result);
     json["split"] = options.split;
@@ -80,7 +153,7 @@ void eval_dalle(Session& session, const std::filesystem::path& file, const PairE
     nn::Engine engine(choose_device(options.device), options.backend);
     const models::LoadedDalle loaded = models::load_dalle(engine, file, choose_dtype(engine, options.values));
     const models::DalleConfig& config = loaded.net->config();
-    models::LoadedDvae dvae = open_dvae_of(engine, "", options.model_or_run, loaded.dvae);
+    models::LoadedDvae dvae = open_dvae_of(engine, options.dvae, options.model_or_run, loaded.dvae);
     models::DvaeCoder coder(engine, *dvae.net, DType::f32);
     std::vector<std::int32_t> codes;
     for_images(session.terminal, pairs, dvae.description.config.side, [&](const std::vector<std::uint8_t>& images) {
@@ -88,6 +161,9 @@ void eval_dalle(Session& session, const std::filesystem::path& file, const PairE
       codes.insert(codes.end(), some.begin(), some.end());
     });
     models::DallePairs all(config, *loaded.tokenizer, captions_of(pairs), codes, {1, 1, 1, {}, 0});
+    if (!options.logits.empty()) {
+      write_dalle_logits(session.terminal, engine, *loaded.net, all.range(0, std::min(options.pairs, all.size())), options);
+    }
     double text = 0, image = 0, other = 0, text_tokens = 0;
     std::size_t better = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -131,6 +207,7 @@ void eval_clip(Session& session, const std::filesystem::path& file, const PairEv
       const std::vector<double> directions = encoder.images(some);
       images.insert(images.end(), directions.begin(), directions.end());
     });
+    if (!options.logits.empty()) write_clip_logits(session.terminal, engine, loaded, encoder, pairs, options);
     const std::vector<std::string> captions = captions_of(pairs);
     const models::Retrieval found = models::retrieval(images, encoder.texts(captions), encoder.embedding());
     const double chance = 1 / static_cast<double>(found.pairs);

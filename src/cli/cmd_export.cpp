@@ -1,12 +1,19 @@
 // bitloom export: a model in the layout of other programs.
+#include <fmt/ranges.h>
+
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
 #include "data/text/gpt2_files.h"
+#include "models/clip/model_file.h"
 #include "models/cnn/model_file.h"
+#include "models/dalle/model_file.h"
+#include "models/dvae/published.h"
 #include "models/gpt/hugging_face.h"
 #include "models/gpt/model_file.h"
 
@@ -15,12 +22,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folder) {
-  nn::Engine engine;
-  const models::LoadedGpt loaded = models::load_gpt(engine, model);
+void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
+}
+
+void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+  nn::Engine engine;
+  const models::LoadedGpt loaded = models::load_gpt(engine, model);
+  make_folder(folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
   std::string files = "config.json, model.safetensors";
@@ -33,14 +44,59 @@ void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folde
   terminal.print("{}: {}", folder.string(), files);
 }
 
+// model.safetensors as PyTorch's modules have it.
+void write_pytorch(Terminal& terminal, const TensorFile& file, const fs::path& folder) {
+  make_folder(folder);
+  file.save(folder / model_file);
+  terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net", folder.string());
+}
+
 void export_cnn(Terminal& terminal, const fs::path& model, const fs::path& folder) {
   const TensorFile file = TensorFile::load(model, Checksum::required);
   (void)models::cnn_description_of(file, model.string());
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
-  models::to_pytorch_names(file).save(folder / model_file);
-  terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net", folder.string());
+  write_pytorch(terminal, models::to_pytorch_names(file), folder);
+}
+
+void export_dalle(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+  nn::Engine engine;
+  write_pytorch(terminal, models::to_pytorch(engine, models::load_dalle(engine, model)), folder);
+}
+
+void export_clip(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+  nn::Engine engine;
+  write_pytorch(terminal, models::to_pytorch(engine, models::load_clip(engine, model)), folder);
+}
+
+void export_dvae(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+  nn::Engine engine;
+  const models::LoadedDvae loaded = models::load_dvae(engine, model);
+  const models::PublishedDvae published = models::to_published(engine, *loaded.net, loaded.description);
+  make_folder(folder);
+  published.encoder.save(folder / models::encoder_file);
+  published.decoder.save(folder / models::decoder_file);
+  terminal.print("{}: {}, {}, with the names of openai/DALL-E's two modules", folder.string(), models::encoder_file,
+                 models::decoder_file);
+}
+
+struct Exporter {
+  const char* kind;
+  void (*write)(Terminal& terminal, const fs::path& model, const fs::path& folder);
+};
+constexpr Exporter exporters[] = {{models::clip_kind, &export_clip},
+                                  {models::cnn_kind, &export_cnn},
+                                  {models::dalle_kind, &export_dalle},
+                                  {models::dvae_kind, &export_dvae},
+                                  {models::gpt_kind, &export_gpt}};
+
+// Throws Error(usage) for a kind that no other program has.
+const Exporter& exporter_of(const std::string& kind, const fs::path& model) {
+  std::vector<std::string> kinds;
+  for (const Exporter& each : exporters) {
+    if (each.kind == kind) return each;
+    kinds.emplace_back(each.kind);
+  }
+  fail(ErrorKind::usage, "{}: a model of kind {}; only those of kinds {} have a layout of other programs", model.string(), kind,
+       fmt::join(kinds, ", "));
 }
 
 }  // namespace
@@ -48,23 +104,23 @@ void export_cnn(Terminal& terminal, const fs::path& model, const fs::path& folde
 int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string out;
-  Options options("bitloom export MODEL|RUN --out FOLDER",
-                  "Writes a GPT as Hugging Face's transformers read it (GPT2LMHeadModel.from_pretrained(FOLDER)): "
-                  "model.safetensors\nin f32, config.json and, for a tokenizer of kind gpt2, vocab.json and merges.txt. Of a "
-                  "convolutional net the\nmodel.safetensors with the names of PyTorch's layers.");
+  Options options(
+      "bitloom export MODEL|RUN --out FOLDER",
+      "Writes a model in the layout of other programs, in f32. A GPT as Hugging Face's transformers read it\n"
+      "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
+      "vocab.json and merges.txt. A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
+      "decoder.safetensors. Of a convolutional net, a text-to-image transformer or a contrastive model the "
+      "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
+      "scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
   session.on_root([&] {
     const fs::path model = find_model(arguments.front());
-    const std::string kind = kind_of_model(model);
-    if (kind != models::gpt_kind && kind != models::cnn_kind) {
-      fail(ErrorKind::usage, "{}: a model of kind {}; only those of kinds {} and {} have a layout of other programs",
-           model.string(), kind, models::cnn_kind, models::gpt_kind);
-    }
+    const Exporter& exporter = exporter_of(kind_of_model(model), model);
     session.terminal.note(checkpoint_note(model));
-    kind == models::gpt_kind ? export_gpt(session.terminal, model, out) : export_cnn(session.terminal, model, out);
+    exporter.write(session.terminal, model, out);
   });
   return exit_done;
 }

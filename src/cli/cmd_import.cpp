@@ -1,11 +1,18 @@
 // bitloom import: weights as other programs keep them, made a model.
+#include <fmt/ranges.h>
+
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "models/clip/model_file.h"
 #include "models/cnn/model_file.h"
+#include "models/dalle/model_file.h"
+#include "models/dvae/published.h"
 #include "models/gpt/hugging_face.h"
 #include "models/gpt/model_file.h"
 
@@ -37,21 +44,26 @@ void import_gpt2(Terminal& terminal, const fs::path& folder, const std::string& 
                  config.vocabulary, format_bytes(fs::file_size(out)));
 }
 
-// The net that a file's metadata describe, or that of another model.
-models::CnnDescription describe(const TensorFile& file, const fs::path& path, const std::string& like) {
+// What the numbers of a file are of: what its own metadata describe, or another model.
+struct Described {
+  TensorFile file;
+  std::string name;
+};
+Described described_by(const TensorFile& file, const fs::path& path, const std::string& like) {
   if (!like.empty()) {
     const fs::path model = find_model(like);
-    return models::cnn_description_of(TensorFile::load(model), model.string());
+    return {TensorFile::load(model), model.string()};
   }
   if (!file.metadata.contains(models::kind_key)) {
     fail(ErrorKind::usage, "--like: missing; the metadata of {} describe no net", path.string());
   }
-  return models::cnn_description_of(file, path.string());
+  return {file, path.string()};
 }
 
 void import_pytorch(Terminal& terminal, const fs::path& path, const std::string& like, const fs::path& out) {
   const TensorFile file = TensorFile::load(path);
-  const models::CnnDescription description = describe(file, path, like);
+  const Described described = described_by(file, path, like);
+  const models::CnnDescription description = models::cnn_description_of(described.file, described.name);
   nn::Engine engine;
   models::Cnn net(description.config);
   nn::make_parameters(engine, nn::parameters_of(*net.layers), DType::f32);
@@ -61,7 +73,97 @@ void import_pytorch(Terminal& terminal, const fs::path& path, const std::string&
                  format_bytes(fs::file_size(out)));
 }
 
+void import_dalle_file(Terminal& terminal, const fs::path& path, const std::string& like, const fs::path& out) {
+  const TensorFile file = TensorFile::load(path);
+  const Described described = described_by(file, path, like);
+  nn::Engine engine;
+  const models::LoadedDalle loaded = models::load_pytorch_dalle(engine, file, path.string(), described.file, described.name);
+  models::save_dalle(engine, loaded).save(out);
+  const models::DalleConfig& config = loaded.net->config();
+  terminal.print("{}: {} parameters, {} layers of width {}, {} + {} tokens ({})", out.string(),
+                 format_count(config.parameters()), config.layers, config.width, config.text, config.image(),
+                 format_bytes(fs::file_size(out)));
+}
+
+void import_clip_file(Terminal& terminal, const fs::path& path, const std::string& like, const fs::path& out) {
+  const TensorFile file = TensorFile::load(path);
+  const Described described = described_by(file, path, like);
+  nn::Engine engine;
+  const models::LoadedClip loaded = models::load_pytorch_clip(engine, file, path.string(), described.file, described.name);
+  models::save_clip(engine, loaded).save(out);
+  const models::ClipConfig& config = loaded.net->config();
+  terminal.print("{}: images of {} x {} pixels and texts of {} tokens as {} numbers ({})", out.string(),
+                 config.image.image.width, config.image.image.height, config.text, config.embedding(),
+                 format_bytes(fs::file_size(out)));
+}
+
+void import_published(Terminal& terminal, const std::vector<std::string>& arguments, std::size_t side, const fs::path& out) {
+  const std::vector<fs::path> paths(arguments.begin(), arguments.end());
+  const std::string name = fmt::format("{}", fmt::join(arguments, ", "));
+  const TensorFile file = models::read_published(paths);
+  const models::DvaeDescription description = models::description_of_published(file, side, name);
+  nn::Engine engine;
+  models::Dvae net(description.config);
+  nn::make_parameters(engine, nn::parameters_of(*net.layers), DType::f32);
+  models::load_published(engine, file, net, name);
+  models::save_dvae(engine, net, description).save(out);
+  const models::DvaeConfig& config = description.config;
+  terminal.print("{}: {} x {} pixels become {} x {} tokens of {} codes; {} + {} parameters ({})", out.string(), config.side,
+                 config.side, config.grid(), config.grid(), config.codes, format_count(net.encoder_parameters()),
+                 format_count(net.decoder_parameters()), format_bytes(fs::file_size(out)));
+}
+
+// Options of imports of one file that another model may describe.
+int import_file(Session& session, std::span<const std::string> args, const std::string& kind, const std::string& what,
+                void (*make)(Terminal&, const fs::path&, const std::string&, const fs::path&)) {
+  std::vector<std::string> arguments;
+  std::string out;
+  std::string like;
+  Options options(fmt::format("bitloom import {} FILE --out MODEL [--like MODEL|RUN]", kind),
+                  fmt::format("Makes a model of {} in a safetensors file, in f32, f16 or bf16, with the names that\n"
+                              "`bitloom export` writes.",
+                              what));
+  options.arguments(arguments, "FILE", 1, 1);
+  options.text("out", out, "MODEL", "Model file to write");
+  options.text("like", like, "MODEL|RUN", "Model whose net and tokenizer these are; without it: those in FILE");
+  if (!parse_or_show_help(session, args, options)) return exit_done;
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
+  session.on_root([&] { make(session.terminal, arguments.front(), like, out); });
+  return exit_done;
+}
+
 }  // namespace
+
+int import_clip(Session& session, std::span<const std::string> args) {
+  return import_file(session, args, "clip", "a contrastive model's state_dict of PyTorch (see scripts/torch_text_to_image.py)",
+                     &import_clip_file);
+}
+
+int import_dalle(Session& session, std::span<const std::string> args) {
+  return import_file(session, args, "dalle",
+                     "a text-to-image transformer's state_dict of PyTorch (see scripts/torch_text_to_image.py)",
+                     &import_dalle_file);
+}
+
+int import_dvae(Session& session, std::span<const std::string> args) {
+  std::vector<std::string> arguments;
+  std::string out;
+  std::size_t side = 0;
+  Options options("bitloom import dvae FOLDER|FILE|ENCODER DECODER --out MODEL [--side N]",
+                  "Makes a model of a discrete VAE's weights with the names of openai/DALL-E's modules, in f32, f16 or bf16:\n"
+                  "a folder with encoder.safetensors and decoder.safetensors, as `bitloom export` writes them, the two files, "
+                  "or one\nfile with the tensors of both behind 'encoder.' and 'decoder.'. Shapes tell the net's sizes. "
+                  "`scripts/torch_text_to_image.py convert encoder.pkl decoder.pkl FOLDER` makes such a folder of the "
+                  "published modules.");
+  options.arguments(arguments, "FOLDER|FILE", 1, 2);
+  options.text("out", out, "MODEL", "Model file to write");
+  options.count("side", side, 0, 1024,
+                "Height and width of images in pixels, which no shape tells; 0: as the metadata of the files say, else 256");
+  if (!parse_or_show_help(session, args, options)) return exit_done;
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
+  session.on_root([&] { import_published(session.terminal, arguments, side, out); });
+  return exit_done;
+}
 
 int import_cnn(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;

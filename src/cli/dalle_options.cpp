@@ -18,6 +18,18 @@ std::vector<std::string> names() {
   return names;
 }
 
+void declare_net(Options& options, DalleSettings& settings) {
+  options.group("Net");
+  options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(names(), ", ")));
+  options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
+  options.count("heads", settings.heads, 0, 100000, "Attention heads of a block; 0: as the net has them");
+  options.count("width", settings.width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
+  options.count("text-positions", settings.text, 0, 100000,
+                "Number of tokens of a caption, behind which it is cut; 0: as the net has them");
+  options.number("dropout", settings.dropout, 0, 1, "Dropout rate; 0 disables dropout");
+  declare_activation_bits(options, settings.activation_bits);
+}
+
 }  // namespace
 
 void DalleSettings::declare(Options& options) {
@@ -27,15 +39,7 @@ void DalleSettings::declare(Options& options) {
                     "resume",       "learning-rate", "weight-decay", "dtype",          "seed",
                     "config",       "device",        "average",      "evaluate-every", "checkpoint-seconds",
                     "sample-every", "sample-prompt"});
-  options.group("Net");
-  options.text("net", net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(names(), ", ")));
-  options.count("layers", layers, 0, 100000, "Number of blocks; 0: as the net has them");
-  options.count("heads", heads, 0, 100000, "Attention heads of a block; 0: as the net has them");
-  options.count("width", width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
-  options.count("text-positions", text, 0, 100000,
-                "Number of tokens of a caption, behind which it is cut; 0: as the net has them");
-  options.number("dropout", dropout, 0, 1, "Dropout rate; 0 disables dropout");
-  declare_activation_bits(options, activation_bits);
+  declare_net(options, *this);
   options.choice("recompute", recompute, {"none", "block"},
                  "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more "
                  "work");
@@ -58,6 +62,12 @@ void DalleSettings::declare(Options& options) {
   samples.declare(options);
   samples.declare_prompts(options);
   declare_run_rest(options);
+}
+
+void DalleSettings::declare_plan(Options& options) {
+  declare_net(options, *this);
+  declare_recompute(options, recompute);
+  declare_training(options, "Pairs");
 }
 
 models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const {

@@ -32,8 +32,12 @@ struct DalleSettings : AdamSettings {
   SampleOptions samples;
 
   void declare(Options& options);
+  // Those of the net and its training alone, for `plan dalle`.
+  void declare_plan(Options& options);
   // The net for a vocabulary of text, and images of grid x grid tokens of a number of codes. Throws Error(usage).
   models::DalleConfig make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const;
+  // Fields that take less memory.
+  static constexpr const char* savers = "`recompute` block, `activation_bits` 3, `dtype` bf16 or a smaller net take less";
   // All but the number of micro-batches.
   train::TrainOptions make_options() const { return AdamSettings::make_options(models::find_dalle(net).rate); }
 };

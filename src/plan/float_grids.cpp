@@ -94,6 +94,18 @@ std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& gr
   return chosen;
 }
 
+std::size_t most_examples(const std::function<std::uint64_t(std::size_t)>& bytes, std::uint64_t limit) {
+  const auto fits = [&](std::size_t examples) { return bytes(examples) <= limit; };
+  if (!fits(1)) return 0;
+  std::size_t low = 1;
+  while (fits(2 * low)) low *= 2;
+  for (std::size_t high = 2 * low; high - low > 1;) {
+    const std::size_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
 std::string describe_misfit(const FloatModel& model, const FloatPlan& plan, const FloatOptions& options,
                             const FloatCluster& cluster) {
   FloatOptions any = options;

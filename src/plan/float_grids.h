@@ -1,6 +1,9 @@
 // Grids of data x pipeline x tensor ranks, and which of them suits a float training on a number of ranks.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +28,9 @@ std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const Grid
 // what reason_against() says, and where not even one example fits, with `savers`, which fields take less.
 std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                                const FloatCluster& cluster, std::size_t enough, const std::string& savers);
+
+// The most examples at once whose `bytes` are at most `limit`; 0: not even one. More examples take more bytes.
+std::size_t most_examples(const std::function<std::uint64_t(std::size_t examples)>& bytes, std::uint64_t limit);
 
 // A message for a grid that does not fit: what the largest stage takes, and which grid of as many ranks would fit, the fastest
 // of them; or that there is none, and what the smallest takes.

@@ -26,17 +26,17 @@ std::uint64_t FloatLayout::output_bytes(std::size_t part) const {
 }
 
 bool FloatLayout::shares_table(std::size_t part) const {
-  return stages > 1 && model.head && model.head->is_tied && (part == 0 || part + 1 == shape.parts());
+  return stages > 1 && model.has_tied_head() && (part == 0 || part + 1 == shape.parts());
 }
 
 std::vector<ParameterBlock> FloatLayout::blocks_of(std::size_t part) const {
-  const bool is_tied = model.head && model.head->is_tied;
+  const bool is_tied = model.has_tied_head();
   std::vector<ParameterBlock> all;
   for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
     const FloatLayer& layer = model.layers[i];
     if (!layer.parameters.empty()) all.push_back({layer.parameters, i, false, i == 0 && is_tied});
   }
-  if (has_head(part)) all.push_back({model.head->parameters(), model.layers.size(), true, is_tied});
+  if (has_head(part)) all.push_back({model.head_parameters(), model.layers.size(), true, is_tied});
   return all;
 }
 

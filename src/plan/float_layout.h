@@ -47,11 +47,11 @@ struct FloatLayout {
   std::uint64_t input_bytes(std::size_t i) const;
   std::uint64_t output_bytes(std::size_t part) const;
 
-  bool has_head(std::size_t part) const { return model.head && part + 1 == shape.parts(); }
-  // The table of the head, in elements that a rank has.
-  std::uint64_t table() const { return model.head->table().of(tensor); }
+  bool has_head(std::size_t part) const { return !model.vocabulary_heads.empty() && part + 1 == shape.parts(); }
+  // The table of the first head, in elements that a rank has.
+  std::uint64_t table() const { return model.vocabulary_heads.front().table().of(tensor); }
   // Whether that is the table of layer 0 on the same rank.
-  bool reads_first_table() const { return model.head && model.head->is_tied && stages == 1; }
+  bool reads_first_table() const { return model.has_tied_head() && stages == 1; }
   // Whether the stage of a part has the table that another stage has, too.
   bool shares_table(std::size_t part) const;
 

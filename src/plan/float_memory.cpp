@@ -45,10 +45,15 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
     largest = std::max(largest, elements * layout.value_bytes);
   }
   if (layout.has_head(part)) {
-    const std::size_t columns = layout.table() / model.head->width;
-    const std::uint64_t hidden = layout.rows() * model.head->width * layout.value_bytes;
-    largest = std::max(largest,
-                       2 * hidden + models::LanguageTask::workspace_bytes(columns, layout.rows(), layout.options.train.values));
+    std::uint64_t logits = 0;
+    for (const FloatHead& head : model.vocabulary_heads) {
+      const std::size_t columns = head.table().of(layout.tensor) / head.width;
+      const std::uint64_t rows = std::uint64_t{layout.options.micro_batch} * model.tokens_of(head);
+      logits = std::max(logits, models::LanguageTask::workspace_bytes(columns, rows, layout.options.train.values));
+    }
+    // Several heads have rows of their own, gathered from all, and their gradients.
+    const std::uint64_t hidden = layout.rows() * model.vocabulary_heads.front().width * layout.value_bytes;
+    largest = std::max(largest, (model.vocabulary_heads.size() > 1 ? 4 : 2) * hidden + logits);
   }
   if (layout.stages == 1) return largest;
   return largest + (part > 0 ? layout.input_bytes(layout.parts[part].first) : 0) +

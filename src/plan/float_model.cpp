@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+
+#include "models/dalle/dalle.h"
 
 namespace bitloom::plan {
 namespace {
@@ -186,13 +189,21 @@ std::vector<FloatParameter> FloatHead::parameters() const {
   return all;
 }
 
+std::vector<FloatParameter> FloatModel::head_parameters() const {
+  std::vector<FloatParameter> all;
+  for (const FloatHead& head : vocabulary_heads) {
+    for (const FloatParameter& each : head.parameters()) all.push_back(each);
+  }
+  return all;
+}
+
 std::uint64_t FloatModel::parameters() const {
   std::uint64_t sum = 0;
   const auto add = [&](const std::vector<FloatParameter>& parameters) {
     for (const FloatParameter& parameter : parameters) sum += parameter.elements.of(1);
   };
   for (const FloatLayer& layer : layers) add(layer.parameters);
-  if (head && !head->is_tied) add(head->parameters());
+  if (!has_tied_head()) add(head_parameters());
   return sum;
 }
 
@@ -203,7 +214,9 @@ double FloatModel::operations() const {
 }
 
 double FloatModel::head_operations_of(std::size_t tensor) const {
-  return head ? 2 * static_cast<double>(tokens * head->table().of(tensor)) : 0;
+  double sum = 0;
+  for (const FloatHead& head : vocabulary_heads) sum += 2 * static_cast<double>(tokens_of(head) * head.table().of(tensor));
+  return sum;
 }
 
 FloatModel describe_gpt(const models::GptConfig& config) {
@@ -224,7 +237,43 @@ FloatModel describe_gpt(const models::GptConfig& config) {
     model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
   }
   model.layers.push_back(norm(config.context, config.width));
-  model.head = FloatHead{config.padded_vocabulary(), config.width, true};
+  model.vocabulary_heads = {FloatHead{config.padded_vocabulary(), config.width, true}};
+  return model;
+}
+
+FloatModel describe_dalle(const models::DalleConfig& config) {
+  FloatModel model;
+  model.name = "DALL-E";
+  model.example = "pair";
+  model.tokens = config.tokens();
+  model.heads = config.heads;
+  model.input = sizeof(std::int32_t) * config.tokens();
+  FloatLayer tables;
+  tables.name = "embedding";
+  for (const std::size_t rows : {config.inputs(), config.text, config.grid, config.grid}) {
+    tables.parameters.push_back(whole_matrix(rows * config.width));
+  }
+  tables.output = config.tokens() * config.width;
+  tables.whole_operations = static_cast<double>(3 * tables.output);
+  tables.integers = config.tokens();
+  tables.keeps_input = true;
+  model.layers.push_back(tables);
+  model.layers.push_back(dropout(tables.output));
+  BlockShape shape;
+  shape.tokens = config.tokens();
+  shape.width = shape.attention = config.width;
+  shape.inside = 4 * shape.width;
+  shape.heads = config.heads;
+  std::map<models::ImageAttention, double> pairs;
+  for (std::size_t i = 0; i < config.layers; ++i) {
+    const models::ImageAttention kind = config.attention_of(i);
+    if (!pairs.contains(kind)) pairs[kind] = static_cast<double>(models::attention_mask(config, kind).size());
+    shape.pairs = pairs[kind];
+    model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
+  }
+  model.layers.push_back(norm(config.tokens(), config.width));
+  model.vocabulary_heads = {FloatHead{config.text_vocabulary, config.width, false, false, config.text - 1, true},
+                            FloatHead{config.codes, config.width, false, false, config.image(), true}};
   return model;
 }
 
@@ -244,7 +293,7 @@ FloatModel describe_transformer(std::size_t layers) {
   model.layers.push_back(embedding(vocabulary, shape.width, shape.tokens, 0));
   for (std::size_t i = 0; i < layers; ++i) model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
   model.layers.push_back(norm(shape.tokens, shape.width));
-  model.head = FloatHead{vocabulary, shape.width, false, true};
+  model.vocabulary_heads = {FloatHead{vocabulary, shape.width, false, true}};
   return model;
 }
 
@@ -271,7 +320,7 @@ FloatModel describe_translation(std::size_t layers, std::size_t inside, std::siz
   shape.memory = shape.tokens;
   for (std::size_t i = 0; i < layers; ++i) model.layers.push_back(transformer_block(fmt::format("decoder.{}", i), shape));
   model.layers.push_back(norm(shape.tokens, shape.width));
-  model.head = FloatHead{vocabulary, shape.width, false, true};
+  model.vocabulary_heads = {FloatHead{vocabulary, shape.width, false, true}};
   return model;
 }
 

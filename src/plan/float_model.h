@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/dalle/config.h"
 #include "models/gpt/config.h"
 
 namespace bitloom::plan {
@@ -54,14 +54,19 @@ struct FloatLayer {
   }
 };
 
-// Logits of every token and their cross-entropy (Shoeybi et al. 2019, section 3).
+// Logits of tokens and their cross-entropy (Shoeybi et al. 2019, section 3).
 struct FloatHead {
   std::size_t vocabulary = 0;  // rows of the table, padding included
   std::size_t width = 0;
-  bool is_tied = false;   // its table is that of layer 0
-  bool has_bias = false;  // a number for every row besides
+  bool is_tied = false;    // its table is that of layer 0
+  bool has_bias = false;   // a number for every row besides
+  std::size_t tokens = 0;  // of an example, whose logits these are; 0: all
+  bool is_whole = false;   // every rank of a tensor group has all of it
 
-  Elements table() const { return {0, std::uint64_t{vocabulary} * width, width}; }
+  Elements table() const {
+    const std::uint64_t size = std::uint64_t{vocabulary} * width;
+    return is_whole ? Elements{size} : Elements{0, size, width};
+  }
   // Those of its own, where the table is not another layer's.
   std::vector<FloatParameter> parameters() const;
 };
@@ -73,17 +78,24 @@ struct FloatModel {
   std::size_t heads = 0;    // of attention, which the ranks of a tensor group divide; 0: no tensor group divides the model
   std::uint64_t input = 0;  // bytes of an example that layer 0 gets
   std::vector<FloatLayer> layers;
-  std::optional<FloatHead> head;
+  std::vector<FloatHead> vocabulary_heads;  // behind the last layer; a tied one is the only one
 
+  bool has_tied_head() const { return !vocabulary_heads.empty() && vocabulary_heads.front().is_tied; }
+  // Tokens of an example whose logits a head gives.
+  std::size_t tokens_of(const FloatHead& head) const { return head.tokens == 0 ? tokens : head.tokens; }
+  std::vector<FloatParameter> head_parameters() const;
   std::uint64_t parameters() const;
-  // Operations of the forward pass over an example, the head's included.
+  // Operations of the forward pass over an example, the heads' included.
   double operations() const;
-  // The head's, of a rank of `tensor` that divide it; 0 without one.
+  // The heads', of a rank of `tensor` that divide them; 0 without any.
   double head_operations_of(std::size_t tensor) const;
 };
 
 // The layers of models::Gpt, as nn counts them.
 FloatModel describe_gpt(const models::GptConfig& config);
+
+// The layers of models::Dalle, as nn counts them. The tables of inputs and of logits are whole on every rank.
+FloatModel describe_dalle(const models::DalleConfig& config);
 
 // Transformer-L of Huang et al. 2019, table 1: L layers of self-attention and feed-forward parts, width 2048, 8192 inside, 32
 // heads, a vocabulary of 32k and sequences of 1024 are the paper's. That the vocabulary has 32,000 tokens, that input and

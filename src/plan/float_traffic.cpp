@@ -55,7 +55,7 @@ void add_control(const FloatLayout& layout, std::size_t stage, StagePlan& plan) 
     }
   };
   for (const FloatLayer& layer : layout.model.layers) count(layer.parameters);
-  if (layout.model.head && !layout.model.head->is_tied) count(layout.model.head->parameters());
+  if (!layout.model.has_tied_head()) count(layout.model.head_parameters());
   if (layout.data > 1) plan.data.sums += loss_bytes + (layout.divided.optimizer ? squares : 0);
   if (layout.stages > 1) plan.pipeline.sums += squares;
   if (layout.stages > 1 && stage + 1 == layout.stages) plan.pipeline.broadcasts += loss_bytes;
@@ -75,11 +75,13 @@ TensorCalls tensor_calls(const FloatLayout& layout, std::size_t part) {
     calls.backward.insert(calls.backward.end(), layer.backward_sums + (layout.is_again(part, layer) ? layer.forward_sums : 0),
                           bytes);
   }
-  if (layout.has_head(part)) {
+  if (!layout.has_head(part)) return calls;
+  for (const FloatHead& head : layout.model.vocabulary_heads) {
+    if (head.is_whole) continue;
     // Maxima, then targets' logits and sums of exponentials of all rows; the gradient of hidden states.
-    const std::uint64_t rows = layout.rows();
-    calls.head_maxima = {rows * layout.parameter_bytes};
-    calls.head_sums = {2 * rows * layout.parameter_bytes, rows * layout.model.head->width * layout.value_bytes};
+    const std::uint64_t rows = std::uint64_t{layout.options.micro_batch} * layout.model.tokens_of(head);
+    calls.head_maxima.push_back(rows * layout.parameter_bytes);
+    calls.head_sums.insert(calls.head_sums.end(), {2 * rows * layout.parameter_bytes, rows * head.width * layout.value_bytes});
   }
   return calls;
 }

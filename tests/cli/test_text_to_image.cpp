@@ -186,3 +186,56 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   fs::resize_file(place / "codes/model.safetensors", 1000);
   place.refuses(draw, 3, "model.safetensors");
 }
+
+TEST_CASE("models of images with captions go to the layouts of other programs and back", "[dalle][dvae][clip]") {
+  const Workplace place;
+  place.run(dalle("run"));
+  place.run(clip("near"));
+  const auto same = [&](const std::string& a, const std::string& b) { return same_tensors(place / a, place / b); };
+  CHECK(has(place.run({"export", "codes", "--out", "of-codes"}), "of-codes: encoder.safetensors, decoder.safetensors"));
+  CHECK(has(place.run({"import", "dvae", "of-codes", "--out", "dvae.safetensors"}),
+            "16 x 16 pixels become 4 x 4 tokens of 32 codes"));
+  CHECK(same("codes/model.safetensors", "dvae.safetensors"));
+  place.run({"import", "dvae", "of-codes/encoder.safetensors", "of-codes/decoder.safetensors", "--side", "32", "--out",
+             "larger.safetensors"});
+  CHECK(has(place.run({"inspect", "larger.safetensors"}), "32 x 32"));
+  for (const auto& [kind, name] : {std::pair("dalle", "run"), std::pair("clip", "near")}) {
+    const std::string out = std::string("of-") + name, model = std::string(kind) + ".safetensors";
+    CHECK(has(place.run({"export", name, "--out", out}), "model.safetensors, with the names of PyTorch's layers"));
+    place.run({"import", kind, out + "/model.safetensors", "--out", model});
+    CHECK(same(name + std::string("/model.safetensors"), model));
+    place.run({"import", kind, out + "/model.safetensors", "--like", name, "--out", "again.safetensors"});
+    CHECK(read_file(place / "again.safetensors") == read_file(place / model));
+  }
+  // The same model is measured the same, with the same codebook, and gives logits.
+  const Args measured = {"--data", "scenes", "--split", "train", "--json"};
+  const Args imported =
+      with({"eval", "dalle.safetensors", "--dvae", "dvae.safetensors", "--logits", "logits", "--pairs", "3"}, measured);
+  CHECK(place.run(imported) == place.run(with({"eval", "run"}, measured)));
+  const TensorFile logits = TensorFile::load(place / "logits", Checksum::required);
+  using Shape = std::vector<std::size_t>;
+  CHECK(logits.get("text").shape == Shape{3, 24});
+  CHECK(logits.get("codes").shape == Shape{3, 4, 4});
+  CHECK(logits.get("image_logits").shape == Shape{3, 16, 32});
+  CHECK(logits.get("text_logits").shape[1] == 23);
+  place.run(with({"eval", "dvae.safetensors", "--logits", "logits", "--pairs", "2"}, measured));
+  const TensorFile maps = TensorFile::load(place / "logits", Checksum::required);
+  CHECK(maps.get("logits").shape == Shape{2, 4, 4, 32});
+  CHECK(maps.get("maps").shape == Shape{2, 16, 16, 6});
+  place.run(with({"eval", "clip.safetensors", "--logits", "logits"}, measured));
+  CHECK(TensorFile::load(place / "logits", Checksum::required).get("similarities").shape == Shape{8, 8});
+
+  place.refuses({"import", "dvae", "of-codes"}, 2, "--out: missing");
+  place.refuses({"import", "dvae", "of-codes", "--side", "18", "--out", "x"}, 3, "\"side\": 18; expected a multiple of 4");
+  place.refuses({"import", "dvae", "of-codes/encoder.safetensors", "--out", "x"}, 3,
+                "expected names that begin with 'encoder.'");
+  place.refuses({"import", "dvae", "of-codes/decoder.safetensors", "of-codes/encoder.safetensors", "--out", "x"}, 3,
+                "the tensor 'encoder.blocks.");
+  place.refuses({"import", "dalle", "of-near/model.safetensors", "--out", "x"}, 3, "not a model of kind 'dalle'");
+  place.refuses({"import", "clip", "of-near/model.safetensors", "--like", "run", "--out", "x"}, 3,
+                "not a model of kind 'clip'");
+  place.refuses({"eval", "near", "--dvae", "codes"}, 2, "--dvae: not for a model of kind clip");
+  place.refuses({"eval", "near", "--pairs", "2"}, 2, "--pairs: 2 has no effect; it needs --logits");
+  place.refuses({"eval", "dalle.safetensors", "--data", "scenes"}, 2, "--dvae: missing");
+  CHECK_FALSE(fs::exists(place / "x"));
+}

@@ -12,6 +12,7 @@
 #include "models/dalle/dalle_task.h"
 #include "models/dalle/pairs.h"
 #include "models/dalle/sampler.h"
+#include "nn/floats.h"
 #include "nn/layers/tokens.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
@@ -164,6 +165,23 @@ TEST_CASE("no token sees a later one, and an image sees all of its text", "[dall
       if (changed < config.text) CHECK(differing.size() == tokens - changed);
     }
   }
+}
+
+TEST_CASE("64 layers train for a step, and all of them learn", "[dalle]") {
+  DalleConfig config = small_dalle();
+  config.layers = 64;
+  Run run(config, DType::f32, "cpu");
+  CHECK(std::isfinite(run.loss(true)));
+  std::size_t blocks = 0;
+  for (const nn::Parameter* parameter : run.parameters) {
+    if (!parameter->name.ends_with("second.weight")) continue;
+    const std::vector<float> gradient = nn::to_floats(run.engine, parameter->gradient);
+    INFO(parameter->name);
+    CHECK(std::ranges::all_of(gradient, [](float each) { return std::isfinite(each); }));
+    CHECK(std::ranges::any_of(gradient, [](float each) { return each != 0; }));
+    ++blocks;
+  }
+  CHECK(blocks == 64);
 }
 
 TEST_CASE("the loss is an eighth the text's and seven eighths the image's, each by its own tokens", "[dalle]") {

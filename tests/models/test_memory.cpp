@@ -71,13 +71,3 @@ TEST_CASE("savings are counted as the paper counts them", "[gpt]") {
   config.activation = "gelu";  // RoBERTa-base has the same sizes
   check_printed({16, 15, 15, 14});
 }
-
-TEST_CASE("the most sequences at once are those that fit", "[gpt]") {
-  GptConfig config = config_of(find_gpt("small"));
-  config.vocabulary = 257;
-  const train::TrainOptions options;
-  CHECK(largest_micro_batch(config, options, predict_memory(config, 1, options).total() - 1) == 0);
-  const std::size_t most = largest_micro_batch(config, options, 1ULL << 30);
-  CHECK(predict_memory(config, most, options).total() <= 1ULL << 30);
-  CHECK(predict_memory(config, most + 1, options).total() > 1ULL << 30);
-}

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "models/dalle/config.h"
 #include "models/gpt/config.h"
 #include "plan/float_plan.h"
 
@@ -18,6 +19,19 @@ inline models::GptConfig small_config() {
   config.context = 6;
   config.vocabulary = 19;
   config.vocabulary_multiple = 4;
+  return config;
+}
+
+// All three kinds of attention.
+inline models::DalleConfig small_dalle() {
+  models::DalleConfig config;
+  config.layers = 5;
+  config.heads = 4;
+  config.width = 8;
+  config.text = 5;
+  config.text_vocabulary = 7;
+  config.grid = 4;
+  config.codes = 6;
   return config;
 }
 

@@ -138,3 +138,14 @@ TEST_CASE("a grid that does not fit names the one that would", "[float_plan]") {
   cluster.memory = std::uint64_t{1} << 20U;
   CHECK(has(describe_misfit(model, plan, options, cluster), "no grid of 64 ranks would fit: "));
 }
+
+TEST_CASE("the most examples at once are those that fit", "[float_plan]") {
+  const auto bytes = [](std::size_t examples) { return 100 + 7 * std::uint64_t{examples}; };
+  CHECK(most_examples(bytes, 106) == 0);
+  CHECK(most_examples(bytes, 107) == 1);
+  CHECK(most_examples(bytes, 120) == 2);
+  for (std::size_t examples = 1; examples < 70; ++examples) {
+    CHECK(most_examples(bytes, bytes(examples)) == examples);
+    CHECK(most_examples(bytes, bytes(examples + 1) - 1) == examples);
+  }
+}

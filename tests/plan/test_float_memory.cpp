@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/dalle/dalle.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/memory.h"
 #include "tests/plan/float_plans.h"
@@ -20,6 +21,7 @@ using namespace bitloom::plan;
 using bitloom::test::equal_layers;
 using bitloom::test::options_of;
 using bitloom::test::small_config;
+using bitloom::test::small_dalle;
 using mpi::GridShape;
 using train::ShardLevel;
 
@@ -58,6 +60,49 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
         }
       }
     }
+  }
+}
+
+TEST_CASE("memory of a text-to-image transformer on one rank is that of train::predict_memory", "[float_plan][dalle]") {
+  for (const DType values : {DType::f32, DType::bf16}) {
+    for (const unsigned bits : {0U, 3U}) {
+      for (const bool recompute : {false, true}) {
+        INFO(dtype_name(values) << " bits " << bits << " " << recompute);
+        models::DalleConfig config = small_dalle();
+        config.activation_bits = bits;
+        config.recompute = recompute;
+        FloatOptions options = options_of(6, 3);
+        options.activation_bits = bits;
+        options.recompute = recompute ? Recompute::block : Recompute::none;
+        options.train.values = values;
+        options.train.optimizer.average = 0.99;
+        models::Dalle net(config);
+        const train::MemoryNeeds expected = train::predict_memory(net.layers(), {3, config.tokens()}, options.train);
+        const FloatMemory memory = plan_grid(describe_dalle(config), {}, options, FloatCluster()).memory();
+        CHECK(memory.parameters == expected.parameters);
+        CHECK(memory.gradients == expected.gradients);
+        CHECK(memory.optimizer == expected.optimizer);
+        CHECK(memory.checkpoint == expected.checkpoint);
+        CHECK(memory.stash == expected.stash);
+      }
+    }
+  }
+}
+
+// Tables of logits are whole on each rank: no sums of theirs go round, and their numbers do not shrink.
+TEST_CASE("tensor ranks divide the layers of a text-to-image transformer, not its tables", "[float_plan][dalle]") {
+  const models::DalleConfig config = small_dalle();
+  const FloatModel model = describe_dalle(config);
+  const std::uint64_t w = config.width;
+  const std::uint64_t tables = (config.inputs() + config.text + 2 * config.grid + config.text_vocabulary + config.codes) * w;
+  for (const int ranks : {1, 2, 4}) {
+    INFO(ranks);
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const FloatPlan plan = plan_grid(model, {1, 1, ranks}, options_of(2, 1), FloatCluster());
+    const std::uint64_t blocks = config.layers * (12 * w * w / n + (3 + 4) * w / n + (1 + 1 + 4) * w);
+    CHECK(plan.memory().parameters == 4 * (tables + blocks + 2 * w));
+    CHECK(plan.stages[0].tensor.maxima == 0);
+    CHECK(plan.stages[0].layer_sums == (ranks == 1 ? 0 : 2 * 4 * config.layers));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/dalle/dalle.h"
 #include "models/gpt/language_task.h"
 #include "plan/float_names.h"
 #include "tests/plan/float_plans.h"
@@ -17,6 +18,7 @@
 using namespace bitloom;
 using namespace bitloom::plan;
 using bitloom::test::small_config;
+using bitloom::test::small_dalle;
 
 TEST_CASE("models of the papers' tables have the parameters that are printed there", "[float_plan]") {
   for (const PaperModel& paper : paper_models()) {
@@ -34,7 +36,7 @@ TEST_CASE("models of the papers' tables have the parameters that are printed the
   CHECK(describe_transformer(13).parameters() ==
         13 * (12ULL * 2048 * 2048 + 13 * 2048) + 2ULL * 32000 * 2048 + 32000 + 2 * 2048);
   // Shoeybi et al. 2019, section 5.1: 50,257 tokens padded to 51,200.
-  CHECK(describe_gpt(models::config_of(models::find_gpt("8.3b"))).head->vocabulary == 51200);
+  CHECK(describe_gpt(models::config_of(models::find_gpt("8.3b"))).vocabulary_heads.front().vocabulary == 51200);
 }
 
 TEST_CASE("models are found by the names that papers give them", "[float_plan]") {
@@ -68,44 +70,80 @@ TEST_CASE("models are found by the names that papers give them", "[float_plan]")
   }
 }
 
+namespace {
+
+// Each layer of a net beside its description, for an example of this shape.
+void check_layers(const FloatModel& model, nn::Sequence& net, nn::Shape shape, bool recompute) {
+  REQUIRE(net.size() == model.layers.size());
+  const auto of_one = [](const Elements& elements) { return elements.of(1); };
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const FloatLayer& layer = model.layers[i];
+    INFO(layer.name);
+    nn::Layer& real = net[i];
+    std::vector<nn::Parameter*> parameters = nn::parameters_of(real);
+    // Tables that only the loss reads are the description's head.
+    std::erase_if(parameters, [](const nn::Parameter* each) { return each->name.starts_with("head."); });
+    REQUIRE(layer.parameters.size() == parameters.size());
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      INFO(parameters[p]->name);
+      CHECK(layer.parameters[p].elements.of(1) == parameters[p]->shape.size());
+      CHECK(layer.parameters[p].is_matrix == parameters[p]->reads_values);
+    }
+    CHECK(layer.whole_operations + layer.split_operations == Approx(real.cost(shape)).epsilon(1e-12));
+    CHECK(layer.output == real.output(shape).size());
+    CHECK(layer.keeps_input == real.keeps_input());
+    const auto kept = [&](std::uint64_t value_bytes) {
+      return (of_one(layer.values) + of_one(layer.activations)) * value_bytes + of_one(layer.statistics) * 4 +
+             layer.integers * 4;
+    };
+    if (recompute && layer.is_block) {
+      CHECK(real.peak_stash_bytes(shape, DType::bf16) == kept(2));
+    } else {
+      CHECK(real.stash_bytes(shape, DType::f32) == kept(4));
+      CHECK(real.stash_bytes(shape, DType::bf16) == kept(2));
+    }
+    shape = real.output(shape);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("a GPT is described as its layers count themselves", "[float_plan]") {
   for (const bool recompute : {false, true}) {
     models::GptConfig config = small_config();
     config.recompute = recompute;
     models::Gpt net(config);
     const FloatModel model = describe_gpt(config);
-    REQUIRE(net.layers().size() == model.layers.size());
     CHECK(model.parameters() == config.parameters());
     CHECK(model.operations() == Approx(net.cost({1, config.context})).epsilon(1e-12));
-    const auto of_one = [](const Elements& elements) { return elements.of(1); };
-    nn::Shape shape = {1, config.context};
-    for (std::size_t i = 0; i < model.layers.size(); ++i) {
-      const FloatLayer& layer = model.layers[i];
-      INFO(layer.name);
-      nn::Layer& real = net.layers()[i];
-      const std::vector<nn::Parameter*> parameters = nn::parameters_of(real);
-      REQUIRE(layer.parameters.size() == parameters.size());
-      for (std::size_t p = 0; p < parameters.size(); ++p) {
-        INFO(parameters[p]->name);
-        CHECK(layer.parameters[p].elements.of(1) == parameters[p]->shape.size());
-        CHECK(layer.parameters[p].is_matrix == parameters[p]->reads_values);
-      }
-      CHECK(layer.whole_operations + layer.split_operations == Approx(real.cost(shape)).epsilon(1e-12));
-      CHECK(layer.output == real.output(shape).size());
-      CHECK(layer.keeps_input == real.keeps_input());
-      const auto kept = [&](std::uint64_t value_bytes) {
-        return (of_one(layer.values) + of_one(layer.activations)) * value_bytes + of_one(layer.statistics) * 4 +
-               layer.integers * 4;
-      };
-      if (recompute && layer.is_block) {
-        CHECK(real.peak_stash_bytes(shape, DType::bf16) == kept(2));
-      } else {
-        CHECK(real.stash_bytes(shape, DType::f32) == kept(4));
-        CHECK(real.stash_bytes(shape, DType::bf16) == kept(2));
-      }
-      shape = real.output(shape);
-    }
+    check_layers(model, net.layers(), {1, config.context}, recompute);
   }
+}
+
+TEST_CASE("a text-to-image transformer is described as its layers count themselves", "[float_plan][dalle]") {
+  for (const bool recompute : {false, true}) {
+    models::DalleConfig config = small_dalle();
+    config.recompute = recompute;
+    models::Dalle net(config);
+    const FloatModel model = describe_dalle(config);
+    CHECK(model.parameters() == config.parameters());
+    CHECK(model.operations() == Approx(net.cost(1)).epsilon(1e-12));
+    check_layers(model, net.layers(), {1, config.tokens()}, recompute);
+  }
+  // In the paper's shapes columns are computed in an order of their own.
+  models::DalleConfig full = models::config_of(models::find_dalle("2.8b"));
+  full.layers = 3;
+  full.text_vocabulary = 100;
+  models::Dalle net(full);
+  check_layers(describe_dalle(full), net.layers(), {1, full.tokens()}, false);
+  // 12 d^2 numbers of the matrices of each of 64 layers, printed as 12 billion parameters (Ramesh et al. 2021, section 2.2).
+  models::DalleConfig large = models::config_of(models::find_dalle("12b"));
+  large.text_vocabulary = 16384;
+  constexpr std::uint64_t d = 3968;
+  constexpr std::uint64_t vectors = 13;  // biases of 3 + 1 + 4 + 1 widths, and two norms
+  constexpr std::uint64_t tables = (16384 + 256 + 8192) + 256 + 2 * 32 + (16384 + 8192);
+  CHECK(describe_dalle(large).parameters() == 64 * (12 * d * d + vectors * d) + tables * d + 2 * d);
+  CHECK(64 * 12 * d * d == 12'092'178'432ULL);
 }
 
 TEST_CASE("layers that a tensor group divides are planned with the costs by which nets are cut", "[float_plan]") {

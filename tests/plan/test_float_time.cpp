@@ -79,7 +79,7 @@ TEST_CASE("seconds of a step follow from speed, links and what hides what", "[fl
   shards.shard = ShardLevel::parameters;
   const double exchange = 1000 * sum / 2;
   // The table once more, for the logits.
-  const double table = on_wire(4 * static_cast<double>(model.head->table().of(1)) / 2) * 8 / 1e7;
+  const double table = on_wire(4 * static_cast<double>(model.vocabulary_heads.front().table().of(1)) / 2) * 8 / 1e7;
   CHECK(seconds({2, 1, 1}, shards) == Approx(2 * (3 * exchange + table) + exchange / 8).epsilon(1e-3));
   // With optimiser states alone as shards, new values follow the gradients that were reduced.
   shards.shard = ShardLevel::optimizer;

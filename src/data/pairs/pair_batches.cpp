@@ -41,6 +41,14 @@ PairBatch read_batch(const Pairs& pairs, std::vector<std::size_t> indexes, std::
 
 }  // namespace
 
+std::vector<std::uint8_t> centre_square(const Image& image, std::size_t side) {
+  check_side(side);
+  const SquareCrop crop = draw_crop(CropKind::centre, image.shape.height, image.shape.width, side, Random(0, Stream::augment));
+  std::vector<std::uint8_t> square(side * side * 3);
+  interleave(cut(image, crop, side), square);
+  return square;
+}
+
 PairBatch centre_batch(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side) {
   check_side(side);
   return read_batch(pairs, {indexes.begin(), indexes.end()}, side, CropKind::centre,

@@ -17,6 +17,9 @@ struct PairBatch {
   std::vector<std::size_t> indexes;  // N: which of the pairs each is
 };
 
+// An image of 3 channels cut square in the centre: (side, side, 3). Throws Error(usage) for a side out of range.
+std::vector<std::uint8_t> centre_square(const Image& image, std::size_t side);
+
 // These pairs, cut in the centre, in their order; for evaluation. Throws what read_image() throws.
 PairBatch centre_batch(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side);
 

@@ -1,0 +1,32 @@
+// What training a transformer takes in one process, as `plan gpt` and `plan dalle` show it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/terminal.h"
+#include "plan/float_plan.h"
+
+namespace bitloom::cli {
+
+struct AlonePlan {
+  plan::FloatModel model;
+  plan::FloatOptions training;  // micro_batch 0: what suits the memory
+  std::string values;           // their type, as --dtype has it
+  std::uint64_t limit = 0;      // memory, bytes
+  std::size_t enough = 0;       // tokens of a micro-batch beyond which the device is hardly faster
+  std::string savers;           // fields that take less memory
+  // Memory with these micro-batch, activation bits and recomputation.
+  std::function<plan::FloatMemory(const plan::FloatOptions& options)> memory;
+  // Share of what is kept that so many bits of activations save as Novikov et al. 2022 count it, where that is shown.
+  std::function<double(unsigned bits)> paper_saving;
+};
+
+// Prints memory, and the ways to keep less of it for the backward pass, and gives them as JSON. Throws Error(usage) where not
+// even one example fits.
+nlohmann::json plan_alone(Terminal& terminal, const AlonePlan& plan);
+
+}  // namespace bitloom::cli
