@@ -80,6 +80,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "import cnn exported/model.safetensors --out back-cnn.safetensors",
       "plan " + small,
       "plan gpt --net tiny",
+      "plan dalle --net tiny",
       "plan shape transformer-3 --ranks 2 --gflops 100",
       "simulate " + small,
       "selftest --parity",
@@ -93,6 +94,9 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "data pairs pairs --json",
       "encode codes --out codes.safetensors",
       "reconstruct codes --out grid.png",
+      "export codes --out of-codes",
+      "import dvae of-codes --out back-dvae.safetensors",
+      "compare scenes scenes --features cnn",
       "data text --input text.txt --tokenizer bytes --out tokens",
       "data clean --input text.txt --min-tokens 1 --out clean.jsonl",
       "tokenizer train --input text.txt --vocabulary 290 --out bpe",
@@ -103,6 +107,10 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "train dvae --data scenes --net tiny --batch 4 --steps 1 --out full-dvae",
       "train dalle --data scenes --dvae codes --net tiny --batch 4 --steps 1 --out full-dalle",
       "train clip --data scenes --net tiny --side 16 --batch 4 --steps 1 --out full-clip",
+      "export full-dalle --out of-dalle",
+      "import dalle of-dalle/model.safetensors --out back-dalle.safetensors",
+      "export full-clip --out of-clip",
+      "import clip of-clip/model.safetensors --out back-clip.safetensors",
       "train gpt --data text.txt --layers 1 --width 16 --heads 1 --context 16 --batch 2 --steps 2 "
       "--out full-gpt"};
   std::set<std::string> covered;
@@ -133,7 +141,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 34);
+  CHECK(commands == 39);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {
