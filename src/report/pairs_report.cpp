@@ -128,8 +128,9 @@ std::string dalle_curves(const FloatLines& lines) {
                            engine_curves(lines, "thousand image tokens/s", 1e-3, true);
   return section(
       "curves", "Training",
-      "The loss is an eighth the text's and seven eighths the image's. The training loss above is that of each step, "
-      "under dropout; the losses of text and image below are those of some training pairs and of the validation "
+      "The loss is an eighth the text's and seven eighths the image's. The training loss of the first chart is that of each "
+      "step, under dropout; the losses of text and image in the next two are those of some training pairs and of the "
+      "validation "
       "pairs, all without it.",
       loss + pair(rest));
 }

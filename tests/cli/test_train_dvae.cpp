@@ -132,6 +132,11 @@ TEST_CASE("an interrupted training of a discrete VAE goes on to the bit", "[dvae
   CHECK(stopped.code == 4);
   CHECK(has(stopped.err, "train dvae --resume --out parts"));
   CHECK(has(run_program(folder.path(), {"eval", "parts"}).err, "parts: not finished; this is its checkpoint after step"));
+  REQUIRE(run_program(folder.path(), {"report", "parts"}).code == 0);
+  const std::string page = read_file(folder / "parts/report.html");
+  CHECK(has(page, "This run is unfinished"));
+  CHECK(has(page, "They are those of the checkpoint after step "));
+  CHECK_FALSE(has(page, "Not shown"));
   const Outcome rest = run_program(folder.path(), {"train", "dvae", "--resume", "--out", "parts"});
   INFO(rest.out << rest.err);
   REQUIRE(rest.code == 0);
