@@ -12,7 +12,6 @@
 namespace bitloom::models {
 namespace {
 
-
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Rows are divided by their lengths, which are given; a row of zeros stays.
