@@ -3,7 +3,13 @@
 PyTorch has each op in the form and the layout that it is best in: weights as its Linear has them, images channels-last, results
 written to existing memory where an op can. Backward passes are called without autograd where PyTorch has them as an op.
 """
+import pathlib
+import sys
+
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
+import torch_text_to_image
 
 # As bench/op_workloads.h and op_workloads_images.cpp.
 SEQUENCES, TOKENS, WIDTH, HEADS = 4, 256, 768, 12
@@ -42,25 +48,6 @@ def linear(inputs, outputs, rows=ROWS, bias=True):
 def linear_gelu(dtype):
     x, w, b = normal(dtype, ROWS, WIDTH), normal(dtype, HIDDEN, WIDTH), normal(dtype, HIDDEN)
     return lambda: functional.gelu(functional.linear(x, w, b))
-
-
-def text_to_image_mask(kind, text=256, grid=32, extent=11):
-    """(T,T), true where a query (row) sees a key, as src/nn/attention_mask.h has them; None: causal."""
-    if kind == "causal":
-        return None
-    tokens = text + grid * grid
-    query, key = torch.arange(tokens).view(-1, 1), torch.arange(tokens).view(1, -1)
-    seen = key <= query
-    q, k = query - text, key - text
-    in_image = (q >= 0) & (k >= 0)
-    if kind == "row":
-        near = q - k <= grid
-    elif kind == "convolutional":
-        distance = q - k + extent // 2
-        near = (distance // grid <= extent // 2) & (distance % grid < extent)
-    else:
-        near = q % grid == k % grid
-    return seen & (~in_image | near)
 
 
 def attention(sequences, tokens, backward, mask=None):
@@ -247,9 +234,11 @@ def passes():
     all_passes |= {f"logits {what}": make for what, make in logits.items()}
     all_passes |= {f"attention {sequences}x{tokens}, {what}": attention(sequences, tokens, what == "both")
                    for sequences, tokens in ((SEQUENCES, TOKENS), (1, 1024)) for what in ("forward", "both")}
-    # Columns one after the other are the same pairs in another order, which PyTorch, that looks at all of them, gains nothing by.
-    all_passes |= {f"attention 256+32x32 {kind}, both": attention(1, 1280, True, text_to_image_mask(kind))
-                   for kind in ("causal", "row", "column", "column by column", "convolutional")}
+    # Of 256 text and 32 x 32 image tokens. Columns one after the other are the same pairs in another order, by which PyTorch,
+    # which looks at all of them, gains nothing.
+    masks = {kind: torch_text_to_image.image_mask(kind, 256, 32, 11) for kind in ("row", "column", "convolutional")}
+    masks |= {"causal": None, "column by column": masks["column"]}
+    all_passes |= {f"attention 256+32x32 {kind}, both": attention(1, 1280, True, mask) for kind, mask in masks.items()}
     return all_passes | {
         f"{WIDTH}->{HIDDEN} forward, GELU": linear_gelu,
         "GELU, forward": exact[0], "GELU, backward": exact[1],

@@ -17,9 +17,13 @@ import sys
 import tempfile
 import time
 
+import peers
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+# Least speeds, as multiples of each peer's.
+PARTS = {"dvae": 1.0, "dalle": 1.0, "sample": 3.0}
 BATCH, STEPS, SKIPPED = 32, 30, 10
 SIDE, CODES, GRID, TEXT, VOCABULARY = 64, 512, 8, 32, 512
 LAYERS, HEADS, WIDTH, EXTENT = 6, 4, 256, 11
@@ -136,7 +140,7 @@ def sample_with_cache(torch, twins):
 
 
 def torch_worker(part, dtype, kind, threads):
-    """Prints seconds for each line of input: of a step, or of SAMPLES images."""
+    """Replies to each line "steps N" with the seconds of each: of a step, or of SAMPLES images."""
     import torch
     import torch_text_to_image as twins
 
@@ -162,31 +166,25 @@ def torch_worker(part, dtype, kind, threads):
             torch.nn.utils.clip_grad_norm_(net.parameters(), 4)
             optimizer.step()
 
-    print(torch.__version__, flush=True)
+    print(json.dumps({"version": torch.__version__}), flush=True)
     for line in sys.stdin:
         seconds = []
-        for _ in range(int(line)):
+        for _ in range(int(line.split()[1])):
             start = time.perf_counter()
             once()
             seconds.append(time.perf_counter() - start)
-        print(json.dumps(seconds), flush=True)
+        print(json.dumps({"seconds": seconds}), flush=True)
 
 
-class Torch:
-    def __init__(self, part, dtype, kind, threads):
-        command = [sys.executable, __file__, "--worker", part, dtype, kind, str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version = self.process.stdout.readline().strip()
-        self.seconds(2 if part == "sample" else SKIPPED)  # compiles, warms up
+def start_torch(part, dtype, kind, threads):
+    """The process, warm: it has compiled what it compiles."""
+    contender = peers.Contender([sys.executable, __file__, "--worker", part, dtype, kind, str(threads)], threads, kind == "compile")
+    seconds_of(contender, 2 if part == "sample" else SKIPPED)
+    return contender
 
-    def seconds(self, count):
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return statistics.median(json.loads(self.process.stdout.readline()))
 
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
+def seconds_of(contender, count):
+    return statistics.median(contender.ask(f"steps {count}")["seconds"])
 
 
 # --- Bitloom ---
@@ -230,22 +228,22 @@ class Bitloom:
 
 def measure(arguments, bitloom, part, dtype):
     kinds = ["eager"] if part == "sample" else arguments.peers
-    peers = {kind: Torch(part, dtype, kind, arguments.threads) for kind in kinds}
-    bitloom.seconds(part, dtype)
+    contenders = {kind: start_torch(part, dtype, kind, arguments.threads) for kind in kinds}
+    bitloom.seconds(part, dtype)  # the first does not count
     ours, ratios = [], {kind: [] for kind in kinds}
     for _ in range(arguments.rounds):
-        own = bitloom.seconds(part, dtype)
-        ours.append(own)
-        for kind, peer in peers.items():
-            ratios[kind].append(peer.seconds(1 if part == "sample" else STEPS - SKIPPED) / own)
-    for peer in peers.values():
-        peer.end()
+        ours.append(bitloom.seconds(part, dtype))
+        for kind, contender in contenders.items():
+            ratios[kind].append(seconds_of(contender, 1 if part == "sample" else STEPS - SKIPPED) / ours[-1])
+    for contender in contenders.values():
+        contender.end()
     row = {"part": part, "dtype": dtype, "images_per_second": (SAMPLES if part == "sample" else BATCH) / statistics.median(ours),
-           **{f"vs_{kind}": statistics.median(each) for kind, each in ratios.items()},
-           **{f"vs_{kind}_range": [min(each), max(each)] for kind, each in ratios.items()}}
-    text = ", ".join(f"{row[f'vs_{kind}']:.2f}x {kind} ({min(ratios[kind]):.2f} to {max(ratios[kind]):.2f})" for kind in kinds)
+           "vs": {kind: statistics.median(each) for kind, each in ratios.items()},
+           "range": {kind: [min(each), max(each)] for kind, each in ratios.items()}}
+    text = ", ".join(f"{row['vs'][kind]:.2f}x {peers.PEERS[kind]} ({low:.2f} to {high:.2f})"
+                     for kind, (low, high) in row["range"].items())
     print(f"{part:<8}{dtype:<6}{row['images_per_second']:>9.1f} images/s   {text}", flush=True)
-    return row, next(iter(peers.values())).version
+    return row, contenders["eager" if "eager" in contenders else kinds[0]].description["version"]
 
 
 def main():
@@ -254,25 +252,26 @@ def main():
         return torch_worker(part, dtype, kind, int(threads))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("--parts", default="dvae,dalle,sample")
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--dtypes", default="f32,bf16")
-    parser.add_argument("--peers", default="eager,compile")
+    parser.add_argument("--peers", default=",".join(peers.PEERS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    arguments.peers = arguments.peers.split(",")
+    parts = peers.parse_list(arguments.parts, PARTS, parser, "--parts")
+    dtypes = peers.parse_list(arguments.dtypes, ["f32", "bf16"], parser, "--dtypes")
+    arguments.peers = peers.parse_list(arguments.peers, peers.PEERS, parser, "--peers")
     rows, version = [], ""
     with tempfile.TemporaryDirectory() as folder:
         bitloom = Bitloom(arguments.program.resolve(), pathlib.Path(folder), arguments.threads)
-        for part in arguments.parts.split(","):
-            for dtype in arguments.dtypes.split(","):
+        for part in parts:
+            for dtype in dtypes:
                 row, version = measure(arguments, bitloom, part, dtype)
                 rows.append(row)
     aims = {}
     for row in rows:
-        least = 3.0 if row["part"] == "sample" else 1.0
-        value = min(value for name, value in row.items() if name in ("vs_eager", "vs_compile"))
-        aims[f"{row['part']} {row['dtype']}"] = {"value": value, "aim": least, "met": value >= least}
+        value = min(row["vs"].values())
+        aims[f"{row['part']} {row['dtype']}"] = {"value": value, "aim": PARTS[row["part"]], "met": value >= PARTS[row["part"]]}
     print(json.dumps({"rows": rows, "threads": arguments.threads, "versions": f"PyTorch {version}", "aims": aims}))
 
 

@@ -20,14 +20,14 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::array<char, 8> file_magic{'B', 'L', 'C', 'A', 'C', 'H', 'E', '\n'};
+constexpr std::array<char, 8> cache_magic{'B', 'L', 'C', 'A', 'C', 'H', 'E', '\n'};
 constexpr std::uint32_t file_version = 1;
 constexpr std::size_t tail_bytes = 64;
 constexpr const char* blob_extension = ".blob";
 constexpr const char* records_extension = ".records";
 
-struct Header {
-  std::array<char, 8> magic = file_magic;
+struct CacheHeader {
+  std::array<char, 8> magic = cache_magic;
   std::uint32_t version = file_version;
   std::uint32_t header_bytes = 64;
   std::uint64_t body_bytes = 0;
@@ -35,7 +35,7 @@ struct Header {
   std::uint64_t checksum_high = 0;
   std::array<std::uint64_t, 3> zeros{};
 };
-static_assert(sizeof(Header) == 64 && sizeof(Header) + tail_bytes == Cache::entry_overhead);
+static_assert(sizeof(CacheHeader) == 64 && sizeof(CacheHeader) + tail_bytes == Cache::entry_overhead);
 
 Hash128 checksum_of(const std::string& key, std::span<const std::byte> body) {
   return Hasher().update(key).update(body.size()).update(body).finish();
@@ -46,8 +46,8 @@ bool is_key(const std::string& key) {
 }
 
 // Describes the fault in the file of an entry; "" if there is none.
-std::string fault_of(const std::string& key, const Header& header, std::span<const std::byte> file) {
-  const Header expected;
+std::string fault_of(const std::string& key, const CacheHeader& header, std::span<const std::byte> file) {
+  const CacheHeader expected;
   if (header.magic != expected.magic) return "it does not begin as a cache entry";
   if (header.header_bytes != expected.header_bytes || header.zeros != expected.zeros) return "its header is not valid";
   if (header.body_bytes != file.size() - Cache::entry_overhead) {
@@ -55,7 +55,7 @@ std::string fault_of(const std::string& key, const Header& header, std::span<con
   }
   const auto tail = file.last(tail_bytes);
   const bool tail_is_zero = std::all_of(tail.begin(), tail.end(), [](std::byte b) { return b == std::byte{0}; });
-  const Hash128 checksum = checksum_of(key, file.subspan(sizeof(Header), header.body_bytes));
+  const Hash128 checksum = checksum_of(key, file.subspan(sizeof(CacheHeader), header.body_bytes));
   if (!tail_is_zero || checksum != Hash128{.low = header.checksum_low, .high = header.checksum_high}) {
     return "its checksum does not match its content";
   }
@@ -143,7 +143,7 @@ void mark_used(const std::filesystem::path& path) {
 CachedBlob::CachedBlob(FileMapping file) : file_(std::move(file)) {}
 
 std::span<const std::byte> CachedBlob::bytes() const noexcept {
-  return file_.bytes().subspan(sizeof(Header), file_.size() - Cache::entry_overhead);
+  return file_.bytes().subspan(sizeof(CacheHeader), file_.size() - Cache::entry_overhead);
 }
 
 struct Cache::Entry {
@@ -181,9 +181,9 @@ std::optional<CachedBlob> Cache::get_mapped(const std::string& key) {
   }
   std::string fault = "it is cut short";
   if (file.size() >= entry_overhead) {
-    Header header;
+    CacheHeader header;
     std::memcpy(&header, file.bytes().data(), sizeof header);
-    if (header.magic == file_magic && header.version != file_version) {
+    if (header.magic == cache_magic && header.version != file_version) {
       ++counts_.misses;
       report_other_version(path, header.version, file_version);
       return std::nullopt;
@@ -241,7 +241,7 @@ bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
 
   // Others may use the folder while this is written; they count the space it takes.
   const Hash128 checksum = checksum_of(key, bytes);
-  Header header;
+  CacheHeader header;
   header.body_bytes = bytes.size();
   header.checksum_low = checksum.low;
   header.checksum_high = checksum.high;

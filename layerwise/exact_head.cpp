@@ -10,7 +10,7 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::size_t lanes = ExactHead::block;
+constexpr std::size_t block_lanes = ExactHead::block;
 
 // The matrix's transpose as the second factor of gemm_s16.
 void pack(std::span<const std::int16_t> matrix, std::size_t rows, std::size_t columns, std::size_t padded,
@@ -150,13 +150,13 @@ void ExactHead::zone_change(const Image& image, std::size_t channel, std::size_t
 }
 
 void ExactHead::losses(const std::uint32_t* sums, std::size_t n, std::size_t label, double* losses) const {
-  assert(n <= lanes && label < classes_);
+  assert(n <= block_lanes && label < classes_);
   const std::size_t used = round_up(n, 8);
-  alignas(64) double most[lanes];
-  alignas(64) double sum[lanes];
+  alignas(64) double most[block_lanes];
+  alignas(64) double sum[block_lanes];
   // (L, lanes), so that everything that follows is the same for neighbouring numbers.
   thread_local std::vector<float> logits;
-  logits.resize(padded_classes_ * lanes);
+  logits.resize(padded_classes_ * block_lanes);
   constexpr std::size_t part = simd::weight_lanes;
   for (std::size_t begin = 0; begin < classes_; begin += part) {
     const std::size_t size = std::min(part, classes_ - begin);
@@ -170,20 +170,20 @@ void ExactHead::losses(const std::uint32_t* sums, std::size_t n, std::size_t lab
           row[l] += static_cast<float>(static_cast<std::int32_t>(hidden[l])) * output_step_;
       }
       for (std::size_t l = 0; l < part; ++l) row[l] += bias_[begin + l];
-      for (std::size_t l = 0; l < size; ++l) logits[(begin + l) * lanes + j] = row[l];
+      for (std::size_t l = 0; l < size; ++l) logits[(begin + l) * block_lanes + j] = row[l];
     }
   }
   for (std::size_t j = 0; j < used; ++j) {
     float largest = logits[j];
-    for (std::size_t l = 1; l < classes_; ++l) largest = std::max(largest, logits[l * lanes + j]);
+    for (std::size_t l = 1; l < classes_; ++l) largest = std::max(largest, logits[l * block_lanes + j]);
     most[j] = static_cast<double>(largest);
   }
   std::fill_n(sum, used, 0.0);
   for (std::size_t l = 0; l < classes_; ++l) {
-    const float* logit = logits.data() + l * lanes;
+    const float* logit = logits.data() + l * block_lanes;
     for (std::size_t j = 0; j < used; ++j) sum[j] += exp_double(static_cast<double>(logit[j]) - most[j]);
   }
-  const float* wanted = logits.data() + label * lanes;
+  const float* wanted = logits.data() + label * block_lanes;
   for (std::size_t j = 0; j < used; ++j) sum[j] = log_double(sum[j]) - (static_cast<double>(wanted[j]) - most[j]);
   std::copy_n(sum, n, losses);
 }

@@ -16,10 +16,10 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::array<char, 8> file_magic{'B', 'L', 'R', 'E', 'C', 'S', ' ', '\n'};
+constexpr std::array<char, 8> record_magic{'B', 'L', 'R', 'E', 'C', 'S', ' ', '\n'};
 
-struct Header {
-  std::array<char, 8> magic = file_magic;
+struct RecordHeader {
+  std::array<char, 8> magic = record_magic;
   std::uint32_t version = RecordFile::format_version;
   std::uint32_t header_bytes = 64;
   std::uint64_t records = 0;
@@ -28,12 +28,12 @@ struct Header {
   std::uint64_t checksum_high = 0;
   std::array<std::uint64_t, 2> zeros{};
 
-  bool operator==(const Header&) const = default;
+  bool operator==(const RecordHeader&) const = default;
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(RecordHeader) == 64);
 
-Header header_of(const std::string& key, std::uint64_t records, std::uint64_t words) {
-  Header header;
+RecordHeader header_of(const std::string& key, std::uint64_t records, std::uint64_t words) {
+  RecordHeader header;
   header.records = records;
   header.words = words;
   const Hash128 checksum = Hasher().update(key).update(records).update(words).finish();
@@ -59,13 +59,13 @@ RecordFile::RecordFile(int descriptor, const std::string& key, std::uint64_t rec
 RecordFile::~RecordFile() { ::close(descriptor_); }
 
 int RecordFile::write_header() const {
-  const Header header = header_of(key_, records_, words_);
+  const RecordHeader header = header_of(key_, records_, words_);
   return write_at(descriptor_, 0, std::as_bytes(std::span(&header, 1)));
 }
 
 std::optional<std::uint32_t> RecordFile::other_version() const {
-  Header header;
-  if (!has_read(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) || header.magic != file_magic)
+  RecordHeader header;
+  if (!has_read(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1))) || header.magic != record_magic)
     return std::nullopt;
   return header.version == format_version ? std::nullopt : std::optional(header.version);
 }
@@ -76,7 +76,7 @@ std::string RecordFile::fault() const {
   if (::fstat(descriptor_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != expected) {
     return fmt::format("it holds {} bytes instead of {}", status.st_size, expected);
   }
-  Header header;
+  RecordHeader header;
   if (!has_read(descriptor_, 0, std::as_writable_bytes(std::span(&header, 1)))) return "its header cannot be read";
   return header == header_of(key_, records_, words_) ? "" : "its header is not valid";
 }

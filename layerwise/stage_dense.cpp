@@ -7,7 +7,7 @@ namespace bitloom::layerwise {
 namespace {
 
 // Any rank gets any image, in one epoch or another.
-StageShare share(const StageSetup& setup, const Workers& workers) {
+StageShare dense_share(const StageSetup& setup, const Workers& workers) {
   const std::size_t begin = setup.rank() * setup.batch / setup.ranks();
   const std::size_t count = (setup.rank() + 1) * setup.batch / setup.ranks() - begin;
   return {{begin, count}, count, {0, workers.count()}};
@@ -19,7 +19,7 @@ class DenseSums : public StageExchange {
       : setup_(parts.setup),
         learners_(parts.learners),
         passes_(parts.passes),
-        places_(share(parts.setup, parts.workers).places) {}
+        places_(dense_share(parts.setup, parts.workers).places) {}
 
   void step(StageStep& step) override;
 
@@ -64,18 +64,18 @@ void DenseSums::reduce(bool weights) {
   setup_.comm.sum(std::span(learners_.totals));
 }
 
-bool is_chosen(const TrainOptions& options) { return !options.sparse; }
+bool dense_chosen(const TrainOptions& options) { return !options.sparse; }
 
-void check(const TrainOptions&, std::size_t) {}
+void check_dense(const TrainOptions&, std::size_t) {}
 
-StageLimits limits(const TrainOptions&, std::size_t batch, std::size_t ranks) {
+StageLimits dense_limits(const TrainOptions&, std::size_t batch, std::size_t ranks) {
   return {batch, (batch + ranks - 1) / ranks, ""};
 }
 
-std::unique_ptr<StageExchange> make(const StageParts& parts) { return std::make_unique<DenseSums>(parts); }
+std::unique_ptr<StageExchange> make_dense(const StageParts& parts) { return std::make_unique<DenseSums>(parts); }
 
 }  // namespace
 
-const StageExchangeKind dense_sums = {"dense", is_chosen, check, limits, share, make};
+const StageExchangeKind dense_sums = {"dense", dense_chosen, check_dense, dense_limits, dense_share, make_dense};
 
 }  // namespace bitloom::layerwise

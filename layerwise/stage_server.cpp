@@ -8,7 +8,7 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr const char* prefix = "server.";  // of its tensors in checkpoints
+constexpr const char* server_prefix = "server.";  // of its tensors in checkpoints
 
 }  // namespace
 
@@ -84,12 +84,12 @@ void StageServer::save(TensorFile& file) const {
     trainer->layer().save(server);
     trainer->save(server);
   }
-  for (auto& [name, tensor] : server.tensors) file.tensors.insert_or_assign(prefix + name, std::move(tensor));
+  for (auto& [name, tensor] : server.tensors) file.tensors.insert_or_assign(server_prefix + name, std::move(tensor));
 }
 
 void StageServer::load(const TensorFile& file) {
   if (!is_ahead()) return;
-  const std::string begin = prefix;
+  const std::string begin = server_prefix;
   TensorFile server;
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with(begin)) server.tensors.insert_or_assign(name.substr(begin.size()), tensor);

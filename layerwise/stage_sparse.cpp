@@ -20,7 +20,7 @@ namespace bitloom::layerwise {
 namespace {
 
 constexpr unsigned most_fraction_bits = 6;
-constexpr const char* prefix = "stage.exchange";  // of its tensors in checkpoints
+constexpr const char* exchange_prefix = "stage.exchange";  // of its tensors in checkpoints
 
 class SparseMessages : public StageExchange {
  public:
@@ -35,7 +35,7 @@ class SparseMessages : public StageExchange {
   void begin_save(TensorFile& file) override;
   bool is_saved() const override { return messages_->is_saved(); }
   void wait_for_save() override { messages_->wait_for_save(); }
-  void end_save(TensorFile& file) override { messages_->end_save(file, prefix); }
+  void end_save(TensorFile& file) override { messages_->end_save(file, exchange_prefix); }
   void cancel_save() override { messages_->cancel_save(); }
   void load(const TensorFile& file, std::size_t done) override;
 
@@ -268,7 +268,7 @@ std::map<std::string, double> SparseMessages::bytes_by_part(const mpi::ExchangeC
 }
 
 void SparseMessages::begin_save(TensorFile& file) {
-  messages_->begin_save(file, prefix);
+  messages_->begin_save(file, exchange_prefix);
   std::vector<float> scales;
   for (const std::vector<float>& step : scales_) scales.insert(scales.end(), step.begin(), step.end());
   file.put("stage.scales", {scales_.size(), learners_.heads.size() + learners_.layers.size()}, scales);
@@ -276,7 +276,7 @@ void SparseMessages::begin_save(TensorFile& file) {
 }
 
 void SparseMessages::load(const TensorFile& file, std::size_t done) {
-  messages_->load(file, prefix);
+  messages_->load(file, exchange_prefix);
   const std::size_t waiting = messages_->replies_waiting();
   const std::size_t each = learners_.heads.size() + learners_.layers.size();
   if (waiting > done) fail(ErrorKind::data, "checkpoint: {} server replies after {} steps", waiting, done);
@@ -291,9 +291,9 @@ void SparseMessages::load(const TensorFile& file, std::size_t done) {
   if (server_ != nullptr) server_->load(file);
 }
 
-bool is_chosen(const TrainOptions& options) { return options.sparse; }
+bool sparse_chosen(const TrainOptions& options) { return options.sparse; }
 
-void check(const TrainOptions& options, std::size_t ranks) {
+void check_sparse(const TrainOptions& options, std::size_t ranks) {
   mpi::check(options.exchange);
   if (options.workers < ranks) {
     fail_field(ErrorKind::usage, "workers", "{} logical workers on {} ranks; expected at least one each", options.workers,
@@ -305,21 +305,21 @@ void check(const TrainOptions& options, std::size_t ranks) {
     fail_field(ErrorKind::usage, "repeat", "{} needs dense sums; expected 1 with `exchange` sparse", options.repeat);
 }
 
-StageLimits limits(const TrainOptions& options, std::size_t batch, std::size_t) {
+StageLimits sparse_limits(const TrainOptions& options, std::size_t batch, std::size_t) {
   const std::size_t each = (batch + options.workers - 1) / options.workers;
   return {each, each, " per worker"};
 }
 
-StageShare share(const StageSetup& setup, const Workers& workers) {
+StageShare sparse_share(const StageSetup& setup, const Workers& workers) {
   const auto [first, last] = workers.on_rank(setup.rank(), setup.ranks());
   const std::size_t begin = workers.first_place(first);
   return {{begin, workers.first_place(last) - begin}, workers.most_places(), {first, last}};
 }
 
-std::unique_ptr<StageExchange> make(const StageParts& parts) { return std::make_unique<SparseMessages>(parts); }
+std::unique_ptr<StageExchange> make_sparse(const StageParts& parts) { return std::make_unique<SparseMessages>(parts); }
 
 }  // namespace
 
-const StageExchangeKind sparse_messages = {"sparse", is_chosen, check, limits, share, make};
+const StageExchangeKind sparse_messages = {"sparse", sparse_chosen, check_sparse, sparse_limits, sparse_share, make_sparse};
 
 }  // namespace bitloom::layerwise

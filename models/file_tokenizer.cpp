@@ -14,7 +14,7 @@ void add_tokenizer(TensorFile& file, const data::Tokenizer& tokenizer) {
 std::vector<std::byte> tokenizer_text(const TensorSource& file, const std::string& name) {
   const auto [dtype, shape] = file.describe(tokenizer_name);
   if (dtype != DType::u8) fail(ErrorKind::data, "{}: a tokenizer of type {}; expected U8", name, dtype_name(dtype));
-  const Tensor tensor = file.read(tokenizer_name, dtype, shape);
+  const bitloom::Tensor tensor = file.read(tokenizer_name, dtype, shape);
   return {tensor.bytes.begin(), tensor.bytes.end()};
 }
 

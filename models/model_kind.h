@@ -1,4 +1,4 @@
-// Model files of float models say what they are: "bitloom.kind" in their metadata.
+// Model files of float models say in their metadata what they are.
 #pragma once
 
 #include <map>
@@ -7,6 +7,7 @@
 namespace bitloom::models {
 
 inline constexpr const char* kind_key = "bitloom.kind";
+inline constexpr const char* config_key = "bitloom.config";  // the net, as JSON
 inline constexpr const char* gpt_kind = "gpt";
 inline constexpr const char* cnn_kind = "cnn";
 inline constexpr const char* dalle_kind = "dalle";

@@ -9,8 +9,8 @@
 namespace bitloom::mpi {
 namespace {
 
-constexpr std::byte magic{0xB6};
-constexpr std::byte version{1};
+constexpr std::byte bundle_magic{0xB6};
+constexpr std::byte bundle_version{1};
 
 std::uint64_t zigzag(std::int64_t value) {
   const auto bits = static_cast<std::uint64_t>(value);
@@ -22,7 +22,7 @@ std::int64_t from_zigzag(std::uint64_t code) { return static_cast<std::int64_t>(
 }  // namespace
 
 std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* sizes) {
-  std::vector<std::byte> out = {magic, version};
+  std::vector<std::byte> out = {bundle_magic, bundle_version};
   put_varint(out, bundle.update);
   put_varint(out, bundle.workers);
   put_varint(out, bundle.worker_bytes);
@@ -42,11 +42,11 @@ std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* si
 }
 
 Bundle decode_bundle(std::span<const std::byte> message) {
-  if (message.size() < 2 || message[0] != magic)
+  if (message.size() < 2 || message[0] != bundle_magic)
     fail(ErrorKind::data, "sparse message: it does not start with a bundle's mark");
-  if (message[1] != version) {
+  if (message[1] != bundle_version) {
     fail(ErrorKind::data, "sparse message: a bundle of version {}; expected {}", std::to_integer<unsigned>(message[1]),
-         std::to_integer<unsigned>(version));
+         std::to_integer<unsigned>(bundle_version));
   }
   std::span<const std::byte> rest = message.subspan(2);
   Bundle bundle;

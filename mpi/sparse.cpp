@@ -11,8 +11,8 @@
 namespace bitloom::mpi {
 namespace {
 
-constexpr std::byte magic{0xB5};
-constexpr std::byte version{1};
+constexpr std::byte sparse_magic{0xB5};
+constexpr std::byte sparse_version{1};
 constexpr unsigned dense_flag = 1;
 constexpr unsigned rice_flag = 2;
 constexpr unsigned largest_gap_parameter = 31;
@@ -160,7 +160,8 @@ std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
   const bool is_dense = count > 0 && dense.bits < gaps.bits + count + sparse.bits;
   const NumberCode& values = is_dense ? dense : sparse;
   const unsigned flags = (is_dense ? dense_flag : 0) | (values.rice ? rice_flag : 0);
-  out.insert(out.end(), {magic, version, static_cast<std::byte>(flags), static_cast<std::byte>(values.parameter)});
+  out.insert(out.end(),
+             {sparse_magic, sparse_version, static_cast<std::byte>(flags), static_cast<std::byte>(values.parameter)});
   if (!is_dense) out.push_back(static_cast<std::byte>(gaps.parameter));
   put_varint(out, vector.size);
   if (!is_dense) put_varint(out, count);
@@ -192,10 +193,10 @@ SparseVector decode(std::span<const std::byte> message) {
     rest = rest.subspan(1);
     return byte;
   };
-  if (next("mark") != magic) fail(ErrorKind::data, "sparse message: it does not start with the mark of one");
-  if (const std::byte found = next("version"); found != version) {
+  if (next("mark") != sparse_magic) fail(ErrorKind::data, "sparse message: it does not start with the mark of one");
+  if (const std::byte found = next("version"); found != sparse_version) {
     fail(ErrorKind::data, "sparse message: version {}; expected {}", std::to_integer<unsigned>(found),
-         std::to_integer<unsigned>(version));
+         std::to_integer<unsigned>(sparse_version));
   }
   const auto flags = std::to_integer<unsigned>(next("flags"));
   if (flags > (dense_flag | rice_flag)) fail(ErrorKind::data, "sparse message: unknown flags {:#x}", flags);

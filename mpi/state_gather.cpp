@@ -7,7 +7,7 @@ namespace bitloom::mpi {
 namespace {
 
 // A piece delays the messages of an update that are sent after it: 50 ms at 10 Mbit/s.
-constexpr std::size_t piece_bytes = std::size_t{64} << 10U;
+constexpr std::size_t state_piece_bytes = std::size_t{64} << 10U;
 constexpr std::size_t hurried_bytes = std::size_t{64} << 20U;
 
 // The last byte of a piece.
@@ -51,7 +51,7 @@ void StateGather::poll() {
 void StateGather::send_piece() {
   if (on_its_way_) on_its_way_ = !comm_.try_receive(0, 1, Channel::state).has_value();
   if (!under_way_ || on_its_way_ || sent_last_ || (sent_ == waiting_.size() && !given_)) return;
-  const std::size_t count = std::min(waiting_.size() - sent_, hurry_ ? hurried_bytes : piece_bytes);
+  const std::size_t count = std::min(waiting_.size() - sent_, hurry_ ? hurried_bytes : state_piece_bytes);
   const auto from = waiting_.begin() + static_cast<std::ptrdiff_t>(sent_);
   std::vector<std::byte> piece(from, from + static_cast<std::ptrdiff_t>(count));
   sent_ += count;

@@ -22,7 +22,7 @@ struct NamedClip {
   const char* image;  // layers of the convolutional net
   std::size_t embedding, text, layers, heads, width;
 };
-constexpr NamedClip table[] = {
+constexpr NamedClip named_clips[] = {
     {"tiny",
      R"([{"kind": "conv", "channels": 8, "stride": 2}, {"kind": "norm"}, {"kind": "activation"},
          {"kind": "conv_group", "channels": 16, "convolutions": 1}, {"kind": "global_mean_pool"}, {"kind": "linear"}])",
@@ -41,25 +41,25 @@ CnnConfig image_net(const std::string& layers, std::size_t embedding, const data
   return config;
 }
 
-constexpr std::array<SizeField<ClipConfig>, 5> sizes = {{{"text_positions", &ClipConfig::text},
-                                                         {"text_vocabulary", &ClipConfig::text_vocabulary},
-                                                         {"layers", &ClipConfig::layers},
-                                                         {"heads", &ClipConfig::heads},
-                                                         {"width", &ClipConfig::width}}};
+constexpr std::array<SizeField<ClipConfig>, 5> clip_sizes = {{{"text_positions", &ClipConfig::text},
+                                                              {"text_vocabulary", &ClipConfig::text_vocabulary},
+                                                              {"layers", &ClipConfig::layers},
+                                                              {"heads", &ClipConfig::heads},
+                                                              {"width", &ClipConfig::width}}};
 
 constexpr double first_scale = 1 / 0.07;
 
 }  // namespace
 
 void check(const ClipConfig& config) {
-  for (const auto& [name, size] : sizes) check_size(name, config.*size);
+  for (const auto& [name, size] : clip_sizes) check_size(name, config.*size);
   check_heads_and_dropout(config.heads, config.width, config.dropout);
 }
 
-std::vector<std::string> clip_names() { return names_of(table); }
+std::vector<std::string> clip_names() { return names_of(named_clips); }
 
 ClipConfig find_clip(std::string_view name, std::size_t side) {
-  const NamedClip& named = find_named(table, name, marked_field("net"));
+  const NamedClip& named = find_named(named_clips, name, marked_field("net"));
   ClipConfig config;
   config.image = image_net(named.image, named.embedding, {side, side, 3});
   config.text = named.text;
@@ -71,14 +71,14 @@ ClipConfig find_clip(std::string_view name, std::size_t side) {
 
 Json to_json(const ClipConfig& config) {
   Json json{{"image", architecture_of(config.image)}, {"dropout", config.dropout}};
-  write_sizes(json, sizes, config);
+  write_sizes(json, clip_sizes, config);
   return json;
 }
 
 ClipConfig parse_clip_config(const std::string& text, const std::string& name) {
   const Json json = parse_description(text, name);
   ClipConfig config;
-  read_sizes(json, sizes, config, name);
+  read_sizes(json, clip_sizes, config, name);
   const auto dropout = json.find("dropout");
   const auto image = json.find("image");
   if (dropout == json.end() || !dropout->is_number() || image == json.end()) {

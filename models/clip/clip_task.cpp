@@ -41,12 +41,6 @@ Matrix softmax(const Matrix& logits, std::vector<double>& losses) {
   return result;
 }
 
-std::vector<double> to_doubles(nn::Engine& engine, const nn::Tensor& tensor) {
-  if (tensor.dtype() == DType::f64) return engine.to_host<double>(tensor);
-  const std::vector<float> floats = nn::to_floats(engine, tensor);
-  return {floats.begin(), floats.end()};
-}
-
 void write(nn::Engine& engine, nn::Tensor& tensor, const std::vector<double>& values) {
   if (tensor.dtype() == DType::f64) return engine.write(tensor, std::as_bytes(std::span(values)));
   nn::write_floats(engine, tensor, std::vector<float>(values.begin(), values.end()));
@@ -77,7 +71,7 @@ ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>&
 }
 
 double clip_factor(nn::Engine& engine, ClipTowers& towers) {
-  return std::exp(std::min(to_doubles(engine, towers.log_scale().value).front(), largest_log_scale));
+  return std::exp(std::min(nn::to_doubles(engine, towers.log_scale().value).front(), largest_log_scale));
 }
 
 ClipTask::ClipTask(nn::Engine& engine, std::shared_ptr<nn::Sequence> net, ClipTowers& towers, std::size_t pairs, DType values,
@@ -101,8 +95,8 @@ nn::Tensor ClipTask::input(nn::Pass& pass) {
 
 train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, nn::Tensor* dy) {
   nn::Parameter& parameter = towers_.log_scale();
-  const double log_scale = to_doubles(engine_, parameter.value).front();
-  const std::vector<double> all = to_doubles(engine_, y);
+  const double log_scale = nn::to_doubles(engine_, parameter.value).front();
+  const std::vector<double> all = nn::to_doubles(engine_, y);
   const auto half = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   const ClipLoss loss = clip_loss({all.begin(), half}, {half, all.end()}, towers_.config().embedding(),
                                   std::min(log_scale, largest_log_scale), scale, dy != nullptr);
@@ -111,7 +105,7 @@ train::PartLoss ClipTask::loss(nn::Pass& /*pass*/, nn::Tensor y, double scale, n
     gradient.insert(gradient.end(), loss.dtexts.begin(), loss.dtexts.end());
     *dy = engine_.empty(y.shape(), y.dtype(), nn::Use::activations);
     write(engine_, *dy, gradient);
-    const double before = to_doubles(engine_, parameter.gradient).front();
+    const double before = nn::to_doubles(engine_, parameter.gradient).front();
     // At the limit it may only fall.
     const double change = log_scale < largest_log_scale ? loss.dlog_scale : std::max(loss.dlog_scale, 0.0);
     write(engine_, parameter.gradient, {before + change});

@@ -31,8 +31,7 @@ struct ClipLoss {
 ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>& texts, std::size_t embedding, double log_scale,
                    double scale, bool backward);
 
-// The factor on cosines that a net has learned: 100 at most, above which training is unstable (Radford et al. 2021,
-// section 2.5).
+// The factor on cosines that a net has learned, which is limited.
 double clip_factor(nn::Engine& engine, ClipTowers& towers);
 
 class ClipTask final : public train::Task {

@@ -11,13 +11,13 @@
 namespace bitloom::models {
 namespace {
 
-constexpr const char* config_key = "bitloom.config";
-
 // Tables are modules of their own there.
-std::string theirs(const std::string& ours) { return ours.starts_with("embedding.") ? ours + ".weight" : pytorch_name(ours); }
+std::string clip_name(const std::string& ours) {
+  return ours.starts_with("embedding.") ? ours + ".weight" : pytorch_name(ours);
+}
 
 // A net with memory for its numbers.
-LoadedClip make_described(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
+LoadedClip make_described_clip(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
   require_kind(file.metadata, clip_kind, name);
   LoadedClip loaded;
   loaded.tokenizer = parse_file_tokenizer(tokenizer_text(file, name), name);
@@ -41,21 +41,21 @@ void add_description(TensorFile& file, const ClipConfig& config, const data::Tok
 
 LoadedClip load_clip(nn::Engine& engine, const std::filesystem::path& path, DType values) {
   const TensorFile file = TensorFile::load(path, Checksum::required);
-  LoadedClip loaded = make_described(engine, file, path.string(), values);
+  LoadedClip loaded = make_described_clip(engine, file, path.string(), values);
   load_saved(engine, file, *loaded.net, values);
   return loaded;
 }
 
 TensorFile to_pytorch(nn::Engine& engine, const LoadedClip& loaded) {
-  TensorFile file = to_pytorch(engine, *loaded.net, DType::f32, &theirs);
+  TensorFile file = to_pytorch(engine, *loaded.net, DType::f32, &clip_name);
   add_description(file, loaded.net->config(), *loaded.tokenizer);
   return file;
 }
 
 LoadedClip load_pytorch_clip(nn::Engine& engine, const TensorFile& file, const std::string& file_name,
                              const TensorFile& described, const std::string& described_name) {
-  LoadedClip loaded = make_described(engine, described, described_name, DType::f32);
-  load_pytorch(engine, file, *loaded.net, DType::f32, &theirs, file_name, "the net", {tokenizer_name});
+  LoadedClip loaded = make_described_clip(engine, described, described_name, DType::f32);
+  load_pytorch(engine, file, *loaded.net, DType::f32, &clip_name, file_name, "the net", {tokenizer_name});
   return loaded;
 }
 

@@ -16,9 +16,9 @@ using nn::LayerPointer;
 using nn::Sequence;
 
 // Adds layers one after the other and knows the shape between them, that of one image.
-class Builder {
+class CnnBuilder {
  public:
-  explicit Builder(Cnn& net) : net_(net), config_(net.config), shape_(net.input(1)) {}
+  explicit CnnBuilder(Cnn& net) : net_(net), config_(net.config), shape_(net.input(1)) {}
 
   void add(const CnnLayer& layer, const std::string& name) {
     switch (layer.kind) {
@@ -158,7 +158,7 @@ Cnn::Cnn(const CnnConfig& described) : config(described) {
   if (config.classes == 0 || config.image.size() == 0) {
     fail(ErrorKind::internal, "net '{}': images of {} bytes and {} classes", config.name, config.image.size(), config.classes);
   }
-  Builder builder(*this);
+  CnnBuilder builder(*this);
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     builder.add(config.layers[i], layer_name(i));
     ends.push_back(layers->size());

@@ -1,5 +1,7 @@
 #include "models/cnn/config.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cmath>
 #include <functional>

@@ -12,7 +12,7 @@ namespace bitloom::models {
 namespace {
 
 constexpr std::size_t most_images = 5000;
-constexpr double epsilon = 5e-4;
+constexpr double whitening_epsilon = 5e-4;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ std::vector<float> whitening_kernels(const data::Dataset& images, const PixelSca
     Eigen::Index largest = 0;
     vector.cwiseAbs().maxCoeff(&largest);
     if (vector(largest) < 0) vector = -vector;
-    vector /= std::sqrt(std::max(0.0, solver.eigenvalues()(taps - 1 - i)) + epsilon);
+    vector /= std::sqrt(std::max(0.0, solver.eigenvalues()(taps - 1 - i)) + whitening_epsilon);
     for (Eigen::Index tap = 0; tap < taps; ++tap) {
       const auto value = static_cast<float>(vector(tap));
       kernels[static_cast<std::size_t>(i * taps + tap)] = value;

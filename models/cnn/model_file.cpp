@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "models/foreign_tensors.h"
+#include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/optimizer.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* config_key = "bitloom.config";
 constexpr const char* pixels_key = "bitloom.pixels";
 constexpr const char* classes_key = "bitloom.classes";
 

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Rates of the large ones are the paper's.
-constexpr NamedDalle table[] = {
+constexpr NamedDalle dalle_table[] = {
     {"tiny", "tests", 2, 2, 32, 12, 4, 16, 3e-3},
     {"emoji", "images of 64 x 64 pixels as 8 x 8 tokens, on two cores", 6, 4, 256, 32, 8, 512, 1e-3},
     {"emoji-16", "the same as 16 x 16 tokens", 6, 4, 256, 32, 16, 512, 1e-3},
@@ -25,14 +25,14 @@ constexpr NamedDalle table[] = {
 };
 
 // Fields of the description that are counts.
-constexpr std::array<SizeField<DalleConfig>, 8> sizes = {{{"layers", &DalleConfig::layers},
-                                                          {"heads", &DalleConfig::heads},
-                                                          {"width", &DalleConfig::width},
-                                                          {"text_positions", &DalleConfig::text},
-                                                          {"text_vocabulary", &DalleConfig::text_vocabulary},
-                                                          {"grid", &DalleConfig::grid},
-                                                          {"codes", &DalleConfig::codes},
-                                                          {"extent", &DalleConfig::extent}}};
+constexpr std::array<SizeField<DalleConfig>, 8> dalle_sizes = {{{"layers", &DalleConfig::layers},
+                                                                {"heads", &DalleConfig::heads},
+                                                                {"width", &DalleConfig::width},
+                                                                {"text_positions", &DalleConfig::text},
+                                                                {"text_vocabulary", &DalleConfig::text_vocabulary},
+                                                                {"grid", &DalleConfig::grid},
+                                                                {"codes", &DalleConfig::codes},
+                                                                {"extent", &DalleConfig::extent}}};
 
 }  // namespace
 
@@ -48,7 +48,7 @@ std::uint64_t DalleConfig::parameters() const {
 }
 
 void check(const DalleConfig& config) {
-  for (const auto& [name, size] : sizes) check_size(name, config.*size);
+  for (const auto& [name, size] : dalle_sizes) check_size(name, config.*size);
   check_heads_and_dropout(config.heads, config.width, config.dropout);
   if (config.grid > 256) fail(ErrorKind::usage, "grid: {}; expected at most 256", config.grid);
   if (config.text < 2) fail_field(ErrorKind::usage, "text_positions", "{}; expected at least 2", config.text);
@@ -59,9 +59,9 @@ void check(const DalleConfig& config) {
   }
 }
 
-std::span<const NamedDalle> named_dalles() { return table; }
+std::span<const NamedDalle> named_dalles() { return dalle_table; }
 
-const NamedDalle& find_dalle(std::string_view name) { return find_named(table, name, marked_field("net")); }
+const NamedDalle& find_dalle(std::string_view name) { return find_named(dalle_table, name, marked_field("net")); }
 
 DalleConfig config_of(const NamedDalle& named) {
   DalleConfig config;
@@ -76,14 +76,14 @@ DalleConfig config_of(const NamedDalle& named) {
 
 Json to_json(const DalleConfig& config) {
   Json json{{"dropout", config.dropout}, {"activation", config.activation}};
-  write_sizes(json, sizes, config);
+  write_sizes(json, dalle_sizes, config);
   return json;
 }
 
 DalleConfig parse_dalle_config(const std::string& text, const std::string& name) {
   const Json json = parse_description(text, name);
   DalleConfig config;
-  read_sizes(json, sizes, config, name);
+  read_sizes(json, dalle_sizes, config, name);
   read_dropout_and_activation(json, config, name);
   check_read(config, name);
   return config;

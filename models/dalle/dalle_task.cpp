@@ -147,13 +147,17 @@ DallePartLosses dalle_losses(nn::Engine& engine, Dalle& net, const Tensor& hidde
   return losses;
 }
 
-DalleLogits dalle_logits(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
-  const DalleConfig& config = net.config();
-  const std::vector<std::int32_t> ids = inputs_of(config, batch);
+Tensor dalle_hidden(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
+  const std::size_t tokens = net.config().tokens();
+  const std::vector<std::int32_t> ids = inputs_of(net.config(), batch);
   nn::Pass pass{engine};
   pass.training = false;
-  const Tensor x = engine.from(std::span<const std::int32_t>(ids), {ids.size() / config.tokens(), config.tokens()}, Use::data);
-  const Tensor hidden = net.layers().forward(pass, x);
+  return net.layers().forward(pass, engine.from(std::span<const std::int32_t>(ids), {ids.size() / tokens, tokens}, Use::data));
+}
+
+DalleLogits dalle_logits(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
+  const DalleConfig& config = net.config();
+  const Tensor hidden = dalle_hidden(engine, net, batch);
   return {Rows(engine, hidden, 0, config.text - 1).logits(net.text_head()),
           Rows(engine, hidden, config.text - 1, config.image()).logits(net.code_head())};
 }

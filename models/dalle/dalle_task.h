@@ -67,6 +67,9 @@ struct DallePartLosses {
 DallePartLosses dalle_losses(nn::Engine& engine, Dalle& net, const nn::Tensor& hidden, const DalleBatch& batch,
                              double text_scale, double image_scale, nn::Tensor* dhidden);
 
+// Hidden states (B,T,C) by a pass that is not training.
+nn::Tensor dalle_hidden(nn::Engine& engine, Dalle& net, const DalleBatch& batch);
+
 // Logits by a pass that is not training: (B,text - 1,V) of all text tokens but the first, and (B,image,K) of codes.
 struct DalleLogits {
   std::vector<float> text, image;

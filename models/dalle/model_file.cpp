@@ -13,17 +13,16 @@
 namespace bitloom::models {
 namespace {
 
-constexpr const char* config_key = "bitloom.config";
 constexpr const char* dvae_key = "bitloom.dvae";
 
 // Tables are modules of their own there.
-std::string theirs(const std::string& ours) {
+std::string dalle_name(const std::string& ours) {
   const bool is_table = (ours.starts_with("embedding.") || ours.starts_with("head.")) && !ours.ends_with(".weight");
   return is_table ? ours + ".weight" : pytorch_name(ours);
 }
 
 // A net with memory for its numbers.
-LoadedDalle make_described(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
+LoadedDalle make_described_dalle(nn::Engine& engine, const TensorFile& file, const std::string& name, DType values) {
   require_kind(file.metadata, dalle_kind, name);
   LoadedDalle loaded;
   loaded.tokenizer = parse_file_tokenizer(tokenizer_text(file, name), name);
@@ -49,21 +48,21 @@ void add_description(TensorFile& file, const DalleConfig& config, const data::To
 
 LoadedDalle load_dalle(nn::Engine& engine, const std::filesystem::path& path, DType values) {
   const TensorFile file = TensorFile::load(path, Checksum::required);
-  LoadedDalle loaded = make_described(engine, file, path.string(), values);
+  LoadedDalle loaded = make_described_dalle(engine, file, path.string(), values);
   load_saved(engine, file, loaded.net->layers(), values);
   return loaded;
 }
 
 TensorFile to_pytorch(nn::Engine& engine, const LoadedDalle& loaded) {
-  TensorFile file = to_pytorch(engine, loaded.net->layers(), DType::f32, &theirs);
+  TensorFile file = to_pytorch(engine, loaded.net->layers(), DType::f32, &dalle_name);
   add_description(file, loaded.net->config(), *loaded.tokenizer, loaded.dvae);
   return file;
 }
 
 LoadedDalle load_pytorch_dalle(nn::Engine& engine, const TensorFile& file, const std::string& file_name,
                                const TensorFile& described, const std::string& described_name) {
-  LoadedDalle loaded = make_described(engine, described, described_name, DType::f32);
-  load_pytorch(engine, file, loaded.net->layers(), DType::f32, &theirs, file_name, "the net", {tokenizer_name});
+  LoadedDalle loaded = make_described_dalle(engine, described, described_name, DType::f32);
+  load_pytorch(engine, file, loaded.net->layers(), DType::f32, &dalle_name, file_name, "the net", {tokenizer_name});
   return loaded;
 }
 

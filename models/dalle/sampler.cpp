@@ -15,9 +15,9 @@ using nn::Tensor;
 using nn::Use;
 
 // Logits of the code behind the last token of every sequence.
-class Steps {
+class DalleSteps {
  public:
-  Steps(nn::Engine& engine, Dalle& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
+  DalleSteps(nn::Engine& engine, Dalle& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
     if (cache) cache_.emplace(count, net.config().tokens());
   }
 
@@ -97,7 +97,7 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
       sequences.insert(sequences.end(), begin, begin + static_cast<std::ptrdiff_t>(config.tokens()));
     }
     std::vector<std::vector<std::int32_t>> drawn(count, {given.begin(), given.end()});
-    Steps steps(engine, net, count, options.cache);
+    DalleSteps steps(engine, net, count, options.cache);
     for (std::size_t n = given.size(); n < config.image(); ++n) {
       const std::vector<float> logits = steps.next(sequences, config.text + n);
       for (std::size_t b = 0; b < count; ++b) {
@@ -116,13 +116,8 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
 }
 
 PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs) {
-  const DalleConfig& config = net.config();
-  const std::size_t count = pairs.codes.size() / config.image();
-  const std::vector<std::int32_t> ids = inputs_of(config, pairs);
-  nn::Pass pass{engine};
-  pass.training = false;
-  const Tensor x = engine.from(std::span<const std::int32_t>(ids), {count, config.tokens()}, Use::data);
-  const DallePartLosses losses = dalle_losses(engine, net, net.layers().forward(pass, x), pairs, 0, 0, nullptr);
+  const std::size_t count = pairs.codes.size() / net.config().image();
+  const DallePartLosses losses = dalle_losses(engine, net, dalle_hidden(engine, net, pairs), pairs, 0, 0, nullptr);
   const auto sums = [&](const Tensor& tensor) {
     const std::vector<float> each = engine.to_host<float>(tensor);
     std::vector<double> all(count);

@@ -29,14 +29,14 @@ struct Size {
   std::size_t DvaeConfig::*field;
   std::size_t least, most;
 };
-constexpr Size sizes[] = {{"side", &DvaeConfig::side, 4, 1024},     {"codes", &DvaeConfig::codes, 2, 65536},
-                          {"groups", &DvaeConfig::groups, 1, 8},    {"blocks", &DvaeConfig::blocks, 1, 64},
-                          {"hidden", &DvaeConfig::hidden, 4, 4096}, {"init", &DvaeConfig::init, 1, 65536}};
+constexpr Size dvae_sizes[] = {{"side", &DvaeConfig::side, 4, 1024},     {"codes", &DvaeConfig::codes, 2, 65536},
+                               {"groups", &DvaeConfig::groups, 1, 8},    {"blocks", &DvaeConfig::blocks, 1, 64},
+                               {"hidden", &DvaeConfig::hidden, 4, 4096}, {"init", &DvaeConfig::init, 1, 65536}};
 
 DvaeConfig read_config(const Json& json, const std::string& source) {
   if (!json.is_object()) fail(ErrorKind::usage, "{}: expected a JSON object", source);
   std::vector<std::string> keys{"name"};
-  for (const Size& size : sizes) keys.emplace_back(size.key);
+  for (const Size& size : dvae_sizes) keys.emplace_back(size.key);
   for (const auto& [key, value] : json.items()) {
     if (std::ranges::count(keys, key) == 0) {
       fail(ErrorKind::usage, "{}: unknown key '{}'{}; expected {}", source, key, did_you_mean(key, keys),
@@ -48,7 +48,7 @@ DvaeConfig read_config(const Json& json, const std::string& source) {
     if (!json["name"].is_string()) fail(ErrorKind::usage, "{}: \"name\": {}; expected a text", source, json["name"].dump());
     config.name = json["name"].get<std::string>();
   }
-  for (const Size& size : sizes) {
+  for (const Size& size : dvae_sizes) {
     const Json found = json.value(size.key, Json());
     if (!found.is_number_unsigned() || found.get<std::uint64_t>() < size.least || found.get<std::uint64_t>() > size.most) {
       fail(ErrorKind::usage, "{}: \"{}\": {}; expected a whole number from {} to {}", source, size.key, found.dump(),
@@ -88,7 +88,7 @@ DvaeConfig find_dvae(const std::string& name_or_file) {
 
 Json architecture_of(const DvaeConfig& config) {
   Json json{{"name", config.name}};
-  for (const Size& size : sizes) json[size.key] = config.*size.field;
+  for (const Size& size : dvae_sizes) json[size.key] = config.*size.field;
   return json;
 }
 

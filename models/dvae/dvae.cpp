@@ -30,9 +30,9 @@ LayerPointer conv(const std::string& name, std::size_t inputs, std::size_t outpu
   return std::make_unique<nn::Convolution>(name, inputs, outputs, kernel, options);
 }
 
-class Builder {
+class DvaeBuilder {
  public:
-  explicit Builder(Dvae& net) : net_(net), config_(net.config) {}
+  explicit DvaeBuilder(Dvae& net) : net_(net), config_(net.config) {}
 
   void encoder() {
     put(conv("encoder.blocks.input", 3, config_.hidden, 7, true));
@@ -101,7 +101,7 @@ nn::Pass still(nn::Engine& engine) {
 }  // namespace
 
 Dvae::Dvae(const DvaeConfig& described, const DvaeCourse& course) : config(described) {
-  Builder builder(*this);
+  DvaeBuilder builder(*this);
   builder.encoder();
   // The loss is one per number of an image.
   const double share = 1 / static_cast<double>(config.values());

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "models/model_kind.h"
 #include "train/optimizer.h"
 
 namespace bitloom::models {
@@ -13,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* config_key = "bitloom.config";
 constexpr const char* likelihood_key = "bitloom.likelihood";
 constexpr const char* tokens_key = "bitloom.tokens";
 constexpr const char* tokens_name = "tokens";

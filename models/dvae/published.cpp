@@ -27,7 +27,7 @@ std::string published_name(const std::string& ours) {
 
 bool has_prefix(const std::string& name) { return name.starts_with(encoder_prefix) || name.starts_with(decoder_prefix); }
 
-// Adds the tensors of a file, behind the prefix that theirs lack.
+// Adds the tensors of a file under names with the prefix.
 void add(TensorFile& all, TensorFile&& half, std::string_view prefix) {
   for (auto& [name, tensor] : half.tensors) {
     all.tensors.insert_or_assign(name.starts_with(prefix) ? name : std::string(prefix) + name, std::move(tensor));
@@ -41,7 +41,7 @@ class Shapes {
   Shapes(const TensorFile& file, const std::string& name) : file_(file), name_(name) {}
 
   bool has(const std::string& tensor) const { return file_.contains(tensor); }
-  // First length of the shape of a convolution's weights, of so many inputs (0: any) and such kernels.
+  // First length of the shape of a convolution's weights; inputs: that it has to have, 0: any.
   std::size_t outputs(const std::string& tensor, std::size_t inputs, std::size_t kernel) const {
     const std::string expected =
         fmt::format("(outputs, {}, {}, {})", inputs == 0 ? "inputs" : fmt::format("{}", inputs), kernel, kernel);

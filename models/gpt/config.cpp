@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr NamedGpt table[] = {
+constexpr NamedGpt gpt_table[] = {
     {"tiny", "0.9 M parameters besides the vocabulary's: first runs, tests", 4, 4, 128, 256, 128, 3e-3},
     {"small", "11 M: a small corpus on a laptop", 6, 6, 384, 256, 128, 1e-3},
     {"gpt2-124m", "the sizes of GPT-2", 12, 12, 768, 1024, 128, 6e-4},
@@ -30,12 +30,12 @@ constexpr NamedGpt table[] = {
 };
 
 // Fields of the description that are counts.
-constexpr std::array<SizeField<GptConfig>, 6> sizes = {{{"layers", &GptConfig::layers},
-                                                        {"heads", &GptConfig::heads},
-                                                        {"width", &GptConfig::width},
-                                                        {"context", &GptConfig::context},
-                                                        {"vocabulary", &GptConfig::vocabulary},
-                                                        {"vocabulary_multiple", &GptConfig::vocabulary_multiple}}};
+constexpr std::array<SizeField<GptConfig>, 6> gpt_sizes = {{{"layers", &GptConfig::layers},
+                                                            {"heads", &GptConfig::heads},
+                                                            {"width", &GptConfig::width},
+                                                            {"context", &GptConfig::context},
+                                                            {"vocabulary", &GptConfig::vocabulary},
+                                                            {"vocabulary_multiple", &GptConfig::vocabulary_multiple}}};
 
 }  // namespace
 
@@ -47,7 +47,7 @@ std::uint64_t GptConfig::parameters() const {
 }
 
 void check(const GptConfig& config) {
-  for (const auto& [name, size] : sizes) {
+  for (const auto& [name, size] : gpt_sizes) {
     if (size != &GptConfig::vocabulary) check_size(name, config.*size);
   }
   check_heads_and_dropout(config.heads, config.width, config.dropout);
@@ -58,9 +58,9 @@ void check(const GptConfig& config) {
   }
 }
 
-std::span<const NamedGpt> named_gpts() { return table; }
+std::span<const NamedGpt> named_gpts() { return gpt_table; }
 
-const NamedGpt& find_gpt(std::string_view name, std::string_view argument) { return find_named(table, name, argument); }
+const NamedGpt& find_gpt(std::string_view name, std::string_view argument) { return find_named(gpt_table, name, argument); }
 
 GptConfig config_of(const NamedGpt& named) {
   GptConfig config;
@@ -74,14 +74,14 @@ GptConfig config_of(const NamedGpt& named) {
 
 Json to_json(const GptConfig& config) {
   Json json{{"dropout", config.dropout}, {"activation", config.activation}};
-  write_sizes(json, sizes, config);
+  write_sizes(json, gpt_sizes, config);
   return json;
 }
 
 GptConfig parse_gpt_config(const std::string& text, const std::string& name) {
   const Json json = parse_description(text, name);
   GptConfig config;
-  read_sizes(json, sizes, config, name);
+  read_sizes(json, gpt_sizes, config, name);
   read_dropout_and_activation(json, config, name);
   check_read(config, name);
   return config;

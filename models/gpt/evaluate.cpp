@@ -12,6 +12,7 @@
 #include "data/text/words.h"
 #include "models/gpt/language_task.h"
 #include "mpi/float_collectives.h"
+#include "nn/floats.h"
 
 namespace bitloom::models {
 namespace {
@@ -39,12 +40,6 @@ Tensor hidden_rows(GptForward& forward, Gpt& net, const Ids& sequences, const Id
   Tensor chosen = engine.empty({rows.size(), width}, hidden.dtype(), Use::activations);
   nn::gather(engine, hidden, which, chosen);
   return chosen;
-}
-
-std::vector<double> to_doubles(nn::Engine& engine, const Tensor& tensor) {
-  if (tensor.dtype() == DType::f64) return engine.to_host<double>(tensor);
-  const std::vector<float> values = engine.to_host<float>(tensor);
-  return {values.begin(), values.end()};
 }
 
 // The same net for sequences of another length: parameters are handles, so no memory is taken.
@@ -127,7 +122,7 @@ void add_losses(GptForward& net, const Windows& windows, const Batch& batch, std
   const Tensor hidden = hidden_rows(net, net.net(), batch.sequences, batch.rows);
   if (!hidden) return;
   const Tensor targets = engine.from(std::span<const std::int32_t>(batch.targets), {batch.targets.size()}, Use::data);
-  const std::vector<double> losses = to_doubles(engine, language_losses(engine, net.net(), hidden, targets, 1, nullptr));
+  const std::vector<double> losses = nn::to_doubles(engine, language_losses(engine, net.net(), hidden, targets, 1, nullptr));
   auto next = losses.begin();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto end = next + static_cast<std::ptrdiff_t>(windows.last(first + i) - windows.first(first + i));
@@ -171,7 +166,7 @@ Ids most_likely(nn::Engine& engine, const Gpt& net, const Tensor& hidden) {
   Ids best;
   for (std::size_t begin = 0; begin < rows; begin += at_once) {
     const std::size_t end = std::min(rows, begin + at_once);
-    const std::vector<double> logits = to_doubles(engine, net.logits(engine, hidden.slice(begin, end)));
+    const std::vector<double> logits = nn::to_doubles(engine, net.logits(engine, hidden.slice(begin, end)));
     for (std::size_t row = 0; row < end - begin; ++row) {
       const auto first = logits.begin() + static_cast<std::ptrdiff_t>(row * padded);
       const auto last = first + static_cast<std::ptrdiff_t>(net.config().vocabulary);
@@ -325,7 +320,7 @@ std::vector<float> token_logits(GptForward net, std::span<const std::int32_t> to
   const Tensor hidden = net.hidden(pass, *fitting, tokens, {1, tokens.size()});
   std::vector<float> logits(tokens.size() * config.vocabulary);
   if (hidden) {
-    const std::vector<double> padded = to_doubles(net.engine(), fitting->logits(net.engine(), hidden));
+    const std::vector<double> padded = nn::to_doubles(net.engine(), fitting->logits(net.engine(), hidden));
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const auto row = padded.begin() + static_cast<std::ptrdiff_t>(t * config.padded_vocabulary());
       std::transform(row, row + static_cast<std::ptrdiff_t>(config.vocabulary),

@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
-constexpr double epsilon = 1e-5;  // of all layer norms of a Gpt
+constexpr double norm_epsilon = 1e-5;  // of all layer norms of a Gpt
 
 struct Names {
   std::string_view ours, theirs;
@@ -111,9 +111,9 @@ std::string our_activation(const std::string& theirs, const std::string& name) {
 void check_architecture(const Json& json, const GptConfig& config, const std::string& name) {
   const auto type = value_of<std::string>(json, "model_type", "gpt2", name, "a string");
   if (type != "gpt2") fail(ErrorKind::data, "{}: 'model_type' is '{}'; expected 'gpt2'", name, type);
-  const auto found = value_of<double>(json, "layer_norm_epsilon", epsilon, name, "a number");
-  if (!(std::abs(found - epsilon) <= 1e-3 * epsilon)) {
-    fail(ErrorKind::data, "{}: 'layer_norm_epsilon' is {}; nets here have {}", name, found, epsilon);
+  const auto found = value_of<double>(json, "layer_norm_epsilon", norm_epsilon, name, "a number");
+  if (!(std::abs(found - norm_epsilon) <= 1e-3 * norm_epsilon)) {
+    fail(ErrorKind::data, "{}: 'layer_norm_epsilon' is {}; nets here have {}", name, found, norm_epsilon);
   }
   const std::size_t inside = size_of(json, "n_inner", 4 * config.width, name);
   if (inside != 4 * config.width) {
@@ -260,7 +260,7 @@ void save_hugging_face(nn::Engine& engine, Gpt& net, const fs::path& folder, std
                      {"resid_pdrop", config.dropout},
                      {"embd_pdrop", config.dropout},
                      {"attn_pdrop", config.dropout},
-                     {"layer_norm_epsilon", epsilon},
+                     {"layer_norm_epsilon", norm_epsilon},
                      {"initializer_range", 0.02},
                      {"tie_word_embeddings", true},
                      {"bos_token_id", end_of_text},

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "models/file_tokenizer.h"
+#include "models/model_kind.h"
 #include "nn/floats.h"
 #include "train/optimizer.h"
 #include "train/parallel/layer_costs.h"
@@ -16,8 +17,6 @@
 
 namespace bitloom::models {
 namespace {
-
-constexpr const char* config_key = "bitloom.config";
 
 // In f32, whatever the engine has; so are models in files.
 void save_values(nn::Engine& engine, TensorFile& file, const nn::Parameter& parameter) {

@@ -17,9 +17,9 @@ using nn::Use;
 
 // The logits behind the last token of every sequence, step by step. Every process keeps keys and values of its own layers and
 // heads.
-class Steps {
+class GptSteps {
  public:
-  Steps(GptForward& net, std::size_t count, bool cache) : net_(net), engine_(net.engine()), count_(count) {
+  GptSteps(GptForward& net, std::size_t count, bool cache) : net_(net), engine_(net.engine()), count_(count) {
     if (cache) cache_.emplace(count, net.net().tokens());
   }
 
@@ -145,7 +145,7 @@ std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const st
   std::vector<std::vector<std::int32_t>> sequences(count, {prompt.begin(), prompt.end()});
   std::vector<std::vector<std::int32_t>> drawn(count);
   std::vector<bool> ended(count);
-  Steps steps(net, std::max<std::size_t>(count, 1), options.cache);
+  GptSteps steps(net, std::max<std::size_t>(count, 1), options.cache);
   const auto draw_next = [&](std::size_t n) {
     const std::vector<float> logits = steps.next(sequences);
     std::vector<std::int32_t> tokens(count);

@@ -1,10 +1,10 @@
 #include "models/quality/features.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
+#include "core/softmax.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
 #include "models/cnn/model_file.h"
@@ -85,15 +85,12 @@ class CnnFeatures final : public ImageFeatures {
     const nn::Tensor inside = layers.forward(pass, x, 0, last_layer_);
     const std::vector<float> features = nn::to_floats(engine_, inside);
     all.features.insert(all.features.end(), features.begin(), features.end());
-    const std::vector<float> logits = nn::to_floats(engine_, layers.forward(pass, inside, last_layer_, layers.size()));
-    for (std::size_t i = 0; i < count; ++i) add_softmax(std::span(logits).subspan(i * classes(), classes()), all.probabilities);
-  }
-
-  static void add_softmax(std::span<const float> logits, std::vector<double>& out) {
-    const double largest = static_cast<double>(*std::ranges::max_element(logits));
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-    for (const float logit : logits) out.push_back(std::exp(static_cast<double>(logit) - largest) / sum);
+    std::vector<float> logits = nn::to_floats(engine_, layers.forward(pass, inside, last_layer_, layers.size()));
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto scores = std::span(logits).subspan(i * classes(), classes());
+      softmax(scores, scores);
+    }
+    all.probabilities.insert(all.probabilities.end(), logits.begin(), logits.end());
   }
 
   nn::Engine& engine_;

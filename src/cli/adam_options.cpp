@@ -1,7 +1,6 @@
 #include "cli/adam_options.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -11,8 +10,6 @@
 
 namespace bitloom::cli {
 namespace {
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 // "1000,2000": ascending steps between `warmup` and `steps`.
 std::vector<std::uint64_t> parse_halvings(const std::string& text, std::uint64_t warmup, std::uint64_t steps) {

@@ -2,15 +2,12 @@
 
 #include <fmt/ranges.h>
 
-#include <limits>
-
 #include "cli/device.h"
 #include "core/error.h"
 
 namespace bitloom::cli {
 
 void ClipSettings::declare(Options& options) {
-  constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
   options.everyday({"net",           "side",         "dropout",    "init",           "data",
                     "tokenizer",     "vocabulary",   "validation", "steps",          "batch",
                     "learning-rate", "weight-decay", "dtype",      "seed",           "out",

@@ -88,7 +88,7 @@ void write_features(const CompareSettings& settings, const models::ImageFeatures
   file.save(settings.write_features);
 }
 
-void print(Terminal& terminal, const Json& json) {
+void print_comparison(Terminal& terminal, const Json& json) {
   const auto set = [&](const char* which) { return json[which]["images"].get<std::size_t>(); };
   terminal.print("{}: {} images; {}: {} images{}", json["a"]["name"].get<std::string>(), set("a"),
                  json["b"]["name"].get<std::string>(), set("b"),
@@ -134,7 +134,7 @@ void compare_sets(Terminal& terminal, const CompareSettings& settings) {
     terminal.note(fmt::format("{} images have no full covariance of {} features: the distance is larger than with more of them",
                               fewest, net->columns()));
   }
-  settings.json ? terminal.json(json) : print(terminal, json);
+  settings.json ? terminal.json(json) : print_comparison(terminal, json);
 }
 
 }  // namespace

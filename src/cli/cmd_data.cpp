@@ -1,7 +1,6 @@
 // bitloom data synth, info and sheet.
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
@@ -14,8 +13,6 @@ namespace bitloom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 void print_set(Terminal& terminal, const char* which, const data::Dataset& set) {
   if (set.size() == 0) return;

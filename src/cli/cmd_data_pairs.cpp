@@ -4,7 +4,6 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "cli/command.h"
@@ -27,7 +26,7 @@
 namespace bitloom::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct PairFacts {
   std::set<std::pair<std::uint32_t, std::uint32_t>> sizes;  // height, width
@@ -55,8 +54,8 @@ PairFacts facts_of(const data::Pairs& pairs) {
 
 double share(std::size_t part, std::size_t all) { return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all); }
 
-Json json_of(const data::Pairs& pairs, const PairFacts& facts) {
-  Json left_out = Json::array();
+OrderedJson json_of(const data::Pairs& pairs, const PairFacts& facts) {
+  OrderedJson left_out = OrderedJson::array();
   for (const data::LeftOut& each : pairs.left_out())
     left_out.push_back({{"reason", each.reason}, {"count", each.count}, {"first", each.first}});
   const auto by_pixels = std::minmax_element(facts.sizes.begin(), facts.sizes.end(), [](const auto& a, const auto& b) {
@@ -74,10 +73,10 @@ Json json_of(const data::Pairs& pairs, const PairFacts& facts) {
           {"with_keywords", facts.with_keywords}};
 }
 
-void print_facts(Terminal& terminal, const std::string& spec, const Json& facts) {
+void print_facts(Terminal& terminal, const std::string& spec, const OrderedJson& facts) {
   terminal.print("{}: {} pairs, {} different images, hash {}", spec, facts["pairs"].get<std::size_t>(),
                  facts["images"].get<std::size_t>(), facts["hash"].get<std::string>());
-  for (const Json& each : facts["left_out"]) {
+  for (const OrderedJson& each : facts["left_out"]) {
     terminal.print("  left out: {:<24} {:>8}, first {}", each["reason"].get<std::string>(), each["count"].get<std::size_t>(),
                    each["first"].get<std::string>());
   }
@@ -93,7 +92,7 @@ void print_facts(Terminal& terminal, const std::string& spec, const Json& facts)
   terminal.print("keywords  of {} pairs", facts["with_keywords"].get<std::size_t>());
 }
 
-Json json_of(const data::SceneScore& score) {
+OrderedJson json_of(const data::SceneScore& score) {
   return {{"pictures", score.pictures},
           {"colour", share(score.colour, score.pictures)},
           {"shape", share(score.shape, score.pictures)},
@@ -104,7 +103,7 @@ Json json_of(const data::SceneScore& score) {
           {"none", share(score.none, score.pictures)}};
 }
 
-void print_score(Terminal& terminal, const Json& score) {
+void print_score(Terminal& terminal, const OrderedJson& score) {
   terminal.print("scenes    {} pictures of captions such as 'a small red circle at the top left'",
                  score["pictures"].get<std::size_t>());
   for (const auto& [name, value] : score.items()) {
@@ -156,8 +155,8 @@ std::size_t firsts_of(const Overlap& overlap) {
   return images.size();
 }
 
-Json json_of(const Overlap& overlap) {
-  Json near = Json::array();
+OrderedJson json_of(const Overlap& overlap) {
+  OrderedJson near = OrderedJson::array();
   for (const models::NearPair& each : overlap.found) {
     near.push_back(
         {{"image", overlap.own->name(each.a)}, {"other", overlap.second().name(each.b)}, {"similarity", each.similarity}});
@@ -169,13 +168,13 @@ Json json_of(const Overlap& overlap) {
           {"near", near}};
 }
 
-void print_overlap(Terminal& terminal, const std::string& spec, const Json& json, std::size_t most) {
+void print_overlap(Terminal& terminal, const std::string& spec, const OrderedJson& json, std::size_t most) {
   const auto pairs = json["pairs"].get<std::size_t>();
   terminal.print("overlap   {} images of {} are near one of {}: {} pairs of cosine {} or more",
                  json["images"].get<std::size_t>(), spec, json["with"].get<std::string>(), pairs,
                  json["nearest"].get<double>());
   for (std::size_t i = 0; i < std::min(pairs, most); ++i) {
-    const Json& each = json["near"][i];
+    const OrderedJson& each = json["near"][i];
     terminal.print("  {:.6f}  {}  {}", each["similarity"].get<double>(), each["image"].get<std::string>(),
                    each["other"].get<std::string>());
   }
@@ -199,8 +198,7 @@ std::size_t write_overlap_sheet(const Overlap& overlap, std::size_t rows, std::s
 // The first pairs in rows, cut in the centre, one pixel between them.
 std::size_t write_sheet(const data::Pairs& pairs, std::size_t rows, std::size_t columns, std::size_t side,
                         const std::string& file) {
-  std::vector<std::size_t> indexes(std::min(pairs.size(), rows * columns));
-  std::iota(indexes.begin(), indexes.end(), std::size_t{0});
+  const std::vector<std::size_t> indexes = data::first_indexes(std::min(pairs.size(), rows * columns));
   const data::PairBatch batch = data::centre_batch(pairs, indexes, side);
   const std::size_t step = side + 1;
   const data::ImageShape shape{(indexes.size() + columns - 1) / columns * step - 1, columns * step - 1, 3};
@@ -256,7 +254,7 @@ int data_pairs(Session& session, std::span<const std::string> args) {
   rules.captions.boilerplate = !boilerplate;
   session.on_root([&] {
     const data::Pairs pairs = data::Pairs::open(spec.front(), rules, &session.terminal);
-    Json facts = json_of(pairs, facts_of(pairs));
+    OrderedJson facts = json_of(pairs, facts_of(pairs));
     if (check_scenes) {
       const data::SceneScore score = data::score_scenes(pairs, &session.terminal);
       if (score.pictures == 0) {
@@ -271,7 +269,7 @@ int data_pairs(Session& session, std::span<const std::string> args) {
       facts["overlap"] = json_of(overlap);
     }
     if (json) {
-      session.terminal.line(facts.dump(-1, ' ', false, Json::error_handler_t::replace));
+      session.terminal.line(facts.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
     } else {
       print_facts(session.terminal, spec.front(), facts);
       if (check_scenes) print_score(session.terminal, facts["scenes"]);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <vector>
 
 #include "cli/command.h"
@@ -65,22 +64,15 @@ OpenDvae open(Terminal& terminal, const CoderSettings& settings) {
 
 constexpr std::size_t at_once = 32;
 
-// The images first .. first + count - 1 of pairs, (N,side,side,3).
-std::vector<std::uint8_t> images_of(const data::Pairs& pairs, std::size_t first, std::size_t count, std::size_t side) {
-  std::vector<std::size_t> indexes(count);
-  std::iota(indexes.begin(), indexes.end(), first);
-  return data::centre_batch(pairs, indexes, side).images;
-}
-
 void encode_all(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs) {
   OpenDvae dvae = open(terminal, settings);
   models::ImageTokens tokens{dvae.config().grid(), dvae.config().codes, dvae.model().hash, content_hash(pairs), {}};
-  for (std::size_t first = 0; first < pairs.size(); first += at_once) {
-    const std::size_t count = std::min(at_once, pairs.size() - first);
-    const std::vector<std::int32_t> some = dvae.coder().encode(images_of(pairs, first, count, dvae.config().side));
-    tokens.tokens.insert(tokens.tokens.end(), some.begin(), some.end());
-    terminal.update(fmt::format("{} of {} images", first + count, pairs.size()));
-  }
+  data::for_centre_batches(pairs, data::first_indexes(pairs.size()), dvae.config().side, at_once,
+                           [&](const data::PairBatch& batch, std::size_t done) {
+                             const std::vector<std::int32_t> some = dvae.coder().encode(batch.images);
+                             tokens.tokens.insert(tokens.tokens.end(), some.begin(), some.end());
+                             terminal.update(fmt::format("{} of {} images", done, pairs.size()));
+                           });
   models::to_file(tokens).save(settings.out);
   terminal.print("{}: {} images as {} x {} tokens of {} codes ({})", settings.out, tokens.images(), tokens.grid, tokens.grid,
                  tokens.codes, format_bytes(fs::file_size(settings.out)));
@@ -93,20 +85,20 @@ void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& 
   const std::size_t all = std::min(wanted, pairs.size());
   ImageSheet sheet(all, columns, side, 2);
   double error = 0;
-  for (std::size_t first = 0; first < all; first += at_once) {
-    const std::vector<std::uint8_t> before = images_of(pairs, first, std::min(at_once, all - first), side);
+  const std::size_t size = dvae.config().values();
+  data::for_centre_batches(pairs, data::first_indexes(all), side, at_once, [&](const data::PairBatch& batch, std::size_t done) {
+    const std::vector<std::uint8_t>& before = batch.images;
     const std::vector<std::uint8_t> after = dvae.coder().decode(dvae.coder().encode(before));
-    const std::size_t size = dvae.config().values();
-    for (std::size_t i = 0; i * size < before.size(); ++i) {
-      sheet.put(first + i, std::span(before).subspan(i * size, size), 0);
-      sheet.put(first + i, std::span(after).subspan(i * size, size), 1);
+    for (std::size_t i = 0; i < batch.indexes.size(); ++i) {
+      sheet.put(batch.indexes[i], std::span(before).subspan(i * size, size), 0);
+      sheet.put(batch.indexes[i], std::span(after).subspan(i * size, size), 1);
     }
     for (std::size_t i = 0; i < before.size(); ++i) {
       const double distance = (static_cast<int>(before[i]) - static_cast<int>(after[i])) / 255.0;
       error += distance * distance;
     }
-    terminal.update(fmt::format("{} of {} images", first + before.size() / size, all));
-  }
+    terminal.update(fmt::format("{} of {} images", done, all));
+  });
   sheet.write(settings.out);
   error /= static_cast<double>(all * dvae.config().values());
   terminal.print("{}: {} images, each beside its reconstruction from {} tokens, PSNR {:.2f} dB", settings.out, all,

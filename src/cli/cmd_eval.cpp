@@ -59,7 +59,7 @@ struct EvalSettings {
 const std::vector<std::string> kinds_of_pairs{models::clip_kind, models::dalle_kind, models::dvae_kind};
 
 // Options of other kinds of models would have no effect.
-void check_options(const Options& options, const std::string& kind) {
+void check_eval_options(const Options& options, const std::string& kind) {
   static const std::vector<std::string> of_images{"mirror",    "shift",    "validation", "split-seed",
                                                   "max-train", "max-test", "image-size", "image-memory"};
   std::vector<std::string> others;
@@ -189,7 +189,7 @@ int eval(Session& session, std::span<const std::string> args) {
   });
   model = session.comm.broadcast_text(model);
   kind = session.comm.broadcast_text(kind);
-  check_options(options, kind);
+  check_eval_options(options, kind);
   choose_threads(session.comm);
   if (kind == "binary") {
     eval_binary(session, options, settings);

@@ -24,8 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
-
 // A text whose documents end with the end-of-text token.
 data::TokenFile open_data(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
   fs::path file = path;

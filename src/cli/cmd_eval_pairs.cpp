@@ -40,29 +40,20 @@ data::Pairs read_pairs(Session& session, const PairEvaluationOptions& options) {
   return session.comm.together([&] { return part_of(pairs_of(options), options.split, session.terminal); });
 }
 
-std::vector<std::string> captions_of(const data::Pairs& pairs) {
-  std::vector<std::string> captions;
-  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
-  return captions;
-}
-
-// visit(images (N,side,side,3), number of the first) for all pairs, cut in the centre.
+// visit(images (N,side,side,3)) for all pairs, cut in the centre, some at a time.
 template <typename Visit>
 void for_images(Terminal& terminal, const data::Pairs& pairs, std::size_t side, Visit&& visit) {
   constexpr std::size_t at_once = 32;
-  for (std::size_t first = 0; first < pairs.size(); first += at_once) {
-    std::vector<std::size_t> indexes(std::min(at_once, pairs.size() - first));
-    std::iota(indexes.begin(), indexes.end(), first);
-    visit(data::centre_batch(pairs, indexes, side).images);
-    terminal.update(fmt::format("{} of {} images", first + indexes.size(), pairs.size()));
-  }
+  data::for_centre_batches(pairs, data::first_indexes(pairs.size()), side, at_once,
+                           [&](const data::PairBatch& batch, std::size_t done) {
+                             visit(batch.images);
+                             terminal.update(fmt::format("{} of {} images", done, pairs.size()));
+                           });
 }
 
-// The first pairs that logits are asked of.
+// The first pairs, whose logits are asked for.
 data::PairBatch first_pairs(const data::Pairs& pairs, const PairEvaluationOptions& options, std::size_t side) {
-  std::vector<std::size_t> indexes(std::min(options.pairs, pairs.size()));
-  std::iota(indexes.begin(), indexes.end(), std::size_t{0});
-  return data::centre_batch(pairs, indexes, side);
+  return data::centre_batch(pairs, data::first_indexes(std::min(options.pairs, pairs.size())), side);
 }
 
 void write_logits(const TensorFile& file, const PairEvaluationOptions& options, Terminal& terminal) {
@@ -100,10 +91,9 @@ void write_clip_logits(Terminal& terminal, nn::Engine& engine, const models::Loa
                        const data::Pairs& pairs, const PairEvaluationOptions& options) {
   const models::ClipConfig& config = loaded.net->config();
   const data::ImageShape& shape = config.image.image;
-  const std::vector<std::uint8_t> images = first_pairs(pairs, options, shape.height).images;
-  const std::size_t count = images.size() / shape.size();
-  std::vector<std::string> captions = captions_of(pairs);
-  captions.resize(count);
+  const auto [images, indexes] = first_pairs(pairs, options, shape.height);
+  const std::size_t count = indexes.size();
+  const std::vector<std::string> captions = captions_of(pairs, indexes);
   const std::vector<double> of_images = encoder.images(images);
   const std::vector<double> of_texts = encoder.texts(captions);
   const double factor = models::clip_factor(engine, *loaded.net);

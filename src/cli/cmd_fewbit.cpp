@@ -1,4 +1,6 @@
 // bitloom fewbit: the few-bit table of an activation function as text, JSON and picture.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

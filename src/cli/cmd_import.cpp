@@ -125,7 +125,8 @@ int import_file(Session& session, std::span<const std::string> args, const std::
                               what));
   options.arguments(arguments, "FILE", 1, 1);
   options.text("out", out, "MODEL", "Model file to write");
-  options.text("like", like, "MODEL|RUN", "Model whose net and tokenizer these are; without it: those in FILE");
+  options.text("like", like, "MODEL|RUN",
+               "Model whose net, and tokenizer or classes and scale of pixels, these are; without it: those in FILE");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
   session.on_root([&] { make(session.terminal, arguments.front(), like, out); });
@@ -166,20 +167,8 @@ int import_dvae(Session& session, std::span<const std::string> args) {
 }
 
 int import_cnn(Session& session, std::span<const std::string> args) {
-  std::vector<std::string> arguments;
-  std::string out;
-  std::string like;
-  Options options("bitloom import cnn FILE --out MODEL [--like MODEL|RUN]",
-                  "Makes a model of a PyTorch module's state_dict in a safetensors file, in f32, f16 or bf16, with the names "
-                  "that\n`bitloom export` writes (see scripts/torch_cnn.py).");
-  options.arguments(arguments, "FILE", 1, 1);
-  options.text("out", out, "MODEL", "Model file to write");
-  options.text("like", like, "MODEL|RUN",
-               "Model whose net, classes and scale of pixels these are; without it: those in the metadata of FILE");
-  if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
-  session.on_root([&] { import_pytorch(session.terminal, arguments.front(), like, out); });
-  return exit_done;
+  return import_file(session, args, "cnn", "a convolutional net's state_dict of PyTorch (see scripts/torch_cnn.py)",
+                     &import_pytorch);
 }
 
 int import_gpt(Session& session, std::span<const std::string> args) {

@@ -1,4 +1,6 @@
 // bitloom info: version, kernels, GPUs, processor, threads, memory, cache.
+#include <fmt/ranges.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <vector>

@@ -1,4 +1,6 @@
 // bitloom inspect: what a model, a run or a net consists of.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>

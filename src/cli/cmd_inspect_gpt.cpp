@@ -1,4 +1,6 @@
 // bitloom inspect of a GPT: architecture, parameters by part, tokenizer.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,4 +1,6 @@
 // bitloom launch: options in, a run that outlives its machines.
+#include <fmt/ranges.h>
+
 #include <unistd.h>
 
 #include <algorithm>

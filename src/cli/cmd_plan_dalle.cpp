@@ -71,9 +71,7 @@ int plan_dalle(Session& session, std::span<const std::string> args) {
   options.count("codes", codes, 0, 65536, "Number of codes of the discrete VAE; 0: as the net has them");
   options.text("json", json, "FILE", "JSON file for all figures");
   if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (settings.recompute == "stage" && grid_settings.ranks == 0) {
-    fail(ErrorKind::usage, "--recompute: stage has no effect; it needs --ranks");
-  }
+  grid_settings.check_recompute(settings.recompute);
   grid_settings.measure(session, settings.dtype());
   session.on_root([&] {
     Terminal& terminal = session.terminal;

@@ -89,9 +89,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
   options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens: 257 of bytes, 50257 of GPT-2");
   options.text("json", json, "FILE", "JSON file for all figures");
   if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (settings.recompute == "stage" && grid_settings.ranks == 0) {
-    fail(ErrorKind::usage, "--recompute: stage has no effect; it needs --ranks");
-  }
+  grid_settings.check_recompute(settings.recompute);
   grid_settings.measure(session, settings.dtype());
   session.on_root([&] {
     Terminal& terminal = session.terminal;

@@ -1,4 +1,6 @@
 // bitloom report: the HTML page of a run, finished or not.
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -48,12 +50,8 @@ std::optional<TensorFile> read_tensors(const fs::path& run) {
   return std::nullopt;
 }
 
-// The kind of a float model's run, "" of a binary net's: by its metrics or, where they do not say it, its model or checkpoint.
-std::string kind_of(const std::vector<Json>& metrics, const fs::path& run) {
-  for (const Json& line : metrics) {
-    const Json kind = line.value("event", Json()) == "start" ? line.value("kind", Json()) : Json();
-    if (kind.is_string()) return kind.get<std::string>();
-  }
+// The kind of a float model's run by its model or checkpoint, "" of a binary net's: for runs whose metrics do not say it.
+std::string kind_by_files(const fs::path& run) {
   for (const char* name : {model_file, checkpoint_file}) {
     if (!fs::exists(run / name)) continue;
     const std::string kind = kind_of_model(run / name);
@@ -79,7 +77,8 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
   if (fs::exists(run / events_file)) input.events = read_metrics(run / events_file);
   if (!input.config.is_object() && fs::exists(run / options_file)) input.config = options_of_run(run);
-  input.kind = kind_of(input.metrics, run);
+  input.kind = report::model_kind(input);
+  if (input.kind.empty()) input.kind = kind_by_files(run);
   if (input.kind == models::cnn_kind) add_cnn(input, run, terminal);
   add_pairs(input, run, terminal);
   if (!input.kind.empty()) return input;

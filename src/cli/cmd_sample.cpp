@@ -1,6 +1,5 @@
 // bitloom sample: text from a trained GPT, images from a text-to-image transformer.
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,6 @@ struct SampleSettings {
   ImageSampling images;
 
   void declare(Options& options) {
-    constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
     static const std::vector<Options::Need> needs{{"top-k", "temperature", {"!0"}}, {"top-p", "temperature", {"!0"}}};
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.needs(needs);
@@ -52,7 +50,7 @@ struct SampleSettings {
 };
 
 // Options of the other kind of models would have no effect.
-void check_options(const Options& options, const std::string& kind) {
+void check_sample_options(const Options& options, const std::string& kind) {
   const std::vector<std::string> of_text{"tokens", "tensor", "pipeline"};
   for (const std::string& name : kind == models::dalle_kind ? of_text : ImageSampling::names()) {
     if (options.source(name) == Options::Source::none) continue;
@@ -104,7 +102,7 @@ int run_samples(Session& session, const Options& options, SampleSettings& settin
     file = find_model(settings.model.front()).string();
     const std::string kind = kind_of_model(file);
     if (kind != models::dalle_kind) require_kind(file, models::gpt_kind, "bitloom predict");
-    check_options(options, kind);
+    check_sample_options(options, kind);
     is_of_images = kind == models::dalle_kind;
     session.terminal.note(checkpoint_note(file));
     if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);

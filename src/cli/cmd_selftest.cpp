@@ -1,4 +1,6 @@
 // bitloom selftest: whether the processes of this run compute what one process does, in all their layouts.
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"

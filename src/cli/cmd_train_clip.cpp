@@ -23,7 +23,6 @@
 #include "models/clip/scores.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
-#include "nn/floats.h"
 #include "train/memory.h"
 #include "train/session.h"
 
@@ -34,7 +33,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // The options that set what identity() names.
-std::string option_of(const std::string& field) {
+std::string clip_option(const std::string& field) {
   static const FieldOptions named{{"data", "the pairs' content (--data, --validation, --split-seed)"},
                                   {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
                                   {"net", "--net, --side or --dropout"},
@@ -43,9 +42,9 @@ std::string option_of(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
-class Training {
+class ClipTraining {
  public:
-  Training(Session& session, ClipSettings& settings, const Options& options, const data::PairSplits& data)
+  ClipTraining(Session& session, ClipSettings& settings, const Options& options, const data::PairSplits& data)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -114,9 +113,7 @@ class Training {
   }
 
   std::vector<std::int32_t> texts_of(const data::Pairs& pairs, std::span<const std::size_t> indexes) const {
-    std::vector<std::string> captions;
-    for (const std::size_t index : indexes) captions.push_back(pairs[index].caption);
-    return models::clip_texts(config(), *tokenizer_, captions);
+    return models::clip_texts(config(), *tokenizer_, captions_of(pairs, indexes));
   }
 
   // Rank 0 has the file.
@@ -158,7 +155,7 @@ class Training {
   models::Retrieval found_;
 };
 
-Json Training::identity() const {
+Json ClipTraining::identity() const {
   Json json = settings_.identity(training_->train_options());
   json["net"] = to_json(config());
   json["activation_bits"] = config().activation_bits;
@@ -168,13 +165,13 @@ Json Training::identity() const {
   return json;
 }
 
-train::RunOptions Training::run_options() {
+train::RunOptions ClipTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
   run.identity = identity().dump();
-  run.field_name = &option_of;
+  run.field_name = &clip_option;
   run.unit = "pairs";
   const data::ImageShape& image = config().image.image;
   run.operations_per_target = 3 * net_->cost({1, image.height, image.width, image.channels});
@@ -195,7 +192,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) {
+void ClipTraining::announce(double peak) {
   Terminal& terminal = session_.terminal;
   terminal.print("net '{}': {} parameters, images of {} x {} pixels, {} text tokens of {} ({} tokenizer), {} numbers each",
                  settings_.net, format_count(parameters()), settings_.side, settings_.side, config().text,
@@ -211,25 +208,22 @@ void Training::announce(double peak) {
 }
 
 // All validation pairs against one another, on every process alike.
-train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+train::Evaluated ClipTraining::evaluate(const train::SignOfLife& alive) {
   constexpr std::size_t at_once = 64;
   models::ClipEncoder encoder(engine_, towers_, *tokenizer_, values_);
   std::vector<double> images;
   std::vector<double> texts;
-  double log_scale = 0;
+  double temperature = 0;
   training_->trainer().averaged([&] {
-    log_scale = static_cast<double>(nn::to_floats(engine_, towers_.log_scale().value).front());
-    for (std::size_t first = 0; first < data_.validation.size(); first += at_once) {
-      std::vector<std::size_t> indexes(std::min(at_once, data_.validation.size() - first));
-      std::iota(indexes.begin(), indexes.end(), first);
-      std::vector<std::string> captions;
-      for (const std::size_t index : indexes) captions.push_back(data_.validation[index].caption);
-      const std::vector<double> some = encoder.images(data::centre_batch(data_.validation, indexes, settings_.side).images);
-      const std::vector<double> others = encoder.texts(captions);
-      images.insert(images.end(), some.begin(), some.end());
-      texts.insert(texts.end(), others.begin(), others.end());
-      alive();
-    }
+    temperature = 1 / models::clip_factor(engine_, towers_);
+    data::for_centre_batches(data_.validation, data::first_indexes(data_.validation.size()), settings_.side, at_once,
+                             [&](const data::PairBatch& batch, std::size_t /*done*/) {
+                               const std::vector<double> some = encoder.images(batch.images);
+                               const std::vector<double> others = encoder.texts(captions_of(data_.validation, batch.indexes));
+                               images.insert(images.end(), some.begin(), some.end());
+                               texts.insert(texts.end(), others.begin(), others.end());
+                               alive();
+                             });
   });
   found_ = models::retrieval(images, texts, config().embedding());
   const auto pairs = static_cast<std::uint64_t>(found_.pairs);
@@ -241,13 +235,13 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
                 {"texts_at_5", found_.texts_at_5},
                 {"images_at_1", found_.images_at_1},
                 {"images_at_5", found_.images_at_5},
-                {"temperature", std::exp(-std::min(log_scale, models::largest_log_scale))}};
+                {"temperature", temperature}};
   found.text = fmt::format("own caption nearest of {}: {:.1f}%, of the 5 nearest {:.1f}%", pairs, 100 * found_.texts_at_1,
                            100 * found_.texts_at_5);
   return found;
 }
 
-void Training::run() {
+void ClipTraining::run() {
   const train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
@@ -260,7 +254,7 @@ void Training::run() {
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void Training::summarise(const train::RunResult& result) {
+void ClipTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} pairs, {:.0f} of them per second over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
@@ -297,7 +291,7 @@ int train_clip(Session& session, std::span<const std::string> args) {
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
-  Training(session, settings, options, data).run();
+  ClipTraining(session, settings, options, data).run();
   return exit_done;
 }
 

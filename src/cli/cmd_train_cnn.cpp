@@ -35,7 +35,7 @@ using Json = nlohmann::json;
 constexpr std::size_t most_evaluations = 20;
 
 // The options that set fields of the identity that are not called like them.
-std::string option_of(const std::string& field) {
+std::string cnn_option(const std::string& field) {
   static const FieldOptions named{{"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
                                   {"net", "--net or --activation"},
                                   {"decays_vectors", "decays_vectors of --net"}};
@@ -74,10 +74,10 @@ void check_images(const CnnSettings& settings, const data::Dataset& train) {
   }
 }
 
-class Training {
+class CnnTraining {
  public:
-  Training(Session& session, CnnSettings& settings, const Options& options, const data::DataSplits& data,
-           const Threads& threads)
+  CnnTraining(Session& session, CnnSettings& settings, const Options& options, const data::DataSplits& data,
+              const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -255,13 +255,13 @@ class Training {
   std::optional<layerwise::Evaluation> tested_;
 };
 
-train::RunOptions Training::run_options() {
+train::RunOptions CnnTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = steps_;
   run.may_change_steps = options_.is_asked_for("steps") || options_.is_asked_for("epochs");
   if (run.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, steps_ / most_evaluations);
   run.identity = identity_of(settings_, net_.config, data_.train).dump();
-  run.field_name = &option_of;
+  run.field_name = &cnn_option;
   run.unit = "images";
   run.operations_per_target = 3 * net_.cost();
   run.peak_operations = measured_peak(engine_, values_, session_.comm);
@@ -284,7 +284,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) {
+void CnnTraining::announce(double peak) {
   Terminal& terminal = session_.terminal;
   terminal.print(
       "net '{}': {} parameters, {:.3f} G multiply-adds per image; data '{}': {} training, {} validation, {} test images",
@@ -297,7 +297,7 @@ void Training::announce(double peak) {
   terminal.print("memory: {}", memory_text(memory_of(micro_batch)));
 }
 
-void Training::run() {
+void CnnTraining::run() {
   const train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
@@ -317,7 +317,7 @@ void Training::run() {
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void Training::summarise(const train::RunResult& result) {
+void CnnTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} images, {:.0f} images/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
@@ -335,7 +335,7 @@ void Training::summarise(const train::RunResult& result) {
 }
 
 // Classifies the test images by the model that was written, with test-time augmentation.
-void Training::test(const train::SignOfLife& alive) {
+void CnnTraining::test(const train::SignOfLife& alive) {
   const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
   if (is_best) {
     std::optional<TensorReader> file;
@@ -368,7 +368,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(settings, data.train);
   const NoticeWatch notice(settings.notice_command);
-  Training training(session, settings, options, data, threads);
+  CnnTraining training(session, settings, options, data, threads);
   if (is_finished(session, options, settings, training.steps(), "--epochs")) return exit_done;
   training.run();
   return exit_done;

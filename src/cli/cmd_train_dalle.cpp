@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // The options that set what identity() names.
-std::string option_of(const std::string& field) {
+std::string dalle_option(const std::string& field) {
   static const FieldOptions named{{"data", "the pairs' content (--data, --validation, --split-seed)"},
                                   {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
                                   {"dvae", "the discrete VAE (--dvae)"},
@@ -47,18 +47,12 @@ std::string option_of(const std::string& field) {
 }
 
 // Training pairs whose losses each evaluation measures beside those of the validation pairs: how far the two are apart.
-constexpr std::size_t most_measured = 128;
+constexpr std::size_t most_drawn = 128;
 
-std::vector<std::string> captions_of(const data::Pairs& pairs) {
-  std::vector<std::string> captions;
-  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
-  return captions;
-}
-
-class Training {
+class DalleTraining {
  public:
-  Training(Session& session, DalleSettings& settings, const Options& options, const data::PairSplits& data,
-           const Threads& threads)
+  DalleTraining(Session& session, DalleSettings& settings, const Options& options, const data::PairSplits& data,
+                const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -160,8 +154,7 @@ class Training {
     train_ = std::make_unique<models::DallePairs>(config_, *tokenizer_, captions_of(data_.train), std::move(codes), options);
     if (data_.validation.size() != 0) {
       validation_ = in_order(data_.validation);
-      measured_train_ =
-          in_order(data_.train.select(spread(std::min(most_measured, data_.validation.size()), data_.train.size())));
+      measured_train_ = in_order(data_.train.select(spread(std::min(most_drawn, data_.validation.size()), data_.train.size())));
     }
     return std::make_unique<models::DalleTask>(
         net_, pairs, [this](std::uint64_t step, std::uint64_t micro_batch) { return train_->batch(step, micro_batch); },
@@ -241,7 +234,7 @@ class Training {
   std::vector<std::int32_t> sample_texts_;  // tokens (N,text) of their captions
 };
 
-Json Training::identity() const {
+Json DalleTraining::identity() const {
   Json json = settings_.identity(training_->train_options());
   json["net"] = to_json(config_);
   json["activation_bits"] = config_.activation_bits;
@@ -253,13 +246,13 @@ Json Training::identity() const {
   return json;
 }
 
-train::RunOptions Training::run_options() {
+train::RunOptions DalleTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
   run.identity = identity().dump();
-  run.field_name = &option_of;
+  run.field_name = &dalle_option;
   run.unit = "image tokens";
   run.operations_per_target = 3 * net_.cost(1) / static_cast<double>(config_.image());
   run.peak_operations = measured_peak(engine_, values_, session_.comm);
@@ -280,7 +273,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) {
+void DalleTraining::announce(double peak) {
   Terminal& terminal = session_.terminal;
   terminal.print(
       "net '{}': {} parameters, {} layers of width {}; {} text tokens of {} ({} tokenizer), {} x {} image tokens of {} codes",
@@ -295,7 +288,7 @@ void Training::announce(double peak) {
   terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
 }
 
-Training::Losses Training::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
+DalleTraining::Losses DalleTraining::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(training_->micro_batch(), 32);
   const auto ranks = static_cast<std::size_t>(session_.comm.size());
   // In millionths, added as whole numbers: the same for any number of ranks.
@@ -315,7 +308,7 @@ Training::Losses Training::measure(const models::DallePairs& pairs, const train:
           1e-6 * static_cast<double>(sums[1]) / static_cast<double>(pairs.size() * config_.image())};
 }
 
-train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+train::Evaluated DalleTraining::evaluate(const train::SignOfLife& alive) {
   Losses validation;
   Losses train;
   training_->trainer().averaged([&] {
@@ -334,7 +327,7 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
 
 // Captions for which images are drawn: those that were given, or some of the held-out pairs', whose own images are then shown
 // beside.
-void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
+void DalleTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
   std::vector<std::size_t> chosen;
   std::vector<std::string> captions = settings_.samples.prompts;
   if (captions.empty() && validation_ != nullptr) {
@@ -357,7 +350,7 @@ void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
   hooks.sample = [this](const train::SignOfLife& alive) { return draw_samples(alive); };
 }
 
-void Training::begin_samples(std::uint64_t step, std::span<const std::size_t> chosen) {
+void DalleTraining::begin_samples(std::uint64_t step, std::span<const std::size_t> chosen) {
   session_.on_root([&] {
     samples_->begin(step);
     if (chosen.empty()) return;
@@ -367,7 +360,7 @@ void Training::begin_samples(std::uint64_t step, std::span<const std::size_t> ch
 }
 
 // The same random numbers at every step.
-Json Training::draw_samples(const train::SignOfLife& alive) {
+Json DalleTraining::draw_samples(const train::SignOfLife& alive) {
   Json line;
   training_->trainer().averaged([&] {
     session_.on_root([&] {
@@ -386,7 +379,7 @@ Json Training::draw_samples(const train::SignOfLife& alive) {
   return line;
 }
 
-void Training::run() {
+void DalleTraining::run() {
   train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
@@ -400,7 +393,7 @@ void Training::run() {
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void Training::summarise(const train::RunResult& result) {
+void DalleTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} image tokens, {:.0f} of them per second over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
@@ -437,7 +430,7 @@ int train_dalle(Session& session, std::span<const std::string> args) {
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
-  Training(session, settings, options, data, threads).run();
+  DalleTraining(session, settings, options, data, threads).run();
   return exit_done;
 }
 

@@ -33,16 +33,16 @@ using Json = nlohmann::json;
 constexpr std::uint64_t evaluations = 10;
 
 // The options that set fields of the identity that are not called like them.
-std::string option_of(const std::string& field) {
+std::string dvae_option(const std::string& field) {
   static const FieldOptions named{{"net", "--net"},
                                   {"data", "the training images' content (--data, --validation, --split-seed)"}};
   return option_of_float_field(field, named);
 }
 
-class Training {
+class DvaeTraining {
  public:
-  Training(Session& session, DvaeSettings& settings, const Options& options, const data::PairSplits& data,
-           const Threads& threads)
+  DvaeTraining(Session& session, DvaeSettings& settings, const Options& options, const data::PairSplits& data,
+               const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -153,7 +153,7 @@ class Training {
 };
 
 // Lengths of courses as they were given: those in proportion to the run follow its number of steps.
-Json Training::identity() const {
+Json DvaeTraining::identity() const {
   return {{"net", architecture_of(net_.config)},
           {"batch", settings_.batch},
           {"learning_rate", schedule_.rate},
@@ -173,13 +173,13 @@ Json Training::identity() const {
           {"data", content_hash(data_.train)}};
 }
 
-train::RunOptions Training::run_options() {
+train::RunOptions DvaeTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::uint64_t>(1, run.steps / evaluations);
   run.identity = identity().dump();
-  run.field_name = &option_of;
+  run.field_name = &dvae_option;
   run.unit = "images";
   run.operations_per_target = 3 * net_.cost();
   run.peak_operations = measured_peak(engine_, values_, session_.comm);
@@ -199,7 +199,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) {
+void DvaeTraining::announce(double peak) {
   Terminal& terminal = session_.terminal;
   const models::DvaeConfig& config = net_.config;
   terminal.print(
@@ -217,7 +217,7 @@ void Training::announce(double peak) {
   terminal.print("memory: about {}", format_bytes(memory_of(micro_batch)));
 }
 
-train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
+train::Evaluated DvaeTraining::evaluate(const train::SignOfLife& alive) {
   const std::uint64_t step = training_->trainer().steps();
   models::DvaeCoder coder(engine_, net_, values_, std::min<std::size_t>(training_->micro_batch(), 32));
   const models::DvaeCoder::Measure measure{schedule_.temperature_at(step), settings_.least_log_b};
@@ -240,7 +240,7 @@ train::Evaluated Training::evaluate(const train::SignOfLife& alive) {
 }
 
 // Some of the held-out images, which the pictures in samples show again.
-void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
+void DvaeTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
   const std::vector<std::size_t> chosen = spread(sample_count, data_.validation.size());
   // A forward pass is a third of a training step on an image.
   const double cost = static_cast<double>(chosen.size()) / (3 * static_cast<double>(settings_.batch));
@@ -260,7 +260,7 @@ void Training::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
   hooks.sample = [this](const train::SignOfLife& /*alive*/) { return draw_samples(); };
 }
 
-Json Training::draw_samples() {
+Json DvaeTraining::draw_samples() {
   Json line;
   training_->trainer().averaged([&] {
     session_.on_root([&] {
@@ -271,7 +271,7 @@ Json Training::draw_samples() {
   return line;
 }
 
-void Training::run() {
+void DvaeTraining::run() {
   train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
@@ -291,7 +291,7 @@ void Training::run() {
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void Training::summarise(const train::RunResult& result) {
+void DvaeTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} images, {:.0f} images/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
@@ -320,7 +320,7 @@ int train_dvae(Session& session, std::span<const std::string> args) {
   catch_stop_signals();
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   const NoticeWatch notice(settings.notice_command);
-  Training training(session, settings, options, data, threads);
+  DvaeTraining training(session, settings, options, data, threads);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   training.run();
   return exit_done;

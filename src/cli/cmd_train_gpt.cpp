@@ -52,7 +52,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
 }
 
 // The options that set what identity_of() names.
-std::string option_of(const std::string& field) {
+std::string gpt_option(const std::string& field) {
   static const FieldOptions named{{"peak", "--learning-rate"},
                                   {"optimizer.0", "--beta1"},
                                   {"optimizer.1", "--beta2"},
@@ -108,9 +108,9 @@ TextSource open_shared_text(Session& session, const GptSettings& settings) {
 
 // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
 // which is "step" 0 of the validation text, one after the other.
-class Training {
+class GptTraining {
  public:
-  Training(Session& session, GptSettings& settings, const Options& options, const Threads& threads)
+  GptTraining(Session& session, GptSettings& settings, const Options& options, const Threads& threads)
       : session_(session),
         settings_(settings),
         options_(options),
@@ -236,13 +236,13 @@ class Training {
   std::unique_ptr<train::Session> training_session_;
 };
 
-train::RunOptions Training::run_options() {
+train::RunOptions GptTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
   run.identity = identity_of(settings_, config_, train_options(), text_);
-  run.field_name = &option_of;
+  run.field_name = &gpt_option;
   run.unit = "tokens";
   const nn::Shape ids = {micro_batch(), config_.context};
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
@@ -280,7 +280,7 @@ train::RunOptions Training::run_options() {
   return run;
 }
 
-void Training::announce(double peak) {
+void GptTraining::announce(double peak) {
   Terminal& terminal = session_.terminal;
   terminal.print("net '{}': {} parameters, {} layers of width {}, context {}; {} tokenizer, {} tokens", settings_.net,
                  format_count(config_.parameters()), config_.layers, config_.width, config_.context, text_.tokenizer->kind(),
@@ -300,7 +300,7 @@ void Training::announce(double peak) {
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-plan::FloatOptions Training::plan_options(std::size_t sequences) {
+plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   plan::FloatOptions options;
   options.batch = settings_.batch;
   options.micro_batch = sequences;
@@ -311,13 +311,13 @@ plan::FloatOptions Training::plan_options(std::size_t sequences) {
   return options;
 }
 
-std::string Training::memory_text(std::size_t sequences) {
+std::string GptTraining::memory_text(std::size_t sequences) {
   const plan::FloatPlan plan =
       plan::plan_grid(plan::describe_gpt(config_), grid_.shape(), plan_options(sequences), plan::FloatCluster());
   return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
 }
 
-void Training::run() {
+void GptTraining::run() {
   const train::RunOptions options = run_options();
   announce(options.peak_operations);
   train::RunHooks hooks;
@@ -334,7 +334,7 @@ void Training::run() {
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void Training::summarise(const train::RunResult& result) {
+void GptTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} tokens, {:.0f} tokens/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
@@ -362,7 +362,7 @@ int train_gpt(Session& session, std::span<const std::string> args) {
   const Threads threads = choose_threads(session.comm);
   catch_stop_signals();
   const NoticeWatch notice(settings.notice_command);
-  Training(session, settings, options, threads).run();
+  GptTraining(session, settings, options, threads).run();
   return exit_done;
 }
 

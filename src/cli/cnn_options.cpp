@@ -1,9 +1,10 @@
 #include "cli/cnn_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <vector>
 
 #include "cli/device.h"
@@ -13,8 +14,6 @@
 
 namespace bitloom::cli {
 namespace {
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 void declare_net(Options& options, CnnSettings& settings) {
   options.group("Net");

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t shown_images = 24;
-constexpr std::size_t largest_side = 192;  // pixels of an image in the page
+constexpr std::size_t largest_filter_side = 192;  // pixels of an image in the page
 
 // The architecture in the run's first line of metrics; none where there is no such line.
 std::optional<models::CnnConfig> recorded_net(const std::vector<Json>& metrics) {
@@ -65,8 +65,10 @@ report::WrongImage shown(const data::Dataset& set, const models::CnnClassifier::
   const auto pixels = set.image(mistake.image, room);
   data::Image image{set.shape, {pixels.begin(), pixels.end()}};
   const std::size_t side = std::max(image.shape.height, image.shape.width);
-  if (side > largest_side) {
-    const auto smaller = [&](std::size_t pixels_now) { return std::max<std::size_t>(1, pixels_now * largest_side / side); };
+  if (side > largest_filter_side) {
+    const auto smaller = [&](std::size_t pixels_now) {
+      return std::max<std::size_t>(1, pixels_now * largest_filter_side / side);
+    };
     image = data::resize(image, smaller(image.shape.height), smaller(image.shape.width));
   }
   return {image.shape.height,

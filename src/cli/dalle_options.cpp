@@ -1,6 +1,7 @@
 #include "cli/dalle_options.h"
 
-#include <limits>
+#include <fmt/ranges.h>
+
 #include <vector>
 
 #include "cli/device.h"
@@ -9,8 +10,6 @@
 
 namespace bitloom::cli {
 namespace {
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::string> names() {
   std::vector<std::string> names;

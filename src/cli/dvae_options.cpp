@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "cli/device.h"
 #include "core/error.h"
@@ -13,8 +12,6 @@
 
 namespace bitloom::cli {
 namespace {
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 void declare_training(Options& options, DvaeSettings& settings) {
   options.group("Training");

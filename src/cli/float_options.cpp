@@ -1,10 +1,11 @@
 #include "cli/float_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/device.h"
@@ -25,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 #include "cli/gpt_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "cli/device.h"
@@ -12,8 +13,6 @@
 
 namespace bitloom::cli {
 namespace {
-
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::string> gpt_names() {
   std::vector<std::string> names;

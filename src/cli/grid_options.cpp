@@ -63,6 +63,10 @@ void GridSettings::check() const {
   }
 }
 
+void GridSettings::check_recompute(const std::string& recompute) const {
+  if (recompute == "stage" && ranks == 0) fail(ErrorKind::usage, "--recompute: stage has no effect; it needs --ranks");
+}
+
 void GridSettings::measure(Session& session, DType values) {
   if (ranks == 0 || gflops != 0) return;
   choose_threads(session.comm);

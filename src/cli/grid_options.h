@@ -25,6 +25,8 @@ struct GridSettings {
   void declare(Options& options, std::size_t fewest);
   // Throws usage errors: options without effect.
   void check() const;
+  // The same of --recompute stage in one process.
+  void check_recompute(const std::string& recompute) const;
   // Collective: the speed of this machine, unless it is given or nobody needs it.
   void measure(Session& session, DType values);
   plan::FloatCluster make_cluster(std::uint64_t memory) const;

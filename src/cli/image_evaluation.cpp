@@ -1,5 +1,7 @@
 #include "cli/image_evaluation.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

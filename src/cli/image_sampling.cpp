@@ -17,7 +17,7 @@
 #include "core/file.h"
 #include "core/progress.h"
 #include "data/image.h"
-#include "data/pairs/square_crop.h"
+#include "data/pairs/pair_batches.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
 #include "models/dalle/model_file.h"
@@ -108,13 +108,7 @@ class Drawing {
     if (settings_.rows == 0 || settings_.rows >= grid) {
       fail(ErrorKind::usage, "--rows: {}; expected 1 to {} rows of tokens", settings_.rows, grid - 1);
     }
-    const data::Image image = data::read_image(settings_.image_prompt);
-    const data::SquareCrop crop =
-        data::draw_crop(data::CropKind::centre, image.shape.height, image.shape.width, side(), Random(0, Stream::augment));
-    const data::Image square = data::cut(image, crop, side());
-    std::vector<std::uint8_t> pixels(size());
-    for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = square.pixels[i % 3 * side() * side() + i / 3];
-    std::vector<std::int32_t> codes = coder_.encode(pixels);
+    std::vector<std::int32_t> codes = coder_.encode(data::centre_square(data::read_image(settings_.image_prompt), side()));
     codes.resize(settings_.rows * grid);
     return codes;
   }
@@ -208,9 +202,8 @@ class PictureFolder {
   }
   void add(const Picture& picture, const std::string& prompt, bool has_score) {
     const std::string name = fmt::format("{:06}.png", count_++);
-    std::vector<std::uint8_t> planes(picture.pixels.size());
-    for (std::size_t i = 0; i < planes.size(); ++i) planes[i % 3 * side_ * side_ + i / 3] = picture.pixels[i];
-    data::write_png(planes, {side_, side_, 3}, folder_ / "png" / name);
+    const data::Image image = data::to_image(picture.pixels, side_);
+    data::write_png(image.pixels, image.shape, folder_ / "png" / name);
     nlohmann::ordered_json line{{"image", name}, {"caption", prompt}, {"prompt", picture.prompt}, {"number", picture.number}};
     if (has_score) line["score"] = picture.score;
     lines_ += line.dump() + "\n";

@@ -63,9 +63,7 @@ class TokenImages final : public ImageSource {
     const std::vector<std::uint8_t> pixels = dvae_.coder().decode(std::span(tokens_.tokens).subspan(i * length, length));
     const std::size_t from = dvae_.config().side;
     if (from == side) return pixels;
-    data::Image image{{from, from, 3}, std::vector<std::uint8_t>(pixels.size())};
-    for (std::size_t p = 0; p < pixels.size(); ++p) image.pixels[p % 3 * from * from + p / 3] = pixels[p];
-    return data::centre_square(image, side);
+    return data::centre_square(data::to_image(pixels, from), side);
   }
 
  private:
@@ -75,11 +73,14 @@ class TokenImages final : public ImageSource {
 
 std::vector<std::string> files_below(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file() && data::is_image_name(entry.path())) {
-      names.push_back(entry.path().lexically_relative(folder).string());
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_regular_file(ignored) && data::is_image_name(at->path())) {
+      names.push_back(at->path().lexically_relative(folder).string());
     }
   }
+  if (error) fail(ErrorKind::data, "{}: {}", folder.string(), error.message());
   std::ranges::sort(names);
   return names;
 }

@@ -1,5 +1,7 @@
 #include "cli/layout_options.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 
 #include "core/error.h"

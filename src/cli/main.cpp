@@ -1,4 +1,6 @@
 // The program `bitloom VERB [KIND] [options]`: finds the command, runs it, and turns errors into text and exit codes.
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cstdlib>
 #include <cstring>

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t default_validation = 5000;
+constexpr std::size_t default_images = 5000;
 constexpr std::size_t small_set = 20000;  // a set of which a tenth validates
 const std::vector<std::string> data_option_names{"data",     "validation", "split-seed",  "max-train",
                                                  "max-test", "image-size", "image-memory"};
@@ -145,7 +145,7 @@ void DataOptions::declare_folders(Options& options) {
 }
 
 std::size_t DataOptions::validation_images(std::size_t images) const {
-  if (validation == "auto") return images < small_set ? images / 10 : default_validation;
+  if (validation == "auto") return images < small_set ? images / 10 : default_images;
   const auto number = parse_int(validation);
   if (!number || *number < 0) {
     fail(ErrorKind::usage, "--validation: '{}' is neither 'auto' nor a number of images", validation);

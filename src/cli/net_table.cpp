@@ -1,6 +1,7 @@
 #include "cli/net_table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

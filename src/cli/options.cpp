@@ -1,5 +1,7 @@
 #include "cli/options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/program_options.hpp>

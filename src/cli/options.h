@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -14,6 +15,9 @@
 #include <vector>
 
 namespace bitloom::cli {
+
+// The largest value of counts without a bound of their own: what INI files and JSON can hold.
+inline constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
 
 class Options {
  public:

@@ -8,6 +8,7 @@
 #include "cli/model_source.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "data/pairs/pair_batches.h"
 
 namespace bitloom::cli {
 namespace {
@@ -61,6 +62,14 @@ data::Pairs part_of(const PairOptions& options, const std::string& split, Termin
   data::Pairs& part = split == "train" ? splits.train : splits.validation;
   if (part.size() == 0) fail(ErrorKind::data, "--split: {}: no pairs; --validation is {}", split, options.validation);
   return part;
+}
+
+std::vector<std::string> captions_of(const data::Pairs& pairs) { return captions_of(pairs, data::first_indexes(pairs.size())); }
+
+std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const std::size_t> indexes) {
+  std::vector<std::string> captions;
+  for (const std::size_t index : indexes) captions.push_back(pairs[index].caption);
+  return captions;
 }
 
 }  // namespace bitloom::cli

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -26,5 +28,9 @@ void read_pair_options(Options& options, PairOptions& pairs, const std::string& 
 data::PairSplits load_pairs(const PairOptions& options, Terminal& terminal);
 // "train", "validation" or "all" of them. Throws Error(data) for a part without pairs.
 data::Pairs part_of(const PairOptions& options, const std::string& split, Terminal& terminal);
+
+// Captions of all pairs, or of some.
+std::vector<std::string> captions_of(const data::Pairs& pairs);
+std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const std::size_t> indexes);
 
 }  // namespace bitloom::cli

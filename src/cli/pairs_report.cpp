@@ -50,8 +50,7 @@ void try_to(report::ReportInput& input, const char* what, F&& f) {
 
 // image (side,side,3)
 report::PageImage page_image(std::span<const std::uint8_t> pixels, std::size_t side) {
-  data::Image image{{side, side, 3}, std::vector<std::uint8_t>(pixels.size())};
-  for (std::size_t i = 0; i < pixels.size(); ++i) image.pixels[i % 3 * side * side + i / 3] = pixels[i];
+  data::Image image = data::to_image(pixels, side);
   if (side > largest_side) image = data::resize(image, largest_side, largest_side);
   return {image.shape.height, image.shape.width, 3, std::move(image.pixels)};
 }
@@ -62,7 +61,7 @@ report::Samples::Row row_of(const ImageSheet& sheet, std::string name, std::size
   return row;
 }
 
-std::vector<std::string> captions_of(const Json& line) {
+std::vector<std::string> captions_of_line(const Json& line) {
   std::vector<std::string> captions;
   if (const auto found = line.find("captions"); found != line.end() && found->is_array()) {
     for (const Json& caption : *found) captions.push_back(caption.is_string() ? caption.get<std::string>() : "");
@@ -76,7 +75,7 @@ std::vector<std::uint64_t> sampled_steps(const std::vector<Json>& metrics, std::
   for (const Json& line : metrics) {
     const auto step = line.find("step");
     if (line.value("event", Json()) != "samples" || step == line.end() || !step->is_number_unsigned()) continue;
-    if (std::vector<std::string> those = captions_of(line); those != captions) {
+    if (std::vector<std::string> those = captions_of_line(line); those != captions) {
       captions = std::move(those);
       steps.clear();
     }
@@ -169,14 +168,11 @@ void add_dvae(report::ReportInput& input, const fs::path& run, Terminal& termina
   use.counts.assign(dvae.config().codes, 0);
   const std::vector<std::size_t> measured = spread(std::clamp(affordable, shown.size(), most_measured), pairs->size());
   constexpr std::size_t at_once = 32;
-  for (std::size_t first = 0; first < measured.size(); first += at_once) {
-    const auto some = std::span(measured).subspan(first, std::min(at_once, measured.size() - first));
-    for (const std::int32_t code : dvae.coder().encode(data::centre_batch(*pairs, some, side).images)) {
-      ++use.counts[static_cast<std::size_t>(code)];
-    }
-    use.images += some.size();
-    terminal.update(fmt::format("images become codes: {} of {}", use.images, measured.size()));
-  }
+  data::for_centre_batches(*pairs, measured, side, at_once, [&](const data::PairBatch& batch, std::size_t done) {
+    for (const std::int32_t code : dvae.coder().encode(batch.images)) ++use.counts[static_cast<std::size_t>(code)];
+    terminal.update(fmt::format("images become codes: {} of {}", done, measured.size()));
+  });
+  use.images = measured.size();
   input.reconstructions = std::move(reconstructions);
   input.codes = std::move(use);
 }
@@ -204,16 +200,14 @@ void add_clip(report::ReportInput& input, const fs::path& run, Terminal& termina
   models::ClipEncoder encoder(engine, *loaded.net, *loaded.tokenizer, DType::f32);
   const std::size_t side = loaded.net->config().image.image.height;
   const std::vector<std::size_t> measured = spread(most_measured, pairs->size());
+  const std::vector<std::string> captions = captions_of(*pairs, measured);
   std::vector<double> images;
-  std::vector<std::string> captions;
   constexpr std::size_t at_once = 64;
-  for (std::size_t first = 0; first < measured.size(); first += at_once) {
-    const auto some = std::span(measured).subspan(first, std::min(at_once, measured.size() - first));
-    const std::vector<double> directions = encoder.images(data::centre_batch(*pairs, some, side).images);
+  data::for_centre_batches(*pairs, measured, side, at_once, [&](const data::PairBatch& batch, std::size_t done) {
+    const std::vector<double> directions = encoder.images(batch.images);
     images.insert(images.end(), directions.begin(), directions.end());
-    for (const std::size_t index : some) captions.push_back((*pairs)[index].caption);
-    terminal.update(fmt::format("{} of {} images", captions.size(), measured.size()));
-  }
+    terminal.update(fmt::format("{} of {} images", done, measured.size()));
+  });
   const std::vector<double> texts = encoder.texts(captions);
   const auto cosine = [&](std::size_t text, std::size_t image) {
     const auto begin = [&](std::size_t i) { return static_cast<std::ptrdiff_t>(i * encoder.embedding()); };

@@ -21,7 +21,7 @@ struct AlonePlan {
   std::string savers;           // fields that take less memory
   // Memory with these micro-batch, activation bits and recomputation.
   std::function<plan::FloatMemory(const plan::FloatOptions& options)> memory;
-  // Share of what is kept that so many bits of activations save as Novikov et al. 2022 count it, where that is shown.
+  // Share of what is kept that is saved by keeping `bits` of activations, as Novikov et al. 2022 count it; may be none.
   std::function<double(unsigned bits)> paper_saving;
 };
 

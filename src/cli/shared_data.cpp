@@ -1,5 +1,7 @@
 #include "cli/shared_data.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>

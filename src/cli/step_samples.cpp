@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* folder_name = "samples";
 constexpr const char* originals_name = "originals.png";
-constexpr std::size_t columns = sample_count;  // of a picture
-constexpr double largest_share = 0.03;         // of a run, for --sample-every auto
+constexpr std::size_t sheet_columns = sample_count;  // of a picture
+constexpr double largest_share = 0.03;               // of a run, for --sample-every auto
 
 std::string name_of(std::uint64_t step) { return fmt::format("step-{}.png", step); }
 
@@ -95,7 +95,7 @@ void StepSamples::begin(std::uint64_t step) const {
 
 void StepSamples::write_originals(std::span<const std::uint8_t> images, std::span<const std::uint8_t> others) const {
   const std::size_t size = 3 * side_ * side_;
-  ImageSheet sheet(captions_.size(), columns, side_, others.empty() ? 1 : 2);
+  ImageSheet sheet(captions_.size(), sheet_columns, side_, others.empty() ? 1 : 2);
   for (std::size_t i = 0; i < captions_.size(); ++i) {
     sheet.put(i, images.subspan(i * size, size));
     if (!others.empty()) sheet.put(i, others.subspan(i * size, size), 1);
@@ -105,18 +105,18 @@ void StepSamples::write_originals(std::span<const std::uint8_t> images, std::spa
 
 nlohmann::json StepSamples::write(std::uint64_t step, std::span<const std::uint8_t> images) const {
   const std::size_t size = 3 * side_ * side_;
-  ImageSheet sheet(captions_.size(), columns, side_);
+  ImageSheet sheet(captions_.size(), sheet_columns, side_);
   for (std::size_t i = 0; i < captions_.size(); ++i) sheet.put(i, images.subspan(i * size, size));
   sheet.write(folder_ / name_of(step));
   return {{"file", fmt::format("{}/{}", folder_name, name_of(step))}, {"captions", captions_}};
 }
 
 ImageSheet StepSamples::read(const fs::path& run, std::uint64_t step, std::size_t cells) {
-  return ImageSheet::read(run / folder_name / name_of(step), cells, columns, 1);
+  return ImageSheet::read(run / folder_name / name_of(step), cells, sheet_columns, 1);
 }
 
 ImageSheet StepSamples::read_originals(const fs::path& run, std::size_t cells, std::size_t images) {
-  return ImageSheet::read(run / folder_name / originals_name, cells, columns, images);
+  return ImageSheet::read(run / folder_name / originals_name, cells, sheet_columns, images);
 }
 
 }  // namespace bitloom::cli

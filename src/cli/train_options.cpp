@@ -1,8 +1,9 @@
 #include "cli/train_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/field_names.h"
@@ -56,8 +57,6 @@ constexpr std::array<Options::Former, 3> former_options{{{"head-urgency", "head-
                                                          {"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
 
 constexpr std::size_t default_workers = 64;  // with sparse messages
-constexpr std::size_t any_count = std::numeric_limits<std::int64_t>::max();
-
 std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const layerwise::UpdateRule& rule : layerwise::update_rules()) names.emplace_back(rule.name);

@@ -20,7 +20,7 @@ constexpr ImageShape cifar_shape{32, 32, 3};
 constexpr std::size_t train_batches = 5;
 
 // Layout of one of the two formats.
-struct Format {
+struct CifarFormat {
   const char* name;
   std::size_t label_bytes;  // per record
   std::size_t label_at;     // place of the class among them
@@ -29,8 +29,8 @@ struct Format {
   std::size_t record_bytes() const { return label_bytes + cifar_shape.size(); }
 };
 
-constexpr Format cifar10{"cifar10", 1, 0, 10, "batches.meta.txt"};
-constexpr Format cifar100{"cifar100", 2, 1, 100, "fine_label_names.txt"};
+constexpr CifarFormat cifar10{"cifar10", 1, 0, 10, "batches.meta.txt"};
+constexpr CifarFormat cifar100{"cifar100", 2, 1, 100, "fine_label_names.txt"};
 
 // 3000001 -> "3,000,001".
 std::string grouped(std::size_t number) {
@@ -41,7 +41,7 @@ std::string grouped(std::size_t number) {
 
 std::string batch_name(std::size_t number) { return "data_batch_" + std::to_string(number) + ".bin"; }
 
-std::vector<std::string> read_class_names(const fs::path& folder, const Format& format) {
+std::vector<std::string> read_class_names(const fs::path& folder, const CifarFormat& format) {
   std::vector<std::string> names;
   const fs::path path = folder / format.names_file;
   if (!fs::exists(path)) {
@@ -60,7 +60,7 @@ std::vector<std::string> read_class_names(const fs::path& folder, const Format& 
 }
 
 // Other pictures may come in CIFAR-10's format: with classes of their own they have the name of their folder.
-std::string name_of(const fs::path& folder, const Format& format, const std::vector<std::string>& classes) {
+std::string name_of(const fs::path& folder, const CifarFormat& format, const std::vector<std::string>& classes) {
   static const std::vector<std::string> of_cifar10{"airplane", "automobile", "bird",  "cat",  "deer",
                                                    "dog",      "frog",       "horse", "ship", "truck"};
   if (format.names_file != cifar10.names_file || !fs::exists(folder / format.names_file) || classes == of_cifar10) {
@@ -71,7 +71,7 @@ std::string name_of(const fs::path& folder, const Format& format, const std::vec
 }
 
 // Appends the records of one file.
-void append_records(const fs::path& path, const Format& format, Dataset& dataset) {
+void append_records(const fs::path& path, const CifarFormat& format, Dataset& dataset) {
   const FileMapping file(path);
   const std::size_t record = format.record_bytes();
   if (file.size() == 0)
@@ -92,7 +92,7 @@ void append_records(const fs::path& path, const Format& format, Dataset& dataset
   }
 }
 
-Dataset read_files(const fs::path& folder, const Format& format, const std::vector<std::string>& files) {
+Dataset read_files(const fs::path& folder, const CifarFormat& format, const std::vector<std::string>& files) {
   if (!fs::is_directory(folder))
     fail(ErrorKind::data, "{}: no such folder (looked for {} there)", folder.string(), files.front());
   std::size_t records = 0;

@@ -154,17 +154,17 @@ Interleaved decode_jpeg(Bytes file, const std::string& path) {
   return picture;
 }
 
-struct Format {
+struct ImageFormat {
   std::array<unsigned char, 3> signature;  // the first bytes of the file
   Interleaved (*decode)(Bytes file, const std::string& path);
   ImageShape (*shape)(Bytes file, const std::string& path);
 };
 
-constexpr std::array<Format, 2> formats{
+constexpr std::array<ImageFormat, 2> formats{
     {{{0x89, 'P', 'N'}, &decode_png, &png_shape}, {{0xff, 0xd8, 0xff}, &decode_jpeg, &jpeg_shape}}};
 
-const Format& format_of(Bytes file, const std::string& path) {
-  for (const Format& format : formats) {
+const ImageFormat& format_of(Bytes file, const std::string& path) {
+  for (const ImageFormat& format : formats) {
     if (file.size() >= format.signature.size() &&
         std::memcmp(file.data(), format.signature.data(), format.signature.size()) == 0)
       return format;

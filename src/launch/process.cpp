@@ -22,7 +22,7 @@ namespace {
 
 constexpr auto poll_interval = std::chrono::milliseconds(10);
 constexpr auto first_pause = std::chrono::milliseconds(50);  // before another try to start a program
-constexpr auto longest_pause = std::chrono::milliseconds(1600);
+constexpr auto longest_wait = std::chrono::milliseconds(1600);
 constexpr auto kill_patience = std::chrono::seconds(5);
 
 // Whether a program that could not be started for this reason may be soon.
@@ -52,7 +52,7 @@ Process::Process(const std::vector<std::string>& args, const std::vector<std::st
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
   int reason = start(argv.data(), envp.data());
-  for (auto pause = first_pause; is_passing(reason) && pause <= longest_pause; pause *= 2) {
+  for (auto pause = first_pause; is_passing(reason) && pause <= longest_wait; pause *= 2) {
     std::this_thread::sleep_for(pause);
     reason = start(argv.data(), envp.data());
   }

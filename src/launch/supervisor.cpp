@@ -1,5 +1,7 @@
 #include "launch/supervisor.h"
 
+#include <fmt/ranges.h>
+
 #include <sys/prctl.h>
 #include <unistd.h>
 

@@ -9,7 +9,7 @@ namespace bitloom::nn {
 namespace {
 
 constexpr int most_steps = 500;
-constexpr int most_halvings = 40;
+constexpr int most_step_halvings = 40;
 
 // The conditions of a minimum at the inner boundaries, linearised:
 //   residual r_i = 2 f'(s_i) - y_i - y_(i-1) = 0, the first factor of (5),
@@ -167,7 +167,7 @@ Division polish(const Cells& cells, Division start) {
     if (residual == 0) break;
     // Newton's method is not bound to go down: if neither it nor a short piece of it does, the gradient does.
     std::optional<Division> next = improved(cells, best, newton_step(rows), residual, 4);
-    if (!next) next = improved(cells, best, downhill_step(rows), residual, most_halvings);
+    if (!next) next = improved(cells, best, downhill_step(rows), residual, most_step_halvings);
     if (!next) break;
     best = std::move(*next);
   }

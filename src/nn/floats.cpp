@@ -30,4 +30,10 @@ std::vector<float> to_floats(Engine& engine, const Tensor& tensor) {
   return engine.to_host<float>(converted);
 }
 
+std::vector<double> to_doubles(Engine& engine, const Tensor& tensor) {
+  if (tensor.dtype() == DType::f64) return engine.to_host<double>(tensor);
+  const std::vector<float> floats = to_floats(engine, tensor);
+  return {floats.begin(), floats.end()};
+}
+
 }  // namespace bitloom::nn

@@ -14,5 +14,7 @@ Tensor from_floats(Engine& engine, std::span<const float> numbers, const Shape& 
 void write_floats(Engine& engine, Tensor& tensor, std::span<const float> numbers);
 // Elements as f32.
 std::vector<float> to_floats(Engine& engine, const Tensor& tensor);
+// Elements as f64, which f64 tensors lose nothing by.
+std::vector<double> to_doubles(Engine& engine, const Tensor& tensor);
 
 }  // namespace bitloom::nn

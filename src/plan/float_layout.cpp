@@ -5,8 +5,6 @@
 namespace bitloom::plan {
 namespace {
 
-std::size_t size(int count) { return static_cast<std::size_t>(count); }
-
 // By train::ShardLevel.
 constexpr Divided divisions[] = {
     {},                                                          // none
@@ -55,14 +53,14 @@ RankParameters FloatLayout::all_of(std::size_t part) const {
 }
 
 FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
-  const std::size_t data = size(grid.data);
-  const std::size_t stages = size(grid.pipeline);
+  const std::size_t data = to_size(grid.data);
+  const std::size_t stages = to_size(grid.pipeline);
   FloatLayout layout{model,
                      options,
                      grid,
                      data,
                      stages,
-                     size(grid.tensor),
+                     to_size(grid.tensor),
                      dtype_size(options.train.values),
                      dtype_size(nn::parameter_type(options.train.values)),
                      divisions[static_cast<std::size_t>(options.shard)],

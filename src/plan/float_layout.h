@@ -13,6 +13,9 @@
 
 namespace bitloom::plan {
 
+// Counts of grids are ints.
+inline std::size_t to_size(int count) { return static_cast<std::size_t>(count); }
+
 // State that the ranks of a data group divide (train/parallel/sharding.h). Gradients that are divided are summed after every
 // micro-batch; parameters that are divided are gathered for every pass.
 struct Divided {

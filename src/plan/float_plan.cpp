@@ -24,8 +24,6 @@ struct NamedRecompute {
 };
 constexpr NamedRecompute recomputes[] = {{"none", Recompute::none}, {"block", Recompute::block}, {"stage", Recompute::stage}};
 
-std::size_t size(int count) { return static_cast<std::size_t>(count); }
-
 // Costs of every part's passes, in seconds: computing alone, and with what groups do in them.
 struct Costs {
   std::vector<train::PassCosts> computing, whole;
@@ -88,15 +86,15 @@ std::vector<std::string> recompute_names() { return names_of(recomputes); }
 Recompute find_recompute(std::string_view name) { return find_named(recomputes, name, marked_field("recompute")).recompute; }
 
 std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
-  const std::size_t tensor = size(grid.tensor);
-  const std::size_t data = size(grid.data);
+  const std::size_t tensor = to_size(grid.tensor);
+  const std::size_t data = to_size(grid.data);
   if (tensor > 1 && model.heads == 0) {
     return fmt::format("{}: {}; expected 1: {} has no attention", marked_field("tensor"), tensor, model.name);
   }
   if (tensor > 1 && model.heads % tensor != 0) {
     return fmt::format("{}: {}; expected a divisor of the {} heads", marked_field("tensor"), tensor, model.heads);
   }
-  const std::size_t parts = size(grid.pipeline) * (grid.pipeline > 1 ? options.chunks : 1);
+  const std::size_t parts = to_size(grid.pipeline) * (grid.pipeline > 1 ? options.chunks : 1);
   if (parts > model.layers.size()) {
     return fmt::format("{}: {}; expected at most the {} layers, the embedding and the last norm among them",
                        marked_field("pipeline"), parts, model.layers.size());
@@ -116,7 +114,8 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
   }
   if (grid.pipeline == 1) return "";
   try {
-    train::make_schedule(options.schedule, {size(grid.pipeline), options.batch / data / options.micro_batch, options.chunks});
+    train::make_schedule(options.schedule,
+                         {to_size(grid.pipeline), options.batch / data / options.micro_batch, options.chunks});
   } catch (const Error& error) {
     return error.what();
   }

@@ -1,5 +1,7 @@
 #include "plan/virtual_run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -26,7 +26,16 @@ double median_rate(const FloatLines& lines) {
 
 }  // namespace
 
-FloatLines::FloatLines(const ReportInput& input) : kind(input.kind) {
+std::string model_kind(const ReportInput& input) {
+  // The "start" line of train/run.h names it.
+  for (const json& line : input.metrics) {
+    if (!line.is_object() || text(line, "event") != "start") continue;
+    if (std::string kind = text(line, "kind"); !kind.empty()) return kind;
+  }
+  return input.kind;
+}
+
+FloatLines::FloatLines(const ReportInput& input) : kind(model_kind(input)) {
   for (const json& line : input.metrics) {
     if (!line.is_object()) continue;
     const std::string event = text(line, "event");
@@ -35,7 +44,6 @@ FloatLines::FloatLines(const ReportInput& input) : kind(input.kind) {
     if (event == "evaluation") evaluations.push_back(line);
     if (event == "result") result = line;
   }
-  if (const std::string recorded = text(last_start(), "kind"); !recorded.empty()) kind = recorded;
   keeps_best = input.config.is_object() && text(input.config, "keep") == "best";
 }
 
@@ -92,6 +100,21 @@ std::string chart(const FloatLines& lines, const char* title, const Axis& y, std
   line.series = std::move(series);
   line.faint_note = faint_note;
   return framed(line);
+}
+
+std::string loss_chart(const FloatLines& lines, bool wide) {
+  return chart(lines, "Loss", {"nats"},
+               {curve(lines.steps, "loss", "training", 0), curve(lines.evaluations, "loss", "validation", 1)}, wide);
+}
+
+std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash) {
+  std::vector<Series> memory{curve(lines.steps, "memory_bytes", stash ? "all" : "", 5, 0x1p-20)};
+  if (stash) memory.push_back(curve(lines.steps, "stash_bytes", "kept for backward", 6, 0x1p-20));
+  return chart(lines, "Learning rate", {"per step"}, {curve(lines.steps, "rate", "", 2)}, false) +
+         chart(lines, "Gradient norm", {"before clipping, largest", true}, {curve(lines.steps, "gradient_norm", "", 3)},
+               false) +
+         chart(lines, "Speed", {unit}, {curve(lines.steps, "targets_per_second", "", 4, scale)}, false) +
+         chart(lines, "Memory of tensors", {"MiB, peak"}, memory, false);
 }
 
 std::string nats(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string(nothing); }

@@ -45,6 +45,12 @@ bool has_value(const Series& series);
 std::string chart(const FloatLines& lines, const char* title, const Axis& y, std::vector<Series> series, bool wide,
                   const char* faint_note = "");
 
+// Of training and validation, in nats.
+std::string loss_chart(const FloatLines& lines, bool wide);
+// Learning rate, gradient norm, speed and memory. unit: of the rate times `scale`, "images/s". stash: with the memory that is
+// kept for backward passes.
+std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash);
+
 // "0.1234", or a dash.
 std::string nats(double loss);
 

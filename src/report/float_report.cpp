@@ -51,21 +51,9 @@ std::string cnn_cards(const ReportInput& input, const FloatLines& lines) {
   return cards.html();
 }
 
-std::string loss_chart(const FloatLines& lines, bool wide) {
-  return chart(lines, "Loss", {"nats"},
-               {curve(lines.steps, "loss", "training", 0), curve(lines.evaluations, "loss", "validation", 1)}, wide);
-}
-
 std::string gpt_curves(const FloatLines& lines) {
-  const std::string rest =
-      chart(lines, "Learning rate", {"per step"}, {curve(lines.steps, "rate", "", 2)}, false) +
-      chart(lines, "Gradient norm", {"before clipping, largest", true}, {curve(lines.steps, "gradient_norm", "", 3)}, false) +
-      chart(lines, "Speed", {"thousand tokens/s"}, {curve(lines.steps, "targets_per_second", "", 4, 1e-3)}, false) +
-      chart(lines, "Memory of tensors", {"MiB, peak"},
-            {curve(lines.steps, "memory_bytes", "all", 5, 0x1p-20),
-             curve(lines.steps, "stash_bytes", "kept for backward", 6, 0x1p-20)},
-            false);
-  return section("curves", "Training", "", loss_chart(lines, true) + pair(rest));
+  return section("curves", "Training", "",
+                 loss_chart(lines, true) + pair(engine_curves(lines, "thousand tokens/s", 1e-3, true)));
 }
 
 std::string cnn_curves(const FloatLines& lines) {
@@ -74,11 +62,7 @@ std::string cnn_curves(const FloatLines& lines) {
   const std::string loss = loss_chart(lines, !has_accuracy);
   // A convolutional net's layers share tensors of the stash, which counts each of them twice: it is not shown.
   const std::string rest =
-      chart(lines, "Validation accuracy", {"%"}, {accuracy}, false) +
-      chart(lines, "Learning rate", {"per step"}, {curve(lines.steps, "rate", "", 2)}, false) +
-      chart(lines, "Gradient norm", {"before clipping, largest", true}, {curve(lines.steps, "gradient_norm", "", 3)}, false) +
-      chart(lines, "Speed", {"images/s"}, {curve(lines.steps, "targets_per_second", "", 4)}, false) +
-      chart(lines, "Memory of tensors", {"MiB, peak"}, {curve(lines.steps, "memory_bytes", "", 5, 0x1p-20)}, false);
+      chart(lines, "Validation accuracy", {"%"}, {accuracy}, false) + engine_curves(lines, "images/s", 1, false);
   return section(
       "curves", "Training",
       "The training loss is that of augmented images, under label smoothing if there is any; the validation loss and "
@@ -87,7 +71,7 @@ std::string cnn_curves(const FloatLines& lines) {
 }
 
 // What pages of the kinds do not have in common.
-struct Kind {
+struct ReportKind {
   const char* kind;
   const char* title;
   const char* examples_key;  // of the start line: what there is to train on
@@ -95,7 +79,7 @@ struct Kind {
   std::string (*cards)(const ReportInput&, const FloatLines&);
   std::string (*curves)(const FloatLines&);
 };
-constexpr std::array<Kind, 5> kinds{{
+constexpr std::array<ReportKind, 5> report_kinds{{
     {"gpt", "gpt", "train_images", "training images", &gpt_cards, &gpt_curves},
     {"cnn", "convolutional net", "train_images", "training images", &cnn_cards, &cnn_curves},
     {"dvae", "discrete VAE", "train_images", "training images", &dvae_cards, &dvae_curves},
@@ -103,9 +87,9 @@ constexpr std::array<Kind, 5> kinds{{
     {"clip", "contrastive model", "train_pairs", "training pairs", &clip_cards, &clip_curves},
 }};
 
-const Kind& kind_of(const FloatLines& lines) {
-  const auto found = std::ranges::find_if(kinds, [&](const Kind& kind) { return lines.kind == kind.kind; });
-  return found == kinds.end() ? kinds.front() : *found;  // of a later version
+const ReportKind& kind_of(const FloatLines& lines) {
+  const auto found = std::ranges::find_if(report_kinds, [&](const ReportKind& kind) { return lines.kind == kind.kind; });
+  return found == report_kinds.end() ? report_kinds.front() : *found;  // of a later version
 }
 
 // By its description or, where it stands for itself, by the option that chose it; "" for a file.
@@ -119,7 +103,7 @@ std::string name_of_net(const ReportInput& input, const json& start) {
 
 std::string heading(const ReportInput& input, const FloatLines& lines) {
   const json& start = lines.first_start();
-  const Kind& kind = kind_of(lines);
+  const ReportKind& kind = kind_of(lines);
   std::string line = lines.kind == kind.kind ? kind.title : lines.kind;
   if (const std::string name = name_of_net(input, start); !name.empty()) line += " " + name;
   const double parameters = number(start, "parameters");
@@ -177,7 +161,7 @@ std::string classification(const ReportInput& input) {
 std::string float_report(const ReportInput& input) {
   const FloatLines lines(input);
   const json& start = lines.first_start();
-  const Kind& kind = kind_of(lines);
+  const ReportKind& kind = kind_of(lines);
   std::string body = heading(input, lines) + kind.cards(input, lines) + kind.curves(lines);
   body += samples(input, lines) + reconstructions(input) + code_use(input) + similarities(input);
   body += timeline(input.events);

@@ -22,7 +22,7 @@ constexpr Colour bit_colour{38, 70, 130}, right_colour{42, 157, 104};
 constexpr std::array<Colour, 6> palette = {
     {{47, 111, 208}, {224, 123, 31}, {42, 157, 104}, {200, 56, 90}, {132, 86, 196}, {138, 98, 66}}};
 constexpr std::size_t across = 4, most_maps = 5, most_scores = 8;
-constexpr double font = 13;
+constexpr double net_font = 13;
 constexpr double seam = 0.3;  // by which boxes overlap their neighbours, so that no line shows between them
 
 void put_box(Picture& picture, double x, double y, double width, double height, Colour colour) {
@@ -30,8 +30,8 @@ void put_box(Picture& picture, double x, double y, double width, double height, 
   picture.shapes.emplace_back(box);
 }
 
-void put(Picture& picture, double x, double y, const std::string& text, Colour colour, double size = font, bool bold = false,
-         Words::Anchor anchor = Words::Anchor::start) {
+void put(Picture& picture, double x, double y, const std::string& text, Colour colour, double size = net_font,
+         bool bold = false, Words::Anchor anchor = Words::Anchor::start) {
   picture.shapes.push_back(Words{{x, y}, text, anchor, size, colour, bold});
 }
 
@@ -77,12 +77,12 @@ void put_scores(Picture& picture, const NetPicture& net, double x, double side) 
   const double row = side / most_scores;
   double label = 0;
   const std::size_t n = std::min(net.scores.size(), most_scores);
-  for (std::size_t i = 0; i < n; ++i) label = std::max(label, text_width(shorten(net.scores[i].first, 12), font));
+  for (std::size_t i = 0; i < n; ++i) label = std::max(label, text_width(shorten(net.scores[i].first, 12), net_font));
   for (std::size_t i = 0; i < n; ++i) {
     const auto& [name, share] = net.scores[i];
     const double y = tiles_top + row * static_cast<double>(i);
-    put(picture, x + label, y + row / 2 + 4, shorten(name, 12), name == net.truth ? right_colour : ink, font, name == net.truth,
-        Words::Anchor::end);
+    put(picture, x + label, y + row / 2 + 4, shorten(name, 12), name == net.truth ? right_colour : ink, net_font,
+        name == net.truth, Words::Anchor::end);
     const double bar = std::max(1.0, (side - label - 48) * std::clamp(share, 0.0, 1.0));
     put_box(picture, x + label + 8, y + 3, bar, row - 6, name == net.truth ? right_colour : axis);
     put(picture, x + label + 8 + bar + 5, y + row / 2 + 4, fmt::format("{:.0f}%", 100 * share), muted);
@@ -152,7 +152,7 @@ void put_legend(Picture& picture, const RunLog& log, double y) {
     const std::string name = shorten(names[l], 20);
     picture.shapes.push_back(Stroke{{{x, y - 4}, {x + 22, y - 4}}, palette[l % palette.size()], 3, {}});
     put(picture, x + 28, y, name, ink);
-    x += 28 + text_width(name, font) + 22;
+    x += 28 + text_width(name, net_font) + 22;
   }
 }
 

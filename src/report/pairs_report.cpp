@@ -28,17 +28,6 @@ Series computed(const FloatLines& lines, const char* name, int colour, F&& y) {
 
 std::string after_step(const json& evaluation) { return "after step " + whole_text(number(evaluation, "step")); }
 
-// unit: "images/s" with what the rate is multiplied by.
-std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash) {
-  std::vector<Series> memory{curve(lines.steps, "memory_bytes", stash ? "all" : "", 5, 0x1p-20)};
-  if (stash) memory.push_back(curve(lines.steps, "stash_bytes", "kept for backward", 6, 0x1p-20));
-  return chart(lines, "Learning rate", {"per step"}, {curve(lines.steps, "rate", "", 2)}, false) +
-         chart(lines, "Gradient norm", {"before clipping, largest", true}, {curve(lines.steps, "gradient_norm", "", 3)},
-               false) +
-         chart(lines, "Speed", {unit}, {curve(lines.steps, "targets_per_second", "", 4, scale)}, false) +
-         chart(lines, "Memory of tensors", {"MiB, peak"}, memory, false);
-}
-
 std::string rounded(double value, const char* unit = "") {
   return std::isfinite(value) ? fmt::format("{:.2f}{}", value, unit) : std::string(nothing);
 }
@@ -53,7 +42,7 @@ std::string dvae_cards(const ReportInput& /*input*/, const FloatLines& lines) {
             fmt::format("{} images without noise, {}", whole_text(images), after_step(chosen)), true);
   const double in_use = number(chosen, "codes_in_use"), codes = number(chosen, "codes");
   cards.add("Codes in use", std::isfinite(in_use) ? whole_text(in_use) + " of " + whole_text(codes) : nothing,
-            fmt::format("perplexity {}: as uncertain as so many codes that are equally frequent",
+            fmt::format("perplexity {}: as uncertain as that number of codes that are equally frequent",
                         rounded(number(chosen, "perplexity"))),
             true);
   cards.add("Lower bound", nats(number(chosen, "hard_elb")),
@@ -114,9 +103,6 @@ std::string dalle_cards(const ReportInput& /*input*/, const FloatLines& lines) {
 }
 
 std::string dalle_curves(const FloatLines& lines) {
-  const std::string loss =
-      chart(lines, "Loss", {"nats"},
-            {curve(lines.steps, "loss", "training", 0), curve(lines.evaluations, "loss", "validation", 1)}, true);
   const auto part = [&](const char* title, const char* unit, const char* training, const char* validation) {
     return chart(
         lines, title, {unit},
@@ -132,7 +118,7 @@ std::string dalle_curves(const FloatLines& lines) {
       "step, under dropout; the losses of text and image in the next two are those of some training pairs and of the "
       "validation "
       "pairs, all without it.",
-      loss + pair(rest));
+      loss_chart(lines, true) + pair(rest));
 }
 
 std::string clip_cards(const ReportInput& /*input*/, const FloatLines& lines) {

@@ -18,12 +18,7 @@ std::string page(const std::string& title, const std::string& version, const std
 }
 
 std::string render_report(const ReportInput& input) {
-  if (!input.kind.empty()) return float_report(input);
-  // The "start" line of train/run.h names the kind of model.
-  for (const nlohmann::json& line : input.metrics) {
-    if (line.is_object() && line.value("event", nlohmann::json()) == "start" && line.contains("kind"))
-      return float_report(input);
-  }
+  if (!model_kind(input).empty()) return float_report(input);
   const RunLog log = read_run(input.metrics);
   std::string body = header(input, log);
   body += headline(input, log);

@@ -95,7 +95,7 @@ struct Similarities {
 
 struct ReportInput {
   std::string title;                    // heading of the page: the run folder's name; may be empty
-  std::string kind;                     // of a float model, for runs whose metrics do not say it
+  std::string kind;                     // of a float model, where the metrics do not say it
   nlohmann::json config;                // the options of the run; not an object: no configuration is shown
   std::vector<nlohmann::json> metrics;  // the lines of metrics.jsonl, in order; may be those of an unfinished run
   std::vector<nlohmann::json> events;   // those of events.jsonl, which runs of several processes may have
@@ -111,6 +111,9 @@ struct ReportInput {
   std::optional<Similarities> similarities;
   std::vector<std::string> missing;  // what the page cannot show, and why, as sentences
 };
+
+// Kind of the float model that the run is of, by its metrics or else as the input says; "": a binary net's.
+std::string model_kind(const ReportInput& input);
 
 // The page, as UTF-8 that is well-formed XML too. Strings of the input are escaped, whatever they hold. Throws a usage error
 // when the sizes of filters do not fit their taps, or those of images their pixels.

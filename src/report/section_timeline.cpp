@@ -19,19 +19,19 @@ using nlohmann::json;
 
 constexpr std::size_t most_rows = 64;
 
-struct Kind {
+struct SpanKind {
   std::string_view event;
   const char* name;
   int colour;
   bool thin, has_number;  // of a micro-batch
 };
-constexpr std::array<Kind, 7> kinds{{{"forward", "forward", 0, false, true},
-                                     {"recompute", "forward again", 7, false, true},
-                                     {"backward", "backward", 1, false, true},
-                                     {"optimizer", "optimiser", 4, false, false},
-                                     {"send", "send", 2, true, false},
-                                     {"receive", "wait for a message", grey, true, false},
-                                     {"reduce", "sum over processes", 3, true, false}}};
+constexpr std::array<SpanKind, 7> span_kinds{{{"forward", "forward", 0, false, true},
+                                              {"recompute", "forward again", 7, false, true},
+                                              {"backward", "backward", 1, false, true},
+                                              {"optimizer", "optimiser", 4, false, false},
+                                              {"send", "send", 2, true, false},
+                                              {"receive", "wait for a message", grey, true, false},
+                                              {"reduce", "sum over processes", 3, true, false}}};
 
 TimelineRow row_of(const json& line, double unit) {
   TimelineRow row{"process " + whole_text(number(line, "rank")), {}};
@@ -39,11 +39,11 @@ TimelineRow row_of(const json& line, double unit) {
   if (events == line.end() || !events->is_array()) return row;
   for (const json& event : *events) {
     if (!event.is_object()) continue;
-    const auto kind =
-        std::find_if(kinds.begin(), kinds.end(), [name = text(event, "kind")](const Kind& each) { return each.event == name; });
-    if (kind == kinds.end()) continue;
-    TimelineBox box{number(event, "begin") * unit, number(event, "end") * unit, static_cast<std::size_t>(kind - kinds.begin()),
-                    "", false};
+    const auto kind = std::find_if(span_kinds.begin(), span_kinds.end(),
+                                   [name = text(event, "kind")](const SpanKind& each) { return each.event == name; });
+    if (kind == span_kinds.end()) continue;
+    TimelineBox box{number(event, "begin") * unit, number(event, "end") * unit,
+                    static_cast<std::size_t>(kind - span_kinds.begin()), "", false};
     if (kind->has_number) box.label = whole_text(number(event, "micro_batch"));
     box.pale = std::fmod(number(event, "chunk"), 2) == 1;
     row.boxes.push_back(std::move(box));
@@ -88,7 +88,7 @@ std::string timeline(const std::vector<json>& events) {
   chart.title =
       fmt::format("Step {}: bubble {}", whole_text(number(lines.front(), "step")), percent(number(lines.front(), "bubble")));
   chart.x.title = is_short ? "time (ms)" : "time (s)";
-  for (const Kind& kind : kinds) chart.kinds.push_back({kind.name, kind.colour, kind.thin});
+  for (const SpanKind& kind : span_kinds) chart.kinds.push_back({kind.name, kind.colour, kind.thin});
   for (const json& line : lines) {
     if (chart.rows.size() == most_rows) break;
     chart.rows.push_back(row_of(line, is_short ? 1000 : 1));

@@ -1,5 +1,7 @@
 #include "train/run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -186,7 +186,7 @@ class Sgd final : public UpdateRule {
   Moments velocities_;
 };
 
-constexpr NamedUpdateRule table[] = {
+constexpr NamedUpdateRule update_rules[] = {
     {"adamw", 2,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
@@ -200,9 +200,11 @@ constexpr NamedUpdateRule table[] = {
 
 }  // namespace
 
-std::vector<std::string> update_rule_names() { return names_of(table); }
+std::vector<std::string> update_rule_names() { return names_of(update_rules); }
 
-const NamedUpdateRule& find_update_rule(std::string_view name) { return find_named(table, name, marked_field("optimizer")); }
+const NamedUpdateRule& find_update_rule(std::string_view name) {
+  return find_named(update_rules, name, marked_field("optimizer"));
+}
 
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {
   const auto lengths = tensor.shape().lengths();

@@ -1,6 +1,5 @@
 // How far sets of images are apart, and which images two sets share, as a user asks it.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "core/safetensors.h"
 #include "data/image.h"
 #include "tests/cli/program.h"
+#include "tests/cli/workplace.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
@@ -25,28 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // Two sets of pairs and a contrastive model.
-struct Workplace {
-  Workplace() {
+struct TwoSets : Workplace {
+  TwoSets() {
     run({"data", "synth-pairs", "--count", "60", "--side", "32", "--seed", "3", "--out", "scenes"});
     run({"data", "synth-pairs", "--count", "40", "--side", "32", "--seed", "4", "--out", "others"});
     run({"train", "clip", "--data", "scenes", "--net", "tiny", "--side", "16", "--batch", "12", "--steps", "24", "--out",
          "near"});
   }
-  Outcome start(const Args& args) const { return run_program(folder.path(), args); }
-  std::string run(const Args& args) const {
-    const Outcome outcome = start(args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    REQUIRE(outcome.code == 0);
-    return outcome.out;
-  }
-  void refuses(const Args& args, int code, const std::string& text) const {
-    const Outcome outcome = start(args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    CHECK(outcome.code == code);
-    CHECK(has(outcome.err, text));
-  }
-  fs::path operator/(const std::string& name) const { return folder / name; }
-  TempDir folder;
 };
 
 // An image of `data synth-pairs`, in its folder.
@@ -55,7 +40,7 @@ std::string picture(std::size_t i) { return fmt::format("png/{:06}.png", i); }
 }  // namespace
 
 TEST_CASE("sets of images are compared in features of a contrastive model and of a convolutional net", "[quality]") {
-  const Workplace place;
+  const TwoSets place;
   const Args by_clip = {"--features", "near", "--json"};
   const auto compared = [&](const Args& sets, const Args& more) {
     return Json::parse(place.run(with(with({"compare"}, sets), more)));
@@ -126,7 +111,7 @@ TEST_CASE("sets of images are compared in features of a contrastive model and of
 }
 
 TEST_CASE("planted copies of images are found by a contrastive model, in another set and in the same", "[quality]") {
-  const Workplace place;
+  const TwoSets place;
   // A test set with one of the images as it is and one that differs in a few pixels.
   fs::create_directories(place / "test");
   for (std::size_t i = 0; i < 6; ++i) {

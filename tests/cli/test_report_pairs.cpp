@@ -1,6 +1,5 @@
 // `bitloom report` for runs of models of images and captions, and the pictures that trainings leave for it.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "core/metrics.h"
 #include "data/image.h"
 #include "tests/cli/program.h"
+#include "tests/cli/workplace.h"
 #include "tests/report/page.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // Pairs, of which few are held back, and a discrete VAE of 4 x 4 tokens of 32 codes for images of 16 x 16 pixels.
-struct Workplace {
-  Workplace() {
+struct PagesOfPairs : Workplace {
+  PagesOfPairs() {
     run({"data", "synth-pairs", "--count", "60", "--side", "32", "--seed", "3", "--out", "scenes"});
     run(dvae("codes"));
   }
@@ -47,18 +47,6 @@ struct Workplace {
                  "--out",   out},
                 more);
   }
-  std::string run(const Args& args, int ranks = 0) const {
-    const Outcome outcome = ranks == 0 ? run_program(folder.path(), args) : run_ranks(folder.path(), ranks, args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    REQUIRE(outcome.code == 0);
-    return outcome.out;
-  }
-  std::string refused(const Args& args) const {
-    const Outcome outcome = run_program(folder.path(), args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    CHECK(outcome.code == 2);
-    return outcome.err;
-  }
   std::string page_of(const std::string& name) const {
     run({"report", name, "--out", "page.html"});
     const std::string page = read_file(folder / "page.html");
@@ -73,8 +61,6 @@ struct Workplace {
   data::Image picture(const std::string& name, const std::string& file) const {
     return data::read_image(folder / (name + "/samples/" + file));
   }
-
-  TempDir folder;
 };
 
 std::vector<std::uint64_t> sampled_steps(const fs::path& run) {
@@ -101,7 +87,7 @@ std::vector<std::uint8_t> cut(const data::Image& row, std::size_t cell, std::siz
 }  // namespace
 
 TEST_CASE("a discrete VAE's training keeps pictures of what it makes of held-out images, and the report shows them", "[dvae]") {
-  const Workplace place;
+  const PagesOfPairs place;
   CHECK(place.pictures_of("codes") == std::set<std::string>{"originals.png", "step-10.png", "step-20.png", "step-30.png"});
   CHECK(sampled_steps(place.folder / "codes") == std::vector<std::uint64_t>{10, 20, 30});
   // Those of the last step are what the model makes of the originals.
@@ -158,17 +144,17 @@ TEST_CASE("a discrete VAE's training keeps pictures of what it makes of held-out
 }
 
 TEST_CASE("a text-to-image transformer draws for the same captions as it trains, however often it is stopped", "[dalle]") {
-  const Workplace place;
-  place.run(Workplace::dalle("whole"));
+  const PagesOfPairs place;
+  place.run(PagesOfPairs::dalle("whole"));
   const std::set<std::string> names{"originals.png", "step-12.png", "step-18.png", "step-24.png", "step-6.png"};
   CHECK(place.pictures_of("whole") == names);
   // Without pictures it is the same training.
-  place.run(Workplace::dalle("plain", {"--sample-every", "0"}));
+  place.run(PagesOfPairs::dalle("plain", {"--sample-every", "0"}));
   CHECK_FALSE(fs::exists(place.folder / "plain/samples"));
   CHECK(read_file(place.folder / "plain/model.safetensors") == read_file(place.folder / "whole/model.safetensors"));
   {
     const Hold hold(place.folder.path(), 9);
-    Background background(place.folder.path(), with(Workplace::dalle("part"), Hold::option()), 0, mpi_settings());
+    Background background(place.folder.path(), with(PagesOfPairs::dalle("part"), Hold::option()), 0, mpi_settings());
     REQUIRE(background.wait_for("step 8/24"));
     background.signal(SIGTERM);
     CHECK(background.wait().code == 4);
@@ -201,9 +187,9 @@ TEST_CASE("a text-to-image transformer draws for the same captions as it trains,
 }
 
 TEST_CASE("images are drawn for the captions that are given, by rank 0 of several processes", "[dalle][mpi]") {
-  const Workplace place;
+  const PagesOfPairs place;
   const Args prompts{"--sample-prompt", "a large red circle at the top", "--sample-prompt", "a small blue ring <&>"};
-  place.run(Workplace::dalle("run", prompts), 2);
+  place.run(PagesOfPairs::dalle("run", prompts), 2);
   CHECK(place.pictures_of("run") == std::set<std::string>{"step-12.png", "step-18.png", "step-24.png", "step-6.png"});
   const data::Image picture = place.picture("run", "step-24.png");
   CHECK(picture.shape.width == 2 * 20 + 4);
@@ -224,15 +210,15 @@ TEST_CASE("images are drawn for the captions that are given, by rank 0 of severa
   CHECK(has(changed, ">a green cross</th>"));
   CHECK_FALSE(has(changed, ">step 24</th>"));
 
-  CHECK(has(place.refused(Workplace::dalle("a", {"--sample-every", "often"})), "--sample-every: 'often'; expected auto or a"));
-  CHECK(has(place.refused(Workplace::dalle("a", with(prompts, {"--sample-every", "0"}))), "--sample-prompt"));
-  CHECK(has(place.refused(Workplace::dalle("a", {"--validation", "0"})), "--sample-every: 6 has no effect"));
-  CHECK(has(place.refused(Workplace::dvae("a", {"--validation", "0"})), "--sample-every: 10 has no effect"));
+  place.refuses(PagesOfPairs::dalle("a", {"--sample-every", "often"}), 2, "--sample-every: 'often'; expected auto or a");
+  place.refuses(PagesOfPairs::dalle("a", with(prompts, {"--sample-every", "0"})), 2, "--sample-prompt");
+  place.refuses(PagesOfPairs::dalle("a", {"--validation", "0"}), 2, "--sample-every: 6 has no effect");
+  place.refuses(PagesOfPairs::dvae("a", {"--validation", "0"}), 2, "--sample-every: 10 has no effect");
   CHECK_FALSE(fs::exists(place.folder / "a"));
 }
 
 TEST_CASE("the report of a contrastive model's run shows which captions are near which images", "[clip]") {
-  const Workplace place;
+  const PagesOfPairs place;
   const Args train{"train", "clip",    "--data", "scenes",           "--net", "tiny",  "--side", "16", "--batch",
                    "12",    "--steps", "24",     "--evaluate-every", "8",     "--out", "run"};
   place.run(train);

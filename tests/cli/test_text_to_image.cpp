@@ -1,8 +1,5 @@
 // Text to image as a user makes it: codes of a discrete VAE, a transformer, a contrastive model, pictures; interrupted runs,
 // several processes, what is refused.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +9,7 @@
 #include "core/safetensors.h"
 #include "data/image.h"
 #include "tests/cli/program.h"
+#include "tests/cli/workplace.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
@@ -25,26 +23,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder with pairs and a discrete VAE of 4 x 4 tokens of 32 codes.
-struct Workplace {
-  Workplace() {
+struct CodedScenes : Workplace {
+  CodedScenes() {
     run({"data", "synth-pairs", "--count", "60", "--side", "32", "--seed", "3", "--out", "scenes"});
     run({"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "12", "--steps", "60", "--out", "codes"});
   }
-  std::string run(const Args& args, int ranks = 0) const {
-    const Outcome outcome = ranks == 0 ? run_program(folder.path(), args) : run_ranks(folder.path(), ranks, args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    REQUIRE(outcome.code == 0);
-    return outcome.out;
-  }
-  void refuses(const Args& args, int code, const std::string& text) const {
-    const Outcome outcome = run_program(folder.path(), args);
-    INFO(fmt::format("{}", fmt::join(args, " ")) << "\n" << outcome.out << outcome.err);
-    CHECK(outcome.code == code);
-    CHECK(has(outcome.err, text));
-  }
-  fs::path operator/(const std::string& name) const { return folder / name; }
-
-  TempDir folder;
 };
 
 Args dalle(const std::string& out, const Args& more = {}) {
@@ -66,7 +49,7 @@ double last(const fs::path& run, const char* what) { return read_metrics(run / "
 }  // namespace
 
 TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
-  const Workplace place;
+  const CodedScenes place;
   const std::string out = place.run(dalle("run"));
   CHECK(has(out, "4 x 4 image tokens of 32 codes"));
   CHECK(has(out, "validation loss"));
@@ -125,7 +108,7 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
 }
 
 TEST_CASE("stopped trainings of text to image go on to the same bits, and several processes come to the same", "[dalle][mpi]") {
-  const Workplace place;
+  const CodedScenes place;
   for (const bool is_clip : {false, true}) {
     const auto args = [&](const std::string& out, const Args& more = {}) {
       return is_clip ? clip(out, more) : dalle(out, more);
@@ -150,7 +133,7 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
 }
 
 TEST_CASE("what text to image refuses", "[dalle]") {
-  const Workplace place;
+  const CodedScenes place;
   place.refuses({"train", "dalle", "--data", "scenes", "--out", "a"}, 2, "--dvae: missing");
   place.refuses({"train", "dalle", "--dvae", "codes", "--out", "a"}, 2, "--data: missing");
   place.refuses(dalle("a", {"--data", "none"}), 3, "none");
@@ -188,7 +171,7 @@ TEST_CASE("what text to image refuses", "[dalle]") {
 }
 
 TEST_CASE("models of images with captions go to the layouts of other programs and back", "[dalle][dvae][clip]") {
-  const Workplace place;
+  const CodedScenes place;
   place.run(dalle("run"));
   place.run(clip("near"));
   const auto same = [&](const std::string& a, const std::string& b) { return same_tensors(place / a, place / b); };

@@ -1,5 +1,6 @@
 #include "data/pairs/pair_batches.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -47,6 +48,26 @@ std::vector<std::uint8_t> centre_square(const Image& image, std::size_t side) {
   std::vector<std::uint8_t> square(side * side * 3);
   interleave(cut(image, crop, side), square);
   return square;
+}
+
+Image to_image(std::span<const std::uint8_t> square, std::size_t side) {
+  Image image{{side, side, 3}, std::vector<std::uint8_t>(square.size())};
+  for (std::size_t i = 0; i < square.size(); ++i) image.pixels[i % 3 * side * side + i / 3] = square[i];
+  return image;
+}
+
+std::vector<std::size_t> first_indexes(std::size_t count) {
+  std::vector<std::size_t> indexes(count);
+  std::iota(indexes.begin(), indexes.end(), std::size_t{0});
+  return indexes;
+}
+
+void for_centre_batches(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side, std::size_t at_once,
+                        const std::function<void(const PairBatch& batch, std::size_t done)>& visit) {
+  for (std::size_t first = 0; first < indexes.size(); first += at_once) {
+    const std::span<const std::size_t> some = indexes.subspan(first, std::min(at_once, indexes.size() - first));
+    visit(centre_batch(pairs, some, side), first + some.size());
+  }
 }
 
 PairBatch centre_batch(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side) {

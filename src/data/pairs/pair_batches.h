@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <span>
 #include <vector>
@@ -19,9 +20,19 @@ struct PairBatch {
 
 // An image of 3 channels cut square in the centre: (side, side, 3). Throws Error(usage) for a side out of range.
 std::vector<std::uint8_t> centre_square(const Image& image, std::size_t side);
+// The way back: the image of a square (side, side, 3).
+Image to_image(std::span<const std::uint8_t> square, std::size_t side);
 
 // These pairs, cut in the centre, in their order; for evaluation. Throws what read_image() throws.
 PairBatch centre_batch(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side);
+
+// 0 to count - 1.
+std::vector<std::size_t> first_indexes(std::size_t count);
+
+// visit(batch, done) for these pairs, cut in the centre, at most `at_once` of them each time; done: how many of them, with
+// those of the batch. Throws what read_image() and visit() throw.
+void for_centre_batches(const Pairs& pairs, std::span<const std::size_t> indexes, std::size_t side, std::size_t at_once,
+                        const std::function<void(const PairBatch& batch, std::size_t done)>& visit);
 
 class PairBatches {
  public:

@@ -11,30 +11,30 @@ namespace bitloom::data {
 namespace {
 
 // Shapes are drawn in coordinates u (to the right) and v (down) in which they fill about -1024 .. 1024.
-constexpr int unit = 1024;
+constexpr int scene_unit = 1024;
 
-bool in_disc(int u, int v, int radius) { return u * u + v * v < radius * radius; }
-bool in_circle(int u, int v) { return in_disc(u, v, 960); }
-bool in_square(int u, int v) { return std::max(std::abs(u), std::abs(v)) < 840; }
+bool scene_disc(int u, int v, int radius) { return u * u + v * v < radius * radius; }
+bool scene_circle(int u, int v) { return scene_disc(u, v, 960); }
+bool scene_square(int u, int v) { return std::max(std::abs(u), std::abs(v)) < 840; }
 // Equilateral, a corner at the top; 887 / 512 is the square root of 3.
-bool in_triangle(int u, int v) { return v < 512 && 887 * std::abs(u) - 512 * v < 1024 * 512; }
+bool scene_triangle(int u, int v) { return v < 512 && 887 * std::abs(u) - 512 * v < 1024 * 512; }
 bool in_diamond(int u, int v) { return std::abs(u) + std::abs(v) < 1024; }
-bool in_cross(int u, int v) { return std::min(std::abs(u), std::abs(v)) < 300 && std::max(std::abs(u), std::abs(v)) < 960; }
+bool scene_cross(int u, int v) { return std::min(std::abs(u), std::abs(v)) < 300 && std::max(std::abs(u), std::abs(v)) < 960; }
 // A pentagram with a tip at the top: at most one of the half-planes of its inner pentagon is left.
-bool in_star(int u, int v) {
+bool scene_star(int u, int v) {
   constexpr std::array<std::array<int, 2>, 5> normals{{{0, -1024}, {974, -316}, {602, 828}, {-602, 828}, {-974, -316}}};
   const auto outside = std::count_if(normals.begin(), normals.end(),
                                      [&](const std::array<int, 2>& n) { return n[0] * u + n[1] * v > 316 * 1024; });
   return outside <= 1;
 }
-bool in_ring(int u, int v) { return in_disc(u, v, 980) && !in_disc(u, v, 560); }
+bool scene_ring(int u, int v) { return scene_disc(u, v, 980) && !scene_disc(u, v, 560); }
 // A square on its corner, with half discs on its upper sides.
 bool in_heart(int u, int v) {
-  return std::abs(u) + std::abs(v - 80) < 800 || in_disc(u - 400, v + 320, 566) || in_disc(u + 400, v + 320, 566);
+  return std::abs(u) + std::abs(v - 80) < 800 || scene_disc(u - 400, v + 320, 566) || scene_disc(u + 400, v + 320, 566);
 }
 
-constexpr std::array<bool (*)(int u, int v), shape_names.size()> contains{&in_circle, &in_square, &in_triangle, &in_diamond,
-                                                                          &in_cross,  &in_star,   &in_ring,     &in_heart};
+constexpr std::array<bool (*)(int u, int v), shape_names.size()> contains{
+    &scene_circle, &scene_square, &scene_triangle, &in_diamond, &scene_cross, &scene_star, &scene_ring, &in_heart};
 
 // Uniform in low .. high, in 256ths of a pixel; bounds are shares of the side.
 std::int64_t draw_length(Random& random, double low, double high, std::size_t side) {
@@ -109,7 +109,7 @@ std::vector<std::uint8_t> shape_coverage(std::uint8_t shape, const Placement& pl
         std::vector<int>(side * per_pixel)};
     for (std::size_t i = axis.first * per_pixel; i < axis.end * per_pixel; ++i) {
       const std::int64_t from_centre = static_cast<std::int64_t>(i) * step + step / 2 - centre;
-      axis.points[i] = static_cast<int>(from_centre * unit / placement.radius);
+      axis.points[i] = static_cast<int>(from_centre * scene_unit / placement.radius);
     }
     return axis;
   };
@@ -129,8 +129,8 @@ std::vector<std::uint8_t> shape_coverage(std::uint8_t shape, const Placement& pl
 double shape_area(std::uint8_t shape) {
   constexpr int step = 8;
   int inside = 0, all = 0;
-  for (int v = -unit + step / 2; v < unit; v += step) {
-    for (int u = -unit + step / 2; u < unit; u += step, ++all) inside += contains[shape](u, v);
+  for (int v = -scene_unit + step / 2; v < scene_unit; v += step) {
+    for (int u = -scene_unit + step / 2; u < scene_unit; u += step, ++all) inside += contains[shape](u, v);
   }
   return static_cast<double>(inside) / all;
 }

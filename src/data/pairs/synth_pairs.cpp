@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t colours = colour_names.size(), shapes = shape_names.size();
+constexpr std::size_t colours = colour_names.size(), shape_count = shape_names.size();
 
 // The built-in set of labelled images (synthetic.cpp) has the purposes 0 and 1 of this stream.
 Random random_for(std::uint64_t seed, std::uint64_t i, std::uint64_t purpose) {
@@ -26,8 +26,8 @@ constexpr std::uint64_t combinations_purpose = 2, scene_purpose = 3, drawing_pur
 
 std::vector<Combination> all_combinations() {
   std::vector<Combination> all;
-  for (std::size_t i = 0; i < colours * shapes; ++i)
-    all.emplace_back(static_cast<std::uint8_t>(i / shapes), static_cast<std::uint8_t>(i % shapes));
+  for (std::size_t i = 0; i < colours * shape_count; ++i)
+    all.emplace_back(static_cast<std::uint8_t>(i / shape_count), static_cast<std::uint8_t>(i % shape_count));
   return all;
 }
 
@@ -63,10 +63,10 @@ std::set<Combination> held_out_combinations(double share, std::uint64_t seed) {
   const auto wanted = static_cast<std::size_t>(std::llround(share * static_cast<double>(all.size())));
   std::set<Combination> held_out;
   std::array<std::size_t, colours> of_colour{};
-  std::array<std::size_t, shapes> of_shape{};
+  std::array<std::size_t, shape_count> of_shape{};
   for (const auto& [colour, shape] : all) {
     if (held_out.size() == wanted) break;
-    if (of_colour[colour] == shapes / 2 || of_shape[shape] == colours / 2) continue;
+    if (of_colour[colour] == shape_count / 2 || of_shape[shape] == colours / 2) continue;
     ++of_colour[colour];
     ++of_shape[shape];
     held_out.emplace(colour, shape);

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t byte_values = 256;
+constexpr std::size_t gpt2_bytes = 256;
 
 std::string utf8(std::uint32_t code) {  // below 0x800
   if (code < 0x80) return {static_cast<char>(code)};
@@ -29,7 +29,7 @@ std::string utf8(std::uint32_t code) {  // below 0x800
 struct ByteSpelling {
   ByteSpelling() {
     std::uint32_t next = 0x100;
-    for (std::uint32_t byte = 0; byte < byte_values; ++byte) {
+    for (std::uint32_t byte = 0; byte < gpt2_bytes; ++byte) {
       const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       character[byte] = utf8(printable ? byte : next++);
       bytes.emplace(character[byte], static_cast<char>(byte));
@@ -49,7 +49,7 @@ struct ByteSpelling {
     return text;
   }
 
-  std::array<std::string, byte_values> character;
+  std::array<std::string, gpt2_bytes> character;
   std::unordered_map<std::string, char> bytes;
 };
 
@@ -111,7 +111,7 @@ class Gpt2Tokenizer final : public Tokenizer {
 
  private:
   void find_special(const std::unordered_map<std::string_view, std::int32_t>& numbers, const Names& names) {
-    for (std::size_t byte = 0; byte < byte_values; ++byte) {
+    for (std::size_t byte = 0; byte < gpt2_bytes; ++byte) {
       const auto found = numbers.find(spelling().character[byte]);
       if (found == numbers.end()) {
         fail(ErrorKind::data, "'{}': no token for the byte {} ('{}')", names.vocab, byte, spelling().character[byte]);
@@ -148,7 +148,7 @@ class Gpt2Tokenizer final : public Tokenizer {
   std::vector<std::string> spelt_;   // by token
   std::vector<std::string> merges_;  // by rank
   std::vector<std::string> texts_;   // by token: what it decodes to
-  std::array<std::int32_t, byte_values> byte_tokens_{};
+  std::array<std::int32_t, gpt2_bytes> byte_tokens_{};
   std::int32_t end_of_text_ = 0;
   MergeTable table_;
   Gpt2Words words_;

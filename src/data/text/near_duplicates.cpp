@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t shingle_characters = 5;
 
-std::uint64_t hash_text(std::string_view text) { return hash_bytes(std::as_bytes(std::span(text.data(), text.size()))).low; }
+std::uint64_t hash_words(std::string_view text) { return hash_bytes(std::as_bytes(std::span(text.data(), text.size()))).low; }
 
 // Small letters, one space for white space.
 std::string normalized(std::string_view text) {
@@ -43,9 +43,9 @@ std::vector<std::uint64_t> shingles(std::string_view text) {
   begins.push_back(plain.size());
   const std::size_t characters = begins.size() - 1;
   std::vector<std::uint64_t> set;
-  if (characters > 0 && characters < shingle_characters) set.push_back(hash_text(plain));
+  if (characters > 0 && characters < shingle_characters) set.push_back(hash_words(plain));
   for (std::size_t i = 0; i + shingle_characters <= characters; ++i) {
-    set.push_back(hash_text(std::string_view(plain).substr(begins[i], begins[i + shingle_characters] - begins[i])));
+    set.push_back(hash_words(std::string_view(plain).substr(begins[i], begins[i + shingle_characters] - begins[i])));
   }
   std::sort(set.begin(), set.end());
   set.erase(std::unique(set.begin(), set.end()), set.end());

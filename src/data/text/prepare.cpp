@@ -1,5 +1,7 @@
 #include "data/text/prepare.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -1,4 +1,6 @@
 // The only file that knows the library sentencepiece (Kudo and Richardson 2018).
+#include <fmt/ranges.h>
+
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 

@@ -52,7 +52,7 @@ struct KindRow {
   std::string_view name;
   std::unique_ptr<Tokenizer> (*parse)(std::string_view body, std::string_view name);
 };
-constexpr std::array<KindRow, 3> kinds{
+constexpr std::array<KindRow, 3> tokenizer_kinds{
     {{"bytes", &parse_bytes_tokenizer}, {"sentencepiece", &parse_sentencepiece}, {"gpt2", &parse_gpt2}}};
 
 std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
@@ -123,7 +123,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view serialized, std::str
   if (fields.size() != 3) damaged("its first line is damaged");
   if (parse_int(fields[1]) != static_cast<std::int64_t>(body.size())) damaged("it is cut off, or something follows its end");
   if (fields[2] != hash_text(body).hex()) damaged("its checksum does not match: the file is damaged");
-  for (const KindRow& row : kinds) {
+  for (const KindRow& row : tokenizer_kinds) {
     if (row.name == fields[0]) return row.parse(body, name);
   }
   fail(ErrorKind::data, "'{}' is a tokenizer of the unknown kind '{}'", name, fields[0]);

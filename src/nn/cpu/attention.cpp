@@ -65,9 +65,9 @@ std::vector<AttentionEntry> entries_of(const AttentionMask& mask) {
 
 // Arguments that all heads of a call share, and where each has its rows.
 template <typename V>
-class Call {
+class AttentionCall {
  public:
-  Call(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout)
+  AttentionCall(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout)
       : shape_(shape), mask_(mask), key_(key_of(dropout)), entries_(entries_of(mask)) {}
 
   std::size_t query_blocks() const { return mask_.query_blocks(); }
@@ -128,7 +128,7 @@ void CpuBackend::attention(const AttentionShape& shape, const AttentionMask& mas
   const std::size_t heads = sequences * shape.heads;
   if (heads == 0 || mask.queries() == 0) return;
   with_type(q.tensor.dtype(), [&]<typename V>(V) {
-    const Call<V> call(shape, mask, dropout);
+    const AttentionCall<V> call(shape, mask, dropout);
     const auto kernel = vector_kernels().of<V>().attention;
     const bool in_parallel = call.is_worth_threads(sequences);
     // Several tasks per thread even out masks whose later blocks see more.
@@ -160,7 +160,7 @@ void CpuBackend::attention_backward(const AttentionShape& shape, const Attention
   const std::size_t heads = sequences * shape.heads;
   if (heads == 0) return;
   with_type(q.tensor.dtype(), [&]<typename V>(V) {
-    const Call<V> call(shape, mask, dropout);
+    const AttentionCall<V> call(shape, mask, dropout);
     const auto kernel = vector_kernels().of<V>().attention_backward;
     const bool in_parallel = call.is_worth_threads(sequences);
     const auto run = [&](std::size_t head, std::size_t first, std::size_t end, std::size_t first_key, std::size_t end_key,

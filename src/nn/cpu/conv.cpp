@@ -72,14 +72,14 @@ compat::Convolution convolution(const Problem& problem, std::size_t count) {
 }
 
 // A primitive and the layout that it has for weights.
-struct Built {
+struct BuiltConv {
   dnnl::primitive primitive;
   Desc scratchpad, weights;
   std::vector<Call::Argument> arguments;
 };
 
 // Arguments: x, w, the bias if there is one, y. The layout of w may be any.
-Built build_forward(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+BuiltConv build_forward(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   conv.w = layout;
   const auto pd = compat::forward(engine, conv);
   std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}};
@@ -89,7 +89,7 @@ Built build_forward(const dnnl::engine& engine, compat::Convolution conv, const 
 }
 
 // Arguments: dy, w, dx.
-Built build_data(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+BuiltConv build_data(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   const auto forward = compat::forward(engine, conv);
   conv.w = layout;
   const auto pd = compat::backward_data(engine, conv, forward);
@@ -100,7 +100,7 @@ Built build_data(const dnnl::engine& engine, compat::Convolution conv, const Des
 }
 
 // Arguments: x, dy, dw.
-Built build_weights(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
+BuiltConv build_weights(const dnnl::engine& engine, compat::Convolution conv, const Desc& layout) {
   const auto forward = compat::forward(engine, conv);
   conv.w = layout;
   const auto pd = compat::backward_weights(engine, conv, forward);
@@ -110,7 +110,7 @@ Built build_weights(const dnnl::engine& engine, compat::Convolution conv, const 
           {{DNNL_ARG_SRC, conv.x}, {DNNL_ARG_DIFF_DST, conv.y}, {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}}};
 }
 
-using Build = Built (*)(const dnnl::engine&, compat::Convolution, const Desc&);
+using Build = BuiltConv (*)(const dnnl::engine&, compat::Convolution, const Desc&);
 
 // A call for each group of images, and how it has weights.
 Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build, Desc layout, LaidOutCall& call) {
@@ -119,7 +119,7 @@ Desc add_groups(const dnnl::engine& engine, const Problem& problem, Build build,
   // The last group may be smaller; it is told to use the layout of the others.
   for (const auto& [images, groups] : {std::pair(size, problem.x[0] / size), std::pair(problem.x[0] % size, std::size_t{1})}) {
     if (images == 0) continue;
-    const Built built = build(engine, convolution(problem, images), layout);
+    const BuiltConv built = build(engine, convolution(problem, images), layout);
     layout = built.weights;
     for (std::size_t group = 0; group < groups; ++group) {
       call.groups.push_back(std::make_unique<Call>(engine, built.primitive, built.scratchpad, built.arguments));

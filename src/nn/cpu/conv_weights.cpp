@@ -23,11 +23,11 @@ using Desc = dnnl::memory::desc;
 using Dim = dnnl::memory::dim;
 using Tag = dnnl::memory::format_tag;
 
-constexpr std::size_t part_pixels = 2048;  // L of what is laid out at a time: fits into a cache with 256 channels
-constexpr std::size_t sum_pixels = 512;    // of one product
-constexpr std::size_t most_groups = 32;    // each has sums of its own
+constexpr std::size_t part_pixels = 2048;      // L of what is laid out at a time: fits into a cache with 256 channels
+constexpr std::size_t sum_pixels = 512;        // of one product
+constexpr std::size_t most_image_groups = 32;  // each has sums of its own
 
-struct Sizes {
+struct ConvSizes {
   std::size_t images, rows, columns, inputs, outputs, kernel, border;
   std::size_t cells;             // of an image in L
   std::size_t part_images;       // laid out at a time
@@ -36,7 +36,7 @@ struct Sizes {
   std::size_t x_pitch, y_pitch;  // elements of a row
   std::size_t parts, groups;
 
-  Sizes(const Conv2d& conv, const Shape& x, const Shape& w)
+  ConvSizes(const Conv2d& conv, const Shape& x, const Shape& w)
       : images(x[0]), rows(x[1]), columns(x[2]), inputs(x[3]), outputs(w[0]), kernel(w[2]), border(conv.padding) {
     cells = (rows + border) * (columns + border);
     part_images = std::clamp<std::size_t>(part_pixels / cells, 1, images);
@@ -46,7 +46,7 @@ struct Sizes {
     y_pitch = pitch(part);
     parts = (images + part_images - 1) / part_images;
     // With two parts at least, adding up the groups' sums is little work.
-    groups = std::clamp<std::size_t>(parts / 2, 1, most_groups);
+    groups = std::clamp<std::size_t>(parts / 2, 1, most_image_groups);
   }
   // Rows an odd number of cache lines apart do not compete for the same places of a cache.
   static std::size_t pitch(std::size_t elements) {
@@ -63,7 +63,7 @@ struct Sizes {
 Dim dim(std::size_t n) { return static_cast<Dim>(n); }
 
 // From (N,Y,X,C) to rows of channels.
-std::unique_ptr<Call> make_layout(const OneDnn& onednn, const Sizes& sizes, std::size_t images, std::size_t channels,
+std::unique_ptr<Call> make_layout(const OneDnn& onednn, const ConvSizes& sizes, std::size_t images, std::size_t channels,
                                   std::size_t pitch) {
   const dnnl::memory::dims shape = {dim(images), dim(channels), dim(sizes.rows), dim(sizes.columns)};
   const Desc from(shape, dnnl::memory::data_type::bf16, Tag::nhwc);
@@ -71,7 +71,7 @@ std::unique_ptr<Call> make_layout(const OneDnn& onednn, const Sizes& sizes, std:
   return make_reorder(onednn.engine(), from, to);
 }
 
-std::unique_ptr<Call> make_product(const OneDnn& onednn, const Sizes& sizes, bool adds) {
+std::unique_ptr<Call> make_product(const OneDnn& onednn, const ConvSizes& sizes, bool adds) {
   constexpr auto bf16_type = dnnl::memory::data_type::bf16;
   const Desc a({dim(sizes.outputs), dim(sum_pixels)}, bf16_type, {dim(sizes.y_pitch), 1});
   const Desc b({dim(sum_pixels), dim(sizes.inputs)}, bf16_type, {1, dim(sizes.x_pitch)});
@@ -87,7 +87,7 @@ std::unique_ptr<Call> make_product(const OneDnn& onednn, const Sizes& sizes, boo
 // The calls of a group, in this order.
 enum Part : std::size_t { lay_out_x, lay_out_y, multiply, multiply_and_add, lay_out_last_x, lay_out_last_y, calls_of_group };
 
-LaidOutCall build(const OneDnn& onednn, const Sizes& sizes) {
+LaidOutCall build(const OneDnn& onednn, const ConvSizes& sizes) {
   const OneThread one_thread;
   LaidOutCall call;
   for (std::size_t group = 0; group < sizes.groups; ++group) {
@@ -110,7 +110,7 @@ LaidOutCall build(const OneDnn& onednn, const Sizes& sizes) {
 // One group's work in one thread.
 class GroupWork {
  public:
-  GroupWork(const Sizes& sizes, std::span<const std::unique_ptr<Call>> calls, void* scratch, bf16* room, float* sums)
+  GroupWork(const ConvSizes& sizes, std::span<const std::unique_ptr<Call>> calls, void* scratch, bf16* room, float* sums)
       : sizes_(sizes), calls_(calls), scratch_(scratch), x_(room), y_(room + sizes.inputs * sizes.x_pitch), sums_(sums) {}
 
   void run(std::size_t group, const bf16* x, const bf16* dy) {
@@ -142,7 +142,7 @@ class GroupWork {
     }
   }
 
-  const Sizes& sizes_;
+  const ConvSizes& sizes_;
   std::span<const std::unique_ptr<Call>> calls_;
   void* scratch_;
   bf16 *x_, *y_;
@@ -158,7 +158,7 @@ bool takes_shifted_products(const OneDnn& onednn, const Conv2d& conv, const Tens
 }
 
 void add_shifted_products(OneDnn& onednn, const Conv2d& conv, const Tensor& x, const Tensor& dy, Tensor& dw) {
-  const Sizes sizes(conv, x.shape(), dw.shape());
+  const ConvSizes sizes(conv, x.shape(), dw.shape());
   const CacheKey key = {static_cast<std::uint64_t>(Operation::shifted_products),
                         sizes.images,
                         sizes.rows,

@@ -12,9 +12,9 @@ namespace bitloom::nn {
 namespace {
 
 // (rows, x, C) with rows = N Y: the smaller of two images; the larger is k times as high and wide.
-struct Sizes {
+struct UpsampleSizes {
   std::size_t k, rows, x, c;
-  Sizes(std::size_t factor, const Shape& small) : k(factor), rows(small[0] * small[1]), x(small[2]), c(small[3]) {}
+  UpsampleSizes(std::size_t factor, const Shape& small) : k(factor), rows(small[0] * small[1]), x(small[2]), c(small[3]) {}
   // Whether there is work for threads: bytes of the larger image.
   bool is_long() const { return rows * k * row() * k * sizeof(bf16) >= parallel_bytes; }
   // Elements of a row of pixels.
@@ -52,7 +52,7 @@ struct Windows {
 };
 
 template <typename T>
-void upsample_rows(const Sizes& sizes, const T* small, T* large) {
+void upsample_rows(const UpsampleSizes& sizes, const T* small, T* large) {
 #pragma omp parallel for schedule(static) if (sizes.is_long())
   for (std::size_t r = 0; r < sizes.rows; ++r) {
     const std::size_t large_row = sizes.large_row();
@@ -96,11 +96,11 @@ void CpuBackend::max_pool_backward(std::size_t k, const Tensor& dy, const Tensor
 }
 
 void CpuBackend::upsample(std::size_t k, const Tensor& x, Tensor& y) {
-  with_type(x.dtype(), [&]<typename T>(T) { upsample_rows(Sizes(k, x.shape()), elements<T>(x), elements<T>(y)); });
+  with_type(x.dtype(), [&]<typename T>(T) { upsample_rows(UpsampleSizes(k, x.shape()), elements<T>(x), elements<T>(y)); });
 }
 
 void CpuBackend::upsample_backward(std::size_t k, const Tensor& dy, Tensor& dx) {
-  const Sizes sizes(k, dx.shape());
+  const UpsampleSizes sizes(k, dx.shape());
   with_type(dx.dtype(), [&]<typename V>(V) {
     const auto kernel = vector_kernels().of<V>().sum_windows_row;
     const V* const slope = elements<V>(dy);

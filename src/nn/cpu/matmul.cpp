@@ -94,12 +94,12 @@ Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
 }
 
 // The arguments of the call: a, b, the scale if there is one, the bias if there is one, out.
-struct Built {
+struct BuiltMatmul {
   dnnl::matmul::primitive_desc pd;
   std::vector<Call::Argument> arguments;
 };
 
-Built build_primitive(const dnnl::engine& engine, const Product& product, const Desc& b) {
+BuiltMatmul build_primitive(const dnnl::engine& engine, const Product& product, const Desc& b) {
   const auto [s, m, k, n] = std::tuple(product.s, product.m, product.k, product.n);
   const Desc a = matrices(s, m, k, product.transpose_a, product.a_stride, product.in);
   const Desc out = matrices(s, m, n, false, product.out_stride, product.out);

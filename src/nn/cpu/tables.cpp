@@ -53,13 +53,14 @@ struct TableSums {
   VocabularySlice slice;
 };
 
-// dtable[ids[r]] += dout[r] for the rows r whose id is `part` modulo `parts`, in columns from `begin` to `end`, by ascending r.
+// dtable[ids[r]] += dout[r] for the rows r whose id is `share` modulo `parts`, in columns from `begin` to `end`, by ascending
+// r.
 template <typename T>
 void scatter_part(const T* dout, std::span<const std::int32_t> ids_r, const TableSums& dtable, std::size_t begin,
-                  std::size_t end, std::uint32_t part, std::uint32_t parts) {
+                  std::size_t end, std::uint32_t share, std::uint32_t parts) {
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
     const std::size_t row = dtable.slice.place_of(ids_r[r]);
-    if (static_cast<std::uint32_t>(ids_r[r]) % parts != part || row >= dtable.rows) continue;
+    if (static_cast<std::uint32_t>(ids_r[r]) % parts != share || row >= dtable.rows) continue;
     const T* from_c = dout + r * dtable.columns;
     float* to_c = dtable.data + row * dtable.columns;
     for (std::size_t c = begin; c < end; ++c) to_c[c] += to_float(from_c[c]);
@@ -84,9 +85,9 @@ void scatter_rows(const T* dout, std::span<const std::int32_t> ids_r, const Tabl
   const std::size_t parts = std::max(threads / used, std::size_t{1});
 #pragma omp parallel for schedule(static) collapse(2) if (ids_r.size() * columns * sizeof(T) >= parallel_bytes)
   for (std::size_t range = 0; range < used; ++range) {
-    for (std::size_t part = 0; part < parts; ++part) {
+    for (std::size_t share = 0; share < parts; ++share) {
       const std::size_t begin = range * aligned;
-      scatter_part(dout, ids_r, dtable, begin, std::min(begin + aligned, columns), static_cast<std::uint32_t>(part),
+      scatter_part(dout, ids_r, dtable, begin, std::min(begin + aligned, columns), static_cast<std::uint32_t>(share),
                    static_cast<std::uint32_t>(parts));
     }
   }

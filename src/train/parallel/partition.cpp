@@ -13,7 +13,7 @@
 namespace bitloom::train {
 namespace {
 
-constexpr const char* field = "partition";
+constexpr const char* partition_field = "partition";
 constexpr int cost_bits = 31;  // squares of sums fit in 64
 
 // sums[i]: that of the costs of layers 0 .. i - 1, as whole numbers.
@@ -22,7 +22,8 @@ std::vector<std::uint64_t> sums_of(std::span<const double> costs) {
   for (std::size_t i = 0; i < costs.size(); ++i) {
     total += costs[i];
     if (!std::isfinite(total) || !(costs[i] >= 0)) {
-      fail_field(ErrorKind::usage, field, "layer {} costs {}; expected numbers of at least 0 with a finite sum", i, costs[i]);
+      fail_field(ErrorKind::usage, partition_field, "layer {} costs {}; expected numbers of at least 0 with a finite sum", i,
+                 costs[i]);
     }
   }
   int exponent = 0;
@@ -39,7 +40,7 @@ std::vector<std::uint64_t> sums_of(std::span<const double> costs) {
 Partition partition(std::span<const double> costs, std::size_t parts) {
   const std::size_t layers = costs.size();
   if (parts == 0 || parts > layers) {
-    fail_field(ErrorKind::usage, field, "{} parts of {} layers; expected 1 to {}", parts, layers, layers);
+    fail_field(ErrorKind::usage, partition_field, "{} parts of {} layers; expected 1 to {}", parts, layers, layers);
   }
   const std::vector<std::uint64_t> sums = sums_of(costs);
   // best[i], for layers i and later in `p` parts: the least sum of squares; ends[p][i]: where the first of these parts ends.
@@ -75,19 +76,20 @@ Partition parse_partition(const std::string& text, std::size_t layers, std::size
   for (const std::string& part : split(text, ',')) {
     const std::optional<std::int64_t> size = parse_int(part);
     if (!size || *size < 1) {
-      fail_field(ErrorKind::usage, field, "'{}' has '{}'; expected numbers of layers, at least 1 each, between commas", text,
-                 part);
+      fail_field(ErrorKind::usage, partition_field,
+                 "'{}' has '{}'; expected numbers of layers, at least 1 each, between commas", text, part);
     }
     if (static_cast<std::uint64_t>(*size) > layers - begin) {
-      fail_field(ErrorKind::usage, field, "'{}' has more layers than the net, {}", text, layers);
+      fail_field(ErrorKind::usage, partition_field, "'{}' has more layers than the net, {}", text, layers);
     }
     ranges.push_back({begin, begin + static_cast<std::size_t>(*size)});
     begin = ranges.back().last;
   }
   if (ranges.size() != parts) {
-    fail_field(ErrorKind::usage, field, "'{}' has {} parts; expected {}", text, ranges.size(), parts);
+    fail_field(ErrorKind::usage, partition_field, "'{}' has {} parts; expected {}", text, ranges.size(), parts);
   }
-  if (begin != layers) fail_field(ErrorKind::usage, field, "'{}' has {} layers; expected the net's, {}", text, begin, layers);
+  if (begin != layers)
+    fail_field(ErrorKind::usage, partition_field, "'{}' has {} layers; expected the net's, {}", text, begin, layers);
   return ranges;
 }
 

@@ -12,7 +12,7 @@
 namespace bitloom::train {
 namespace {
 
-constexpr const char* field = "pipeline_schedule";
+constexpr const char* schedule_field = "pipeline_schedule";
 
 // `ahead` forward passes, then a backward pass after every further one, then the rest of the backward passes.
 std::vector<Action> interleave(const std::vector<Action>& forward, const std::vector<Action>& backward, std::size_t ahead) {
@@ -56,8 +56,9 @@ Schedule one_forward_one_backward(const PipelineShape& shape) {
 
 Schedule interleaved(const PipelineShape& shape) {
   if (shape.micro_batches % shape.stages != 0) {
-    fail_field(ErrorKind::usage, field, "interleaved, with {} micro-batches in {} stages; expected a multiple of the stages",
-               shape.micro_batches, shape.stages);
+    fail_field(ErrorKind::usage, schedule_field,
+               "interleaved, with {} micro-batches in {} stages; expected a multiple of the stages", shape.micro_batches,
+               shape.stages);
   }
   Schedule schedule;
   for (std::size_t s = 0; s < shape.stages; ++s) {
@@ -67,7 +68,7 @@ Schedule interleaved(const PipelineShape& shape) {
   return schedule;
 }
 
-constexpr std::array table{
+constexpr std::array schedules{
     NamedSchedule{"gpipe", "all forward passes, then all backward passes (Huang et al. 2019)", false, &gpipe},
     NamedSchedule{"1f1b",
                   "a backward pass as soon as there is one: at most as many micro-batches in flight as stages follow "
@@ -147,11 +148,11 @@ std::optional<StageAction> next_action(const PipelineShape& shape, const StageAc
   return StageAction{part % shape.stages, {made.action.work, made.action.micro_batch, part / shape.stages}};
 }
 
-std::span<const NamedSchedule> named_schedules() { return table; }
+std::span<const NamedSchedule> named_schedules() { return schedules; }
 
-std::vector<std::string> schedule_names() { return names_of(table); }
+std::vector<std::string> schedule_names() { return names_of(schedules); }
 
-const NamedSchedule& find_schedule(std::string_view name) { return find_named(table, name, marked_field(field)); }
+const NamedSchedule& find_schedule(std::string_view name) { return find_named(schedules, name, marked_field(schedule_field)); }
 
 std::size_t chunks_or_usual(std::string_view schedule, std::size_t given) {
   if (given != 0) return given;
@@ -161,14 +162,14 @@ std::size_t chunks_or_usual(std::string_view schedule, std::size_t given) {
 void require_chunks(std::string_view schedule, std::size_t chunks) {
   const bool takes_chunks = find_schedule(schedule).takes_chunks;
   if (takes_chunks == (chunks > 1)) return;
-  fail_field(ErrorKind::usage, field, "{}, with {} parts of the net for each stage; expected {}", schedule, chunks,
+  fail_field(ErrorKind::usage, schedule_field, "{}, with {} parts of the net for each stage; expected {}", schedule, chunks,
              takes_chunks ? "at least 2" : "1");
 }
 
 Schedule make_schedule(std::string_view name, const PipelineShape& shape) {
   const NamedSchedule& named = find_schedule(name);
   if (shape.stages == 0 || shape.micro_batches == 0 || shape.chunks == 0) {
-    fail_field(ErrorKind::usage, field, "{} stages, {} micro-batches and {} chunks; expected at least one of each",
+    fail_field(ErrorKind::usage, schedule_field, "{} stages, {} micro-batches and {} chunks; expected at least one of each",
                shape.stages, shape.micro_batches, shape.chunks);
   }
   require_chunks(name, shape.chunks);

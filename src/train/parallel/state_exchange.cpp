@@ -1,5 +1,7 @@
 #include "train/parallel/state_exchange.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>

@@ -1,5 +1,7 @@
 #include "train/parallel/state_gather.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
