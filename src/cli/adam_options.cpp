@@ -92,11 +92,12 @@ nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const 
   nlohmann::json json = {{"batch", batch},
                          {"peak", options.rate.peak},
                          {"learning_rate_floor", rate_floor},
-                         {"warmup", options.rate.warmup},
                          {"optimizer", {rule.rule, rule.beta1, rule.beta2, rule.decay, rule.clip, rule.average}},
                          {"dtype", values},
                          {"master_weights", master_weights},
                          {"seed", seed}};
+  // The steps, on which an automatic warm-up depends, the run itself compares: --steps may change them.
+  if (warmup != AdamSettings().warmup) json["warmup"] = options.rate.warmup;
   if (!options.rate.halvings.empty()) json["halve_at"] = options.rate.halvings;
   return json;
 }

@@ -96,7 +96,10 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
     for (int i = 0; i < 2; ++i) first.trainer.step();
     const TensorFile file = test::saved(first.trainer);
     const double loss = first.trainer.step().loss;
-    for (const Layouts& layout : layouts()) {
+    const std::vector<Layouts> all = layouts();
+    // Of bf16 some, by a number that divides no number of choices: more would take minutes.
+    for (std::size_t i = 0; i < all.size(); i += values == DType::f32 ? 1 : 5) {
+      const Layouts& layout = all[i];
       INFO(mpi::described(layout.grid) << " " << layout.schedule << " sharded " << static_cast<int>(layout.shard));
       Run other(layout, micro_batches, values);
       test::load(other.trainer, file);

@@ -47,11 +47,19 @@ Image disturbed(const Image& image, const Disturbance& how, std::uint64_t seed) 
   return result;
 }
 
+// Where every address is watched, which takes ten times as long, some of the pictures do.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t sparser = 5;
+#else
+constexpr std::size_t sparser = 1;
+#endif
+constexpr std::size_t all_scenes = 8 * 8 * 2 * 9;  // of a side
+
 // Scores of pictures of scenes, every `stride`-th of all.
 SceneScore score(std::size_t side, const Disturbance& how, std::size_t stride) {
   SceneScore result;
   std::vector<Scene> scenes;
-  for (std::size_t i = 0; i < 8 * 8 * 2 * 9; i += stride) {
+  for (std::size_t i = 0; i < all_scenes; i += stride) {
     scenes.push_back({static_cast<std::uint8_t>(i % 8), static_cast<std::uint8_t>(i / 8 % 8),
                       static_cast<std::uint8_t>(i / 64 % 2), static_cast<std::uint8_t>(i / 128)});
   }
@@ -80,9 +88,10 @@ Image plain(std::size_t side, const Colour& colour) {
 
 TEST_CASE("every clean picture of a scene is seen as it is", "[pairs]") {
   for (const std::size_t side : {32U, 64U}) {
-    const SceneScore clean = score(side, {}, side == 32 ? 1 : 7);
+    const std::size_t stride = (side == 32 ? 1 : 7) * sparser;
+    const SceneScore clean = score(side, {}, stride);
     INFO(side);
-    CHECK(clean.pictures == (side == 32 ? 1152 : 165));
+    CHECK(clean.pictures == (all_scenes + stride - 1) / stride);
     CHECK(clean.all == clean.pictures);
     CHECK(clean.none == 0);
   }
@@ -94,14 +103,14 @@ TEST_CASE("scenes are seen through blur and noise", "[pairs]") {
     Disturbance how;
   };
   for (const Case& each : {Case{32, {0, 12}}, Case{32, {0.7, 0}}, Case{32, {0.6, 8}}, Case{64, {0.8, 15}}}) {
-    const SceneScore result = score(each.side, each.how, each.side == 32 ? 3 : 11);
+    const SceneScore result = score(each.side, each.how, (each.side == 32 ? 3 : 11) * sparser);
     INFO(each.side << ", blur " << each.how.blur << ", noise " << each.how.noise);
     CHECK(result.colour == result.pictures);
     CHECK(result.place == result.pictures);
     CHECK(result.all == result.pictures);
   }
   // Where small shapes are hardly more than spots, colours and places are still right, and most shapes.
-  const SceneScore spots = score(32, {2, 5}, 9);
+  const SceneScore spots = score(32, {2, 5}, 9 * sparser);
   CHECK(spots.colour == spots.pictures);
   CHECK(spots.place == spots.pictures);
   CHECK(spots.shape * 100 > spots.pictures * 85);
