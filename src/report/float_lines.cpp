@@ -138,6 +138,7 @@ void add_costs(Cards& cards, const FloatLines& lines, const CostCards& what) {
   // A forward pass, a third of a training step, whose multiplications and additions come in pairs.
   if (what.per_image) cards.add("Work per image", count_text(operations / 6), "multiply-adds to classify it");
   cards.add("Peak memory", bytes_text(number(last, "memory_bytes")), "of tensors");
+  if (last.contains("sent_bytes")) cards.add("Sent", bytes_text(number(last, "sent_bytes")), "by a process in a step");
   if (what.stash) cards.add("Kept for backward", bytes_text(number(last, "stash_bytes")), "of a micro-batch");
   cards.add("Model file", bytes_text(number(lines.result, "model_bytes")), what.model_note);
 }

@@ -291,6 +291,7 @@ class Run {
                  {"targets_per_second", static_cast<double>(interval_.targets) / std::max(interval_.seconds, 1e-9)},
                  {"stash_bytes", interval_.last.stash_bytes},
                  {"memory_bytes", trainer_.engine().pool().total().peak}};
+    if (trainer_.comm().size() > 1) line["sent_bytes"] = interval_.last.sent_bytes;
     if (interval_.skipped != 0) line["skipped"] = interval_.skipped;
     if (interval_.last.loss_scale != 1) line["loss_scale"] = interval_.last.loss_scale;
     metrics_->write(line);

@@ -186,6 +186,7 @@ std::vector<std::uint64_t> Trainer::own_micro_batches(std::uint64_t first, std::
 
 StepReport Trainer::step() {
   const Clock::time_point start = Clock::now();
+  const std::uint64_t sent_before = sent_so_far();
   StepReport report;
   report.step = step_;
   report.rate = options_.rate.at(step_);
@@ -226,8 +227,14 @@ StepReport Trainer::step() {
   }
   ++step_;
   if (step_ % compare_every == 0) compare_replicas();
+  report.sent_bytes = sent_so_far() - sent_before;
   report.seconds = seconds_since(start);
   return report;
+}
+
+std::uint64_t Trainer::sent_so_far() const {
+  return grid_->world().traffic().bytes_sent + grid_->data().traffic().bytes_sent + grid_->pipeline().traffic().bytes_sent +
+         grid_->tensor().traffic().bytes_sent;
 }
 
 // The gradient that is not finite may be on any rank.

@@ -71,6 +71,7 @@ struct StepReport {
   bool skipped = false;  // a gradient was not finite
   std::uint64_t targets = 0;
   std::uint64_t stash_bytes = 0;  // of this process, at most
+  std::uint64_t sent_bytes = 0;   // that this process gave to others or to sums with them (mpi::Traffic)
   double seconds = 0;
 };
 
@@ -144,6 +145,7 @@ class Trainer {
   void sum_over_data();
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
+  std::uint64_t sent_so_far() const;
   void average_buffers();
   [[noreturn]] void refuse_gradients(double loss);
   void make_norm();
