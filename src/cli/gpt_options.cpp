@@ -70,7 +70,7 @@ void GptSettings::declare(Options& options, bool runs) {
                       "validation", "steps",           "batch",  "micro-batch",    "learning-rate",
                       "warmup",     "weight-decay",    "dtype",  "seed",           "out",
                       "resume",     "config",          "device", "evaluate-every", "checkpoint-seconds",
-                      "tensor",     "pipeline",        "shard"});
+                      "tensor",     "pipeline",        "shard",  "compress-rank"});
   }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
@@ -80,6 +80,9 @@ void GptSettings::declare(Options& options, bool runs) {
   options.transient(true);
   layout.declare(options);
   options.transient(false);
+  options.count(
+      "compress-rank", compress_rank, 0, any_count,
+      "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
   declare_run(options, *this);
 }
 

@@ -22,22 +22,8 @@ constexpr std::uint64_t query_seed = 0x506f776572534744ULL;
 
 std::uint64_t bytes_of(FloatFormat format) { return format == FloatFormat::f32 ? sizeof(float) : sizeof(f1_6_9); }
 
-std::string error_name(const PowerSgdShape& shape) { return "power_sgd.error." + shape.name; }
-std::string query_name(const PowerSgdShape& shape) { return "power_sgd.query." + shape.name; }
-
 void scale_by(std::span<float> values, float factor) {
   for (float& x : values) x *= factor;
-}
-
-// Rank 0's tensor of the file, on all ranks.
-std::vector<float> shared_tensor(mpi::Comm& group, const TensorSource* file, const std::string& name,
-                                 const std::vector<std::size_t>& shape) {
-  std::vector<float> values(shape[0] * shape[1]);
-  group.together([&] {
-    if (group.is_root()) std::ranges::copy(file->read(name, DType::f32, shape).as<float>(), values.begin());
-  });
-  group.broadcast(std::span(values));
-  return values;
 }
 
 }  // namespace
@@ -124,14 +110,6 @@ nn::Tensor PowerSgd::error_of(const Matrix& matrix) const {
   const nn::Tensor copy = work_.slice(0, matrix.narrow_error.size()).reshaped({matrix.rows, matrix.columns});
   convert(matrix.narrow_error, copy.as<float>());
   return copy;
-}
-
-void PowerSgd::set_error(Matrix& matrix, std::span<const float> values) {
-  if (matrix.error) {
-    std::ranges::copy(values, matrix.error.as<float>().begin());
-  } else {
-    convert(values, matrix.narrow_error);
-  }
 }
 
 void PowerSgd::require(std::span<const nn::Tensor> gradients) const {
@@ -250,7 +228,7 @@ void PowerSgd::take_q(Matrix& matrix, std::span<float> q, std::span<float> gradi
   matrix.factors_are_finite = mean_is_finite && all_finite(q);
   if (!matrix.factors_are_finite) {
     ++report_.not_finite;
-    std::ranges::fill(gradient, 0.0F);
+    std::ranges::fill(gradient, std::numeric_limits<float>::quiet_NaN());
     return;
   }
   report_.squares += sum_of_squares(q);
@@ -304,27 +282,37 @@ void PowerSgd::sum_narrow(std::span<float> factors, std::span<float> rest) {
   rest_under_way.wait();
 }
 
-void PowerSgd::save(TensorFile& file) {
+PowerSgdState PowerSgd::empty_state() {
+  PowerSgdState state;
   for (const Matrix& matrix : matrices_) {
-    const PowerSgdShape& shape = shapes_[matrix.shape];
-    const nn::Tensor error = error_of(matrix);
-    std::vector<float> values(error.as<float>().begin(), error.as<float>().end());
-    mpi::sum_in_order(group_, std::span(values));
-    if (!group_.is_root()) continue;
-    file.put(error_name(shape), {shape.rows, shape.columns}, values);
-    if (options_.warm_start) file.put(query_name(shape), {matrix.q_rows, matrix.rank}, matrix.query.as<float>());
+    const std::string& name = shapes_[matrix.shape].name;
+    state.emplace_back("power_sgd.error." + name, engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::optimizer));
+    if (!options_.warm_start) continue;
+    state.emplace_back("power_sgd.query." + name, engine_.empty({matrix.q_rows, matrix.rank}, DType::f32, nn::Use::optimizer));
   }
+  return state;
 }
 
-void PowerSgd::load(const TensorSource* file) {
+PowerSgdState PowerSgd::state() {
+  PowerSgdState state = empty_state();
+  auto next = state.begin();
+  for (const Matrix& matrix : matrices_) {
+    const std::span<float> sums = next++->second.as<float>();
+    std::ranges::copy(error_of(matrix).as<float>(), sums.begin());
+    mpi::sum_in_order(group_, sums);
+    if (options_.warm_start) std::ranges::copy(matrix.query.as<float>(), next++->second.as<float>().begin());
+  }
+  return state;
+}
+
+void PowerSgd::set_state(const PowerSgdState& state) {
+  const auto part = static_cast<float>(1.0 / group_.size());
+  auto next = state.begin();
   for (Matrix& matrix : matrices_) {
-    const PowerSgdShape& shape = shapes_[matrix.shape];
-    std::vector<float> values = shared_tensor(group_, file, error_name(shape), {shape.rows, shape.columns});
-    scale_by(values, static_cast<float>(1.0 / group_.size()));
-    set_error(matrix, values);
-    if (!options_.warm_start) continue;
-    std::ranges::copy(shared_tensor(group_, file, query_name(shape), {matrix.q_rows, matrix.rank}),
-                      matrix.query.as<float>().begin());
+    const nn::Tensor error = error_of(matrix);
+    std::ranges::transform(next++->second.as<float>(), error.as<float>().begin(), [part](float x) { return part * x; });
+    if (!matrix.error) convert(error.as<float>(), matrix.narrow_error);
+    if (options_.warm_start) std::ranges::copy(next++->second.as<float>(), matrix.query.as<float>().begin());
   }
 }
 

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/narrow.h"
-#include "core/safetensors.h"
 #include "mpi/comm.h"
 #include "nn/engine.h"
 #include "nn/tensor.h"
@@ -65,6 +65,9 @@ struct PowerSgdReport {
   std::size_t clamped = 0;  // terms of this process and sums that 1-6-9 did not hold: if there are many, scales are too large
 };
 
+// Names and tensors of f32.
+using PowerSgdState = std::vector<std::pair<std::string, nn::Tensor>>;
+
 class PowerSgd {
  public:
   // Of processes that each have the gradients of all shapes, on CPUs. Engine and group outlive this. Error buffers are 0.
@@ -72,7 +75,7 @@ class PowerSgd {
   PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdShape> shapes, const PowerSgdOptions& options);
 
   // Collective: gradients[i], of f32 and as many elements as shapes[i], become the sums over processes, which those by factors
-  // are nearly; the same bits on all. Those by factors that were not finite anywhere become 0.
+  // are nearly; the same bits on all. Those by factors that were not finite anywhere become NaN.
   //
   // P and Q are means over processes: each divides its own before they are rounded and added, in the order of ranks and in
   // double precision, and the sum is rounded once, so that in 1-6-9, too, sums do not overflow where the terms do not. What is
@@ -83,15 +86,14 @@ class PowerSgd {
   // Throws Error(internal) for gradients of another type or size, PeerLost.
   PowerSgdReport exchange(std::span<nn::Tensor> gradients);
 
-  // Collective: rank 0's file gets the sums of the error buffers over processes, as "power_sgd.error.NAME" (rows, columns), and
-  // of a warm start the last Q, as "power_sgd.query.NAME" (columns, rank).
-  void save(TensorFile& file);
-  // Collective: rank 0 has the file; error buffers become equal parts of the sums, in any number of processes, since what comes
-  // next depends on the sums alone (appendix E.2, optimization 4). Throws SharedError(data) that names what is missing or of
-  // another shape.
-  void load(const TensorSource* file);
-
-  const std::vector<PowerSgdShape>& shapes() const { return shapes_; }
+  // Collective: what a checkpoint has, in new tensors that are the same on all ranks: the sums of the error buffers over
+  // processes, "power_sgd.error.NAME" (rows, columns), and of a warm start the last Q, "power_sgd.query.NAME" (columns, rank).
+  PowerSgdState state();
+  // Tensors of the same names and shapes, not initialised: to be filled from a file.
+  PowerSgdState empty_state();
+  // Not collective; all ranks have the same. Error buffers become equal parts of the sums, in any number of processes, since
+  // what comes next depends on the sums alone (appendix E.2, optimization 4).
+  void set_state(const PowerSgdState& state);
 
  private:
   // A gradient that is sent by factors. Of its matrix (rows, columns), or of the transposed one: P (p_rows, rank), Q
@@ -114,7 +116,6 @@ class PowerSgd {
   void draw_query(Matrix& matrix) const;
   // The error buffer in f32, itself or a copy in work_.
   nn::Tensor error_of(const Matrix& matrix) const;
-  void set_error(Matrix& matrix, std::span<const float> values);
   void require(std::span<const nn::Tensor> gradients) const;
   // Steps of exchange(), in their order.
   void accumulate(Matrix& matrix, std::span<const float> gradient);
