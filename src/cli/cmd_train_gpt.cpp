@@ -307,6 +307,7 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   options.batch = settings_.batch;
   options.micro_batch = sequences;
   settings_.layout.add_to(options, net_.layers());
+  options.compresses = settings_.compress_rank > 0;
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();

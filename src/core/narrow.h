@@ -19,13 +19,13 @@ namespace bitloom {
 
 struct f1_6_9 {
   std::uint16_t bits = 0;
-  static constexpr std::uint32_t fraction_bits = 9, bias = 59, sign_bit = 0x8000;
+  static constexpr std::uint32_t fraction_bits = 9, bias = 59;
   friend bool operator==(f1_6_9, f1_6_9) = default;  // compares bits: NaN equals itself, 0 differs from -0
 };
 
 struct f0_6_10 {
   std::uint16_t bits = 0;
-  static constexpr std::uint32_t fraction_bits = 10, bias = 60, sign_bit = 0;
+  static constexpr std::uint32_t fraction_bits = 10, bias = 60;
   friend bool operator==(f0_6_10, f0_6_10) = default;
 };
 

@@ -8,6 +8,7 @@
 
 #include "core/safetensors.h"
 #include "models/gpt/language_task.h"
+#include "plan/float_plan.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -171,6 +172,24 @@ TEST_CASE("a gradient that is not finite is named where gradients are compressed
   const std::string message = test::message_of(ErrorKind::data, [&] { run.trainer.step(); });
   CHECK(test::has(message, "step 1: the gradient of '"));
   CHECK(test::has(message, "is not finite"));
+}
+
+TEST_CASE("error buffers are in the memory that is planned", "[power_sgd]") {
+  const auto measured = [](std::size_t rank) {
+    CompressedRun run(rank, nullptr);
+    return run.engine.pool().count(nn::Use::optimizer).now;
+  };
+  const auto planned = [](bool compresses) {
+    plan::FloatOptions options;
+    options.batch = micro_batches;
+    options.compresses = compresses;
+    options.train = CompressedRun::options(DType::f32);
+    return plan::plan_grid(plan::describe_gpt(test::small_gpt()), {}, options, plan::FloatCluster()).memory();
+  };
+  // Besides Q of rank 2: as long as the longer side of two blocks' matrices.
+  const std::uint64_t queries = 2 * 2 * (72 + 24 + 96 + 96) * sizeof(float);
+  CHECK(measured(2) - measured(0) == planned(true).optimizer - planned(false).optimizer + queries);
+  CHECK(planned(true).checkpoint - planned(false).checkpoint == 2 * (planned(true).optimizer - planned(false).optimizer));
 }
 
 TEST_CASE("compression is refused with what it cannot be combined with", "[power_sgd]") {

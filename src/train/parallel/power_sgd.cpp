@@ -286,9 +286,9 @@ PowerSgdState PowerSgd::empty_state() {
   PowerSgdState state;
   for (const Matrix& matrix : matrices_) {
     const std::string& name = shapes_[matrix.shape].name;
-    state.emplace_back("power_sgd.error." + name, engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::optimizer));
+    state.emplace_back("power_sgd.error." + name, engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::workspace));
     if (!options_.warm_start) continue;
-    state.emplace_back("power_sgd.query." + name, engine_.empty({matrix.q_rows, matrix.rank}, DType::f32, nn::Use::optimizer));
+    state.emplace_back("power_sgd.query." + name, engine_.empty({matrix.q_rows, matrix.rank}, DType::f32, nn::Use::workspace));
   }
   return state;
 }
