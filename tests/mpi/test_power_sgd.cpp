@@ -240,11 +240,23 @@ TEST_CASE("what 1-6-9 does not hold is clamped and counted", "[power_sgd]") {
 
 // Terms that together are beyond 15.98 and whose mean is not.
 TEST_CASE("sums of factors in 1-6-9 do not overflow where their terms do not", "[power_sgd]") {
-  Exchange exchange({{"one", 8, 8, 1}}, narrow_messages());
-  exchange.draw(1, 0);
-  for (float& x : exchange.gradients[0].as<float>()) x = 1;
-  CHECK(exchange.power_sgd.exchange(exchange.gradients).clamped == 0);  // Q holds 8 / sqrt(8)
-  CHECK(difference(exchange.result(0), std::vector<double>(64, world().size())) < 4e-3);
+  PowerSgdOptions options = narrow_messages();
+  options.q_scale = 0.01;
+  // Number of clamped numbers where each process has a gradient of equal elements.
+  const auto clamped = [&](float element, mpi::Comm& group) {
+    Exchange exchange({{"one", 8, 8, 1}}, options, group);
+    exchange.draw(1, 0);
+    for (float& x : exchange.gradients[0].as<float>()) x = element;
+    const std::size_t count = exchange.power_sgd.exchange(exchange.gradients).clamped;
+    if (count == 0)
+      CHECK(difference(exchange.result(0), std::vector<double>(64, static_cast<double>(element) * group.size())) < 4e-3);
+    return count;
+  };
+  mpi::Comm alone;
+  float element = 1.0F / 1024;
+  while (clamped(element, alone) == 0) element *= 2;
+  CHECK(clamped(element, world()) > 0);
+  CHECK(clamped(element / 2, world()) == 0);  // 8 at least, in P of each
 }
 
 // Appendix E.2, optimization 4.

@@ -102,6 +102,18 @@ TEST_CASE("columns that depend on one another become orthonormal, too", "[power_
   }
 }
 
+TEST_CASE("a share of the largest number is added to the diagonal before", "[power_sgd]") {
+  const std::size_t n = 9;
+  const std::size_t r = 4;
+  std::vector<float> p = random_matrix(n, r, 1, 8);
+  p[7] = -16;
+  std::vector<float> q = p;
+  orthogonalise(q, n, r, 0.25);
+  for (std::size_t k = 0; k < r; ++k) p[k * r + k] += 4;
+  const std::vector<double> expected = gram_schmidt(p, n, r);
+  for (std::size_t i = 0; i < q.size(); ++i) CHECK(std::abs(static_cast<double>(q[i]) - expected[i]) < 1e-5);
+}
+
 // 1e-6 times the largest number is added to the diagonal: 0 becomes the first axes.
 TEST_CASE("nothing becomes the first axes", "[power_sgd]") {
   std::vector<float> p(5 * 2, 0.0F);
