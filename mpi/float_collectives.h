@@ -2,11 +2,11 @@
 // is that of the ranks, whatever arrives first. Sums are formed in double precision and rounded once, so that all ranks get the
 // same bits, and each part that start_reduce_scatter() gives has the bits of that part of a sum.
 //
-// T is float, double, bf16 or f16 (core/half.h). All functions are collective, their spans and counts agree on all ranks, and
-// all throw PeerLost, and Error(internal) for a message of another length than expected. With one rank there is nothing to do.
-// Beside the caller's memory about 8 MiB are in use. Every rank sends and receives about twice the values for a sum, once for
-// the others; small sums and maxima are sent whole to everybody, which waits for the others once instead of twice, or, where
-// ranks are many, to few of them, which takes fewer messages.
+// T is float, double, bf16, f16 (core/half.h) or f1_6_9 (core/narrow.h). All functions are collective, their spans and counts
+// agree on all ranks, and all throw PeerLost, and Error(internal) for a message of another length than expected. With one rank
+// there is nothing to do. Beside the caller's memory about 8 MiB are in use. Every rank sends and receives about twice the
+// values for a sum, once for the others; small sums and maxima are sent whole to everybody, which waits for the others once
+// instead of twice, or, where ranks are many, to few of them, which takes fewer messages.
 #pragma once
 
 #include <cstddef>

@@ -11,11 +11,12 @@
 #include <type_traits>
 
 #include "core/half.h"
+#include "core/narrow.h"
 
 namespace bitloom::mpi {
 
 template <typename T>
-constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
+constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16> || std::is_same_v<T, f1_6_9>;
 
 template <typename T>
 double wide(T x) {
@@ -44,6 +45,8 @@ T narrow(double x) {
     return to_bf16(to_odd_float(x));
   } else if constexpr (std::is_same_v<T, f16>) {
     return to_f16(to_odd_float(x));
+  } else if constexpr (std::is_same_v<T, f1_6_9>) {
+    return to_f1_6_9(to_odd_float(x));
   } else {
     return static_cast<T>(x);
   }

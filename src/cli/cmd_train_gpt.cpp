@@ -45,6 +45,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"text", text.fingerprint}};
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
+  if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
   if (settings.warmup != GptSettings().warmup) json["warmup"] = options.rate.warmup;
@@ -149,6 +150,7 @@ class GptTraining {
           });
     };
     all.layout = settings.layout.make_layout(grid_, net_.layers());
+    all.layout.compress_rank = settings.compress_rank;
     all.layout.recompute_stages = settings.recompute == "stage";
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
     if (!settings.init.empty() && !training_session_->goes_on(settings.out, settings.resume)) initialise();
@@ -305,6 +307,7 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   options.batch = settings_.batch;
   options.micro_batch = sequences;
   settings_.layout.add_to(options, net_.layers());
+  options.compresses = settings_.compress_rank > 0;
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();

@@ -80,6 +80,9 @@ void GptSettings::declare(Options& options, bool runs) {
   options.transient(true);
   layout.declare(options);
   options.transient(false);
+  options.count(
+      "compress-rank", compress_rank, 0, any_count,
+      "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
   declare_run(options, *this);
 }
 

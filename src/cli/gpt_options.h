@@ -37,6 +37,7 @@ struct GptSettings : AdamSettings {
   double merge_dropout = 0;
   // Training.
   LayoutSettings layout;
+  std::size_t compress_rank = 0;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all
 

@@ -60,6 +60,16 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
          (part + 1 < layout.shape.parts() ? layout.output_bytes(part) : 0);
 }
 
+// Error buffers, of those matrices that have any.
+std::uint64_t error_bytes(const FloatLayout& layout) {
+  std::uint64_t elements = 0;
+  for (const FloatLayer& layer : layout.model.layers) {
+    if (!layout.options.compresses || !layer.is_block) continue;
+    for (const FloatParameter& each : layer.parameters) elements += each.is_matrix ? each.elements.of(layout.tensor) : 0;
+  }
+  return elements * sizeof(float);
+}
+
 }  // namespace
 
 FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions,
@@ -90,6 +100,10 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   const RankParameters whole = shards.whole();
   memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
                       (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes;
+  // Their sums over ranks, and each one's share of these.
+  const std::uint64_t errors = error_bytes(layout);
+  memory.optimizer += errors;
+  memory.checkpoint += errors + share(errors);
   return memory;
 }
 

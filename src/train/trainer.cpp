@@ -79,6 +79,32 @@ std::vector<nn::Parameter*> learned(const std::vector<nn::Parameter*>& parameter
   return learned;
 }
 
+// Throws Error(usage) where gradients cannot be compressed.
+void check_compression(nn::Engine& engine, const TrainOptions& options, const Layout& layout, const mpi::GridShape& grid) {
+  const auto refuse = [&](const std::string& found, const char* expected) {
+    fail_field(ErrorKind::usage, "compress_rank", "{} with {}; expected {}", layout.compress_rank, found, expected);
+  };
+  if (layout.shard != ShardLevel::none) {
+    refuse(fmt::format("`shard` {}", shard_level_names()[static_cast<std::size_t>(layout.shard)]), "`shard` none");
+  }
+  if (grid.tensor > 1) refuse(fmt::format("`tensor` {}", grid.tensor), "`tensor` 1");
+  if (grid.pipeline > 1) refuse(fmt::format("`pipeline` {}", grid.pipeline), "`pipeline` 1");
+  if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
+  if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32 or bf16");
+}
+
+// Matrices of residual blocks go by factors, where that saves bytes; tables of tokens and what the loss reads, gains and biases
+// as they are (Ramesh et al. 2021, appendices D, 2, and E).
+std::vector<PowerSgdShape> power_sgd_shapes(const std::vector<nn::Parameter*>& parameters, std::size_t rank) {
+  std::vector<PowerSgdShape> shapes;
+  for (const nn::Parameter* parameter : parameters) {
+    const bool is_matrix = parameter->block && parameter->shape.axes() > 1;
+    const std::size_t rows = is_matrix ? parameter->shape[0] : 1;
+    shapes.push_back(power_sgd_shape(parameter->name, rows, parameter->shape.size() / rows, rank));
+  }
+  return shapes;
+}
+
 }  // namespace
 
 Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout)
@@ -91,6 +117,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
          options.micro_batches, data_ranks);
   }
+  if (layout.compress_rank > 0) check_compression(engine, options, layout, grid_->shape());
   pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
   if (layout.shard != ShardLevel::none) {
@@ -106,13 +133,20 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   optimizer_.emplace(engine, moved_, options.optimizer, options.seed, buffers_);
   make_norm();
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
+  if (layout.compress_rank > 0) make_power_sgd(layout);
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
-  if (sharding_ || engine.device().kind != nn::Device::Kind::cpu) return;
+  if (sharding_ || power_sgd_ || engine.device().kind != nn::Device::Kind::cpu) return;
   buckets_.emplace(engine, grid_->data(), learned(parameters_), layout.bucket_bytes);
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::make_power_sgd(const Layout& layout) {
+  PowerSgdOptions compression = layout.compression;
+  compression.seed = options_.seed;
+  power_sgd_.emplace(engine_, grid_->data(), power_sgd_shapes(learned(parameters_), layout.compress_rank), compression);
+}
 
 void Trainer::make_norm() {
   std::vector<GradientNorm::Part> parts;
@@ -143,10 +177,14 @@ void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
   if (sharding_) return sharding_->reduce_gradients();
-  if (sum_ == nullptr) return;
+  if (sum_ == nullptr && !power_sgd_) return;
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* parameter : learned(parameters_)) tensors.push_back(parameter->gradient);
-  sum_->sum(tensors);
+  if (power_sgd_) {
+    power_sgd_->exchange(tensors);
+  } else {
+    sum_->sum(tensors);
+  }
 }
 
 Loss Trainer::sum_over_grid(Loss loss) {
@@ -297,6 +335,7 @@ HeldTensor Trainer::held(const std::string& name, nn::Tensor& tensor, const nn::
 std::vector<HeldTensor> Trainer::held() {
   std::vector<HeldTensor> all;
   for (const StateTensor& each : state()) all.push_back(held(each.name, *each.tensor, each.parameter, each.tensor->dtype()));
+  for (auto& [name, tensor] : power_sgd_state_) all.push_back(held(name, tensor, nullptr, DType::f32));
   return all;
 }
 
@@ -370,7 +409,9 @@ TensorFile Trainer::rest() {
 void Trainer::save(const WriteTensors& write) {
   compare_replicas();
   const TensorFile others = rest();
+  if (power_sgd_) power_sgd_state_ = power_sgd_->state();
   StateGather(engine_, comm(), held()).run(others, write);
+  power_sgd_state_.clear();
 }
 
 void Trainer::save_model(const WriteTensors& write) { StateGather(engine_, comm(), held_model()).run({}, write); }
@@ -379,7 +420,9 @@ void Trainer::begin_save(WriteTensors write) {
   if (save_ != nullptr) fail(ErrorKind::internal, "a save begins while another one is under way");
   compare_replicas();
   if (!save_comm_) save_comm_.emplace(comm().split(0, 0, "checkpoint"));
+  if (power_sgd_) power_sgd_state_ = power_sgd_->state();
   save_ = std::make_unique<StateSave>(engine_, *save_comm_, held(), rest(), std::move(write));
+  power_sgd_state_.clear();  // was copied
 }
 
 void Trainer::end_save(const std::function<void()>& alive) {
@@ -389,7 +432,10 @@ void Trainer::end_save(const std::function<void()>& alive) {
 }
 
 void Trainer::load(const TensorSource* file) {
+  if (power_sgd_) power_sgd_state_ = power_sgd_->empty_state();
   scatter_state(engine_, comm(), held(), file);
+  if (power_sgd_) power_sgd_->set_state(power_sgd_state_);
+  power_sgd_state_.clear();
   nn::refresh_copies(engine_, moved_);
   if (sharding_) sharding_->publish();
   std::vector<std::uint64_t> counts(learned(nn::parameters_of(task_.net())).size() + 1);

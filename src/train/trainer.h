@@ -19,6 +19,7 @@
 #include "train/parallel/gradient_buckets.h"
 #include "train/parallel/gradient_norm.h"
 #include "train/parallel/pipeline.h"
+#include "train/parallel/power_sgd.h"
 #include "train/parallel/sharding.h"
 #include "train/parallel/state_save.h"
 #include "train/task.h"
@@ -59,7 +60,12 @@ struct Layout {
   bool recompute_stages = false;  // a stage keeps its inputs alone
   ShardLevel shard = ShardLevel::none;
   std::size_t bucket_bytes = GradientBuckets::usual_bytes;  // of gradients that are summed at once
-  EventLogOptions events{0, 0};                             // steps whose events are logged
+  // Rank of the factors by which data-parallel processes exchange the gradients of matrices in residual blocks, where that
+  // saves bytes; 0: all as they are. For processes that are all data-parallel, without shards, on CPUs, with gradients of f32.
+  // One process alone does the same to its gradients. The seed of the options is the trainer's.
+  std::size_t compress_rank = 0;
+  PowerSgdOptions compression = {};
+  EventLogOptions events{0, 0};  // steps whose events are logged
 };
 
 struct StepReport {
@@ -143,6 +149,7 @@ class Trainer {
   void begin_gradients();
   void sum_gradients();
   void sum_over_data();
+  void make_power_sgd(const Layout& layout);
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
   std::uint64_t sent_so_far() const;
@@ -178,7 +185,9 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   std::optional<GradientNorm> norm_;
   std::unique_ptr<GradientSum> sum_;        // none with one data rank
-  std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are not sharded
+  std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are neither sharded nor compressed
+  std::optional<PowerSgd> power_sgd_;
+  PowerSgdState power_sgd_state_;  // while a checkpoint takes or gives it
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;  // since the scale changed

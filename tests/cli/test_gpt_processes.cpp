@@ -215,6 +215,35 @@ TEST_CASE("several processes train one GPT, and go on with others", "[gpt][mpi]"
   CHECK_FALSE(std::filesystem::exists(folder / "three"));
 }
 
+TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another number of processes", "[gpt][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto args = [](const std::string& run) { return with(quick_gpt(run), {"--compress-rank", "4", "--dropout", "0"}); };
+  const auto more = [](const std::string& run) -> Args { return {"train", "gpt", "--resume", "--out", run, "--steps", "20"}; };
+  for (const std::string run : {"two", "one"}) {
+    REQUIRE(run_ranks(folder.path(), 2, args(run)).code == 0);
+    const TensorFile checkpoint = TensorFile::load(folder / run / "checkpoint.safetensors");
+    CHECK(checkpoint.contains("power_sgd.error.blocks.0.attention.qkv.weight"));
+  }
+  // The rank of factors is the run's.
+  REQUIRE(run_ranks(folder.path(), 2, more("two")).code == 0);
+  const Outcome alone = run_program(folder.path(), more("one"));
+  INFO(alone.out << alone.err);
+  REQUIRE(alone.code == 0);
+  CHECK(has(alone.out, "from step 12"));
+  const auto loss_of = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
+  };
+  CHECK(std::abs(loss_of("one") - loss_of("two")) < 1e-3);
+
+  const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "one", "--compress-rank", "8"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "--compress-rank"));
+  const Outcome sharded = run_ranks(folder.path(), 2, with(args("sharded"), {"--shard", "optimizer"}));
+  CHECK(sharded.code == 2);
+  CHECK(has(sharded.err, "--compress-rank: 4 with --shard optimizer; expected --shard none"));
+}
+
 TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt][mpi][grid]") {
   const TempDir folder;
   write_text(folder / "text.txt");

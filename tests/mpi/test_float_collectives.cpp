@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/half.h"
+#include "core/narrow.h"
 #include "core/random.h"
 #include "mpi/float_terms.h"
 #include "mpi/grid.h"
@@ -24,7 +25,7 @@ namespace {
 // Numbers of sizes so different that every order of adding gives other bits.
 template <typename T>
 std::vector<T> numbers_of(int rank, std::size_t n, std::uint64_t seed = 0) {
-  const double spread = std::is_same_v<T, f16> ? 2 : 8;
+  const double spread = std::is_same_v<T, f16> ? 2 : std::is_same_v<T, f1_6_9> ? 0.5 : 8;
   Random random(static_cast<std::uint64_t>(rank) + 1 + 100 * seed, Stream::test);
   std::vector<T> numbers(n);
   for (T& x : numbers) x = narrow<T>(std::exp(spread * random.normal()) * random.normal());
@@ -81,7 +82,7 @@ std::vector<float> payload_of(int rank, std::size_t n) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("floats are summed in the order of ranks", "[comm]", float, double, bf16, f16) {
+TEMPLATE_TEST_CASE("floats are summed in the order of ranks", "[comm]", float, double, bf16, f16, f1_6_9) {
   Comm& world = test::world();
   // Whole to everybody, in parts of some ranks and of all, in several rounds.
   for (const std::size_t n : {0U, 1U, 2U, 3U, 7U, 1000U, 3000U, 40001U, 2500001U}) {
@@ -108,7 +109,7 @@ TEST_CASE("few floats are summed in the order of ranks, however many these are",
   }
 }
 
-TEMPLATE_TEST_CASE("a reduce-scatter has the bits of parts of a sum", "[comm]", float, double, bf16, f16) {
+TEMPLATE_TEST_CASE("a reduce-scatter has the bits of parts of a sum", "[comm]", float, double, bf16, f16, f1_6_9) {
   Comm& world = test::world();
   for (const std::size_t elements_per_message : {0U, 1000U}) {
     const test::Configured configured(world, {.elements_per_message = elements_per_message});
@@ -154,7 +155,7 @@ TEST_CASE("an all-gather brings every part everywhere", "[comm]") {
   }
 }
 
-TEMPLATE_TEST_CASE("the maximum of floats is over ranks, and NaN wins", "[comm]", float, double, bf16, f16) {
+TEMPLATE_TEST_CASE("the maximum of floats is over ranks, and NaN wins", "[comm]", float, double, bf16, f16, f1_6_9) {
   Comm& world = test::world();
   for (const std::size_t n : {1U, 100U, 50000U}) {
     std::vector<TestType> expected = numbers_of<TestType>(0, n);
@@ -195,6 +196,10 @@ TEST_CASE("sums are rounded to 16 bits once", "[comm]") {
   CHECK(std::isinf(to_float(narrow<bf16>(1e300))));
   CHECK(std::isnan(to_float(narrow<bf16>(std::nan("")))));
   CHECK(narrow<bf16>(-0.0).bits == 0x8000);
+  CHECK(to_float(narrow<f1_6_9>(1 + 0x1p-10)) == 1);
+  CHECK(to_float(narrow<f1_6_9>(1 + 0x1p-10 + 0x1p-40)) == 1 + 0x1p-9);
+  CHECK(to_float(narrow<f1_6_9>(0x1p-68 + 0x1p-100)) == 0x1p-67);
+  CHECK(std::isinf(to_float(narrow<f1_6_9>(15.9921875))));
 
   // No 16-bit number is nearer than the one chosen.
   Random random(5, Stream::test);
@@ -208,6 +213,7 @@ TEST_CASE("sums are rounded to 16 bits once", "[comm]") {
     };
     REQUIRE(check(narrow<bf16>(x)));
     if (std::abs(x) > 1e-6 && std::abs(x) < 60000) REQUIRE(check(narrow<f16>(x)));
+    if (std::abs(x) < 15.97) REQUIRE(check(narrow<f1_6_9>(x)));
   }
 }
 

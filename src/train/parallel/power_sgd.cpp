@@ -1,0 +1,319 @@
+#include "train/parallel/power_sgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "mpi/float_collectives.h"
+#include "nn/ops.h"
+#include "train/parallel/low_rank.h"
+
+namespace bitloom::train {
+namespace {
+
+// Step 5: what is added to the diagonal of P, relative to its largest number. Vogels et al. add nothing.
+constexpr double least_diagonal = 1e-6;
+
+// Keeps the numbers of Q apart from those of initial values, which have the same stream.
+constexpr std::uint64_t query_seed = 0x506f776572534744ULL;
+
+std::uint64_t bytes_of(FloatFormat format) { return format == FloatFormat::f32 ? sizeof(float) : sizeof(f1_6_9); }
+
+void scale_by(std::span<float> values, float factor) {
+  for (float& x : values) x *= factor;
+}
+
+}  // namespace
+
+PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank) {
+  const std::size_t possible = std::min({rank, rows, columns});
+  const bool pays = possible * (rows + columns) < rows * columns;
+  return {std::move(name), rows, columns, pays ? possible : 0};
+}
+
+PowerSgdBytes power_sgd_bytes(std::span<const PowerSgdShape> shapes, FloatFormat messages) {
+  PowerSgdBytes bytes;
+  for (const PowerSgdShape& shape : shapes) {
+    if (shape.rank == 0) {
+      bytes.exact += shape.rows * shape.columns * sizeof(float);
+      continue;
+    }
+    bytes.p += shape.rows * shape.rank * bytes_of(messages);
+    bytes.q += shape.columns * shape.rank * bytes_of(messages);
+    bytes.flags += sizeof(float);
+  }
+  return bytes;
+}
+
+ErrorUpdate error_update(bool factors_are_finite, bool buffer_is_finite) {
+  if (factors_are_finite) return ErrorUpdate::subtract;
+  return buffer_is_finite ? ErrorUpdate::keep : ErrorUpdate::clear;
+}
+
+PowerSgd::PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdShape> shapes, const PowerSgdOptions& options)
+    : engine_(engine), group_(group), shapes_(std::move(shapes)), options_(options) {
+  if (!(options_.p_scale > 0 && options_.q_scale > 0)) {
+    fail(ErrorKind::internal, "PowerSGD: scales {} and {} of factors; expected positive numbers", options_.p_scale,
+         options_.q_scale);
+  }
+  std::size_t longest = 0;
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    const PowerSgdShape& shape = shapes_[i];
+    if (shape.rank > std::min(shape.rows, shape.columns)) {
+      fail(ErrorKind::internal, "PowerSGD: rank {} of {}, which is {} x {}", shape.rank, shape.name, shape.rows, shape.columns);
+    }
+    if (shape.rank == 0) {
+      exact_.push_back(i);
+      exact_size_ += shape.rows * shape.columns;
+      continue;
+    }
+    matrices_.push_back(make(i));
+    p_size_ += matrices_.back().p_rows * shape.rank;
+    q_size_ += matrices_.back().q_rows * shape.rank;
+    longest = std::max(longest, shape.rows * shape.columns);
+  }
+  if (options_.error_buffers == FloatFormat::f1_6_9) work_ = engine_.empty({longest}, DType::f32, nn::Use::workspace);
+}
+
+PowerSgd::Matrix PowerSgd::make(std::size_t number) const {
+  const PowerSgdShape& shape = shapes_[number];
+  Matrix matrix;
+  matrix.shape = number;
+  matrix.rows = shape.rows;
+  matrix.columns = shape.columns;
+  matrix.rank = shape.rank;
+  matrix.is_transposed = !options_.warm_start && shape.rows > shape.columns;
+  matrix.p_rows = matrix.is_transposed ? shape.columns : shape.rows;
+  matrix.q_rows = matrix.is_transposed ? shape.rows : shape.columns;
+  matrix.p_begin = p_size_;
+  matrix.q_begin = q_size_;
+  if (options_.error_buffers == FloatFormat::f32) {
+    matrix.error = engine_.zeros({shape.rows, shape.columns}, DType::f32, nn::Use::optimizer);
+  } else {
+    matrix.narrow_error.resize(shape.rows * shape.columns);
+  }
+  matrix.query = engine_.empty({matrix.q_rows, shape.rank}, DType::f32, nn::Use::optimizer);
+  draw_query(matrix);
+  return matrix;
+}
+
+void PowerSgd::draw_query(Matrix& matrix) const {
+  Random random(mix64(options_.seed ^ query_seed), Stream::weight_init, matrix.shape);
+  for (float& x : matrix.query.as<float>()) x = static_cast<float>(random.normal());
+}
+
+nn::Tensor PowerSgd::error_of(const Matrix& matrix) const {
+  if (matrix.error) return matrix.error;
+  const nn::Tensor copy = work_.slice(0, matrix.narrow_error.size()).reshaped({matrix.rows, matrix.columns});
+  convert(matrix.narrow_error, copy.as<float>());
+  return copy;
+}
+
+void PowerSgd::require(std::span<const nn::Tensor> gradients) const {
+  if (gradients.size() != shapes_.size()) {
+    fail(ErrorKind::internal, "PowerSGD: {} gradients, expected {}", gradients.size(), shapes_.size());
+  }
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    const PowerSgdShape& shape = shapes_[i];
+    if (gradients[i].dtype() != DType::f32 || gradients[i].size() != shape.rows * shape.columns) {
+      fail(ErrorKind::internal, "PowerSGD: the gradient of {} is {}, expected f32 ({}, {})", shape.name,
+           nn::to_text(gradients[i]), shape.rows, shape.columns);
+    }
+  }
+}
+
+PowerSgdReport PowerSgd::exchange(std::span<nn::Tensor> gradients) {
+  require(gradients);
+  engine_.synchronize();
+  report_ = {};
+  // P of all matrices, then the gradients that go as they are, then a flag for each matrix.
+  nn::Tensor first = engine_.empty({p_size_ + exact_size_ + matrices_.size()}, DType::f32, nn::Use::workspace);
+  const std::span<float> values = first.as<float>();
+  const std::span<float> exact = values.subspan(p_size_, exact_size_);
+  const std::span<float> flags = values.subspan(p_size_ + exact_size_);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    accumulate(matrices_[i], gradients[matrices_[i].shape].as<float>());
+    form_p(matrices_[i], first);
+    flags[i] = matrices_[i].factors_are_finite ? 0.0F : 1.0F;
+  }
+  std::size_t begin = 0;
+  for (const std::size_t i : exact_) {
+    std::ranges::copy(gradients[i].as<float>(), exact.begin() + static_cast<std::ptrdiff_t>(begin));
+    begin += gradients[i].size();
+  }
+  sum(values, p_size_);
+
+  nn::Tensor second = engine_.empty({q_size_}, DType::f32, nn::Use::workspace);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    Matrix& matrix = matrices_[i];
+    matrix.factors_are_finite = flags[i] == 0;
+    orthogonalise_p(matrix, values.subspan(matrix.p_begin, matrix.p_rows * matrix.rank));
+    form_q(matrix, second);
+  }
+  sum(second.as<float>(), q_size_);
+
+  for (Matrix& matrix : matrices_) {
+    const std::span<float> gradient = gradients[matrix.shape].as<float>();
+    take_q(matrix, second.as<float>().subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
+    update_error(matrix, gradient);
+    matrix.p = {};
+  }
+  begin = 0;
+  for (const std::size_t i : exact_) {
+    const std::span<const float> sums = exact.subspan(begin, gradients[i].size());
+    std::ranges::copy(sums, gradients[i].as<float>().begin());
+    begin += sums.size();
+    report_.squares += sum_of_squares(sums);
+    if (!all_finite(sums)) ++report_.not_finite;
+  }
+  if (report_.not_finite > 0) report_.squares = std::numeric_limits<double>::infinity();
+  return report_;
+}
+
+// Step 2: a gradient that is not finite is left out, so that the buffer stays what it was.
+void PowerSgd::accumulate(Matrix& matrix, std::span<const float> gradient) {
+  const bool is_finite = all_finite(gradient);
+  if (is_finite) {
+    const nn::Tensor error = error_of(matrix);
+    const std::span<float> sums = error.as<float>();
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += gradient[i];
+    if (!matrix.error) convert(sums, matrix.narrow_error);
+  }
+  matrix.buffer_is_finite = all_finite(error_of(matrix).as<float>());
+  matrix.factors_are_finite = is_finite && matrix.buffer_is_finite;
+}
+
+// Step 3.
+void PowerSgd::form_p(Matrix& matrix, nn::Tensor& message) const {
+  nn::Tensor p =
+      message.slice(matrix.p_begin, matrix.p_begin + matrix.p_rows * matrix.rank).reshaped({matrix.p_rows, matrix.rank});
+  nn::MatmulOptions options;
+  options.transpose_a = matrix.is_transposed;
+  options.scale = factor(options_.p_scale);
+  nn::matmul(engine_, error_of(matrix), matrix.query, p, options);
+}
+
+// Step 5, of the mean of P.
+void PowerSgd::orthogonalise_p(Matrix& matrix, std::span<float> p) {
+  matrix.factors_are_finite = matrix.factors_are_finite && all_finite(p);
+  if (!matrix.factors_are_finite) return;
+  orthogonalise(p, matrix.p_rows, matrix.rank, options_.warm_start ? 0 : least_diagonal);
+  matrix.p = engine_.from(std::span<const float>(p), {matrix.p_rows, matrix.rank}, nn::Use::workspace);
+}
+
+// Step 6.
+void PowerSgd::form_q(Matrix& matrix, nn::Tensor& message) const {
+  nn::Tensor q =
+      message.slice(matrix.q_begin, matrix.q_begin + matrix.q_rows * matrix.rank).reshaped({matrix.q_rows, matrix.rank});
+  if (!matrix.factors_are_finite) {
+    std::ranges::fill(q.as<float>(), 0.0F);
+    return;
+  }
+  nn::MatmulOptions options;
+  options.transpose_a = !matrix.is_transposed;
+  options.scale = factor(options_.q_scale);
+  nn::matmul(engine_, error_of(matrix), matrix.p, q, options);
+}
+
+// Steps 9 to 11: the norm and the gradient, by Q in the units of gradients.
+void PowerSgd::take_q(Matrix& matrix, std::span<float> q, std::span<float> gradient) {
+  scale_by(q, static_cast<float>(1 / options_.q_scale));
+  const bool mean_is_finite = matrix.factors_are_finite && all_finite(q);
+  // A Q of zeros, of a gradient that is 0, would make the next P zeros, too.
+  if (options_.warm_start && mean_is_finite && sum_of_squares(q) > 0) std::ranges::copy(q, matrix.query.as<float>().begin());
+  scale_by(q, static_cast<float>(group_.size()));
+  matrix.factors_are_finite = mean_is_finite && all_finite(q);
+  if (!matrix.factors_are_finite) {
+    ++report_.not_finite;
+    std::ranges::fill(gradient, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  report_.squares += sum_of_squares(q);
+  const std::span<const float> p = matrix.p.as<float>();
+  if (matrix.is_transposed) {
+    multiply_factors(q, p, matrix.rank, gradient);
+  } else {
+    multiply_factors(p, q, matrix.rank, gradient);
+  }
+}
+
+// Step 12.
+void PowerSgd::update_error(Matrix& matrix, std::span<const float> gradient) {
+  const ErrorUpdate update = error_update(matrix.factors_are_finite, matrix.buffer_is_finite);
+  if (update == ErrorUpdate::keep) return;
+  const nn::Tensor error = error_of(matrix);
+  const std::span<float> values = error.as<float>();
+  if (update == ErrorUpdate::clear) {
+    std::ranges::fill(values, 0.0F);
+  } else {
+    const auto part = static_cast<float>(1.0 / group_.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= part * gradient[i];
+  }
+  if (!matrix.error) convert(values, matrix.narrow_error);
+}
+
+void PowerSgd::sum(std::span<float> values, std::size_t factors) {
+  if (options_.messages == FloatFormat::f32) {
+    mpi::sum_in_order(group_, values);
+  } else {
+    sum_narrow(values.first(factors), values.subspan(factors));
+  }
+}
+
+void PowerSgd::sum_narrow(std::span<float> factors, std::span<float> rest) {
+  std::vector<f1_6_9> narrow(factors.size());
+  const auto clamp = [&] {
+    for (f1_6_9& x : narrow) {
+      const f1_6_9 kept = clamped(x);
+      report_.clamped += kept == x ? 0 : 1;
+      x = kept;
+    }
+  };
+  convert(factors, narrow);
+  clamp();  // infinities of both signs would add up to NaN
+  mpi::Pending factors_under_way = mpi::start_sum(group_, std::span(narrow));
+  mpi::Pending rest_under_way = rest.empty() ? mpi::Pending() : mpi::start_sum(group_, rest);
+  factors_under_way.wait();
+  clamp();
+  convert(narrow, factors);
+  rest_under_way.wait();
+}
+
+PowerSgdState PowerSgd::empty_state() {
+  PowerSgdState state;
+  for (const Matrix& matrix : matrices_) {
+    const std::string& name = shapes_[matrix.shape].name;
+    state.emplace_back("power_sgd.error." + name, engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::workspace));
+    if (!options_.warm_start) continue;
+    state.emplace_back("power_sgd.query." + name, engine_.empty({matrix.q_rows, matrix.rank}, DType::f32, nn::Use::workspace));
+  }
+  return state;
+}
+
+PowerSgdState PowerSgd::state() {
+  PowerSgdState state = empty_state();
+  auto next = state.begin();
+  for (const Matrix& matrix : matrices_) {
+    const std::span<float> sums = next++->second.as<float>();
+    std::ranges::copy(error_of(matrix).as<float>(), sums.begin());
+    mpi::sum_in_order(group_, sums);
+    if (options_.warm_start) std::ranges::copy(matrix.query.as<float>(), next++->second.as<float>().begin());
+  }
+  return state;
+}
+
+void PowerSgd::set_state(const PowerSgdState& state) {
+  const auto part = static_cast<float>(1.0 / group_.size());
+  auto next = state.begin();
+  for (Matrix& matrix : matrices_) {
+    const nn::Tensor error = error_of(matrix);
+    std::ranges::transform(next++->second.as<float>(), error.as<float>().begin(), [part](float x) { return part * x; });
+    if (!matrix.error) convert(error.as<float>(), matrix.narrow_error);
+    if (options_.warm_start) std::ranges::copy(next++->second.as<float>(), matrix.query.as<float>().begin());
+  }
+}
+
+}  // namespace bitloom::train

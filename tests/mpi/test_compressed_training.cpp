@@ -1,0 +1,216 @@
+// GPTs that are trained by gradients of low rank: what they learn, send and keep.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "models/gpt/language_task.h"
+#include "plan/float_plan.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+#include "tests/support/trainer_state.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+namespace {
+
+using test::world;
+
+constexpr std::size_t micro_batches = 12;  // a multiple of 1, 2, 3 and 4
+
+// comm: all of it data-parallel; none for a process alone.
+struct CompressedRun {
+  CompressedRun(std::size_t rank, mpi::Comm* comm, const PowerSgdOptions& compression = {}, DType values = DType::f32)
+      : grid(test::data_grid(comm)),
+        net(test::small_gpt()),
+        task(net, 1, test::chains(test::small_gpt(), micro_batches)),
+        trainer(engine, task, options(values), layout(grid.get(), rank, compression)) {}
+
+  static TrainOptions options(DType values) {
+    TrainOptions options;
+    options.values = values;
+    options.rate.peak = 0.01;
+    options.micro_batches = micro_batches;
+    options.optimizer.clip = 1;
+    return options;
+  }
+  static Layout layout(mpi::Grid* grid, std::size_t rank, const PowerSgdOptions& compression) {
+    Layout layout;
+    layout.grid = grid;
+    layout.compress_rank = rank;
+    layout.compression = compression;
+    return layout;
+  }
+  double loss_after(std::size_t steps) {
+    double loss = 0;
+    for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;
+    return loss;
+  }
+  std::vector<double> parameters() {
+    std::vector<double> all;
+    for (const nn::Parameter* parameter : trainer.parameters()) {
+      const std::vector<float> each = engine.to_host<float>(parameter->value);
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    return all;
+  }
+
+  std::unique_ptr<mpi::Grid> grid;
+  nn::Engine engine;
+  models::Gpt net;
+  models::LanguageTask task;
+  Trainer trainer;
+};
+
+PowerSgdOptions warm_start() {
+  PowerSgdOptions options;
+  options.warm_start = true;
+  return options;
+}
+
+PowerSgdOptions narrow() {
+  PowerSgdOptions options;
+  options.messages = FloatFormat::f1_6_9;
+  options.error_buffers = FloatFormat::f1_6_9;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a GPT learns from gradients of low rank, and sends less", "[power_sgd]") {
+  CompressedRun dense(0, &world());
+  const std::uint64_t dense_before = dense.grid->data().traffic().bytes_sent;
+  const double first = dense.loss_after(1);
+  const double dense_loss = dense.loss_after(99);
+  const std::uint64_t dense_bytes = dense.grid->data().traffic().bytes_sent - dense_before;
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, warm_start(), narrow()}) {
+    for (const DType values : {DType::f32, DType::bf16}) {
+      CompressedRun run(2, &world(), compression, values);
+      const std::uint64_t run_before = run.grid->data().traffic().bytes_sent;
+      const double loss = run.loss_after(100);
+      UNSCOPED_INFO("loss " << first << " -> " << loss << ", dense " << dense_loss);
+      CHECK(loss < dense_loss + 0.25 * (first - dense_loss));
+      const std::uint64_t bytes = run.grid->data().traffic().bytes_sent - run_before;
+      if (world().size() > 1) CHECK(bytes < 2 * dense_bytes / 3);
+      test::saved(run.trainer);  // throws where processes have other parameters
+    }
+  }
+}
+
+TEST_CASE("a training with gradients of low rank goes on in any number of processes", "[power_sgd]") {
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, warm_start()}) {
+    CompressedRun run(2, &world(), compression);
+    run.loss_after(10);
+    TensorFile file = test::saved(run.trainer);
+    CHECK(file.contains("power_sgd.error.blocks.0.attention.qkv.weight") == world().is_root());
+    CHECK(!file.contains("power_sgd.error.tokens.weight"));
+    CompressedRun again(2, &world(), compression);
+    test::load(again.trainer, file);
+    // Each process alone.
+    std::vector<std::byte> bytes;
+    if (world().is_root()) bytes = file.serialize();
+    const TensorFile copy = TensorFile::parse(world().broadcast_bytes(bytes), "checkpoint");
+    CompressedRun alone(2, nullptr, compression);
+    test::load(alone.trainer, copy);
+    CompressedRun forgetful(2, nullptr, compression);
+    TensorFile without = copy;
+    for (auto& [name, tensor] : without.tensors) {
+      if (name.starts_with("power_sgd.error.")) tensor.bytes.fill_zero();
+    }
+    test::load(forgetful.trainer, without);
+
+    // Sums of error buffers and gradients are rounded elsewhere, no more.
+    const double loss = run.loss_after(5);
+    CHECK(std::abs(again.loss_after(5) - loss) < 1e-4);
+    CHECK(std::abs(alone.loss_after(5) - loss) < 1e-4);
+    CHECK(test::compare(again.parameters(), run.parameters(), 1e-3) == "");
+    CHECK(test::compare(alone.parameters(), run.parameters(), 1e-3) == "");
+    forgetful.loss_after(5);
+    CHECK(test::compare(forgetful.parameters(), run.parameters(), 1e-3) != "");
+  }
+}
+
+TEST_CASE("a process alone that compresses goes on bit by bit", "[power_sgd]") {
+  CompressedRun run(2, nullptr);
+  run.loss_after(4);
+  const TensorFile file = test::saved(run.trainer);
+  CompressedRun again(2, nullptr);
+  test::load(again.trainer, file);
+  run.loss_after(4);
+  again.loss_after(4);
+  CHECK(again.parameters() == run.parameters());
+}
+
+TEST_CASE("checkpoints beside training have the error buffers, too", "[power_sgd]") {
+  CompressedRun run(2, &world());
+  run.loss_after(3);
+  const TensorFile expected = test::saved(run.trainer);
+  TensorFile file;
+  run.trainer.begin_save([&](const std::map<std::string, StreamedTensor>& tensors) { file = test::file_of(tensors); });
+  run.loss_after(2);
+  run.trainer.end_save([] {});
+  CHECK(file.serialize() == expected.serialize());
+}
+
+TEST_CASE("a gradient that is not finite is named where gradients are compressed", "[power_sgd]") {
+  CompressedRun run(2, &world());
+  run.loss_after(1);
+  nn::Parameter* found = nullptr;
+  for (nn::Parameter* parameter : run.trainer.parameters()) {
+    if (parameter->name == "blocks.1.attention.qkv.weight") found = parameter;
+  }
+  REQUIRE(found != nullptr);
+  std::vector<float> values = run.engine.to_host<float>(found->value);
+  values[3] = std::numeric_limits<float>::infinity();
+  run.engine.write(found->value, std::as_bytes(std::span(values)));
+  const std::string message = test::message_of(ErrorKind::data, [&] { run.trainer.step(); });
+  CHECK(test::has(message, "step 1: the gradient of '"));
+  CHECK(test::has(message, "is not finite"));
+}
+
+TEST_CASE("error buffers are in the memory that is planned", "[power_sgd]") {
+  const auto measured = [](std::size_t rank) {
+    CompressedRun run(rank, nullptr);
+    return run.engine.pool().count(nn::Use::optimizer).now;
+  };
+  const auto planned = [](bool compresses) {
+    plan::FloatOptions options;
+    options.batch = micro_batches;
+    options.compresses = compresses;
+    options.train = CompressedRun::options(DType::f32);
+    return plan::plan_grid(plan::describe_gpt(test::small_gpt()), {}, options, plan::FloatCluster()).memory();
+  };
+  // Besides Q of rank 2: as long as the longer side of two blocks' matrices.
+  const std::uint64_t queries = 2 * 2 * (72 + 24 + 96 + 96) * sizeof(float);
+  CHECK(measured(2) - measured(0) == planned(true).optimizer - planned(false).optimizer + queries);
+  CHECK(planned(true).checkpoint - planned(false).checkpoint == 2 * (planned(true).optimizer - planned(false).optimizer));
+}
+
+TEST_CASE("compression is refused with what it cannot be combined with", "[power_sgd]") {
+  nn::Engine engine;
+  models::Gpt net(test::small_gpt());
+  models::LanguageTask task(net, 1, test::chains(test::small_gpt(), micro_batches));
+  const auto refusal = [&](mpi::Grid& grid, DType values, ShardLevel shard) {
+    return test::message_of(ErrorKind::usage, [&] {
+      Layout layout = CompressedRun::layout(&grid, 4, {});
+      layout.shard = shard;
+      const Trainer trainer(engine, task, CompressedRun::options(values), layout);
+    });
+  };
+  mpi::Grid data(world(), {world().size(), 1, 1});
+  CHECK(refusal(data, DType::f32, ShardLevel::gradients) == "`compress_rank`: 4 with `shard` gradients; expected `shard` none");
+  CHECK(refusal(data, DType::f64, ShardLevel::none) == "`compress_rank`: 4 with `dtype` f64; expected `dtype` f32 or bf16");
+  if (world().size() == 1) return;
+  mpi::Grid stages(world(), {1, world().size(), 1});
+  CHECK(test::has(refusal(stages, DType::f32, ShardLevel::none), "expected `pipeline` 1"));
+  mpi::Grid parts(world(), {1, 1, world().size()});
+  CHECK(test::has(refusal(parts, DType::f32, ShardLevel::none), "expected `tensor` 1"));
+}
+
+}  // namespace bitloom::train
