@@ -128,7 +128,7 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
     CHECK(read_file(place / (part + "/model.safetensors")) == read_file(place / (whole + "/model.safetensors")));
     // More steps than before, and with them a longer warm-up, which is over.
     place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--steps", "48", "--out", part});
-    CHECK(last(place / part, "step") == 48);
+    CHECK(last(place / part, "steps") == 48);
     const std::string two = whole + "-two";
     place.run(args(two, {"--micro-batch", "6"}), 2);
     CHECK(last(place / two, "validation_loss") == Approx(last(place / whole, "validation_loss")).epsilon(1e-3));
