@@ -235,6 +235,12 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
     return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
   };
   CHECK(std::abs(loss_of("one") - loss_of("two")) < 1e-3);
+  // Metrics tell what a process of several sends in a step.
+  for (const nlohmann::json& line : read_metrics(folder / "one/metrics.jsonl")) {
+    if (line["event"] != "step") continue;
+    CHECK(line.contains("sent_bytes") == (line["step"] <= 12));
+    if (line.contains("sent_bytes")) CHECK(line["sent_bytes"] > 0);
+  }
 
   const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "one", "--compress-rank", "8"});
   CHECK(other.code == 2);

@@ -10,10 +10,12 @@
 #include "models/gpt/language_task.h"
 #include "plan/float_plan.h"
 #include "tests/models/gpt_nets.h"
+#include "tests/mpi/power_sgd_exchange.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
+#include "tests/support/parameters.h"
 #include "tests/support/trainer_state.h"
 #include "train/trainer.h"
 
@@ -52,14 +54,7 @@ struct CompressedRun {
     for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;
     return loss;
   }
-  std::vector<double> parameters() {
-    std::vector<double> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      const std::vector<float> each = engine.to_host<float>(parameter->value);
-      all.insert(all.end(), each.begin(), each.end());
-    }
-    return all;
-  }
+  std::vector<double> parameters() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
 
   std::unique_ptr<mpi::Grid> grid;
   nn::Engine engine;
@@ -67,19 +62,6 @@ struct CompressedRun {
   models::LanguageTask task;
   Trainer trainer;
 };
-
-PowerSgdOptions warm_start() {
-  PowerSgdOptions options;
-  options.warm_start = true;
-  return options;
-}
-
-PowerSgdOptions narrow() {
-  PowerSgdOptions options;
-  options.messages = FloatFormat::f1_6_9;
-  options.error_buffers = FloatFormat::f1_6_9;
-  return options;
-}
 
 }  // namespace
 
@@ -89,7 +71,7 @@ TEST_CASE("a GPT learns from gradients of low rank, and sends less", "[power_sgd
   const double first = dense.loss_after(1);
   const double dense_loss = dense.loss_after(99);
   const std::uint64_t dense_bytes = dense.grid->data().traffic().bytes_sent - dense_before;
-  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, warm_start(), narrow()}) {
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, test::warm(), test::all_narrow()}) {
     for (const DType values : {DType::f32, DType::bf16}) {
       CompressedRun run(2, &world(), compression, values);
       const std::uint64_t run_before = run.grid->data().traffic().bytes_sent;
@@ -104,7 +86,7 @@ TEST_CASE("a GPT learns from gradients of low rank, and sends less", "[power_sgd
 }
 
 TEST_CASE("a training with gradients of low rank goes on in any number of processes", "[power_sgd]") {
-  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, warm_start()}) {
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, test::warm()}) {
     CompressedRun run(2, &world(), compression);
     run.loss_after(10);
     TensorFile file = test::saved(run.trainer);

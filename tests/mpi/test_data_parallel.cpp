@@ -6,6 +6,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
+#include "tests/support/parameters.h"
 #include "tests/train/spirals.h"
 #include "train/trainer.h"
 
@@ -36,30 +37,13 @@ struct Run {
     options.seed = seed;
     return options;
   }
-  std::vector<float> parameters() {
-    std::vector<float> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      const std::vector<float> each = engine.to_host<float>(parameter->value);
-      all.insert(all.end(), each.begin(), each.end());
-    }
-    return all;
-  }
+  std::vector<double> parameters() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
 
   std::unique_ptr<mpi::Grid> grid;
   nn::Engine engine;
   Classification task;
   Trainer trainer;
 };
-
-std::vector<double> to_double(const std::vector<float>& values) { return {values.begin(), values.end()}; }
-
-// Whether all ranks have the same bits.
-bool same_everywhere(const std::vector<float>& values) {
-  mpi::Comm& world = test::world();
-  std::vector<float> of_root = values;
-  world.broadcast(std::span(of_root));
-  return !world.flag_any(of_root != values);
-}
 
 }  // namespace
 
@@ -72,10 +56,16 @@ TEST_CASE("processes that share the micro-batches of a step train one net", "[da
       const StepReport report = together.trainer.step();
       CHECK(report.targets == expected.targets);
       CHECK(std::abs(report.loss - expected.loss) < (values == DType::f32 ? 1e-5 : 1e-2));
-      CHECK(same_everywhere(together.parameters()));
+      CHECK(test::same_everywhere(together.parameters()));
     }
     const double limit = values == DType::f32 ? 1e-4 : 3e-2;
-    CHECK(test::compare(to_double(together.parameters()), to_double(alone.parameters()), limit) == "");
+    CHECK(test::compare(together.parameters(), alone.parameters(), limit) == "");
+    CHECK(alone.trainer.step().sent_bytes == 0);
+    const auto sent = [&] { return test::world().traffic().bytes_sent + together.grid->data().traffic().bytes_sent; };
+    const std::uint64_t before = sent();
+    const std::uint64_t of_step = together.trainer.step().sent_bytes;
+    CHECK(of_step == sent() - before);
+    CHECK((of_step > 0) == (test::world().size() > 1));
     const Loss expected = alone.trainer.evaluate(3, 0, 5);  // 5: ranks have unequal shares
     const Loss loss = together.trainer.evaluate(3, 0, 5);
     CHECK(loss.count == expected.count);
@@ -86,12 +76,12 @@ TEST_CASE("processes that share the micro-batches of a step train one net", "[da
 TEST_CASE("all processes take over the state of the first", "[data_parallel]") {
   mpi::Comm& world = test::world();
   Run run(DType::bf16, &world, static_cast<std::uint64_t>(world.rank()) + 1);  // other initial values on every rank
-  CHECK(same_everywhere(run.parameters()) == (world.size() == 1));
+  CHECK(test::same_everywhere(run.parameters()) == (world.size() == 1));
   run.trainer.share();
-  CHECK(same_everywhere(run.parameters()));
+  CHECK(test::same_everywhere(run.parameters()));
   run.trainer.step();
   // Dropout still follows each rank's own seed here, yet all have the same sums.
-  CHECK(same_everywhere(run.parameters()));
+  CHECK(test::same_everywhere(run.parameters()));
 }
 
 TEST_CASE("micro-batches that cannot be shared out are refused", "[data_parallel]") {

@@ -1,17 +1,12 @@
-// PowerSGD over processes: gradients by factors, error buffers, what is not finite, and the bytes that are sent.
-#include "train/parallel/power_sgd.h"
-
+// PowerSGD over processes: gradients by factors, error buffers, and the bytes that are sent.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/random.h"
 #include "mpi/float_collectives.h"
+#include "tests/mpi/power_sgd_exchange.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
@@ -19,119 +14,7 @@
 namespace bitloom::train {
 namespace {
 
-using test::world;
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
-// Both orientations, and what is sent as it is in between.
-std::vector<PowerSgdShape> usual_shapes(std::size_t rank = 3) {
-  return {{"wide", 12, 40, rank}, {"vector", 1, 33, 0}, {"tall", 30, 8, rank}, {"small", 3, 4, 0}};
-}
-
-// The gradient of a tensor that a rank has in a step.
-std::vector<float> gradient_of(int rank, std::size_t tensor, std::uint64_t step, std::size_t size) {
-  Random random(1000 * step + 10 * static_cast<std::uint64_t>(rank) + tensor, Stream::test);
-  std::vector<float> values(size);
-  for (float& x : values) x = static_cast<float>(0.1 * random.normal());
-  return values;
-}
-
-using Matrices = std::vector<std::vector<double>>;
-
-// What several processes do, from the gradients that gradient_of() gives them or others.
-struct Exchange {
-  explicit Exchange(std::vector<PowerSgdShape> all, const PowerSgdOptions& options = {}, mpi::Comm& group = world())
-      : comm(group), shapes(all), power_sgd(engine, group, std::move(all), options) {}
-
-  // This rank's gradients of a step.
-  void draw(std::uint64_t step, int rank) {
-    gradients.clear();
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const std::size_t size = shapes[i].rows * shapes[i].columns;
-      gradients.push_back(engine.from(std::span<const float>(gradient_of(rank, i, step, size)), {size}, nn::Use::gradients));
-    }
-  }
-  PowerSgdReport step(std::uint64_t number) {
-    draw(number, comm.rank());
-    return power_sgd.exchange(gradients);
-  }
-  // Sums of the gradients now, in double precision, and of the error buffers: the same on all ranks.
-  Matrices sums_of_gradients() {
-    Matrices sums;
-    for (const nn::Tensor& gradient : gradients) {
-      sums.emplace_back(gradient.as<float>().begin(), gradient.as<float>().end());
-      mpi::sum_in_order(comm, std::span(sums.back()));
-    }
-    return sums;
-  }
-  // Of the matrices that go by factors; empty for others.
-  Matrices sums_of_errors() {
-    Matrices sums(shapes.size());
-    const PowerSgdState state = power_sgd.state();
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const std::string name = "power_sgd.error." + shapes[i].name;
-      const auto found = std::ranges::find(state, name, &PowerSgdState::value_type::first);
-      if (found != state.end()) sums[i].assign(found->second.as<float>().begin(), found->second.as<float>().end());
-    }
-    return sums;
-  }
-  std::vector<double> result(std::size_t i) const { return {gradients[i].as<float>().begin(), gradients[i].as<float>().end()}; }
-
-  nn::Engine engine;
-  mpi::Comm& comm;
-  std::vector<PowerSgdShape> shapes;
-  PowerSgd power_sgd;
-  std::vector<nn::Tensor> gradients;
-};
-
-// Largest difference relative to the largest number of b; NaN if there is any, and infinity for other sizes.
-double difference(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return infinity;
-  double largest = 0;
-  double most = 1e-30;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!(std::abs(a[i] - b[i]) <= largest)) largest = std::abs(a[i] - b[i]);
-    most = std::max(most, std::abs(b[i]));
-  }
-  return largest / most;
-}
-
-std::vector<double> plus(std::vector<double> a, const std::vector<double>& b, double factor = 1) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += factor * b[i];
-  return a;
-}
-
-double squares_of(const Matrices& matrices) {
-  double sum = 0;
-  for (const std::vector<double>& matrix : matrices)
-    sum += std::inner_product(matrix.begin(), matrix.end(), matrix.begin(), 0.0);
-  return sum;
-}
-
-bool same_on_all_ranks(std::span<const float> values) {
-  std::vector<float> first(values.begin(), values.end());
-  world().broadcast(std::span(first));
-  const bool is_same = std::memcmp(first.data(), values.data(), values.size_bytes()) == 0;
-  return !world().flag_any(!is_same);
-}
-
-PowerSgdOptions warm() {
-  PowerSgdOptions options;
-  options.warm_start = true;
-  return options;
-}
-
-PowerSgdOptions narrow_messages() {
-  PowerSgdOptions options;
-  options.messages = FloatFormat::f1_6_9;
-  return options;
-}
-
-PowerSgdOptions all_narrow() {
-  PowerSgdOptions options = narrow_messages();
-  options.error_buffers = FloatFormat::f1_6_9;
-  return options;
-}
+using namespace test;
 
 }  // namespace
 
@@ -190,7 +73,7 @@ TEST_CASE("what was not sent is in the error buffers", "[power_sgd]") {
       Matrices results;
       for (std::size_t i = 0; i < sums.size(); ++i) {
         results.push_back(exchange.result(i));
-        CHECK(same_on_all_ranks(exchange.gradients[i].as<float>()));
+        CHECK(same_everywhere(exchange.gradients[i].as<float>()));
         if (exchange.shapes[i].rank == 0) {
           CHECK(difference(results.back(), sums[i]) < 1e-7);
         } else {
@@ -207,66 +90,13 @@ TEST_CASE("what was not sent is in the error buffers", "[power_sgd]") {
   }
 }
 
-TEST_CASE("factors in 1-6-9 are those in f32, rounded", "[power_sgd]") {
-  Exchange exact(usual_shapes());
-  PowerSgdOptions options = narrow_messages();
-  options.p_scale = 4;
-  options.q_scale = 8;
-  Exchange narrow(usual_shapes(), options);
-  exact.step(1);
-  CHECK(narrow.step(1).clamped == 0);
-  for (const std::size_t i : {0U, 2U}) CHECK(difference(narrow.result(i), exact.result(i)) < 1e-2);
-  for (const std::size_t i : {1U, 3U}) CHECK(narrow.result(i) == exact.result(i));
-}
-
-// Steps 4 and 7: with scales that are too large.
-TEST_CASE("what 1-6-9 does not hold is clamped and counted", "[power_sgd]") {
-  PowerSgdOptions options = narrow_messages();
-  options.p_scale = 1000;
-  options.q_scale = 100;
-  Exchange exchange(usual_shapes(), options);
-  const Matrices before = exchange.sums_of_errors();
-  exchange.draw(1, world().rank());
-  const Matrices sums = exchange.sums_of_gradients();
-  const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
-  CHECK(report.clamped > 0);
-  CHECK(report.not_finite == 0);
-  CHECK(std::isfinite(report.squares));
-  const Matrices after = exchange.sums_of_errors();
-  for (const std::size_t i : {0U, 2U}) {
-    CHECK(difference(plus(after[i], exchange.result(i)), plus(before[i], sums[i])) < 2e-6);
-  }
-}
-
-// Terms that together are beyond 15.98 and whose mean is not.
-TEST_CASE("sums of factors in 1-6-9 do not overflow where their terms do not", "[power_sgd]") {
-  PowerSgdOptions options = narrow_messages();
-  options.q_scale = 0.01;
-  // Number of clamped numbers where each process has a gradient of equal elements.
-  const auto clamped = [&](float element, mpi::Comm& group) {
-    Exchange exchange({{"one", 8, 8, 1}}, options, group);
-    exchange.draw(1, 0);
-    for (float& x : exchange.gradients[0].as<float>()) x = element;
-    const std::size_t count = exchange.power_sgd.exchange(exchange.gradients).clamped;
-    if (count == 0)
-      CHECK(difference(exchange.result(0), std::vector<double>(64, static_cast<double>(element) * group.size())) < 4e-3);
-    return count;
-  };
-  mpi::Comm alone;
-  float element = 1.0F / 1024;
-  while (clamped(element, alone) == 0) element *= 2;
-  CHECK(clamped(element, world()) > 0);
-  CHECK(clamped(element / 2, world()) == 0);  // 8 at least, in P of each
-}
-
-// Appendix E.2, optimization 4.
 TEST_CASE("error buffers of equal sum give the same gradients, in any number of processes", "[power_sgd]") {
   for (const PowerSgdOptions& options : {PowerSgdOptions{}, warm()}) {
     Exchange first(usual_shapes(), options);
     for (std::uint64_t step = 0; step < 3; ++step) first.step(step);
     const PowerSgdState state = first.power_sgd.state();
     CHECK(state.size() == (options.warm_start ? 4 : 2));
-    for (const auto& [name, tensor] : state) CHECK(same_on_all_ranks(tensor.as<float>()));
+    for (const auto& [name, tensor] : state) CHECK(same_everywhere(tensor.as<float>()));
 
     Exchange again(usual_shapes(), options);
     again.power_sgd.set_state(state);
@@ -293,86 +123,6 @@ TEST_CASE("error buffers of equal sum give the same gradients, in any number of 
       for (const std::size_t i : {0U, 2U}) CHECK(difference(single->result(i), first.result(i)) < 2e-5);
     }
   }
-}
-
-// --- Steps 2, 10 and 12: what is not finite ---
-
-TEST_CASE("a gradient that is not finite on one rank is left out, and every buffer is kept", "[power_sgd]") {
-  for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
-    for (const PowerSgdOptions& options : {PowerSgdOptions{}, warm(), all_narrow()}) {
-      const double tolerance = options.error_buffers == FloatFormat::f32 ? 2e-6 : 4e-3;
-      Exchange exchange(usual_shapes(), options);
-      exchange.step(0);
-      const Matrices before = exchange.sums_of_errors();
-      exchange.draw(1, world().rank());
-      const Matrices sums = exchange.sums_of_gradients();
-      const bool is_bad = world().rank() == world().size() - 1;
-      // What the other ranks have of the first matrix.
-      std::vector<double> others(480, 0.0);
-      if (!is_bad) others = exchange.result(0);
-      mpi::sum_in_order(world(), std::span(others));
-      if (is_bad) exchange.gradients[0].as<float>()[17] = bad;
-      const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
-      CHECK(report.squares == static_cast<double>(infinity));
-      CHECK(report.not_finite == 1);
-      CHECK(std::ranges::all_of(exchange.result(0), [](double x) { return std::isnan(x); }));
-      const Matrices after = exchange.sums_of_errors();
-      CHECK(difference(after[0], plus(before[0], others)) < tolerance);
-      // The other matrix is as in any step, though its update is skipped.
-      CHECK(difference(plus(after[2], exchange.result(2)), plus(before[2], sums[2])) < tolerance);
-      // Nothing stays behind.
-      exchange.draw(2, world().rank());
-      const Matrices next = exchange.sums_of_gradients();
-      CHECK(exchange.power_sgd.exchange(exchange.gradients).not_finite == 0);
-      CHECK(difference(plus(exchange.sums_of_errors()[0], exchange.result(0)), plus(after[0], next[0])) < tolerance);
-    }
-  }
-}
-
-TEST_CASE("a buffer that is not finite is cleared, and those of other ranks are kept", "[power_sgd]") {
-  Exchange exchange(usual_shapes(), all_narrow());
-  exchange.step(0);
-  exchange.draw(1, world().rank());
-  const bool is_bad = world().is_root();
-  // The buffers of the others, which hold equal parts of the sum from now on.
-  exchange.power_sgd.set_state(exchange.power_sgd.state());
-  const Matrices before = exchange.sums_of_errors();
-  std::vector<double> kept(480, 0.0);
-  if (!is_bad) kept = plus(exchange.result(0), before[0], 1.0 / world().size());
-  mpi::sum_in_order(world(), std::span(kept));
-  if (is_bad) exchange.gradients[0].as<float>()[5] = -20;  // finite, and beyond 1-6-9 in the buffer
-  const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
-  CHECK(report.squares == static_cast<double>(infinity));
-  CHECK(report.not_finite == 1);
-  CHECK(std::ranges::all_of(exchange.result(0), [](double x) { return std::isnan(x); }));
-  const std::vector<double> after = exchange.sums_of_errors()[0];
-  CHECK(difference(after, kept) < 4e-3);
-  exchange.draw(2, world().rank());
-  const Matrices next = exchange.sums_of_gradients();
-  CHECK(exchange.power_sgd.exchange(exchange.gradients).not_finite == 0);
-  CHECK(difference(plus(exchange.sums_of_errors()[0], exchange.result(0)), plus(after, next[0])) < 4e-3);
-}
-
-TEST_CASE("factors that are not finite of buffers that are leave these as they are", "[power_sgd]") {
-  for (const PowerSgdOptions& options : {PowerSgdOptions{}, warm()}) {
-    Exchange exchange(usual_shapes(), options);
-    exchange.draw(1, 0);
-    for (float& x : exchange.gradients[0].as<float>()) x = 3e38F / static_cast<float>(world().size());
-    const Matrices sums = exchange.sums_of_gradients();
-    const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
-    CHECK(report.squares == static_cast<double>(infinity));
-    CHECK(report.not_finite == 1);
-    CHECK(difference(exchange.sums_of_errors()[0], sums[0]) < 1e-6);
-  }
-}
-
-TEST_CASE("a gradient that is sent as it is makes the norm infinite, too", "[power_sgd]") {
-  Exchange exchange(usual_shapes());
-  exchange.draw(1, world().rank());
-  if (world().is_root()) exchange.gradients[1].as<float>()[32] = infinity;
-  const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
-  CHECK(report.squares == static_cast<double>(infinity));
-  CHECK(report.not_finite == 1);
 }
 
 // --- Bytes ---
@@ -498,17 +248,17 @@ TEST_CASE("PowerSGD refuses what does not fit", "[power_sgd]") {
   const auto make = [&](std::size_t rank, const PowerSgdOptions& options) {
     const PowerSgd made(engine, world(), {{"matrix", 4, 6, rank}}, options);
   };
-  CHECK(test::has(test::message_of(ErrorKind::internal, [&] { make(5, {}); }), "rank 5 of matrix, which is 4 x 6"));
+  CHECK(has(message_of(ErrorKind::internal, [&] { make(5, {}); }), "rank 5 of matrix, which is 4 x 6"));
   PowerSgdOptions negative;
   negative.q_scale = -1;
-  CHECK(test::has(test::message_of(ErrorKind::internal, [&] { make(2, negative); }), "scales 1 and -1"));
+  CHECK(has(message_of(ErrorKind::internal, [&] { make(2, negative); }), "scales 1 and -1"));
   Exchange exchange(usual_shapes());
   exchange.draw(0, 0);
   exchange.gradients[2] = exchange.gradients[1];
   const auto refused = [&] { exchange.power_sgd.exchange(exchange.gradients); };
-  CHECK(test::has(test::message_of(ErrorKind::internal, refused), "the gradient of tall is f32 (33)"));
+  CHECK(has(message_of(ErrorKind::internal, refused), "the gradient of tall is f32 (33)"));
   exchange.gradients.pop_back();
-  CHECK(test::has(test::message_of(ErrorKind::internal, refused), "3 gradients, expected 4"));
+  CHECK(has(message_of(ErrorKind::internal, refused), "3 gradients, expected 4"));
 }
 
 }  // namespace bitloom::train

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -106,14 +105,6 @@ void check_equal(const std::map<std::string, std::vector<double>>& is,
   }
 }
 
-// Whether all processes have the same bytes.
-template <typename T>
-bool same_everywhere(const std::vector<T>& values) {
-  std::vector<T> of_root = values;
-  world().broadcast(std::span(of_root));
-  return !world().flag_any(std::memcmp(of_root.data(), values.data(), values.size() * sizeof(T)) != 0);
-}
-
 }  // namespace
 
 TEST_CASE("a group's loss and gradients are those of one process", "[tensor_parallel]") {
@@ -210,7 +201,7 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
     train::Optimizer of_group(divided.engine, divided.parameters, {});
     for (std::uint64_t step = 0; step < 3; ++step) {
       const std::vector<double> losses = divided.pass(step);
-      CHECK(same_everywhere(losses));
+      CHECK(test::same_everywhere(losses));
       CHECK(compare(losses, one.pass(step), values == DType::f32 ? 1e-4 : 3e-2) == "");
       of_one.step(1e-3, 1, 1, 1);
       of_group.step(1e-3, 1, 1, 1);
@@ -225,7 +216,7 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
     for (nn::Parameter* parameter : divided.parameters) {
       if (parameter->part) continue;
       INFO(parameter->name);
-      CHECK(same_everywhere(test::all_of(divided.engine, {parameter}, &nn::Parameter::value)));
+      CHECK(test::same_everywhere(test::all_of(divided.engine, {parameter}, &nn::Parameter::value)));
       ++replicated;
     }
     // Two norms, two biases after sums per layer; the last norm; positions.

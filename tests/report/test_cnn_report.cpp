@@ -91,6 +91,17 @@ TEST_CASE("the page of a convolutional net's run has every part", "[report]") {
   CHECK(render_report(cnn_run()) == page);
 }
 
+TEST_CASE("the page says what a process sends in a step, where there are several", "[report]") {
+  ReportInput input = cnn_run();
+  CHECK(!has(render_report(input), "by a process in a step"));
+  for (json& line : input.metrics) {
+    if (line["event"] == "step") line["sent_bytes"] = 3 << 20;
+  }
+  const std::string page = render_report(input);
+  CHECK(has(page, "by a process in a step"));
+  CHECK(has(page, ">3.0 MiB<"));
+}
+
 TEST_CASE("of a run that keeps the best model the page shows that one's validation accuracy", "[report]") {
   ReportInput input = cnn_run();
   input.config["keep"] = "best";

@@ -1,7 +1,12 @@
 // Shared by the tests in tests/mpi/: their binary has one MPI environment, made by its main().
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <ranges>
+#include <span>
+#include <vector>
 
 #include "mpi/comm.h"
 #include "mpi/grid.h"
@@ -14,6 +19,15 @@ mpi::Comm& world();
 // Collective: all ranks of comm data-parallel; none without it.
 inline std::unique_ptr<mpi::Grid> data_grid(mpi::Comm* comm) {
   return comm == nullptr ? nullptr : std::make_unique<mpi::Grid>(*comm, mpi::GridShape{comm->size(), 1, 1});
+}
+
+// Collective: whether all processes have the same numbers, bit for bit.
+template <std::ranges::contiguous_range Values>
+bool same_everywhere(const Values& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  std::vector<std::byte> of_root(bytes.begin(), bytes.end());
+  world().broadcast(of_root);
+  return !world().flag_any(!std::ranges::equal(of_root, bytes));
 }
 
 // Restores the settings that a test changes.
