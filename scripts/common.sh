@@ -54,6 +54,18 @@ find_cifar10() {
   die "no CIFAR-10 found: name it with --data, or run scripts/get-cifar10"
 }
 
+# find_shakespeare [FILE]: that file or, without it, where the text of Tiny Shakespeare usually is.
+find_shakespeare() {
+  local candidate
+  for candidate in ${1:+"$1"} "${BITLOOM_DATA-}/text/tinyshakespeare.txt" data/tinyshakespeare.txt; do
+    if [[ -e $candidate || $candidate == "${1-}" ]]; then
+      echo "$candidate"
+      return
+    fi
+  done
+  die "no text found: name it with --data (Tiny Shakespeare is in github.com/karpathy/char-rnn)"
+}
+
 # unused_folder NAME: that name, or with -2, -3, ... after it the first that nothing has.
 unused_folder() {
   local folder=$1 number

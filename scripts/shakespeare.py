@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+import earlier_runs
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "build/release/bin/bitloom"
 
@@ -164,8 +166,7 @@ def train_bitloom(options, level, seed, bits):
              "--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--dropout", "0", "--activation-bits", str(bits), "--seed", str(seed),
              "--evaluate-every", str(options.steps), "--evaluate-sequences", "0", "--keep", "last", "--out", run, *resume],
             check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    result = [event for event in events if event["event"] == "result"][-1]
+    result = earlier_runs.events_of(run, "result")[-1]
     return {"loss": result["validation_loss"], "seconds": result["seconds"]}
 
 
@@ -189,17 +190,6 @@ def show(name, runs, reference=None):
         text += "  within the spread of all bits, or better" if row["within_spread"] else "  worse than the spread of all bits"
     print(text, flush=True)
     return row
-
-
-def require_same_settings(options):
-    """Runs that are there already are not made again, so they must be of these settings."""
-    names = ("net", "context", "steps", "batch", "rate", "vocabulary")
-    settings = {name: getattr(options, name) for name in names} | {"warmup": warmup_of(options), "data": str(options.data.resolve())}
-    text = json.dumps(settings, sort_keys=True)
-    file = options.out / "settings.json"
-    if file.exists() and file.read_text() != text:
-        sys.exit(f"shakespeare.py: {options.out} has runs with other settings: {file.read_text()}; now: {text}. Choose another --out")
-    file.write_text(text)
 
 
 def parse():
@@ -228,7 +218,9 @@ def main():
         torch_worker(options, level, int(seed))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    require_same_settings(options)
+    names = ("net", "context", "steps", "batch", "rate", "vocabulary")
+    settings = {name: getattr(options, name) for name in names} | {"warmup": warmup_of(options), "data": str(options.data.resolve())}
+    earlier_runs.require_same_settings(options.out, settings)
     seeds = range(1, options.seeds + 1)
     levels = options.levels.split(",")
     result = {"steps": options.steps, "batch": options.batch, "context": options.context, "net": options.net, "levels": {}}

@@ -62,9 +62,10 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
 
 // Error buffers, of those matrices that have any.
 std::uint64_t error_bytes(const FloatLayout& layout) {
+  if (!layout.options.compresses) return 0;
   std::uint64_t elements = 0;
   for (const FloatLayer& layer : layout.model.layers) {
-    if (!layout.options.compresses || !layer.is_block) continue;
+    if (!layer.is_block) continue;
     for (const FloatParameter& each : layer.parameters) elements += each.is_matrix ? each.elements.of(layout.tensor) : 0;
   }
   return elements * sizeof(float);

@@ -123,6 +123,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "eval runs/gpt-bpe", .says = {"perplexity"}},
       {.command = "--out runs/gpt-dropout", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-two", .says = {"step 20/20"}},
+      {.command = "--out runs/gpt-factors", .says = {"step 20/20"}},
       {.command = "--log-events 2", .says = {"2 stages (1f1b) x 2 tensor-parallel", "step 20/20"}},
       {.command = "--resume --steps 24", .says = {"parameters sharded", "going on from step 20", "step 24/24"}},
       {.command = "report runs/gpt-grid", .makes = {"runs/gpt-grid.html"}},

@@ -1,0 +1,43 @@
+"""A chart of points or lines in SVG, for scripts that show how one number goes with another."""
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 30, 50
+COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce"]
+TICKS = 5
+
+
+def draw(file, x_label, y_label, series, lines=True, from_zero=False):
+    """series: {name: [(x, y), ...]}, of which each has its name at its last point, or, without lines, above its highest one. The
+    axis of x begins at 0, that of y a little below its least number unless from_zero."""
+    points = [point for each in series.values() for point in each]
+    largest_x = max(x for x, _ in points) or 1
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    margin = (high - low) / 10 or 0.01
+    low, high = 0 if from_zero else low - margin, high + margin
+
+    def across(x):
+        return LEFT + (WIDTH - LEFT - RIGHT) * x / largest_x
+
+    def down(y):
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - low) / (high - low)
+
+    marks = []
+    for i, (name, each) in enumerate(series.items()):
+        colour = COLOURS[i % len(COLOURS) if lines else 0]
+        if lines:
+            path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in each)
+            marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        marks += [f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colour}" fill-opacity="0.6"/>' for x, y in each]
+        x, y = each[-1] if lines else max(each, key=lambda point: point[1])
+        marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="{"end" if lines else "middle"}">{name}</text>')
+    for i in range(TICKS):
+        part = i / (TICKS - 1)
+        y = low + (high - low) * part
+        marks.append(f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.4g}</text>')
+        x = largest_x * part
+        marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:.3g}</text>')
+    file.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12" fill="#1c2430">'
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
+        f'<path d="M{LEFT} {TOP - 10}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT + 10}" fill="none" stroke="#98a2b3"/>{"".join(marks)}'
+        f'<text x="{(WIDTH + LEFT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{x_label}</text>'
+        f'<text x="16" y="{HEIGHT / 2 - 10}" text-anchor="middle" transform="rotate(-90 16 {HEIGHT / 2 - 10})">{y_label}</text></svg>\n')
