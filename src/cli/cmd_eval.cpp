@@ -37,8 +37,9 @@ struct EvalSettings {
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.group("Evaluation");
     options.flag("json", json, "One JSON object instead of tables");
-    options.choice("split", split, {"test", "validation", "train"},
-                   "Part of the data set; of a folder of token files for a GPT: which of them, validation without it");
+    options.choice("split", split, {"test", "validation", "train", "all"},
+                   "Part of the data set; of a folder of token files for a GPT: which of them; of images with captions: train, "
+                   "validation or all. Without it of images: test, otherwise: validation");
     options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
                  "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
@@ -86,6 +87,13 @@ void check_eval_options(const Options& options, const std::string& kind) {
   }
 }
 
+void finish_without_all(Options& options, const EvalSettings& settings) {
+  options.finish();
+  if (settings.split == "all") {
+    fail(ErrorKind::usage, "--split: all; expected test, validation or train (all: of images with captions only)");
+  }
+}
+
 // Without --data a run on a folder of token files is measured on its validation text. One on a text file is not: most of that
 // it was trained on.
 void add_data_of_run(Options& options, EvalSettings& settings) {
@@ -117,7 +125,7 @@ data::DataSplits read_images(Session& session, Options& options, EvalSettings& s
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
     if (!run.empty()) options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
-    options.finish();
+    finish_without_all(options, settings);
     if (settings.data.spec.empty()) {
       fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", settings.model.front());
     }
@@ -223,7 +231,7 @@ int eval(Session& session, std::span<const std::string> args) {
       options.source("cloze") != Options::Source::none || options.source("logits") != Options::Source::none;
   session.comm.together([&] {
     if (!asks_for_more && session.comm.is_root()) add_data_of_run(options, settings);
-    options.finish();
+    finish_without_all(options, settings);
   });
   settings.data.spec = session.comm.broadcast_text(settings.data.spec);
   if (options.source("advance") == Options::Source::none) settings.gpt.advance = 0;

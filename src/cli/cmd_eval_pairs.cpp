@@ -35,7 +35,7 @@ PairOptions pairs_of(const PairEvaluationOptions& given) {
 
 data::Pairs read_pairs(Session& session, const PairEvaluationOptions& options) {
   if (options.split == "test") {
-    fail(ErrorKind::usage, "--split: test; images with captions have train and validation only");
+    fail(ErrorKind::usage, "--split: test; expected train, validation or all of images with captions");
   }
   return session.comm.together([&] { return part_of(pairs_of(options), options.split, session.terminal); });
 }

@@ -272,6 +272,7 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"eval", model, "--data", "text.txt", "--advance", "38"}, 2, "--advance: 38; expected 1 to the context, 37");
   refuses({"eval", model, "--data", "nowhere.txt"}, 3, "nowhere.txt");
   refuses({"eval", model, "--data", "text.txt", "--split", "test"}, 2, "--split: test");
+  refuses({"eval", model, "--data", "text.txt", "--split", "all"}, 2, "--split: all; expected test, validation or train");
   refuses({"eval", model, "--tokens", "1"}, 2, "--logits: missing");
   refuses({"eval", model, "--tokens", "1,x", "--logits", "a"}, 2, "--tokens: 'x'");
   refuses({"eval", model, "--tokens", "1,257", "--logits", "a"}, 2, "257; expected 0 to 256");

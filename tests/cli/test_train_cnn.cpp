@@ -110,6 +110,7 @@ TEST_CASE("a convolutional net is trained and learns, and the verbs know what it
   CHECK(plain["loss"] != test["loss"]);
   CHECK(plain["loss"].get<double>() == Approx(test["loss"].get<double>()).epsilon(0.2));
   CHECK(Json::parse(run({"eval", "run", "--json", "--split", "validation"}))["images"] == 40);
+  CHECK(run_program(folder.path(), {"eval", "run", "--split", "all"}).code == 2);
   CHECK(has(run({"eval", "run", "--backend", "ref", "--max-test", "20"}), "of 20 images"));
 
   const std::string shown = run({"inspect", "run"});

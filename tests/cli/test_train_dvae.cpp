@@ -104,6 +104,7 @@ TEST_CASE("a discrete VAE is trained and learns, and the verbs know what it is",
   CHECK(measured["hard_elb"] == evaluations[1]["hard_elb"]);
   CHECK(measured["images"] == evaluations[1]["images"]);
   CHECK(Json::parse(run({"eval", "run", "--json", "--split", "train"}))["images"] == 120 - measured["images"].get<int>());
+  CHECK(Json::parse(run({"eval", "run", "--json", "--split", "all"}))["images"] == 120);
   CHECK(has(run({"inspect", "run"}), "encoder.group_3"));
   run({"verify", "run"});
 
