@@ -20,6 +20,7 @@
 #include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
+#include "plan/float_compression.h"
 #include "plan/float_grids.h"
 #include "train/parallel/tensor.h"
 #include "train/session.h"
@@ -223,6 +224,7 @@ class GptTraining {
 
   train::RunOptions run_options();
   void announce(double peak);
+  void announce_compression();
   void summarise(const train::RunResult& result);
 
   Session& session_;
@@ -299,7 +301,24 @@ void GptTraining::announce(double peak) {
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
+  if (settings_.compress_rank > 0) announce_compression();
   terminal.print("memory: {}", memory_text(micro_batch()));
+}
+
+void GptTraining::announce_compression() {
+  const std::uint64_t sent = plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank).sent.sum();
+  const std::uint64_t whole = config_.parameters() * sizeof(float);
+  const double share = static_cast<double>(sent) / static_cast<double>(whole);
+  session_.terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", settings_.compress_rank,
+                          format_bytes(sent), format_bytes(whole), 100 * share);
+  constexpr double saves = 0.75;
+  if (share > saves) {
+    session_.terminal.note(
+        fmt::format("--compress-rank: {}; saves {:.0f}% of the bytes, and factors take time: `bitloom plan gpt --ranks N "
+                    "--link RATE/LATENCY` "
+                    "tells which ranks pay",
+                    settings_.compress_rank, 100 * (1 - share)));
+  }
 }
 
 plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
@@ -307,7 +326,7 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   options.batch = settings_.batch;
   options.micro_batch = sequences;
   settings_.layout.add_to(options, net_.layers());
-  options.compresses = settings_.compress_rank > 0;
+  options.compress_rank = settings_.compress_rank;
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();

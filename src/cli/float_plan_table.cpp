@@ -92,6 +92,42 @@ void print_stages(Terminal& terminal, const plan::FloatModel& model, const Float
                  speed_of(model, plan, batch), unit_of(model), 100 * plan.computing);
 }
 
+void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::CompressionPlan> plans,
+                        std::size_t batch) {
+  const FloatPlan& whole = plans.front().plan;
+  const auto bytes = [](const FloatPlan& plan) { return plan.stages.front().data.total(); };
+  const auto less_time = [](const plan::CompressionPlan& a, const plan::CompressionPlan& b) {
+    return a.plan.seconds < b.plan.seconds;
+  };
+  terminal.print("\n{} data-parallel ranks that exchange gradients whole, or by factors of a rank (--compress-rank):",
+                 whole.grid.data);
+  terminal.print("  {:<8}{:>14}{:>10}{:>12}{:>12}", "rank", "bytes sent", "", "a step", unit_of(model) + "s/s");
+  for (const auto& [rank, plan] : plans) {
+    terminal.print("  {:<8}{:>14}{:>9.1f}%{:>12}{:>12.0f}{}", rank == 0 ? "whole" : std::to_string(rank),
+                   format_bytes(bytes(plan)), 100 * static_cast<double>(bytes(plan)) / static_cast<double>(bytes(whole)),
+                   seconds_text(plan.seconds), speed_of(model, plan, batch), plan.fits ? "" : "  does not fit");
+  }
+  if (plans.size() == 1) {
+    terminal.print("factors would not be much smaller: most parameters are tables of tokens or vectors, which go as they are");
+    return;
+  }
+  // Steps learn less by factors of a smaller rank: of those that take about as long as the fastest, the largest.
+  constexpr double about = 1.1;
+  const double fastest = std::ranges::min_element(plans, less_time)->plan.seconds;
+  const auto best = std::find_if(plans.rbegin(), plans.rend(),
+                                 [&](const plan::CompressionPlan& each) { return each.plan.seconds <= about * fastest; });
+  const double gain = whole.seconds / best->plan.seconds;
+  constexpr double pays = 1.05;  // below, what is lost by factors is hardly worth it
+  if (gain < pays) {
+    terminal.print("factors do not pay: with whole gradients ranks compute {:.0f}% of the time already", 100 * whole.computing);
+    return;
+  }
+  terminal.print(
+      "factors of rank {} take a step {:.3g} times as fast: with whole gradients ranks wait {:.0f}% of the time for "
+      "links. Smaller ranks would hardly be faster, and a step learns less by them",
+      best->rank, gain, 100 * (1 - whole.computing));
+}
+
 Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t batch) {
   Json stages = Json::array();
   for (const StagePlan& stage : plan.stages) {

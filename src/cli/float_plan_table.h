@@ -5,7 +5,7 @@
 #include <span>
 
 #include "cli/terminal.h"
-#include "plan/float_plan.h"
+#include "plan/float_grids.h"
 
 namespace bitloom::cli {
 
@@ -13,6 +13,10 @@ namespace bitloom::cli {
 void print_grids(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::FloatPlan> plans, std::size_t batch);
 // Memory, bytes and time of every stage of one grid.
 void print_stages(Terminal& terminal, const plan::FloatModel& model, const plan::FloatPlan& plan, std::size_t batch);
+
+// Bytes and time where gradients go whole or by factors, and what pays.
+void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::CompressionPlan> plans,
+                        std::size_t batch);
 
 nlohmann::json to_json(const plan::FloatPlan& plan, const plan::FloatModel& model, std::size_t batch);
 

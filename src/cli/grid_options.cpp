@@ -47,6 +47,15 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
                  "Speed of a rank in products of matrices, in GFLOP/s; 0: that of this machine, measured");
 }
 
+void GridSettings::declare_compression(Options& options) {
+  static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}}};
+  options.needs(needs);
+  has_compression = true;
+  options.count("compress-rank", compress_rank, 0, any_count,
+                "Rank of factors that data-parallel ranks exchange instead of the gradients of matrices (PowerSGD); 0: none, "
+                "and a comparison of all");
+}
+
 void GridSettings::check() const {
   if (pipeline == 1 && schedule != "1f1b") {
     fail(ErrorKind::usage, "--pipeline-schedule: {} has no effect with --pipeline 1", schedule);
@@ -91,6 +100,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.schedule = settings.schedule;
   options.chunks = train::chunks_or_usual(settings.schedule, settings.chunks);
   options.shard = train::shard_level_named(settings.shard);
+  options.compress_rank = settings.compress_rank;
   const plan::FloatCluster cluster = settings.make_cluster(memory);
   const auto ranks = static_cast<int>(settings.ranks);
   plan::GridWish wish;
@@ -111,6 +121,15 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   if (!plans.front().fits) {
     terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
   }
+  nlohmann::json compressions = nlohmann::json::array();
+  if (settings.has_compression && settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
+    const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
+    if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
+    for (const plan::CompressionPlan& each : compared) {
+      compressions.push_back(to_json(each.plan, model, options.batch));
+      compressions.back()["compress_rank"] = each.rank;
+    }
+  }
   nlohmann::json grids = nlohmann::json::array();
   for (const plan::FloatPlan& each : plans) grids.push_back(to_json(each, model, options.batch));
   return {{"ranks", ranks},
@@ -119,7 +138,8 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
           {"host_link", plan::to_string(cluster.inside)},
           {"ranks_per_host", cluster.ranks_per_host},
           {"memory_limit", memory},
-          {"grids", grids}};
+          {"grids", grids},
+          {"compressions", compressions}};
 }
 
 }  // namespace bitloom::cli

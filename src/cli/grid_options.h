@@ -20,9 +20,13 @@ struct GridSettings {
   std::string host_link = "100Gbit/5us";
   std::size_t ranks_per_host = 1;
   double gflops = 0;
+  bool has_compression = false;  // the trainer's, whose plans are compared
+  std::size_t compress_rank = 0;
 
   // fewest: of ranks; 0, the default then, has no grid.
   void declare(Options& options, std::size_t fewest);
+  // --compress-rank, of models whose training has it.
+  void declare_compression(Options& options);
   // Throws usage errors: options without effect.
   void check() const;
   // The same of --recompute stage in one process.

@@ -62,6 +62,23 @@ std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const Grid
   return plans;
 }
 
+std::vector<CompressionPlan> plan_compressions(const FloatModel& model, int ranks, const FloatOptions& options,
+                                               const FloatCluster& cluster) {
+  std::vector<CompressionPlan> plans;
+  FloatOptions with = options;
+  with.shard = train::ShardLevel::none;
+  with.compress_rank = 0;
+  if (ranks == 1 || !reason_against(model, {ranks, 1, 1}, with).empty()) return plans;
+  const auto plan = [&] { return plan_grids(model, ranks, {1, 1}, with, cluster).front(); };
+  const auto bytes = [](const FloatPlan& each) { return each.stages.front().data.total(); };
+  plans.push_back({0, plan()});
+  for (with.compress_rank = 1;; with.compress_rank *= 2) {
+    CompressionPlan next{with.compress_rank, plan()};
+    if (4 * bytes(next.plan) > 3 * bytes(plans.front().plan)) return plans;
+    plans.push_back(std::move(next));
+  }
+}
+
 std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                                const FloatCluster& cluster, std::size_t enough, const std::string& savers) {
   const std::size_t share = options.batch / static_cast<std::size_t>(grid.data);

@@ -29,6 +29,16 @@ std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const Grid
 std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                                const FloatCluster& cluster, std::size_t enough, const std::string& savers);
 
+// The best plans of data-parallel ranks whose gradients go whole (compress_rank 0, the first), and by factors of ranks 1, 2, 4,
+// ..., as long as their bytes are at most 3/4 of those of whole ones. Empty where the ranks cannot all be data-parallel, and
+// for one.
+struct CompressionPlan {
+  std::size_t rank = 0;
+  FloatPlan plan;
+};
+std::vector<CompressionPlan> plan_compressions(const FloatModel& model, int ranks, const FloatOptions& options,
+                                               const FloatCluster& cluster);
+
 // The most examples at once whose `bytes` are at most `limit`; 0: not even one. More examples take more bytes.
 std::size_t most_examples(const std::function<std::uint64_t(std::size_t examples)>& bytes, std::uint64_t limit);
 

@@ -4,6 +4,7 @@
 
 #include "models/gpt/language_task.h"
 #include "nn/parameter.h"
+#include "plan/float_compression.h"
 #include "train/parallel/stages.h"
 #include "train/update_rule.h"
 
@@ -60,17 +61,6 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
          (part + 1 < layout.shape.parts() ? layout.output_bytes(part) : 0);
 }
 
-// Error buffers, of those matrices that have any.
-std::uint64_t error_bytes(const FloatLayout& layout) {
-  if (!layout.options.compresses) return 0;
-  std::uint64_t elements = 0;
-  for (const FloatLayer& layer : layout.model.layers) {
-    if (!layer.is_block) continue;
-    for (const FloatParameter& each : layer.parameters) elements += each.is_matrix ? each.elements.of(layout.tensor) : 0;
-  }
-  return elements * sizeof(float);
-}
-
 }  // namespace
 
 FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions,
@@ -101,10 +91,12 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   const RankParameters whole = shards.whole();
   memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
                       (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes;
-  // Their sums over ranks, and each one's share of these.
-  const std::uint64_t errors = error_bytes(layout);
-  memory.optimizer += errors;
-  memory.checkpoint += errors + share(errors);
+  if (layout.options.compress_rank > 0) {
+    const CompressionNeeds compression = compression_of(layout.model, layout.options.compress_rank);
+    memory.optimizer += compression.error_bytes + compression.query_bytes;
+    // The sums of error buffers over ranks, and each one's share of these.
+    memory.checkpoint += compression.error_bytes + share(compression.error_bytes);
+  }
   return memory;
 }
 

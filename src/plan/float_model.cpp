@@ -19,10 +19,10 @@ struct BlockShape {
   std::uint64_t handed_on = 0;  // elements that pass by
 };
 
-FloatParameter whole_vector(std::uint64_t elements) { return {{elements}, false}; }
-FloatParameter split_vector(std::uint64_t elements) { return {{0, elements}, false}; }
-FloatParameter whole_matrix(std::uint64_t elements) { return {{elements}, true}; }
-FloatParameter split_matrix(std::uint64_t elements) { return {{0, elements}, true}; }
+FloatParameter whole_vector(std::uint64_t elements) { return {{elements}}; }
+FloatParameter split_vector(std::uint64_t elements) { return {{0, elements}}; }
+FloatParameter whole_matrix(std::uint64_t rows, std::uint64_t columns) { return {{rows * columns}, true, rows}; }
+FloatParameter split_matrix(std::uint64_t rows, std::uint64_t columns) { return {{0, rows * columns}, true, rows}; }
 
 // The gain and shift of a norm.
 void add_norm(FloatLayer& layer, std::uint64_t width) {
@@ -33,9 +33,9 @@ void add_norm(FloatLayer& layer, std::uint64_t width) {
 void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, double pairs) {
   const std::uint64_t hidden = s.tokens * s.width;
   add_norm(layer, s.width);
-  layer.parameters.push_back(split_matrix(3 * s.width * s.attention));
+  layer.parameters.push_back(split_matrix(3 * s.attention, s.width));
   layer.parameters.push_back(split_vector(3 * s.attention));
-  layer.parameters.push_back(split_matrix(s.width * s.attention));
+  layer.parameters.push_back(split_matrix(s.width, s.attention));
   layer.parameters.push_back(whole_vector(s.width));  // added once, after the sum
   // Norm, residual sum, dropout.
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
@@ -59,9 +59,9 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   add_attention(layer, s, s.tokens, s.pairs);
   if (s.memory > 0) add_attention(layer, s, s.memory, static_cast<double>(s.tokens * s.memory));
   add_norm(layer, s.width);
-  layer.parameters.push_back(split_matrix(s.width * s.inside));
+  layer.parameters.push_back(split_matrix(s.inside, s.width));
   layer.parameters.push_back(split_vector(s.inside));
-  layer.parameters.push_back(split_matrix(s.width * s.inside));
+  layer.parameters.push_back(split_matrix(s.width, s.inside));
   layer.parameters.push_back(whole_vector(s.width));
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.inside) + static_cast<double>(10 * inner);
@@ -83,8 +83,8 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
 FloatLayer embedding(std::uint64_t vocabulary, std::uint64_t width, std::uint64_t tokens, std::uint64_t positions) {
   FloatLayer layer;
   layer.name = "embedding";
-  layer.parameters.push_back({{0, vocabulary * width, width}, true});
-  if (positions > 0) layer.parameters.push_back(whole_matrix(positions * width));
+  layer.parameters.push_back({{0, vocabulary * width, width}, true, vocabulary});
+  if (positions > 0) layer.parameters.push_back(whole_matrix(positions, width));
   layer.whole_operations = static_cast<double>(tokens * width);
   layer.integers = tokens;
   layer.output = tokens * width;
@@ -126,7 +126,7 @@ struct CellState {
 void add_convolution(FloatLayer& layer, std::uint64_t inputs, std::uint64_t outputs, std::uint64_t area, std::uint64_t side_in,
                      std::uint64_t side_out) {
   const std::uint64_t result = outputs * side_out * side_out;
-  layer.parameters.push_back(whole_matrix(inputs * outputs * area));
+  layer.parameters.push_back(whole_matrix(outputs, inputs * area));
   add_norm(layer, outputs);
   layer.whole_operations += static_cast<double>(2 * inputs * area * result);
   layer.activations.whole += inputs * side_in * side_in;
@@ -184,8 +184,8 @@ struct AmoebaBuilder {
 }  // namespace
 
 std::vector<FloatParameter> FloatHead::parameters() const {
-  std::vector<FloatParameter> all{{table(), true}};
-  if (has_bias) all.push_back({{0, vocabulary}, false});
+  std::vector<FloatParameter> all{{table(), true, vocabulary}};
+  if (has_bias) all.push_back(split_vector(vocabulary));
   return all;
 }
 
@@ -251,7 +251,7 @@ FloatModel describe_dalle(const models::DalleConfig& config) {
   FloatLayer tables;
   tables.name = "embedding";
   for (const std::size_t rows : {config.inputs(), config.text, config.grid, config.grid}) {
-    tables.parameters.push_back(whole_matrix(rows * config.width));
+    tables.parameters.push_back(whole_matrix(rows, config.width));
   }
   tables.output = config.tokens() * config.width;
   tables.whole_operations = static_cast<double>(3 * tables.output);
@@ -346,7 +346,7 @@ FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters) {
   }
   FloatLayer classify;
   classify.name = "classify";
-  classify.parameters = {whole_matrix(builder.previous.channels * classes), whole_vector(classes)};
+  classify.parameters = {whole_matrix(classes, builder.previous.channels), whole_vector(classes)};
   classify.values.whole = builder.previous.channels;
   classify.whole_operations = static_cast<double>(2 * builder.previous.channels * classes + builder.previous.size());
   classify.output = classes;

@@ -27,6 +27,7 @@ struct Elements {
 struct FloatParameter {
   Elements elements;
   bool is_matrix = false;
+  std::uint64_t rows = 0;  // of a matrix
 };
 
 // Types as in nn/ops.h: V of values, P of parameters. Counts of activations are for one example.

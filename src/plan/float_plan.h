@@ -32,8 +32,9 @@ struct FloatOptions {
   std::size_t chunks = 1;      // parts of the net that a stage has
   train::Partition partition;  // the parts; none: those whose operations are most alike
   train::ShardLevel shard = train::ShardLevel::none;
-  bool compresses =
-      false;  // gradients of blocks' matrices go by factors, with error buffers of f32 (train/parallel/power_sgd.h)
+  // Rank of the factors by which gradients of blocks' matrices go, with error buffers of f32 (train/parallel/power_sgd.h); 0:
+  // none.
+  std::size_t compress_rank = 0;
   Recompute recompute = Recompute::none;
   unsigned activation_bits = 0;  // 0: all
   train::TrainOptions train;     // types and optimiser

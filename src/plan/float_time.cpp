@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/float_compression.h"
 #include "plan/float_shards.h"
 #include "plan/float_traffic.h"
 
@@ -125,14 +126,29 @@ double FloatTimes::data_seconds(std::size_t stage) const {
     const auto [forward, backward] = exchanges_of(layout_.shape.part(stage, chunk));
     seconds += static_cast<double>(layout_.shape.micro_batches) * (forward + backward);
   }
+  if (layout_.options.compress_rank > 0) return compressed_seconds().sending;
   const auto [half_sum, new_values] = stage_exchanges(stage);
   if (!gradients) seconds += (optimizer ? 1 : 2) * half_sum;
   return seconds + new_values;
 }
 
+// P with what goes as it is, then Q, which follows from the sum of P.
+FloatTimes::Compressed FloatTimes::compressed_seconds() const {
+  const CompressionNeeds needs = compression_of(layout_.model, layout_.options.compress_rank);
+  const double sending = layout_.data == 1 ? 0
+                                           : 2 * exchange_seconds(data_, needs.sent.p + needs.sent.exact + needs.sent.flags) +
+                                                 2 * exchange_seconds(data_, needs.sent.q);
+  return {sending, needs.operations / cluster_.flops};
+}
+
 // The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
-// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself.
+// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. Factors are formed of
+// whole gradients, after the last pass.
 double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
+  if (layout_.options.compress_rank > 0) {
+    const auto [sending, computing] = compressed_seconds();
+    return sending + computing;
+  }
   const bool optimizer = layout_.divided.optimizer;
   const bool gradients = layout_.divided.gradients;
   const std::size_t part = layout_.shape.part(stage, 0);

@@ -44,6 +44,11 @@ class FloatTimes {
     double half_sum = 0, new_values = 0;
   };
   StageExchanges stage_exchanges(std::size_t stage) const;
+  // Of gradients that go by factors.
+  struct Compressed {
+    double sending = 0, computing = 0;
+  };
+  Compressed compressed_seconds() const;
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "nn/ops.h"
+#include "plan/float_compression.h"
 
 namespace bitloom::plan {
 namespace {
@@ -28,6 +29,8 @@ GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards, cons
   const std::uint64_t gradients = layout.bytes_of_gradients(shards.whole());
   if (divided.optimizer) {
     bytes.reduce_scatters = (divided.gradients ? layout.shape.micro_batches : 1) * gradients;
+  } else if (layout.options.compress_rank > 0) {
+    bytes.sums = compression_of(layout.model, layout.options.compress_rank).sent.sum();
   } else {
     bytes.sums = gradients;
   }

@@ -221,10 +221,15 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   const auto args = [](const std::string& run) { return with(quick_gpt(run), {"--compress-rank", "4", "--dropout", "0"}); };
   const auto more = [](const std::string& run) -> Args { return {"train", "gpt", "--resume", "--out", run, "--steps", "20"}; };
   for (const std::string run : {"two", "one"}) {
-    REQUIRE(run_ranks(folder.path(), 2, args(run)).code == 0);
+    const Outcome outcome = run_ranks(folder.path(), 2, args(run));
+    REQUIRE(outcome.code == 0);
+    CHECK(has(outcome.out, "gradients go by factors of rank 4: "));
     const TensorFile checkpoint = TensorFile::load(folder / run / "checkpoint.safetensors");
     CHECK(checkpoint.contains("power_sgd.error.blocks.0.attention.qkv.weight"));
   }
+  // Matrices have no smaller factors of such a rank.
+  const Outcome large = run_ranks(folder.path(), 2, with(quick_gpt("large"), {"--compress-rank", "64", "--steps", "1"}));
+  CHECK(has(large.err, "--compress-rank: 64; saves 0% of the bytes"));
   // The rank of factors is the run's.
   REQUIRE(run_ranks(folder.path(), 2, more("two")).code == 0);
   const Outcome alone = run_program(folder.path(), more("one"));

@@ -81,6 +81,9 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 8 --chunks 2", "--chunks: 2 has no effect; it needs --pipeline-schedule interleaved"},
       {"--ranks 8 --link fast", "--link: 'fast'; expected a rate and a latency"},
       {"--optimizer rmsprop --beta1 0.5", "--beta1: 0.5 has no effect; it needs --optimizer adamw"},
+      {"--compress-rank 2", "--compress-rank: 2 has no effect; it needs --ranks"},
+      {"--ranks 8 --compress-rank 2 --shard optimizer", "--compress-rank: 2 with --shard optimizer; expected --shard none"},
+      {"--ranks 8 --compress-rank 2 --tensor 2", "--compress-rank: 2 with --tensor 2; expected --tensor 1"},
       {"--ranks 8 --shard optimiser", "--shard: unknown value 'optimiser'; did you mean 'optimizer'?"}};
   for (const auto& [options, message] : table) {
     INFO(options);
@@ -102,4 +105,35 @@ TEST_CASE("plan gpt takes two parts for each stage of an interleaved pipeline", 
   INFO(usual.out << usual.err);
   REQUIRE(usual.code == 0);
   CHECK(usual.out == run_program(folder.path(), words_of(common + " --chunks 2")).out);
+}
+
+TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][float_plan]") {
+  const TempDir folder;
+  const auto plan = [&](const std::string& more) {
+    const Outcome outcome =
+        run_program(folder.path(), words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --json plan.json " + more));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return std::pair(outcome.out, nlohmann::json::parse(read_file(folder / "plan.json")));
+  };
+  const auto [slow, json] = plan("--link 10Mbit/100ms");
+  CHECK(has(slow, "8 data-parallel ranks that exchange gradients whole, or by factors of a rank"));
+  CHECK(has(slow, "factors of rank "));
+  const auto& compared = json["compressions"];
+  REQUIRE(compared.size() > 3);
+  const auto bytes = [](const nlohmann::json& each) { return each["stages"][0]["bytes_sent"]["data"]["sums"].get<double>(); };
+  for (std::size_t i = 0; i < compared.size(); ++i) {
+    CHECK(compared[i]["compress_rank"] == (i == 0 ? 0 : 1 << (i - 1)));
+    if (i == 0) continue;
+    CHECK(bytes(compared[i]) <= 0.75 * bytes(compared[0]));
+    CHECK(compared[i]["step_seconds"] < compared[0]["step_seconds"]);
+  }
+  // The one that is asked for is that of the comparison.
+  const auto [one, own] = plan("--link 10Mbit/100ms --compress-rank 2");
+  CHECK_FALSE(has(one, "exchange gradients whole"));
+  CHECK(own["grids"].size() == 1);
+  CHECK(own["grids"][0]["stages"] == compared[2]["stages"]);
+  CHECK(own["grids"][0]["step_seconds"] == compared[2]["step_seconds"]);
+  CHECK(has(plan("--link 1000Gbit/1us").first, "factors do not pay: "));
+  CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));
 }

@@ -58,6 +58,7 @@ GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config,
   layout.chunks = options.chunks;
   layout.shard = options.shard;
   layout.recompute_stages = options.recompute == Recompute::stage;
+  layout.compress_rank = options.compress_rank;
   train::Trainer trainer(engine, task, options.train, layout);
   trainer.share();
   const GridBytes before = counted(grid);
@@ -118,6 +119,20 @@ TEST_CASE("groups send what the plan of their grid says", "[planned]") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("data-parallel processes that exchange factors send what is planned", "[planned][power_sgd]") {
+  const mpi::GridShape grid{test::world().size(), 1, 1};
+  const models::GptConfig config = config_of(Recompute::none);
+  // With rank 40, matrices of 72 x 72 go as they are.
+  for (const std::size_t rank : {1, 7, 40}) {
+    INFO(rank);
+    FloatOptions options = options_of(grid, "1f1b", train::ShardLevel::none, Recompute::none, DType::f32);
+    options.compress_rank = rank;
+    const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
+    const GridBytes sent = train_in(grid, config, options);
+    CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
   }
 }
 

@@ -140,3 +140,26 @@ TEST_CASE("speed-ups by pipelines go the way of table 2 of Huang et al.", "[floa
     before = speed_up(amoebanet);
   }
 }
+
+TEST_CASE("seconds of factors are those of two sums and of their products", "[float_plan]") {
+  const models::GptConfig config = models::config_of(models::find_gpt("small"));
+  const FloatModel model = describe_gpt(config);
+  FloatCluster cluster = fast_links();
+  cluster.link = {1e7, 0.1};
+  FloatOptions options = options_of(8, 2);
+  const double alone = 3 * model.operations() * 8 / cluster.flops;
+  options.compress_rank = 3;
+  const FloatPlan plan = plan_grid(model, {4, 1, 1}, options, cluster);
+  // Factors of (3w,w), (w,w), (4w,w) and (w,4w) have 3 (4w + 2w + 5w + 5w) numbers; the longer sides are with Q.
+  const double width = static_cast<double>(config.width), layers = static_cast<double>(config.layers);
+  const double matrices = layers * 12 * width * width;
+  const double q = 4 * layers * 3 * (3 + 1 + 4 + 4) * width, p = 4 * layers * 3 * 4 * width;
+  const double exact = 4 * (static_cast<double>(model.parameters()) - matrices), flags = 4 * 4 * layers;
+  const auto& sent = plan.stages.front().data;
+  constexpr double losses = 16;
+  CHECK(static_cast<double>(sent.total()) == Approx(p + q + exact + flags + losses).epsilon(1e-12));
+  // Three of four parts go to other hosts in each half of a sum.
+  const auto half = [&](double bytes) { return 0.1 + 3 * on_wire(bytes / 4) * 8 / 1e7; };
+  const double products = 6 * 3 * matrices / cluster.flops;
+  CHECK(plan.seconds == Approx(alone / 4 + 2 * half(p + exact + flags) + 2 * half(q) + products));
+}

@@ -1,0 +1,22 @@
+// What data-parallel ranks send, keep and compute where their gradients go by low-rank factors (train/parallel/power_sgd.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/float_model.h"
+#include "train/parallel/power_sgd.h"
+
+namespace bitloom::plan {
+
+struct CompressionNeeds {
+  train::PowerSgdBytes sent;      // to the sums of a step
+  std::uint64_t error_bytes = 0;  // error buffers
+  std::uint64_t query_bytes = 0;  // the matrices Q by which factors are formed
+  double operations = 0;          // of products of gradients and factors, in a step
+};
+
+// Of ranks that each have the whole model. rank: at least 1. A matrix whose factors would be no smaller goes as it is.
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank);
+
+}  // namespace bitloom::plan
