@@ -48,6 +48,8 @@ void AdamSettings::declare_training(Options& options, const std::string& example
                  "Optimiser; rmsprop keeps no mean of gradients: 4 bytes less for each parameter");
   options.number("beta1", optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
   options.number("beta2", optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
+  options.number("variance-limit", optimizer.variance_limit, 0, 1e9,
+                 "Largest mean of squared gradients, at which it is cut off; 0 disables it");
   options.number("weight-decay", optimizer.decay, 0, 1e3,
                  "Weight decay of matrices, per step and learning rate; 0 disables it");
   options.number("clip", optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
@@ -96,10 +98,15 @@ nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const 
                          {"dtype", values},
                          {"master_weights", master_weights},
                          {"seed", seed}};
+  add_newer(options, json);
   // The steps, on which an automatic warm-up depends, the run itself compares: --steps may change them.
   if (warmup != AdamSettings().warmup) json["warmup"] = options.rate.warmup;
   if (!options.rate.halvings.empty()) json["halve_at"] = options.rate.halvings;
   return json;
+}
+
+void AdamSettings::add_newer(const train::TrainOptions& options, nlohmann::json& identity) const {
+  if (options.optimizer.variance_limit > 0) identity["variance_limit"] = options.optimizer.variance_limit;
 }
 
 }  // namespace bitloom::cli

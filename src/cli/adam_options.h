@@ -27,6 +27,8 @@ struct AdamSettings : FloatSettings {
   train::TrainOptions make_options(double peak) const;
   // Part of a run's identity; options: what make_options() gave.
   nlohmann::json identity(const train::TrainOptions& options) const;
+  // Adds what earlier versions had no options for, where it is not as they had it: their runs go on.
+  void add_newer(const train::TrainOptions& options, nlohmann::json& identity) const;
 };
 
 }  // namespace bitloom::cli

@@ -50,6 +50,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
   if (settings.warmup != GptSettings().warmup) json["warmup"] = options.rate.warmup;
+  settings.add_newer(options, json);
   return json.dump();
 }
 

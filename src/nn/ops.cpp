@@ -300,6 +300,7 @@ void logit_laplace(Engine& engine, const LogitLaplace& distribution, const Tenso
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step) {
   const Check check(engine, "adamw");
   if (step.step == 0) check.refuse("step: 0; expected 1 for the first");
+  if (!(step.variance_limit >= 0)) check.refuse("variance_limit: {}; expected 0 or more", step.variance_limit);
   for (const AdamWTensors& each : tensors) {
     const DType values = check.values("value", each.value);
     const DType type = parameter_type(values);

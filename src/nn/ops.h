@@ -244,10 +244,12 @@ struct AdamWTensors {
 struct AdamWStep {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
   double gradient_scale = 1;  // gradients are multiplied by it first
+  double variance_limit = 0;  // the variance becomes at most this; 0: any
   std::uint64_t step = 1;     // counted from 1
 };
-// mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2; value -= rate (m / (sqrt(v) + epsilon) +
-// decay value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
+// mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2, or the limit if that is more, "before it is
+// used to update the parameters or moments" (Ramesh et al. 2021, appendix B.2); value -= rate (m / (sqrt(v) + epsilon) + decay
+// value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
 // and rounded stochastically (nn/stochastic_rounding.h): the element of number i draws 16 bits from Philox 4x32-10 under its
 // tensor's key at the counter (i / 8, step), the same on every backend.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);

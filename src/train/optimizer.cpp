@@ -27,6 +27,11 @@ void check(const OptimizerOptions& options) {
   if (!(options.epsilon > 0)) fail(ErrorKind::usage, "epsilon: {}; expected more than 0", options.epsilon);
   not_negative("weight_decay", options.decay);
   not_negative("clip", options.clip);
+  not_negative("variance_limit", options.variance_limit);
+  if (options.variance_limit > 0 && options.rule == "sgd") {
+    fail_field(ErrorKind::usage, "variance_limit", "{}; expected 0 with `optimizer` sgd, which has no running variance",
+               options.variance_limit);
+  }
   if (options.average_every == 0) fail(ErrorKind::usage, "average_every: 0; expected at least 1");
   if (options.lookahead > 0 && options.average > 0) {
     fail_field(ErrorKind::usage, "average", "{}; expected 0 with `lookahead` {}", options.average, options.lookahead);

@@ -81,6 +81,7 @@ class AdamW final : public UpdateRule {
     all.epsilon = options_.epsilon;
     all.decay = options_.decay;
     all.gradient_scale = step.scale;
+    all.variance_limit = options_.variance_limit;
     all.step = step.count;
     nn::adamw(engine_, tensors, all);
   }
@@ -126,6 +127,7 @@ class RmsProp final : public UpdateRule {
     all.epsilon = options_.epsilon * root;
     all.decay = options_.decay / root;
     all.gradient_scale = step.scale;
+    all.variance_limit = options_.variance_limit;
     all.step = step.count;
     nn::adamw(engine_, tensors, all);
   }

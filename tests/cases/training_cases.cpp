@@ -114,10 +114,10 @@ OpCase sliced_cross_entropy_case(const SlicedCrossEntropy& p) {
 }
 
 // Steps 1 to 10 with gradients that change, of two tensors of which one does not decay and one has a copy.
-OpCase adamw_case(std::size_t n, std::size_t other, bool is_large = false) {
+OpCase adamw_case(std::size_t n, std::size_t other, bool is_large = false, double variance_limit = 0) {
   OpCase c;
   c.ops = {"adamw"};
-  c.name = fmt::format("{} and {} elements", n, other);
+  c.name = fmt::format("{} and {} elements, variance limit {}", n, other, variance_limit);
   c.inputs = {parameters("gradient", {n}, 1), parameters("other_gradient", {other}, 2)};
   c.outputs = {parameters("value", {n}, 3),
                parameters("mean", {n}, 4, 0.1),
@@ -128,7 +128,8 @@ OpCase adamw_case(std::size_t n, std::size_t other, bool is_large = false) {
                overwritten("copy", {n})};
   for (double& v : c.outputs[2].numbers) v *= v;
   c.forward = [=](nn::Engine& engine, Tensors& t) {
-    nn::AdamWStep step = {.rate = 0.01, .beta1 = 0.9, .beta2 = 0.96, .epsilon = 1e-8, .decay = 0.045};
+    nn::AdamWStep step = {
+        .rate = 0.01, .beta1 = 0.9, .beta2 = 0.96, .epsilon = 1e-8, .decay = 0.045, .variance_limit = variance_limit};
     for (step.step = 1; step.step <= 10; ++step.step) {
       step.gradient_scale = step.step % 3 == 0 ? -0.5 : 0.25;
       const std::vector<nn::AdamWTensors> tensors = {
@@ -205,6 +206,7 @@ std::vector<OpCase> optimizer_cases() {
   for (const std::size_t n : odd_sizes) cases.push_back(adamw_case(n, 5));
   cases.push_back(adamw_case(0, 1));
   cases.push_back(adamw_case(70001, 3, true));
+  cases.push_back(adamw_case(65, 33, false, 0.4));
   for (const std::size_t n : odd_sizes) cases.push_back(sum_of_squares_case({n}, 1));
   cases.push_back(sum_of_squares_case({}, 1));
   cases.push_back(sum_of_squares_case({0}, 1));
@@ -224,7 +226,7 @@ OpCase random_loss_case(Draw& draw) {
   return cross_entropy_case({draw.size(1, 60), columns, classes, draw.any_of({2.0, 6.0}), draw.coin()});
 }
 OpCase random_optimizer_case(Draw& draw) {
-  if (draw.coin()) return adamw_case(draw.size(1, 5000), draw.size(1, 300));
+  if (draw.coin()) return adamw_case(draw.size(1, 5000), draw.size(1, 300), false, draw.any_of({0.0, 0.3}));
   return sum_of_squares_case({draw.size(1, 20000), draw.size(1, 500), draw.size(1, 30)}, 1);
 }
 

@@ -138,7 +138,8 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
                                             {"--average", "0.9", "--keep", "last"},
                                             {"--backend", "ref", "--steps", "2"},
                                             {"--validation", "0"},
-                                            {"--documents", "blank-lines", "--memory", "64MiB"}}) {
+                                            {"--documents", "blank-lines", "--memory", "64MiB"},
+                                            {"--variance-limit", "5"}}) {
     INFO(fmt::format("{}", fmt::join(more, " ")));
     Args args = quick_gpt(fmt::format("run{}", n++), 4);
     if (more[0] == "--backend") args.erase(args.end() - 6, args.end() - 4);  // --steps is given anew
@@ -150,6 +151,10 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14", "--master-weights", "f32"});
   CHECK(masters.code == 2);
   CHECK(has(masters.err, "--master-weights: none stored"));
+  const Outcome limited =
+      run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run10", "--steps", "14", "--variance-limit", "4"});
+  CHECK(limited.code == 2);
+  CHECK(has(limited.err, "--variance-limit: 5.0 stored, 4.0 given"));
   const Outcome longer = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14"});
   INFO(longer.err);
   CHECK(longer.code == 0);
@@ -193,6 +198,7 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--micro-batch", "5"}, 2, "--micro-batch: '5'");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB"}, 2, "--micro-batch: one sequence takes");
   refuses({"train", "gpt", "--data", "text.txt", "--warmup", "2000"}, 2, "--warmup: 2000");
+  refuses({"train", "gpt", "--data", "text.txt", "--variance-limit", "-1"}, 2, "--variance-limit: '-1' is out of range");
   refuses({"train", "gpt", "--data", "text.txt", "--tokenizer", "text.txt"}, 3, "text.txt");
   refuses({"train", "gpt", "--data", "text.txt", "--backend", "cudd"}, 2, "cudd");
   refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");

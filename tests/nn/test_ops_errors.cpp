@@ -435,6 +435,7 @@ TEST_CASE("ops refuse options that make no sense", "[nn][errors]") {
   CHECK(has(complaint([&] { logit_laplace(engine, {}, odd, pixels, 1, row, nullptr); }), "an even number of columns"));
   CHECK(has(complaint([&] { logit_laplace(engine, {std::nan("")}, square, pixels, 1, row, nullptr); }), "least_log_b: nan"));
   CHECK(has(complaint([&] { adamw(engine, {}, {.step = 0}); }), "adamw: step: 0"));
+  CHECK(has(complaint([&] { adamw(engine, {}, {.variance_limit = -1}); }), "adamw: variance_limit: -1; expected 0 or more"));
   Tensor half = engine.zeros({4}, DType::bf16, Use::data);
   const AdamWTensors halves = {half, half, half, half};
   CHECK(has(complaint([&] { adamw(engine, std::span(&halves, 1), {}); }), "adamw: gradient: bf16 (4)"));

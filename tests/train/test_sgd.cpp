@@ -389,6 +389,9 @@ TEST_CASE("what SGD and lookahead cannot take is named", "[train]") {
   CHECK(has(message([](OptimizerOptions& o) { o.momentum = 1; }), "`momentum`: 1"));
   CHECK(has(message([](OptimizerOptions& o) { o.lookahead_keeps = 1; }), "lookahead_keeps: 1; expected 0 up to 1"));
   CHECK(has(message([](OptimizerOptions& o) { o.decay = -1; }), "`weight_decay`: -1"));
+  CHECK(
+      has(message([](OptimizerOptions& o) { o.variance_limit = 5; }), "`variance_limit`: 5; expected 0 with `optimizer` sgd"));
+  CHECK(has(message([](OptimizerOptions& o) { o.variance_limit = -5; }), "`variance_limit`: -5; expected 0 or more"));
   CHECK(has(message([](OptimizerOptions& o) { o.average = 0.9, o.lookahead = 5; }),
             "`average`: 0.9; expected 0 with `lookahead` 5"));
   CHECK(has(message([](OptimizerOptions& o) { o.rule = "adamw"; }),

@@ -117,16 +117,21 @@ TEST_CASE("every pass of a micro-batch is a sign of life", "[train]") {
   CHECK(signs == 8);
 }
 
+// Under a limit that some elements of the variance reach and others do not: it is cut off before it moves anything.
 TEST_CASE("ten steps equal AdamW written out", "[train]") {
+  const double variance_limit = GENERATE(0, 2e-4);
+  CAPTURE(variance_limit);
   TrainOptions options = options_of(DType::f64);
   options.rate = {0.02, 3, 6, 0.001, {8}};
   options.optimizer = {0.9, 0.99, 1e-8, 0.1, 0.5, 0, 1};
+  options.optimizer.variance_limit = variance_limit;
   SpiralOptions spirals;
   Run<> run(options, spirals);
   std::vector<double> expected = run.values();
   std::vector<double> m(expected.size());
   std::vector<double> v(expected.size());
   bool clipped = false;
+  std::size_t cut_off = 0;
   for (int t = 1; t <= 10; ++t) {
     const StepReport report = run.trainer.step();
     std::vector<double> gradient;
@@ -149,12 +154,18 @@ TEST_CASE("ten steps equal AdamW written out", "[train]") {
       const double g = gradient[i] * std::min(1.0, 0.5 / norm);
       m[i] = 0.9 * m[i] + 0.1 * g;
       v[i] = 0.99 * v[i] + 0.01 * g * g;
+      if (variance_limit > 0 && v[i] > variance_limit) {
+        v[i] = variance_limit;
+        ++cut_off;
+      }
       const double step = m[i] / (1 - std::pow(0.9, t)) / (std::sqrt(v[i] / (1 - std::pow(0.99, t))) + 1e-8);
       expected[i] -= rate * (step + (decays[i] ? 0.1 * expected[i] : 0));
     }
     CHECK(compare(run.values(), expected, 1e-9) == "");
   }
   CHECK(clipped);
+  CHECK((cut_off > 0) == (variance_limit > 0));
+  CHECK(cut_off < 10 * expected.size());
 }
 
 TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, bit by bit", "[train]") {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "core/half.h"
 
@@ -23,6 +24,7 @@ struct AdamWFactors {
   float beta1 = 0, rest1 = 0;  // and 1 - beta1
   float beta2 = 0, rest2 = 0;
   float mean_factor = 1, variance_factor = 1;  // the bias corrections 1 / (1 - beta^step)
+  float variance_limit = std::numeric_limits<float>::infinity();
   float epsilon = 0, rate = 0;
   float decay = 0;  // rate * weight decay
 };

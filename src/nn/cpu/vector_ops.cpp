@@ -176,6 +176,7 @@ void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
   factors.rest2 = static_cast<float>(1 - step.beta2);
   factors.mean_factor = static_cast<float>(1 / (1 - std::pow(step.beta1, static_cast<double>(step.step))));
   factors.variance_factor = static_cast<float>(1 / (1 - std::pow(step.beta2, static_cast<double>(step.step))));
+  if (step.variance_limit > 0) factors.variance_limit = static_cast<float>(step.variance_limit);
   factors.epsilon = static_cast<float>(step.epsilon);
   factors.rate = static_cast<float>(step.rate);
   AdamWFactors decaying = factors;

@@ -271,7 +271,7 @@ struct AdamWPart {
 };
 // The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
 struct AdamWFactors {
-  float rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, decay, gradient_scale;
+  float rate, beta1, rest1, beta2, rest2, correction1, correction2, variance_limit, epsilon, decay, gradient_scale;
   std::uint64_t step;  // step for nn/stochastic_rounding.h
 };
 // parts (count): on the device.

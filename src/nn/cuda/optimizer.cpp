@@ -1,6 +1,7 @@
 // The optimiser, and norms of gradients.
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "nn/cuda/cuda_backend.h"
@@ -32,6 +33,8 @@ AdamWFactors factors_of(const AdamWStep& step) {
           .rest2 = static_cast<float>(1 - step.beta2),
           .correction1 = static_cast<float>(1 / (1 - std::pow(step.beta1, number))),
           .correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, number))),
+          .variance_limit =
+              step.variance_limit > 0 ? static_cast<float>(step.variance_limit) : std::numeric_limits<float>::infinity(),
           .epsilon = static_cast<float>(step.epsilon),
           .decay = static_cast<float>(step.decay),
           .gradient_scale = static_cast<float>(step.gradient_scale),

@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(optimizer_threads) adamw_chunks(AdamWFactors f
       const float g = gradient[j] * f.gradient_scale;
       mean[j] = f.beta1 * mean[j] + f.rest1 * g;
       variance[j] = f.beta2 * variance[j] + f.rest2 * g * g;
+      if (variance[j] > f.variance_limit) variance[j] = f.variance_limit;  // NaN stays NaN
       value[j] -= f.rate * (mean[j] * f.correction1 / (sqrtf(variance[j] * f.correction2) + f.epsilon) + decay * value[j]);
     }
     means.store(0, first, mean);

@@ -118,6 +118,7 @@ double rounded(double value, std::uint64_t key, std::uint64_t step, std::size_t 
 void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.step));
   const double correction2 = 1 - std::pow(step.beta2, static_cast<double>(step.step));
+  const double variance_limit = step.variance_limit > 0 ? step.variance_limit : std::numeric_limits<double>::infinity();
   for (const AdamWTensors& each : tensors) {
     const std::vector<double> gradient = load(each.gradient);
     std::vector<double> value = load(each.value);
@@ -127,7 +128,7 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     for (std::size_t i = 0; i < value.size(); ++i) {
       const double g = gradient[i] * step.gradient_scale;
       mean[i] = step.beta1 * mean[i] + (1 - step.beta1) * g;
-      variance[i] = step.beta2 * variance[i] + (1 - step.beta2) * g * g;
+      variance[i] = std::min(step.beta2 * variance[i] + (1 - step.beta2) * g * g, variance_limit);  // NaN stays NaN
       const double m = mean[i] / correction1;
       const double v = variance[i] / correction2;
       value[i] -= step.rate * (m / (std::sqrt(v) + step.epsilon) + decay * value[i]);

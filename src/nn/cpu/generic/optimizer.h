@@ -14,7 +14,7 @@ namespace {
 template <typename Isa>
 struct AdamWUpdate {
   using Float = typename Isa::Float;
-  Float gradient_scale, beta1, rest1, beta2, rest2, variance_factor, epsilon, rate, decay;
+  Float gradient_scale, beta1, rest1, beta2, rest2, variance_limit, variance_factor, epsilon, rate, decay;
 
   explicit BITLOOM_INLINE AdamWUpdate(const AdamWFactors& f)
       : gradient_scale(Isa::splat(f.gradient_scale)),
@@ -22,6 +22,7 @@ struct AdamWUpdate {
         rest1(Isa::splat(f.rest1)),
         beta2(Isa::splat(f.beta2)),
         rest2(Isa::splat(f.rest2)),
+        variance_limit(Isa::splat(f.variance_limit)),
         variance_factor(Isa::splat(f.variance_factor)),
         epsilon(Isa::splat(f.epsilon)),
         rate(Isa::splat(f.rate * f.mean_factor)),
@@ -32,7 +33,7 @@ struct AdamWUpdate {
   BITLOOM_INLINE Float operator()(Part part, Float old, const float* gradient, float* mean, float* variance) const {
     const Float g = part.load(gradient) * gradient_scale;
     const Float m = Isa::fma(beta1, part.load(mean), rest1 * g);
-    const Float v = Isa::fma(beta2, part.load(variance), rest2 * (g * g));
+    const Float v = Isa::min(variance_limit, Isa::fma(beta2, part.load(variance), rest2 * (g * g)));  // NaN stays NaN
     part.store(mean, m);
     part.store(variance, v);
     // The decay is formed apart from the value: 1 - decay would be rounded to a multiple of 2^-24, often coarser than decay.
