@@ -17,6 +17,7 @@ struct AdamSettings : FloatSettings {
   std::string warmup = "auto";
   std::string halve_at;  // steps, "1000,2000"; "": none, but half a cosine
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
+  std::string optimizer_state = "f32";
   std::string master_weights = "f32";
 
   // examples: "Sequences". micro_batch_text: what their number at once means.

@@ -24,6 +24,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::string_view checksum_key = "bitloom.xxh3";
+constexpr std::string_view dtype_key = "bitloom.dtype.";          // and a tensor's name
 constexpr std::size_t length_bytes = 8;                           // bytes of the header length
 constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20U;    // of files that are read in pieces
 constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the reference implementation stops at 100 MB
@@ -31,19 +32,24 @@ constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the referen
 struct DTypeRow {
   std::string_view name;
   std::size_t size;
+  std::string_view stored;  // the format's name for elements of that size, where it has none for these; "": it has one
 };
-constexpr std::array<DTypeRow, 12> dtype_table = {{{"U8", 1},
-                                                   {"I8", 1},
-                                                   {"U16", 2},
-                                                   {"I16", 2},
-                                                   {"U32", 4},
-                                                   {"I32", 4},
-                                                   {"U64", 8},
-                                                   {"I64", 8},
-                                                   {"F32", 4},
-                                                   {"F64", 8},
-                                                   {"BF16", 2},
-                                                   {"F16", 2}}};
+constexpr std::array<DTypeRow, 14> dtype_table = {{{"U8", 1, ""},
+                                                   {"I8", 1, ""},
+                                                   {"U16", 2, ""},
+                                                   {"I16", 2, ""},
+                                                   {"U32", 4, ""},
+                                                   {"I32", 4, ""},
+                                                   {"U64", 8, ""},
+                                                   {"I64", 8, ""},
+                                                   {"F32", 4, ""},
+                                                   {"F64", 8, ""},
+                                                   {"BF16", 2, ""},
+                                                   {"F16", 2, ""},
+                                                   {"1-6-9", 2, "U16"},
+                                                   {"0-6-10", 2, "U16"}}};
+
+std::string_view stored_as(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].stored; }
 
 std::optional<DType> dtype_named(std::string_view name) {
   const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });
@@ -83,6 +89,7 @@ class Parser {
       }
     }
     check_coverage();
+    name_types(metadata);
     for (const Entry& entry : entries_) {
       take(entry.name, entry.dtype, entry.shape, data_begin_ + entry.begin, data_begin_ + entry.end);
     }
@@ -148,7 +155,7 @@ class Parser {
     const nlohmann::json& dtype_text = member(name, value, "dtype");
     const std::string type = dtype_text.is_string() ? dtype_text.get<std::string>() : dtype_text.dump();
     const std::optional<DType> dtype = dtype_named(type);
-    if (!dtype) damaged("the tensor '{}' has the unknown element type '{}'", name, type);
+    if (!dtype || !stored_as(*dtype).empty()) damaged("the tensor '{}' has the unknown element type '{}'", name, type);
     const std::vector<std::size_t> shape = sizes(name, value, "shape");
     const std::vector<std::size_t> offsets = sizes(name, value, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_size_) {
@@ -161,6 +168,21 @@ class Parser {
               offsets[1] - offsets[0]);
     }
     entries_.push_back({name, *dtype, shape, offsets[0], offsets[1]});
+  }
+
+  // Takes what the metadata says about types that the format lacks out of it.
+  void name_types(std::map<std::string, std::string>& metadata) {
+    for (auto next = metadata.lower_bound(std::string(dtype_key));
+         next != metadata.end() && next->first.starts_with(dtype_key);) {
+      const std::string tensor = next->first.substr(dtype_key.size());
+      const std::optional<DType> dtype = dtype_named(next->second);
+      const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == tensor; });
+      if (entry == entries_.end() || !dtype || stored_as(*dtype) != dtype_name(entry->dtype)) {
+        damaged("the metadata '{}' is '{}', which fits no tensor", next->first, next->second);
+      }
+      entry->dtype = *dtype;
+      next = metadata.erase(next);
+    }
   }
 
   const nlohmann::json& member(const std::string& name, const nlohmann::json& value, const char* key) const {
@@ -292,8 +314,12 @@ void write_tensors(const std::map<std::string, std::string>& metadata, const std
       fail(ErrorKind::internal, "the tensor '{}' of shape [{}] is too large for a file", *name, fmt::join(tensor->shape, ", "));
     }
     places[*name] = data_size;
-    header[*name] = {
-        {"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {data_size, data_size + *bytes}}};
+    std::string_view type = dtype_name(tensor->dtype);
+    if (const std::string_view stored = stored_as(tensor->dtype); !stored.empty()) {
+      header[metadata_key][fmt::format("{}{}", dtype_key, *name)] = type;
+      type = stored;
+    }
+    header[*name] = {{"dtype", type}, {"shape", tensor->shape}, {"data_offsets", {data_size, data_size + *bytes}}};
     data_size += *bytes;
   }
   const std::uint64_t length = text_of(header, Hasher().finish().hex()).size();

@@ -1,6 +1,7 @@
 // Files of named tensors in the safetensors format (github.com/huggingface/safetensors, "Format"): 8 bytes of little-endian
 // header length, a JSON header {name: {dtype, shape, data_offsets}, "__metadata__": {string: string}} padded with spaces to
-// a multiple of 8, then the tensors' bytes, which the offsets cover without gap or overlap.
+// a multiple of 8, then the tensors' bytes, which the offsets cover without gap or overlap. The format has no names for numbers
+// of core/narrow.h: they stand there as U16, and the metadata "bitloom.dtype.TENSOR" says what they are.
 #pragma once
 
 #include <concepts>
@@ -20,18 +21,19 @@
 #include "core/buffer.h"
 #include "core/file.h"
 #include "core/half.h"
+#include "core/narrow.h"
 
 namespace bitloom {
 
-enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bf16, f16 };
+enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bf16, f16, f1_6_9, f0_6_10 };
 
-std::string_view dtype_name(DType dtype);  // "U8" ... "F64", "BF16", "F16"
+std::string_view dtype_name(DType dtype);  // "U8" ... "F64", "BF16", "F16", "1-6-9", "0-6-10"
 std::size_t dtype_size(DType dtype);       // bytes per element
 
 // The types that a tensor's elements may have in memory.
 template <typename T>
 concept TensorElement = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float> || std::same_as<T, double> ||
-                        std::same_as<T, bf16> || std::same_as<T, f16>;
+                        std::same_as<T, bf16> || std::same_as<T, f16> || std::same_as<T, f1_6_9> || std::same_as<T, f0_6_10>;
 
 template <TensorElement T>
 constexpr DType dtype_of() {
@@ -39,6 +41,8 @@ constexpr DType dtype_of() {
   if constexpr (std::same_as<T, double>) return DType::f64;
   if constexpr (std::same_as<T, bf16>) return DType::bf16;
   if constexpr (std::same_as<T, f16>) return DType::f16;
+  if constexpr (std::same_as<T, f1_6_9>) return DType::f1_6_9;
+  if constexpr (std::same_as<T, f0_6_10>) return DType::f0_6_10;
   constexpr bool is_signed = std::is_signed_v<T>;
   if constexpr (sizeof(T) == 1) return is_signed ? DType::i8 : DType::u8;
   if constexpr (sizeof(T) == 2) return is_signed ? DType::i16 : DType::u16;
@@ -96,7 +100,7 @@ class TensorSource {
 class TensorFile final : public TensorSource {
  public:
   // Free-form strings about the content. The checksum that files carry is added by serialize(), verified and taken out
-  // again by parse(), so it is never in here.
+  // again by parse(), so it is never in here; nor is what files say about types that the format lacks.
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> tensors;
 

@@ -307,8 +307,9 @@ void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWSte
     if (values != type && values != DType::bf16) check.refuse("value: {}; expected f32 or bf16", to_text(each.value));
     if (values != type && each.copy) check.refuse("copy: {}; expected none of a bf16 value", to_text(each.copy));
     check.is("gradient", each.gradient, type, each.value.shape());
-    check.is("mean", each.mean, type, each.value.shape());
-    check.is("variance", each.variance, type, each.value.shape());
+    const bool is_narrow = type == DType::f32 && each.mean && each.mean.dtype() == DType::f1_6_9;
+    check.is("mean", each.mean, is_narrow ? DType::f1_6_9 : type, each.value.shape());
+    check.is("variance", each.variance, is_narrow ? DType::f0_6_10 : type, each.value.shape());
     if (each.copy) check.is("copy", each.copy, check.values("copy", each.copy), each.value.shape());
   }
   engine.backend().adamw(tensors, step);

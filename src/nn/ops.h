@@ -233,13 +233,14 @@ void logit_laplace(Engine& engine, const LogitLaplace& distribution, const Tenso
 // --- Optimiser ---
 
 // All (size) of type P but the copy; or the value of type bf16, beside the others of f32 and no copy. With beta1 0 the mean may
-// be the gradient, which is scaled then, so that none is kept.
+// be the gradient, which is scaled then, so that none is kept. Beside gradients of f32 the mean may be of 1-6-9 and the
+// variance of 0-6-10.
 struct AdamWTensors {
   Tensor value, gradient, mean, variance;
   Tensor copy = {};  // the new values converted to V, or none
   bool decays = true;
-  std::uint64_t rounding_key = 0;  // of a value of bf16: another for every tensor
-  ElementNumbers numbers = {};     // of a value of bf16, where it is part of a tensor
+  std::uint64_t rounding_key = 0;  // of what has 16 bits: another for every tensor
+  ElementNumbers numbers = {};     // of what has 16 bits, where it is part of a tensor
 };
 struct AdamWStep {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
@@ -249,9 +250,10 @@ struct AdamWStep {
 };
 // mean = beta1 mean + (1 - beta1) g; variance = beta2 variance + (1 - beta2) g^2, or the limit if that is more, "before it is
 // used to update the parameters or moments" (Ramesh et al. 2021, appendix B.2); value -= rate (m / (sqrt(v) + epsilon) + decay
-// value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). A value of bf16 is computed in f32
-// and rounded stochastically (nn/stochastic_rounding.h): the element of number i draws 16 bits from Philox 4x32-10 under its
-// tensor's key at the counter (i / 8, step), the same on every backend.
+// value), with m and v the bias-corrected ones (Loshchilov, Hutter 2019, algorithm 2). Values and moments of 16 bits are
+// computed in f32, from which the step follows, and rounded stochastically when they are stored (nn/stochastic_rounding.h): the
+// element of number i draws 16 bits for each from Philox 4x32-10 under its tensor's key at the counter (i / 8,
+// rounding_step()), the same on every backend. Moments end at the largest numbers that their formats have, 15.98 and 7.996.
 void adamw(Engine& engine, std::span<const AdamWTensors> tensors, const AdamWStep& step);
 
 // Elements of a tensor whose squares are summed first: processes that have whole chunks come to the same sums.

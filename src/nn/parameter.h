@@ -18,6 +18,7 @@ struct Parameter {
   Shape shape;       // of what this process has
   // Where several processes divide it between them: which part of it this one has.
   std::optional<Part> part;
+  std::size_t begin = 0;  // first element of that which this process has, where others have the rest
   // A matrix is stored as (outputs, inputs), not (inputs, outputs).
   bool transposed = false;
   bool decays = true;
@@ -39,7 +40,14 @@ struct Parameter {
   bool is_cleared = false;  // `gradient` stands for zeros, whatever it holds
 
   const Tensor& read() const { return reads_values ? copy : value; }
-  ElementNumbers numbers() const { return part ? part->numbers() : ElementNumbers{}; }
+  // A matrix of a residual block. These may be kept and sent in 16 bits; gains, biases, embeddings and what logits are made by
+  // stay in 32 (Ramesh et al. 2021, appendix D, 2).
+  bool is_block_matrix() const { return block.has_value() && reads_values; }
+  ElementNumbers numbers() const {
+    ElementNumbers numbers = part ? part->numbers() : ElementNumbers{};
+    numbers.begin = begin;
+    return numbers;
+  }
 };
 
 // A vector that ops read as it is, and that weight decay leaves alone.

@@ -32,7 +32,9 @@ std::vector<ParameterBlock> FloatLayout::blocks_of(std::size_t part) const {
   std::vector<ParameterBlock> all;
   for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
     const FloatLayer& layer = model.layers[i];
-    if (!layer.parameters.empty()) all.push_back({layer.parameters, i, false, i == 0 && is_tied});
+    if (layer.parameters.empty()) continue;
+    all.push_back({layer.parameters, i, false, i == 0 && is_tied});
+    for (FloatParameter& each : all.back().parameters) each.is_in_block = layer.is_block;
   }
   if (has_head(part)) all.push_back({model.head_parameters(), model.layers.size(), true, is_tied});
   return all;

@@ -25,12 +25,17 @@ struct Divided {
 // Parameters, in elements, that a rank of a tensor group has.
 struct RankParameters {
   std::uint64_t matrices = 0, vectors = 0;
+  std::uint64_t block_matrices = 0;  // of the matrices, those in blocks
 
   std::uint64_t all() const { return matrices + vectors; }
-  void add(const FloatParameter& parameter, std::uint64_t elements) { (parameter.is_matrix ? matrices : vectors) += elements; }
+  void add(const FloatParameter& parameter, std::uint64_t elements) {
+    (parameter.is_matrix ? matrices : vectors) += elements;
+    if (parameter.is_matrix && parameter.is_in_block) block_matrices += elements;
+  }
   RankParameters& operator+=(const RankParameters& other) {
     matrices += other.matrices;
     vectors += other.vectors;
+    block_matrices += other.block_matrices;
     return *this;
   }
 };

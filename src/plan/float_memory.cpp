@@ -86,11 +86,21 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   memory.gradients = layout.bytes_of_gradients(kept(layout.divided.gradients));
   const std::uint64_t states = train::find_update_rule(train.optimizer.rule).moments + (train.optimizer.average > 0 ? 1 : 0) +
                                (train.optimizer.lookahead > 0 ? 1 : 0);
-  memory.optimizer = states * layout.bytes_of_gradients(kept(layout.divided.optimizer));
+  // Moments of matrices in blocks may be narrower than gradients.
+  const std::uint64_t saved = train::moment_bytes(train.optimizer, false, layout.parameter_bytes) -
+                              train::moment_bytes(train.optimizer, true, layout.parameter_bytes);
+  const auto state_bytes = [&](const RankParameters& each) {
+    return states * layout.bytes_of_gradients(each) - saved * each.block_matrices;
+  };
+  // The rank that has the most elements need not be the one with the most bytes.
+  const std::vector<RankParameters> ranks =
+      layout.divided.optimizer ? shards.by_rank() : std::vector<RankParameters>{shards.whole()};
+  for (const RankParameters& rank : ranks) memory.optimizer = std::max(memory.optimizer, state_bytes(rank));
   const auto share = [&](std::uint64_t elements) { return (elements + layout.data - 1) / layout.data; };
   const RankParameters whole = shards.whole();
   memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
-                      (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes;
+                      (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes -
+                      saved * share(whole.block_matrices);
   if (layout.options.compress_rank > 0) {
     const CompressionNeeds compression = compression_of(layout.model, layout.options.compress_rank);
     memory.optimizer += compression.error_bytes + compression.query_bytes;

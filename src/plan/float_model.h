@@ -27,7 +27,8 @@ struct Elements {
 struct FloatParameter {
   Elements elements;
   bool is_matrix = false;
-  std::uint64_t rows = 0;  // of a matrix
+  std::uint64_t rows = 0;    // of a matrix
+  bool is_in_block = false;  // of a layer that is_block
 };
 
 // Types as in nn/ops.h: V of values, P of parameters. Counts of activations are for one example.

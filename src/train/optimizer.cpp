@@ -32,6 +32,9 @@ void check(const OptimizerOptions& options) {
     fail_field(ErrorKind::usage, "variance_limit", "{}; expected 0 with `optimizer` sgd, which has no running variance",
                options.variance_limit);
   }
+  if (options.narrow_moments && options.rule != "adamw") {
+    fail_field(ErrorKind::usage, "optimizer_state", "16-bit with `optimizer` {}; expected `optimizer` adamw", options.rule);
+  }
   if (options.average_every == 0) fail(ErrorKind::usage, "average_every: 0; expected at least 1");
   if (options.lookahead > 0 && options.average > 0) {
     fail_field(ErrorKind::usage, "average", "{}; expected 0 with `lookahead` {}", options.average, options.lookahead);

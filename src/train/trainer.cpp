@@ -98,8 +98,7 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
 std::vector<PowerSgdShape> power_sgd_shapes(const std::vector<nn::Parameter*>& parameters, std::size_t rank) {
   std::vector<PowerSgdShape> shapes;
   for (const nn::Parameter* parameter : parameters) {
-    const bool is_matrix = parameter->block && parameter->shape.axes() > 1;
-    const std::size_t rows = is_matrix ? parameter->shape[0] : 1;
+    const std::size_t rows = parameter->is_block_matrix() ? parameter->shape[0] : 1;
     shapes.push_back(power_sgd_shape(parameter->name, rows, parameter->shape.size() / rows, rank));
   }
   return shapes;

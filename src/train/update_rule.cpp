@@ -1,6 +1,7 @@
 #include "train/update_rule.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -14,13 +15,16 @@
 namespace bitloom::train {
 namespace {
 
-// A moment of every parameter under "optimizer.NAME.PARAMETER" in files.
+// A moment of every parameter under "optimizer.NAME.PARAMETER" in files. narrow: type of those of matrices in residual blocks,
+// if it is another than that of gradients.
 class Moments {
  public:
-  Moments(nn::Engine& engine, std::span<nn::Parameter* const> parameters, std::string name)
+  Moments(nn::Engine& engine, std::span<nn::Parameter* const> parameters, std::string name, std::optional<DType> narrow = {})
       : parameters_(parameters.begin(), parameters.end()), name_(std::move(name)) {
     for (const nn::Parameter* parameter : parameters_) {
-      tensors_.push_back(engine.zeros(parameter->shape, parameter->gradient.dtype(), nn::Use::optimizer));
+      const DType type = parameter->gradient.dtype();
+      const bool is_narrow = narrow && parameter->is_block_matrix();
+      tensors_.push_back(engine.zeros(parameter->shape, is_narrow ? *narrow : type, nn::Use::optimizer));
     }
   }
   nn::Tensor& operator[](std::size_t i) { return tensors_[i]; }
@@ -36,7 +40,8 @@ class Moments {
   std::vector<nn::Tensor> tensors_;
 };
 
-// Keys under which new values of bf16 are rounded. Throws Error(usage) for a parameter that the rule cannot move.
+// Keys under which new values and moments of 16 bits are rounded. Throws Error(usage) for a parameter that the rule cannot
+// move.
 std::vector<std::uint64_t> make_rounding_keys(std::span<nn::Parameter* const> parameters, std::uint64_t seed,
                                               const char* rule) {
   std::vector<std::uint64_t> keys;
@@ -65,9 +70,16 @@ class AdamW final : public UpdateRule {
       : engine_(engine),
         parameters_(parameters.begin(), parameters.end()),
         options_(options),
-        means_(engine, parameters, "mean"),
-        variances_(engine, parameters, "variance"),
-        rounding_keys_(make_rounding_keys(parameters, seed, "adamw")) {}
+        means_(engine, parameters, "mean", narrow(options, DType::f1_6_9)),
+        variances_(engine, parameters, "variance", narrow(options, DType::f0_6_10)),
+        rounding_keys_(make_rounding_keys(parameters, seed, "adamw")) {
+    for (const nn::Parameter* parameter : parameters) {
+      if (options.narrow_moments && parameter->gradient.dtype() != DType::f32) {
+        fail_field(ErrorKind::usage, "optimizer_state", "16-bit with `dtype` {}; expected `dtype` f32, bf16 or f16",
+                   nn::to_text(parameter->gradient.dtype()));
+      }
+    }
+  }
 
   void move(std::span<const std::size_t> which, const Step& step) override {
     std::vector<nn::AdamWTensors> tensors;
@@ -92,6 +104,10 @@ class AdamW final : public UpdateRule {
   }
 
  private:
+  static std::optional<DType> narrow(const OptimizerOptions& options, DType type) {
+    return options.narrow_moments ? std::optional(type) : std::nullopt;
+  }
+
   nn::Engine& engine_;
   std::vector<nn::Parameter*> parameters_;
   OptimizerOptions options_;
@@ -206,6 +222,11 @@ std::vector<std::string> update_rule_names() { return names_of(update_rules); }
 
 const NamedUpdateRule& find_update_rule(std::string_view name) {
   return find_named(update_rules, name, marked_field("optimizer"));
+}
+
+std::size_t moment_bytes(const OptimizerOptions& options, bool is_block_matrix, std::size_t gradient_bytes) {
+  const bool is_narrow = options.narrow_moments && is_block_matrix;
+  return find_update_rule(options.rule).moments * (is_narrow ? dtype_size(DType::f1_6_9) : gradient_bytes);
 }
 
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {

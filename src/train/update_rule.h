@@ -46,6 +46,9 @@ std::vector<std::string> update_rule_names();
 // Throws Error(usage) that names the field `optimizer`.
 const NamedUpdateRule& find_update_rule(std::string_view name);
 
+// Bytes of the moments of an element of a parameter that has gradients of `gradient_bytes`.
+std::size_t moment_bytes(const OptimizerOptions& options, bool is_block_matrix, std::size_t gradient_bytes);
+
 // A parameter's values, or a buffer's, from and to a file, under its name. load_tensor() throws Error(data) that names what is
 // missing or of another shape.
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor);

@@ -84,6 +84,7 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--compress-rank 2", "--compress-rank: 2 has no effect; it needs --ranks"},
       {"--ranks 8 --compress-rank 2 --shard optimizer", "--compress-rank: 2 with --shard optimizer; expected --shard none"},
       {"--ranks 8 --compress-rank 2 --tensor 2", "--compress-rank: 2 with --tensor 2; expected --tensor 1"},
+      {"--optimizer rmsprop --optimizer-state 16-bit", "--optimizer-state: 16-bit has no effect; it needs --optimizer adamw"},
       {"--ranks 8 --shard optimiser", "--shard: unknown value 'optimiser'; did you mean 'optimizer'?"}};
   for (const auto& [options, message] : table) {
     INFO(options);

@@ -139,7 +139,8 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
                                             {"--backend", "ref", "--steps", "2"},
                                             {"--validation", "0"},
                                             {"--documents", "blank-lines", "--memory", "64MiB"},
-                                            {"--variance-limit", "5"}}) {
+                                            {"--variance-limit", "5"},
+                                            {"--optimizer-state", "16-bit", "--dtype", "bf16"}}) {
     INFO(fmt::format("{}", fmt::join(more, " ")));
     Args args = quick_gpt(fmt::format("run{}", n++), 4);
     if (more[0] == "--backend") args.erase(args.end() - 6, args.end() - 4);  // --steps is given anew
@@ -155,6 +156,11 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run10", "--steps", "14", "--variance-limit", "4"});
   CHECK(limited.code == 2);
   CHECK(has(limited.err, "--variance-limit: 5.0 stored, 4.0 given"));
+  const Outcome wide =
+      run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14", "--optimizer-state", "f32"});
+  CHECK(wide.code == 2);
+  CHECK(has(wide.err, "--optimizer-state: 16-bit stored"));
+  CHECK(run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14"}).code == 0);
   const Outcome longer = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run1", "--steps", "14"});
   INFO(longer.err);
   CHECK(longer.code == 0);

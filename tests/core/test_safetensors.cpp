@@ -104,6 +104,40 @@ TEST_CASE("every element type survives a file", "[safetensors]") {
   CHECK(loaded.get("F64").as<double>()[1] == std::numeric_limits<double>::max());
 }
 
+// Other programs read them as whole numbers of 16 bits.
+TEST_CASE("numbers that the format has no name for are stored as U16 and named in the metadata", "[safetensors]") {
+  TensorFile file;
+  file.metadata["kind"] = "example";
+  file.put("mean", {2}, std::vector<f1_6_9>{{0x8001}, {0x7DFF}});
+  file.put("variance", {1, 3}, std::vector<f0_6_10>{{0}, {0xFBFF}, {7}});
+  file.put("count", {1}, std::vector<std::uint16_t>{5});
+  const std::vector<std::byte> bytes = file.serialize();
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  const auto header = nlohmann::json::parse(std::string(reinterpret_cast<const char*>(bytes.data()) + 8, length));
+  for (const char* name : {"mean", "variance", "count"}) CHECK(header[name]["dtype"] == "U16");
+  CHECK(header["__metadata__"]["bitloom.dtype.mean"] == "1-6-9");
+  CHECK(header["__metadata__"]["bitloom.dtype.variance"] == "0-6-10");
+  CHECK_FALSE(header["__metadata__"].contains("bitloom.dtype.count"));
+
+  const TensorFile loaded = TensorFile::parse(bytes, "memory", Checksum::required);
+  CHECK(same_tensors(file, loaded));
+  CHECK(loaded.metadata == file.metadata);
+  CHECK(loaded.get("mean").as<f1_6_9>()[1] == f1_6_9{0x7DFF});
+  CHECK(loaded.serialize() == bytes);
+  const test::TempDir folder;
+  file.save(folder / "file");
+  const TensorReader reader = TensorReader::open(folder / "file", Checksum::required);
+  CHECK(reader.describe("variance").dtype == DType::f0_6_10);
+  CHECK(reader.metadata == file.metadata);
+  CHECK(TensorMapping::open(folder / "file").tensors.at("mean").dtype == DType::f1_6_9);
+  // Which of the formats it is belongs to what the checksum is of.
+  TensorFile other = file;
+  other.tensors.at("mean").dtype = DType::u16;
+  CHECK(other.serialize().size() != bytes.size());
+  CHECK(has(message_of(ErrorKind::data, [&] { loaded.get("mean", DType::f32, {2}); }), "is 1-6-9[2], expected F32[2]"));
+}
+
 TEST_CASE("the layout is the published one", "[safetensors]") {
   const std::vector<std::byte> bytes = example().serialize();
   std::uint64_t length = 0;
@@ -200,6 +234,13 @@ TEST_CASE("malformed headers are refused with the reason", "[safetensors]") {
       {R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0,1],"b":1}})", 1, "unknown 'b'"},
       {R"({"a":{"dtype":"X9","shape":[],"data_offsets":[0,1]}})", 1, "unknown element type 'X9'"},
       {R"({"a":{"dtype":"F8_E4M3","shape":[],"data_offsets":[0,2]}})", 2, "unknown element type 'F8_E4M3'"},
+      {R"({"a":{"dtype":"1-6-9","shape":[],"data_offsets":[0,2]}})", 2, "unknown element type '1-6-9'"},
+      {R"({"__metadata__":{"bitloom.dtype.b":"1-6-9"},"a":{"dtype":"U16","shape":[],"data_offsets":[0,2]}})", 2,
+       "'bitloom.dtype.b' is '1-6-9', which fits no tensor"},
+      {R"({"__metadata__":{"bitloom.dtype.a":"1-6-9"},"a":{"dtype":"I16","shape":[],"data_offsets":[0,2]}})", 2,
+       "'bitloom.dtype.a' is '1-6-9', which fits no tensor"},
+      {R"({"__metadata__":{"bitloom.dtype.a":"U8"},"a":{"dtype":"U16","shape":[],"data_offsets":[0,2]}})", 2,
+       "'bitloom.dtype.a' is 'U8', which fits no tensor"},
       {R"({"a":{"dtype":8,"shape":[],"data_offsets":[0,1]}})", 1, "unknown element type '8'"},
       {R"({"a":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1, "'shape' of the tensor 'a' is not an array"},
       {R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "something else than sizes"},

@@ -37,6 +37,7 @@ TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blo
         options.micro_batches = 2;
         options.master_weights = masters;
         options.optimizer.average = masters == f32 ? 0.9 : 0;
+        options.optimizer.narrow_moments = bits != 0;
         train::Trainer trainer(engine, task, options);
         trainer.step();
         const GptMemory needs = predict_memory(config, 4, options);

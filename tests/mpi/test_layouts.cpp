@@ -39,8 +39,16 @@ std::vector<Layouts> layouts() {
   return all;
 }
 
-models::GptConfig config() {
+// Numbers of 16 bits are rounded by the number of an element in the whole.
+struct Types {
+  DType values = DType::f32;
+  bool narrow_moments = false;
+};
+constexpr Types types[] = {{DType::f32}, {DType::bf16}, {DType::f32, true}};
+
+models::GptConfig config(const Types& types) {
   models::GptConfig config = test::small_gpt();
+  if (types.narrow_moments) config.width = 64;  // so that matrices have several chunks, which shards are made of
   config.layers = 3;
   config.heads = 4;
   config.vocabulary_multiple = 1;
@@ -50,17 +58,18 @@ models::GptConfig config() {
 
 struct Run {
   // micro_batches: a multiple of the data ranks.
-  explicit Run(const Layouts& layout, std::size_t micro_batches, DType values = DType::f32)
+  explicit Run(const Layouts& layout, std::size_t micro_batches, const Types& types)
       : grid(test::world(), layout.grid),
         group(grid.tensor()),
-        net(config(), 0, &group),
+        net(config(types), 0, &group),
         task(net, 1, test::chains(net.config(), micro_batches)),
-        trainer(engine, task, options(values, micro_batches), make(layout)) {
+        trainer(engine, task, options(types, micro_batches), make(layout)) {
     trainer.share();
   }
-  static TrainOptions options(DType values, std::size_t micro_batches) {
+  static TrainOptions options(const Types& types, std::size_t micro_batches) {
     TrainOptions options;
-    options.values = values;
+    options.values = types.values;
+    options.optimizer.narrow_moments = types.narrow_moments;
     options.micro_batches = micro_batches;
     options.rate.peak = 0.01;
     options.optimizer.clip = 0.5;
@@ -90,18 +99,20 @@ bool same(const TensorFile& a, const TensorFile& b) { return test::world().flag_
 
 TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the same file", "[layouts]") {
   const bool beside_training = test::world().size() == 1 || test::world().has_progress_thread();
-  for (const DType values : {DType::f32, DType::bf16}) {
+  for (const Types& type : types) {
     constexpr std::size_t micro_batches = 12;
-    Run first(layouts().front(), micro_batches, values);
+    Run first(layouts().front(), micro_batches, type);
     for (int i = 0; i < 2; ++i) first.trainer.step();
     const TensorFile file = test::saved(first.trainer);
     const double loss = first.trainer.step().loss;
     const std::vector<Layouts> all = layouts();
-    // Of bf16 some, by a number that divides no number of choices: more would take minutes.
-    for (std::size_t i = 0; i < all.size(); i += values == DType::f32 ? 1 : 5) {
+    const bool is_plain = type.values == DType::f32 && !type.narrow_moments;
+    // Of others some, by a number that divides no number of choices: more would take minutes.
+    for (std::size_t i = 0; i < all.size(); i += is_plain ? 1 : 5) {
       const Layouts& layout = all[i];
       INFO(mpi::described(layout.grid) << " " << layout.schedule << " sharded " << static_cast<int>(layout.shard));
-      Run other(layout, micro_batches, values);
+      INFO(dtype_name(type.values) << " narrow moments " << type.narrow_moments);
+      Run other(layout, micro_batches, type);
       test::load(other.trainer, file);
       CHECK(other.trainer.steps() == 2);
       CHECK(same(test::saved(other.trainer), file));
@@ -115,7 +126,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
       CHECK(other.trainer.is_saving());
       const bool is_saved = test::world().is_root() && other.trainer.is_saved();
       CHECK(is_saved == (test::world().is_root() && !beside_training));
-      CHECK(std::abs(other.trainer.step().loss - loss) < (values == DType::f32 ? 1e-5 : 1e-2));
+      CHECK(std::abs(other.trainer.step().loss - loss) < (type.values == DType::f32 ? 1e-5 : 1e-2));
       stepped.set_value();
       other.trainer.end_save([] {});
       CHECK_FALSE(other.trainer.is_saving());
@@ -125,14 +136,15 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
 }
 
 TEST_CASE("shards come to the bits of processes that have everything", "[layouts]") {
+  const Types type = {DType::f32, GENERATE(false, true)};
   for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
     if (grid.data == 1 || grid.tensor == 3) continue;
     std::vector<std::byte> expected;
     double expected_loss = 0;
     for (const ShardLevel level : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
-      INFO(mpi::described(grid) << " sharded " << static_cast<int>(level));
+      INFO(mpi::described(grid) << " sharded " << static_cast<int>(level) << " narrow moments " << type.narrow_moments);
       // Shards of gradients are summed over processes after each micro-batch: the same order only where each has one.
-      Run run({grid, level}, static_cast<std::size_t>(grid.data));
+      Run run({grid, level}, static_cast<std::size_t>(grid.data), type);
       double norm = 0;
       for (int i = 0; i < 3; ++i) norm = run.trainer.step().gradient_norm;
       CHECK(norm > 0);
@@ -143,7 +155,7 @@ TEST_CASE("shards come to the bits of processes that have everything", "[layouts
         CHECK_FALSE(test::world().flag_any(state != expected));
       }
       const Loss loss = run.trainer.evaluate(0, 0, 5);
-      CHECK(loss.count == 5 * config().context);
+      CHECK(loss.count == 5 * config(type).context);
       if (level == ShardLevel::none) expected_loss = loss.sum;
       CHECK(loss.sum == expected_loss);
       // Averages that had stood in for values took their place for good where these were parts of whole parameters.

@@ -211,7 +211,8 @@ struct GptRun {
       : grid(world(), shape),
         net(gpt_config(recompute == plan::Recompute::block)),
         task(net, 1, test::chains(net.config(), 1)),
-        trainer(engine, task, options(shape, micro_batches), layout(shard, recompute, schedule)) {
+        trainer(engine, task, options(shape, micro_batches, recompute), layout(shard, recompute, schedule)) {
+    plan.train.optimizer = options(shape, micro_batches, recompute).optimizer;
     plan.batch = micro_batches * static_cast<std::size_t>(shape.data);
     plan.schedule = schedule;
     plan.chunks = chunks(schedule);
@@ -219,8 +220,9 @@ struct GptRun {
     plan.shard = shard;
     plan.recompute = recompute;
   }
-  static TrainOptions options(const mpi::GridShape& shape, std::size_t micro_batches) {
+  static TrainOptions options(const mpi::GridShape& shape, std::size_t micro_batches, plan::Recompute recompute) {
     TrainOptions options;
+    options.optimizer.narrow_moments = recompute != plan::Recompute::none;
     options.micro_batches = micro_batches * static_cast<std::size_t>(shape.data);
     options.rate.peak = 0.01;
     return options;
@@ -276,6 +278,9 @@ TEST_CASE("shards of a GPT take the memory of the plan, in every pipeline", "[sh
           CHECK((gradients > 0) == (shard != ShardLevel::optimizer));
           CHECK(planned.memory.gathered >= std::max(values, gradients));
           CHECK(planned.memory.gathered <= values + gradients);
+          std::vector<std::int64_t> moments{static_cast<std::int64_t>(pool.count(nn::Use::optimizer).now)};
+          run.grid.data().max(std::span(moments));
+          CHECK(planned.memory.optimizer == static_cast<std::uint64_t>(moments[0]));
           ++compared;
         }
       }

@@ -392,6 +392,8 @@ TEST_CASE("what SGD and lookahead cannot take is named", "[train]") {
   CHECK(
       has(message([](OptimizerOptions& o) { o.variance_limit = 5; }), "`variance_limit`: 5; expected 0 with `optimizer` sgd"));
   CHECK(has(message([](OptimizerOptions& o) { o.variance_limit = -5; }), "`variance_limit`: -5; expected 0 or more"));
+  CHECK(has(message([](OptimizerOptions& o) { o.narrow_moments = true; }),
+            "`optimizer_state`: 16-bit with `optimizer` sgd; expected `optimizer` adamw"));
   CHECK(has(message([](OptimizerOptions& o) { o.average = 0.9, o.lookahead = 5; }),
             "`average`: 0.9; expected 0 with `lookahead` 5"));
   CHECK(has(message([](OptimizerOptions& o) { o.rule = "adamw"; }),

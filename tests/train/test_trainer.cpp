@@ -338,8 +338,11 @@ TEST_CASE("a residual block may be left out of a step", "[train]") {
 TEST_CASE("memory is counted by what it is for, and was predicted", "[train]") {
   for (const auto& [again, masters] : {std::pair(false, nn::MasterWeights::f32), std::pair(true, nn::MasterWeights::f32),
                                        std::pair(false, nn::MasterWeights::none)}) {
+    const bool narrow_moments = GENERATE(false, true);
+    CAPTURE(again, narrow_moments);
     TrainOptions options = options_of(DType::bf16);
     options.optimizer.average = again ? 0.9 : 0;
+    options.optimizer.narrow_moments = narrow_moments;
     options.master_weights = masters;
     SpiralOptions spirals;
     spirals.examples = 100;

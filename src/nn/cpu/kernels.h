@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "core/half.h"
+#include "core/narrow.h"
 
 namespace bitloom::nn {
 
@@ -29,7 +30,7 @@ struct AdamWFactors {
   float decay = 0;  // rate * weight decay
 };
 
-// Under what AdamW rounds new values to bf16 (stochastic_rounding.h).
+// Under what AdamW rounds new values and moments to 16 bits (stochastic_rounding.h).
 struct RoundingKey {
   std::uint64_t key = 0, step = 0;
 };
@@ -204,6 +205,10 @@ struct VectorKernels {
   // Values without f32 masters, of numbers `first`, first + 1, ...
   void (*adamw_rounding)(const AdamWFactors& factors, const RoundingKey& key, std::uint64_t first, bf16* value,
                          const float* gradient, float* mean, float* variance, std::size_t n);
+  // AdamW's moments between 16 bits and float: exact, and rounded stochastically, of numbers `first`, first + 1, ...
+  void (*widen_moments)(const f1_6_9* from_mean, const f0_6_10* from_variance, float* mean, float* variance, std::size_t n);
+  void (*round_moments)(const RoundingKey& of_mean, const RoundingKey& of_variance, std::uint64_t first, const float* mean,
+                        const float* variance, f1_6_9* to_mean, f0_6_10* to_variance, std::size_t n);
 
   template <typename V>
   const ValueKernels<V>& of() const {

@@ -13,6 +13,7 @@
 #include "nn/cpu/vector_arguments.h"
 #include "nn/dropout.h"
 #include "nn/few_bit_stash.h"
+#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn {
 namespace {
@@ -51,6 +52,8 @@ void CpuBackend::fill(Tensor& y, double value) {
     case DType::f64: return fill_with(value);
     case DType::bf16: return fill_with(to_bf16(static_cast<float>(value)));
     case DType::f16: return fill_with(to_f16(static_cast<float>(value)));
+    case DType::f1_6_9: return fill_with(to_f1_6_9(static_cast<float>(value)));
+    case DType::f0_6_10: return fill_with(to_f0_6_10(static_cast<float>(value)));
   }
 }
 
@@ -165,6 +168,45 @@ std::vector<TensorPiece> pieces_of(std::size_t tensors, SizeOf size_of) {
   return pieces;
 }
 
+// Elements first .. first + n - 1 of a tensor, whose moments (n) are in floats.
+void adamw_piece(const AdamWTensors& each, const AdamWFactors& f, std::uint64_t step, std::size_t first, std::size_t n,
+                 float* mean, float* variance) {
+  const VectorKernels& kernels = vector_kernels();
+  const auto at = [first](const Tensor& one) { return elements<float>(one) + first; };
+  if (each.value.dtype() == DType::bf16) {
+    each.numbers.for_runs(first, first + n, [&](std::size_t i, std::size_t number, std::size_t count) {
+      kernels.adamw_rounding(f, {each.rounding_key, step}, number, elements<bf16>(each.value) + i,
+                             elements<float>(each.gradient) + i, mean + (i - first), variance + (i - first), count);
+    });
+  } else if (each.copy && each.copy.dtype() == DType::bf16) {
+    kernels.on_bf16.adamw(f, at(each.value), at(each.gradient), mean, variance, elements<bf16>(each.copy) + first, n);
+  } else {
+    kernels.on_f32.adamw(f, at(each.value), at(each.gradient), mean, variance, each.copy ? at(each.copy) : nullptr, n);
+  }
+}
+
+// The same where moments have 16 bits: they are floats only in the caches.
+void adamw_with_narrow_moments(const AdamWTensors& each, const AdamWFactors& f, std::uint64_t step, std::size_t first,
+                               std::size_t n) {
+  constexpr std::size_t at_once = 1024;
+  alignas(64) float mean[at_once];
+  alignas(64) float variance[at_once];
+  const VectorKernels& kernels = vector_kernels();
+  auto* const means = elements<f1_6_9>(each.mean);
+  auto* const variances = elements<f0_6_10>(each.variance);
+  const RoundingKey of_mean = {each.rounding_key, rounding_step(step, Rounded::mean)};
+  const RoundingKey of_variance = {each.rounding_key, rounding_step(step, Rounded::variance)};
+  for (std::size_t begin = first; begin < first + n; begin += at_once) {
+    const std::size_t here = std::min(at_once, first + n - begin);
+    kernels.widen_moments(means + begin, variances + begin, mean, variance, here);
+    adamw_piece(each, f, step, begin, here, mean, variance);
+    each.numbers.for_runs(begin, begin + here, [&](std::size_t i, std::size_t number, std::size_t count) {
+      kernels.round_moments(of_mean, of_variance, number, mean + (i - begin), variance + (i - begin), means + i, variances + i,
+                            count);
+    });
+  }
+}
+
 }  // namespace
 
 void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& step) {
@@ -181,25 +223,15 @@ void CpuBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
   factors.rate = static_cast<float>(step.rate);
   AdamWFactors decaying = factors;
   decaying.decay = static_cast<float>(step.rate * step.decay);
-  const VectorKernels& kernels = vector_kernels();
   const std::vector<TensorPiece> pieces = pieces_of(tensors.size(), [&](std::size_t i) { return tensors[i].value.size(); });
   for_pieces(pieces.size(), pieces.size() > 2, [&](std::size_t p) {
     const auto [tensor, first, n] = pieces[p];
     const AdamWTensors& each = tensors[tensor];
     const AdamWFactors& f = each.decays ? decaying : factors;
-    const auto at = [first = first](const Tensor& one) { return elements<float>(one) + first; };
-    if (each.value.dtype() == DType::bf16) {
-      each.numbers.for_runs(first, first + n, [&](std::size_t i, std::size_t number, std::size_t count) {
-        kernels.adamw_rounding(f, {each.rounding_key, step.step}, number, elements<bf16>(each.value) + i,
-                               elements<float>(each.gradient) + i, elements<float>(each.mean) + i,
-                               elements<float>(each.variance) + i, count);
-      });
-    } else if (each.copy && each.copy.dtype() == DType::bf16) {
-      kernels.on_bf16.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
-                            elements<bf16>(each.copy) + first, n);
+    if (each.mean.dtype() == DType::f1_6_9) {
+      adamw_with_narrow_moments(each, f, step.step, first, n);
     } else {
-      kernels.on_f32.adamw(f, at(each.value), at(each.gradient), at(each.mean), at(each.variance),
-                           each.copy ? at(each.copy) : nullptr, n);
+      adamw_piece(each, f, step.step, first, n, elements<float>(each.mean) + first, elements<float>(each.variance) + first);
     }
   });
 }

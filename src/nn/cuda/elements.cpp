@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "core/half.h"
+#include "core/narrow.h"
 #include "nn/cuda/cuda_backend.h"
 #include "nn/dropout.h"
 
@@ -15,6 +16,8 @@ std::uint64_t bits_of(DType dtype, double value) {
     case DType::f32: return std::bit_cast<std::uint32_t>(static_cast<float>(value));
     case DType::bf16: return to_bf16(static_cast<float>(value)).bits;
     case DType::f16: return to_f16(static_cast<float>(value)).bits;
+    case DType::f1_6_9: return to_f1_6_9(static_cast<float>(value)).bits;
+    case DType::f0_6_10: return to_f0_6_10(static_cast<float>(value)).bits;
     case DType::u64: return static_cast<std::uint64_t>(value);
     default: return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
   }

@@ -259,15 +259,15 @@ void cross_entropy_of_terms(Stream stream, const ClassColumns& shape, const void
 // first_chunk .. first_chunk + ceil(size / optimizer_chunk) - 1. Parts have elements.
 inline constexpr std::size_t optimizer_chunk = 8192;
 struct AdamWPart {
-  void* value;  // f32; or bf16, rounded stochastically
-  float *mean, *variance;
+  void* value;            // f32; or bf16, rounded stochastically
+  void *mean, *variance;  // f32; or 1-6-9 and 0-6-10, rounded stochastically
   const float* gradient;
   void* copy;  // or none
   std::size_t size, first_chunk;
   std::uint64_t rounding_key;
   std::size_t first_number, run, stride, begin;  // ElementNumbers of nn/part.h, for rounding
   Number value_number, copy_number;
-  bool decays, is_wide;  // is_wide: all pointers are multiples of 16
+  bool decays, has_narrow_moments, is_wide;  // is_wide: all pointers are multiples of 16
 };
 // The terms of nn/ops.h: rest = 1 - beta, corrections as factors.
 struct AdamWFactors {

@@ -4,10 +4,19 @@
 #include <limits>
 #include <vector>
 
+#include "core/narrow.h"
 #include "nn/cuda/cuda_backend.h"
+#include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn::cuda {
 namespace {
+
+// Kernels, which are of C++17, know these formats by their bits.
+template <typename T, unsigned kFractionBits, unsigned kBias>
+constexpr bool is_format_of(NarrowRounding<kFractionBits, kBias> /*rounding*/) {
+  return T::fraction_bits == kFractionBits && T::bias == kBias;
+}
+static_assert(is_format_of<f1_6_9>(MeanRounding()) && is_format_of<f0_6_10>(VarianceRounding()));
 
 std::size_t chunks_of(std::size_t size) { return (size + optimizer_chunk - 1) / optimizer_chunk; }
 
@@ -50,8 +59,8 @@ void CudaBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& 
     const std::size_t size = each.value.size();
     if (size == 0) continue;
     parts.push_back({.value = each.value.data(),
-                     .mean = static_cast<float*>(each.mean.data()),
-                     .variance = static_cast<float*>(each.variance.data()),
+                     .mean = each.mean.data(),
+                     .variance = each.variance.data(),
                      .gradient = static_cast<const float*>(each.gradient.data()),
                      .copy = each.copy.data(),
                      .size = size,
@@ -64,6 +73,7 @@ void CudaBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& 
                      .value_number = number_of(each.value),
                      .copy_number = each.copy ? number_of(each.copy) : Number::f32,
                      .decays = each.decays,
+                     .has_narrow_moments = each.mean.dtype() == DType::f1_6_9,
                      .is_wide = are_aligned(each)});
     chunks += chunks_of(size);
   }

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/half.h"
+#include "core/narrow.h"
 
 namespace bitloom::nn::ref {
 namespace {
@@ -14,6 +15,8 @@ double number_of(double x) { return x; }
 double number_of(float x) { return x; }
 double number_of(bf16 x) { return to_float(x); }
 double number_of(f16 x) { return to_float(x); }
+double number_of(f1_6_9 x) { return to_float(x); }
+double number_of(f0_6_10 x) { return to_float(x); }
 
 // Towards zero, with the last bit set if that was inexact. Rounding the result to fewer bits (by at least two) gives what
 // rounding x itself gives (Boldo, Melquiond: "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
@@ -43,6 +46,14 @@ template <>
 f16 rounded(double x) {
   return to_f16(rounded_to_odd(x));
 }
+template <>
+f1_6_9 rounded(double x) {
+  return to_f1_6_9(rounded_to_odd(x));
+}
+template <>
+f0_6_10 rounded(double x) {
+  return to_f0_6_10(rounded_to_odd(x));
+}
 
 // operation(elements) with the tensor's elements as a span of their type.
 template <typename Operation>
@@ -52,6 +63,8 @@ void with_elements(const Tensor& tensor, Operation operation) {
     case DType::f32: return operation(tensor.as<float>());
     case DType::bf16: return operation(tensor.as<bf16>());
     case DType::f16: return operation(tensor.as<f16>());
+    case DType::f1_6_9: return operation(tensor.as<f1_6_9>());
+    case DType::f0_6_10: return operation(tensor.as<f0_6_10>());
     default: fail(ErrorKind::internal, "tensor {} does not hold floating-point numbers", to_text(tensor));
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/narrow.h"
 #include "nn/ref/numbers.h"
 #include "nn/ref/ref_backend.h"
 #include "nn/stochastic_rounding.h"
@@ -106,11 +107,27 @@ void RefBackend::cross_entropy_of_terms(const Tensor& logits, const Tensor& targ
 
 namespace {
 
-// An element's new value as bf16 has it, by way of f32.
-double rounded(double value, std::uint64_t key, std::uint64_t step, std::size_t element) {
-  const Philox4x32 draws = rounding_draws(key, step, element / rounding_group);
-  const std::uint32_t draw = philox_half(draws, static_cast<unsigned>(element % rounding_group));
+std::uint32_t rounding_draw(const AdamWTensors& tensors, const AdamWStep& step, Rounded what, std::size_t i) {
+  const std::size_t number = tensors.numbers(i);
+  const std::uint64_t counter = rounding_step(step.step, what);
+  return philox_half(rounding_draws(tensors.rounding_key, counter, number / rounding_group),
+                     static_cast<unsigned>(number % rounding_group));
+}
+
+// As bf16 has it, by way of f32.
+double rounded(double value, std::uint32_t draw) {
   return std::bit_cast<float>(round_stochastically(std::bit_cast<std::uint32_t>(static_cast<float>(value)), draw));
+}
+
+// As T has it, by way of f32.
+template <typename T>
+double rounded_to(double value, std::uint32_t draw) {
+  using Rounding = NarrowRounding<T::fraction_bits, T::bias>;
+  const float magnitude = std::fabs(static_cast<float>(value));
+  const float raised = magnitude + std::bit_cast<float>(Rounding::least_normal);
+  const std::uint32_t code =
+      Rounding::code(std::bit_cast<std::uint32_t>(magnitude), std::bit_cast<std::uint32_t>(raised), draw);
+  return std::copysign(to_float(T{static_cast<std::uint16_t>(code)}), value);
 }
 
 }  // namespace
@@ -135,7 +152,13 @@ void RefBackend::adamw(std::span<const AdamWTensors> tensors, const AdamWStep& s
     }
     if (each.value.dtype() == DType::bf16) {
       for (std::size_t i = 0; i < value.size(); ++i) {
-        value[i] = rounded(value[i], each.rounding_key, step.step, each.numbers(i));
+        value[i] = rounded(value[i], rounding_draw(each, step, Rounded::value, i));
+      }
+    }
+    if (each.mean.dtype() == DType::f1_6_9) {
+      for (std::size_t i = 0; i < value.size(); ++i) {
+        mean[i] = rounded_to<f1_6_9>(mean[i], rounding_draw(each, step, Rounded::mean, i));
+        variance[i] = rounded_to<f0_6_10>(variance[i], rounding_draw(each, step, Rounded::variance, i));
       }
     }
     store(each.value, value);

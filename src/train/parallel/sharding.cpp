@@ -158,6 +158,8 @@ void Sharding::make(Shard& shard, Unit* unit) {
   nn::Parameter& part = *shard.part;
   part.name = whole.name;
   part.shape = {shard.count};
+  part.part = whole.part;
+  part.begin = shard.begin;
   part.decays = whole.decays;
   part.reads_values = whole.reads_values;
   part.rate = whole.rate;

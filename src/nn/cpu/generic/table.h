@@ -62,7 +62,12 @@ constexpr ValueKernels<V> make_value_kernels() {
 
 template <typename Isa>
 constexpr VectorKernels make_vector_kernels(const char* name) {
-  return {name, make_value_kernels<Isa, float>(), make_value_kernels<Isa, bf16>(), &adamw_rounding<Isa>};
+  return {name,
+          make_value_kernels<Isa, float>(),
+          make_value_kernels<Isa, bf16>(),
+          &adamw_rounding<Isa>,
+          &widen_moments<Isa>,
+          &round_moments<Isa>};
 }
 
 }  // namespace
