@@ -134,6 +134,13 @@ void scale_add(Engine& engine, double alpha, const Tensor& x, double beta, Tenso
   engine.backend().scale_add(alpha, x, beta, y);
 }
 
+void add_finite(Engine& engine, double alpha, const Tensor& x, Tensor& y) {
+  const Check check(engine, "add_finite");
+  check.values("x", x);
+  check.is("y", y, check.values("y", y), x.shape());
+  engine.backend().add_finite(alpha, x, y);
+}
+
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y) {
   const Check check(engine, "activate");
   check.values("x", x);

@@ -57,6 +57,8 @@ void fill(Engine& engine, Tensor& y, double value);
 void add(Engine& engine, const Tensor& a, const Tensor& b, Tensor& y);
 // y = alpha x + beta y; x may be of another floating type than y. beta 0: whatever y has, NaN too, is gone.
 void scale_add(Engine& engine, double alpha, const Tensor& x, double beta, Tensor& y);
+// y += alpha x where x is finite; where it is infinite or NaN y stays. x may be of another floating type than y.
+void add_finite(Engine& engine, double alpha, const Tensor& x, Tensor& y);
 
 // y = f(x); dx = f'(x) dy. y may be x, dx may be dy.
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y);

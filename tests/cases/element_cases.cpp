@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <limits>
 
 #include "tests/cases/case.h"
 
@@ -58,6 +59,22 @@ OpCase scale_add_case(std::size_t n, double alpha, double beta, Kind from, Kind 
   return c;
 }
 
+// What is not finite stands at every seventh element.
+OpCase add_finite_case(std::size_t n, double alpha, Kind from, Kind to) {
+  OpCase c;
+  c.ops = {"add_finite"};
+  c.name = fmt::format("{} elements, {} x", n, alpha);
+  std::vector<double> x = normal_numbers(n, 1);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double others[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()};
+  for (std::size_t i = 3; i < n; i += 7) x[i] = others[i % 3];
+  c.inputs = {{"x", from, {n}, x}};
+  c.outputs = {{"y", to, {n}, normal_numbers(n, 2)}};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::add_finite(engine, alpha, t["x"], t["y"]); };
+  c.is_large = n == large;
+  return c;
+}
+
 OpCase dropout_case(const nn::Shape& shape, const nn::Dropout& dropout) {
   OpCase c;
   c.ops = {"dropout"};
@@ -88,6 +105,8 @@ std::vector<OpCase> element_cases() {
     cases.push_back(scale_add_case(n, 0.7, 0, Kind::values, Kind::values));
     cases.push_back(scale_add_case(n, -3, 1, Kind::values, Kind::parameters));
     cases.push_back(scale_add_case(n, 2, 0.5, Kind::parameters, Kind::values));
+    cases.push_back(add_finite_case(n, 0.7, Kind::values, Kind::values));
+    cases.push_back(add_finite_case(n, -3, Kind::values, Kind::parameters));
     cases.push_back(fill_case(n, Kind::values, -1.5));
     cases.push_back(fill_case(n, Kind::i32, -7));
     cases.push_back(fill_case(n, Kind::u8, 255));

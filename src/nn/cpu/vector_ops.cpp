@@ -85,6 +85,21 @@ void CpuBackend::scale_add(double alpha, const Tensor& x, double beta, Tensor& y
   });
 }
 
+void CpuBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
+  with_type(x.dtype(), [&]<typename X>(X) {
+    with_type(y.dtype(), [&]<typename Y>(Y) {
+      const X* const from = elements<X>(x);
+      Y* const to = elements<Y>(y);
+      for_elements(y.size(), sizeof(X) + 2 * sizeof(Y), [=, a = static_cast<float>(alpha)](std::size_t first, std::size_t n) {
+        for (std::size_t i = first; i < first + n; ++i) {
+          const float each = to_float(from[i]);
+          if (std::isfinite(each)) to[i] = from_float<Y>(to_float(to[i]) + a * each);
+        }
+      });
+    });
+  });
+}
+
 void CpuBackend::activate(const Activation& activation, const Tensor& x, Tensor& y) {
   const std::size_t function = number_of(activation);
   with_type(x.dtype(), [&]<typename V>(V) {

@@ -46,6 +46,7 @@ class CudaBackend final : public Backend {
   void fill(Tensor& y, double value) override;
   void add(const Tensor& a, const Tensor& b, Tensor& y) override;
   void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
+  void add_finite(double alpha, const Tensor& x, Tensor& y) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
 
   // activations.cpp

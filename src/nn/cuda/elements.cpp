@@ -42,6 +42,10 @@ void CudaBackend::scale_add(double alpha, const Tensor& x, double beta, Tensor& 
                   y.size());
 }
 
+void CudaBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
+  cuda::add_finite(stream(), static_cast<float>(alpha), number_of(x), x.data(), number_of(y), y.data(), y.size());
+}
+
 void CudaBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
   const Drops drops{dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold))};

@@ -22,6 +22,12 @@ struct ScaleAdd {
   __device__ float operator()(float x, float y) const { return alpha * x + beta * y; }
 };
 
+struct AddFinite {
+  float alpha;
+  // Of infinity and NaN the difference to themselves is NaN.
+  __device__ float operator()(float x, float y) const { return x - x == 0 ? alpha * x + y : y; }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(threads) fill_elements(std::size_t n, T value, T* y) {
   for (std::size_t i = first_piece(); i < n; i += piece_stride()) y[i] = value;
@@ -100,6 +106,18 @@ void scale_add(Stream stream, float alpha, Number x_number, const void* x, float
       const auto* in = static_cast<const X*>(x);
       if (beta == 0) return map(stream, "scale_add", n, Scale{alpha}, out, in);
       map(stream, "scale_add", n, ScaleAdd{alpha, beta}, out, in, static_cast<const Y*>(out));
+    });
+  });
+}
+
+void add_finite(Stream stream, float alpha, Number x_number, const void* x, Number y_number, void* y, std::size_t n) {
+  if (n == 0) return;
+  with_number(x_number, [&](auto x_type) {
+    with_number(y_number, [&](auto y_type) {
+      using X = typename decltype(x_type)::type;
+      using Y = typename decltype(y_type)::type;
+      auto* out = static_cast<Y*>(y);
+      map(stream, "add_finite", n, AddFinite{alpha}, out, static_cast<const X*>(x), static_cast<const Y*>(out));
     });
   });
 }

@@ -32,6 +32,8 @@ void fill(Stream stream, void* y, std::size_t n, std::size_t element_bytes, std:
 void add(Stream stream, Number number, const void* a, const void* b, void* y, std::size_t n);
 // y = alpha x + beta y; beta 0: y is not read.
 void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y, std::size_t n);
+// y += alpha x where x is finite.
+void add_finite(Stream stream, float alpha, Number x_number, const void* x, Number y_number, void* y, std::size_t n);
 // As nn/dropout.h says, elements counted from 0; y may be x.
 struct Drops {
   std::uint64_t seed = 0, site = 0;

@@ -20,6 +20,7 @@ class RefBackend final : public Backend {
   void fill(Tensor& y, double value) override;
   void add(const Tensor& a, const Tensor& b, Tensor& y) override;
   void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
+  void add_finite(double alpha, const Tensor& x, Tensor& y) override;
   void activate(const Activation& activation, const Tensor& x, Tensor& y) override;
   void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) override;
   void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,

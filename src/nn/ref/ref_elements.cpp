@@ -51,6 +51,15 @@ void RefBackend::scale_add(double alpha, const Tensor& x, double beta, Tensor& y
   store(y, result);
 }
 
+void RefBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
+  const std::vector<double> x_values = load(x);
+  std::vector<double> result = load(y);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (std::isfinite(x_values[i])) result[i] += alpha * x_values[i];
+  }
+  store(y, result);
+}
+
 void RefBackend::activate(const Activation& activation, const Tensor& x, Tensor& y) {
   std::vector<double> values = load(x);
   for (double& value : values) value = activation.value(value);
