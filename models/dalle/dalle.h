@@ -22,6 +22,7 @@ class DalleEmbedding final : public nn::Layer {
   explicit DalleEmbedding(const DalleConfig& config);
   nn::Tensor forward(nn::Pass& pass, const nn::Tensor& ids) override;
   nn::Tensor backward(nn::Pass& pass, const nn::Tensor& dy) override;  // none
+  bool takes_wide_gradients() const override { return true; }
   void add_parameters(std::vector<nn::Parameter*>& all) override;
   nn::Shape output(const nn::Shape& ids) const override;
   double cost(const nn::Shape& ids) const override { return 3 * static_cast<double>(ids.size() * config_.width); }

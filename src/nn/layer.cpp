@@ -26,6 +26,15 @@ Dropout Pass::dropout(double rate, std::uint64_t layer) const {
   return {training ? rate : 0, seed, mix64(mix64(mix64(layer) ^ step) ^ micro_batch)};
 }
 
+Tensor backward_through(Layer& layer, Pass& pass, const Tensor& dy) {
+  if (pass.branch_scales == nullptr || !dy || dy.dtype() == pass.branch_scales->values || layer.takes_wide_gradients()) {
+    return layer.backward(pass, dy);
+  }
+  Tensor narrow = pass.engine.empty(dy.shape(), pass.branch_scales->values, Use::activations);
+  convert(pass.engine, dy, narrow);
+  return layer.backward(pass, narrow);
+}
+
 Tensor Sequence::forward(Pass& pass, const Tensor& x, std::size_t first, std::size_t last) {
   Tensor y = x;
   for (std::size_t i = first; i < last; ++i) y = layers_[i]->forward(pass, y);
@@ -34,7 +43,7 @@ Tensor Sequence::forward(Pass& pass, const Tensor& x, std::size_t first, std::si
 
 Tensor Sequence::backward(Pass& pass, const Tensor& dy, std::size_t first, std::size_t last) {
   Tensor dx = dy;
-  for (std::size_t i = last; i > first; --i) dx = layers_[i - 1]->backward(pass, dx);
+  for (std::size_t i = last; i > first; --i) dx = backward_through(*layers_[i - 1], pass, dx);
   return dx;
 }
 

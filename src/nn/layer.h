@@ -17,6 +17,14 @@ namespace bitloom::nn {
 
 class KeyValueCache;
 
+// Scales of the gradients in residual branches, each block's own, so that they are within the range of a format of 16 bits
+// wherever those around them are (Ramesh et al. 2021, section 2.4).
+struct BranchScales {
+  DType values = DType::f16;  // V, which gradients have in branches; around these they have P
+  // By which the gradients in a block's branch are more than those around it.
+  std::function<double(std::size_t block)> of;
+};
+
 // Needs of a pass over a micro-batch, besides its input.
 struct Pass {
   Engine& engine;
@@ -33,6 +41,8 @@ struct Pass {
   KeyValueCache* cache = nullptr;
   // Called in the backward pass of the last micro-batch when nothing more will be added to a parameter's gradient in the step.
   std::function<void(Parameter&)> on_gradient = {};
+
+  const BranchScales* branch_scales = nullptr;  // none: gradients in branches are as those around them
 
   // Of layers that have a loss of their own besides the task's: backward adds its gradient times loss_scale, forward hands its
   // losses, of type P, to on_loss, if there is any.
@@ -60,6 +70,9 @@ class Layer {
   // tensor of values. Takes from the stash what forward put.
   virtual Tensor backward(Pass& pass, const Tensor& dy) = 0;
 
+  // Whether backward takes a gradient of type P, as those around residual branches with scales are.
+  virtual bool takes_wide_gradients() const { return false; }
+
   // In a fixed order.
   virtual void add_parameters(std::vector<Parameter*>& /*all*/) {}
   // Once, after the last micro-batch of a step. counts: false for a step that is skipped, which is to leave no trace.
@@ -81,6 +94,9 @@ class Layer {
 
 using LayerPointer = std::unique_ptr<Layer>;
 
+// layer.backward(pass, dy) for a dy of type V, or P, of which the layer gets V if it takes no other.
+Tensor backward_through(Layer& layer, Pass& pass, const Tensor& dy);
+
 class Sequence final : public Layer {
  public:
   Sequence() = default;
@@ -100,6 +116,7 @@ class Sequence final : public Layer {
   // Passes of layers first .. last - 1, a part that one process of a pipeline has.
   Tensor forward(Pass& pass, const Tensor& x, std::size_t first, std::size_t last);
   Tensor backward(Pass& pass, const Tensor& dy, std::size_t first, std::size_t last);
+  bool takes_wide_gradients() const override { return true; }
 
   void add_parameters(std::vector<Parameter*>& all) override;
   void end_step(Pass& pass, bool counts) override;

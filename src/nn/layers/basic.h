@@ -88,6 +88,7 @@ class DropoutLayer final : public Layer {
   DropoutLayer(double rate, std::uint64_t number) : rate_(rate), number_(number) {}
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
+  bool takes_wide_gradients() const override { return true; }
   Shape output(const Shape& x) const override { return x; }
   double cost(const Shape& x) const override { return 2 * static_cast<double>(x.size()); }
   std::uint64_t stash_bytes(const Shape& /*x*/, DType /*values*/) const override { return 0; }

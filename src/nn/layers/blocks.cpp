@@ -17,7 +17,7 @@ Tensor sum(Engine& engine, const Tensor& a, Tensor b) {
 }  // namespace
 
 Residual::Residual(LayerPointer branch, std::optional<std::size_t> block, LayerPointer skip)
-    : branch_(std::move(branch)), skip_(std::move(skip)) {
+    : branch_(std::move(branch)), skip_(std::move(skip)), block_(block) {
   for (Parameter* parameter : parameters_of(*branch_)) {
     if (!parameter->block) parameter->block = block;
   }
@@ -29,11 +29,24 @@ Tensor Residual::forward(Pass& pass, const Tensor& x) {
 }
 
 Tensor Residual::backward(Pass& pass, const Tensor& dy) {
+  if (pass.branch_scales != nullptr && block_) return backward_scaled(pass, dy, pass.branch_scales->of(*block_));
   const Tensor around = skip_ ? skip_->backward(pass, dy) : dy;
-  Tensor inside = hooks_.enter ? hooks_.enter(pass, dy) : dy;
+  return sum(pass.engine, around, branch_->backward(pass, dy));
+}
+
+// What overflows in the branch shows in the gradients of its parameters. On its way down it would show in those of all blocks
+// below, too, and make their scales fall for nothing (Ramesh et al. 2021, figure 4): it ends here.
+Tensor Residual::backward_scaled(Pass& pass, const Tensor& dy, double scale) {
+  if (skip_) fail(ErrorKind::internal, "residual: a scale of its own beside a skip connection that changes shapes");
+  Engine& engine = pass.engine;
+  const DType values = pass.branch_scales->values;
+  Tensor inside = engine.empty(dy.shape(), values, Use::activations);
+  scale_add(engine, scale, dy, 0, inside);
   inside = branch_->backward(pass, inside);
-  if (hooks_.leave) inside = hooks_.leave(pass, std::move(inside));
-  return sum(pass.engine, around, std::move(inside));
+  Tensor dx = engine.empty(dy.shape(), parameter_type(values), Use::activations);
+  scale_add(engine, 1, dy, 0, dx);
+  add_finite(engine, 1 / scale, inside, dx);
+  return dx;
 }
 
 void Residual::add_parameters(std::vector<Parameter*>& all) {

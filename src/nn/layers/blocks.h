@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <utility>
 
@@ -10,22 +9,15 @@
 
 namespace bitloom::nn {
 
-// Called with the gradient where it enters a residual branch from above and where it leaves it below: a scale of the block's
-// own goes on and off here (Ramesh et al. 2021, section 2.4), and other number formats begin and end. Each returns what goes
-// on.
-struct BranchHooks {
-  std::function<Tensor(Pass&, Tensor)> enter, leave;
-};
-
 // y = x + branch(x), or skip(x) + branch(x) where shapes change.
 class Residual final : public Layer {
  public:
-  // block: the number that its parameters get, if they have none.
+  // block: the number that its parameters get, if they have none, and of its branch's scale, if the pass has any.
   explicit Residual(LayerPointer branch, std::optional<std::size_t> block = {}, LayerPointer skip = {});
-  void set_hooks(BranchHooks hooks) { hooks_ = std::move(hooks); }
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
+  bool takes_wide_gradients() const override { return block_.has_value(); }
   void add_parameters(std::vector<Parameter*>& all) override;
   void end_step(Pass& pass, bool counts) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
@@ -36,8 +28,10 @@ class Residual final : public Layer {
   bool keeps_input() const override { return branch_->keeps_input(); }
 
  private:
+  Tensor backward_scaled(Pass& pass, const Tensor& dy, double scale);
+
   LayerPointer branch_, skip_;  // no skip_: x itself
-  BranchHooks hooks_;
+  std::optional<std::size_t> block_;
 };
 
 // Keeps its input alone, and computes the layer again before its backward pass (Chen et al. 2016; Huang et al. 2019,
@@ -47,6 +41,7 @@ class Recomputed final : public Layer {
   explicit Recomputed(LayerPointer layer) : layer_(std::move(layer)) {}
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
+  bool takes_wide_gradients() const override { return layer_->takes_wide_gradients(); }
   void add_parameters(std::vector<Parameter*>& all) override { layer_->add_parameters(all); }
   void end_step(Pass& pass, bool counts) override { layer_->end_step(pass, counts); }
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {

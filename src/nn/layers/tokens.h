@@ -111,6 +111,7 @@ class Embedding : public Layer {
   Embedding(const std::string& name, std::size_t vocabulary, std::size_t positions, std::size_t width, double deviation = 0.02);
   Tensor forward(Pass& pass, const Tensor& ids) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;  // none
+  bool takes_wide_gradients() const override { return true; }
   void add_parameters(std::vector<Parameter*>& all) override;
   Shape output(const Shape& ids) const override;
   double cost(const Shape& ids) const override { return static_cast<double>(ids.size() * width_); }

@@ -154,7 +154,7 @@ nn::Tensor Pipeline::backward_layers(nn::Pass& pass, nn::Tensor dy, std::size_t 
   const BlockPass kind = backward_pass(pass);
   for (std::size_t i = range.last; i > range.first; --i) {
     if (sharding_ != nullptr) sharding_->enter(i - 1, kind);
-    dy = task_.net()[i - 1].backward(pass, dy);
+    dy = nn::backward_through(task_.net()[i - 1], pass, dy);
     if (sharding_ != nullptr) sharding_->leave(i - 1, kind);
     messages_.poll();
   }
