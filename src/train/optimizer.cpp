@@ -84,23 +84,30 @@ const nn::Parameter* Optimizer::find_bad_gradient() const {
 }
 
 void Optimizer::step(double rate, double share, double scale, double norm,
-                     const std::function<bool(std::optional<std::size_t>)>& skips) {
-  UpdateRule::Step step;
-  step.rate = rate;
-  step.share = share;
-  step.scale = options_.clip > 0 && norm > options_.clip ? scale * (options_.clip / norm) : scale;
-  // Parameters that have taken as many steps go together: nearly always all of them.
-  std::vector<std::pair<std::uint64_t, std::vector<std::size_t>>> together;
+                     const std::function<std::optional<double>(std::optional<std::size_t>)>& factors) {
+  const double clipped = options_.clip > 0 && norm > options_.clip ? scale * (options_.clip / norm) : scale;
+  // Parameters that have taken as many steps, and whose gradients have the same factor, go together: nearly always all of them.
+  struct Group {
+    std::uint64_t count;
+    double factor;
+    std::vector<std::size_t> which;
+  };
+  std::vector<Group> groups;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (skips && skips(parameters_[i]->block)) continue;
+    const std::optional<double> factor = factors ? factors(parameters_[i]->block) : 1.0;
+    if (!factor) continue;
     const std::uint64_t count = ++steps_[i];
-    auto found = std::ranges::find(together, count, [](const auto& each) { return each.first; });
-    if (found == together.end()) found = together.insert(found, {count, {}});
-    found->second.push_back(i);
+    auto found = std::ranges::find_if(groups, [&](const Group& g) { return g.count == count && g.factor == *factor; });
+    if (found == groups.end()) found = groups.insert(found, {count, *factor, {}});
+    found->which.push_back(i);
   }
-  for (const auto& [count, which] : together) {
-    step.count = count;
-    rule_->move(which, step);
+  for (const Group& group : groups) {
+    UpdateRule::Step step;
+    step.count = group.count;
+    step.rate = rate;
+    step.share = share;
+    step.scale = clipped * group.factor;
+    rule_->move(group.which, step);
   }
   ++all_steps_;
   if (options_.lookahead > 0) look_ahead();

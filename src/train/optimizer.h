@@ -50,9 +50,10 @@ class Optimizer {
   // The first parameter whose gradient is not finite.
   const nn::Parameter* find_bad_gradient() const;
   // One step with gradients times `scale`, clipped if `norm`, that of all gradients times scale, is too large. share: of the
-  // peak learning rate that `rate` is. skips: residual blocks whose parameters, moments and step counts stay as they are.
+  // peak learning rate that `rate` is. factors: of the gradients of parameters in a residual block, or outside all, beside the
+  // scale; none of a block whose parameters, moments and step counts stay as they are.
   void step(double rate, double share, double scale, double norm,
-            const std::function<bool(std::optional<std::size_t>)>& skips = {});
+            const std::function<std::optional<double>(std::optional<std::size_t>)>& factors = {});
   // Steps that parameter `i` has taken.
   std::uint64_t steps(std::size_t i) const { return steps_[i]; }
 

@@ -47,16 +47,14 @@ struct Interval {
   double norm = 0;  // the largest
   double seconds = 0;
   std::uint64_t skipped = 0;
+  std::uint64_t skipped_blocks = 0;  // sum
   StepReport last;
 };
 
 // Without the last step: a line is written after another.
 Json to_json(const Interval& interval) {
-  return {{"targets", interval.targets},
-          {"loss", interval.loss},
-          {"norm", interval.norm},
-          {"seconds", interval.seconds},
-          {"skipped", interval.skipped}};
+  return {{"targets", interval.targets}, {"loss", interval.loss},       {"norm", interval.norm},
+          {"seconds", interval.seconds}, {"skipped", interval.skipped}, {"skipped_blocks", interval.skipped_blocks}};
 }
 
 // JSON has null for sums that are not finite.
@@ -71,6 +69,7 @@ Interval interval_of(const Json& json) {
   interval.norm = number("norm");
   interval.seconds = number("seconds");
   interval.skipped = json.value("skipped", std::uint64_t{0});
+  interval.skipped_blocks = json.value("skipped_blocks", std::uint64_t{0});
   return interval;
 }
 
@@ -242,6 +241,7 @@ class Run {
     interval_.loss += report.loss * static_cast<double>(report.targets);
     interval_.norm = std::max(interval_.norm, report.gradient_norm);
     interval_.skipped += report.skipped ? 1 : 0;
+    interval_.skipped_blocks += report.skipped_blocks;
     interval_.last = report;
     show(report);
   }
@@ -294,6 +294,8 @@ class Run {
     if (trainer_.comm().size() > 1) line["sent_bytes"] = interval_.last.sent_bytes;
     if (interval_.skipped != 0) line["skipped"] = interval_.skipped;
     if (interval_.last.loss_scale != 1) line["loss_scale"] = interval_.last.loss_scale;
+    if (interval_.skipped_blocks != 0) line["skipped_blocks"] = interval_.skipped_blocks;
+    if (!interval_.last.block_scales.empty()) line["block_scales"] = interval_.last.block_scales;
     metrics_->write(line);
     interval_ = {};
   }

@@ -19,6 +19,7 @@ namespace {
 // Tensors of checkpoints besides the state's.
 constexpr const char* steps_name = "optimizer.steps";
 constexpr const char* counters_name = "trainer.state";
+constexpr const char* block_scales_name = "trainer.block_scales";
 
 // Steps between comparisons of what several processes have.
 constexpr std::uint64_t compare_every = 100;
@@ -40,6 +41,10 @@ void check(const TrainOptions& options) {
   if (options.micro_batches == 0) fail(ErrorKind::usage, "micro_batches: 0; expected at least 1");
   if (options.loss_scale && !(options.loss_scale->first >= 1 && options.loss_scale->first <= options.loss_scale->largest)) {
     fail(ErrorKind::usage, "loss_scale: {}; expected 1 to {}", options.loss_scale->first, options.loss_scale->largest);
+  }
+  if (options.block_scales && options.values != DType::f16) {
+    fail_field(ErrorKind::usage, "loss_scale", "blocks with `dtype` {}; expected `dtype` f16, whose range is small",
+               nn::to_text(options.values));
   }
 }
 
@@ -91,6 +96,7 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
   if (grid.pipeline > 1) refuse(fmt::format("`pipeline` {}", grid.pipeline), "`pipeline` 1");
   if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
   if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32 or bf16");
+  if (options.block_scales) refuse("`loss_scale` blocks", "`loss_scale` net");
 }
 
 // Matrices of residual blocks go by factors, where that saves bytes; tables of tokens and what the loss reads, gains and biases
@@ -132,6 +138,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   optimizer_.emplace(engine, moved_, options.optimizer, options.seed, buffers_);
   make_norm();
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
+  if (options.block_scales) make_gradient_scales();
   if (layout.compress_rank > 0) make_power_sgd(layout);
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
@@ -156,6 +163,20 @@ void Trainer::make_norm() {
     parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
   }
   norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), *grid_, sharding_.has_value());
+}
+
+// A replica of the paper has one micro-batch of a step: as many make a step here, whichever processes pass them.
+void Trainer::make_gradient_scales() {
+  if (grid_->shape().pipeline > 1) {
+    fail_field(ErrorKind::usage, "loss_scale",
+               "blocks with `pipeline` {}; expected `pipeline` 1, since stages send gradients of f16", grid_->shape().pipeline);
+  }
+  std::set<std::size_t> blocks;
+  for (const nn::Parameter* parameter : learned(nn::parameters_of(task_.net()))) {
+    if (parameter->block) blocks.insert(*parameter->block);
+  }
+  scales_.emplace(std::vector<std::size_t>(blocks.begin(), blocks.end()), options_.micro_batches, *options_.block_scales);
+  branch_scales_ = {options_.values, [this](std::size_t block) { return scales_->of(block) / loss_scale_; }};
 }
 
 void Trainer::on_micro_batch(std::function<void()> f) { pipeline_->on_pass(std::move(f)); }
@@ -186,6 +207,24 @@ void Trainer::sum_over_data() {
   }
 }
 
+double Trainer::settle_norm() {
+  skipped_blocks_.clear();
+  if (!scales_) return norm_->norm(1 / loss_scale_);
+  const std::vector<double> squares = norm_->squares();
+  const std::vector<nn::Parameter*> net = learned(nn::parameters_of(task_.net()));
+  for (std::size_t i = 0; i < net.size(); ++i) {
+    if (net[i]->block && !std::isfinite(squares[i])) skipped_blocks_.insert(*net[i]->block);
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < net.size(); ++i) {
+    const std::optional<std::size_t>& block = net[i]->block;
+    if (block && skipped_blocks_.contains(*block)) continue;
+    const double scale = block ? scales_->of(*block) : loss_scale_;
+    sum += squares[i] / (scale * scale);
+  }
+  return std::sqrt(sum);
+}
+
 Loss Trainer::sum_over_grid(Loss loss) {
   if (sum_ != nullptr) sum_->sum(loss);
   std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.count)};
@@ -211,6 +250,7 @@ nn::Pass Trainer::make_pass(std::uint64_t step) const {
   nn::Pass pass{engine_};
   pass.seed = options_.seed;
   pass.step = step;
+  if (scales_) pass.branch_scales = &branch_scales_;
   return pass;
 }
 
@@ -244,8 +284,10 @@ StepReport Trainer::step() {
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;
-  report.gradient_norm = norm_->norm(unscale);
+  report.gradient_norm = settle_norm();
   report.skipped = !std::isfinite(report.gradient_norm);
+  if (scales_) report.block_scales = scales_->all();
+  report.skipped_blocks = skipped_blocks_.size();
   task_.net().end_step(pass, !report.skipped);
   if (report.skipped) {
     if (!options_.loss_scale || loss_scale_ <= 1) refuse_gradients(report.loss);
@@ -255,7 +297,7 @@ StepReport Trainer::step() {
     average_buffers();
     const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
     const EventSpan span(&log_, EventKind::optimizer, 0, 0, &engine_);
-    optimizer_->step(report.rate, share, unscale, report.gradient_norm);
+    step_optimizer(report.rate, share, unscale, report.gradient_norm, report.loss);
     if (sharding_) sharding_->publish();
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
       loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);
@@ -267,6 +309,18 @@ StepReport Trainer::step() {
   report.sent_bytes = sent_so_far() - sent_before;
   report.seconds = seconds_since(start);
   return report;
+}
+
+void Trainer::step_optimizer(double rate, double share, double unscale, double norm, double loss) {
+  if (!scales_) return optimizer_->step(rate, share, unscale, norm);
+  // No smaller scale would make them finite.
+  if (std::ranges::any_of(skipped_blocks_, [&](std::size_t block) { return scales_->is_least(block); })) refuse_gradients(loss);
+  optimizer_->step(rate, share, unscale, norm, [&](std::optional<std::size_t> block) -> std::optional<double> {
+    if (!block) return 1.0;
+    if (skipped_blocks_.contains(*block)) return std::nullopt;
+    return loss_scale_ / scales_->of(*block);
+  });
+  scales_->update([&](std::size_t block) { return !skipped_blocks_.contains(block); });
 }
 
 std::uint64_t Trainer::sent_so_far() const {
@@ -402,6 +456,7 @@ TensorFile Trainer::rest() {
   rest.put(steps_name, {counts.size()}, std::vector<std::uint64_t>(counts.begin(), counts.end()));
   const std::vector<double> numbers = counters();
   rest.put(counters_name, {numbers.size()}, numbers);
+  if (scales_) rest.put(block_scales_name, {scales_->blocks().size(), 2}, scales_->state());
   return rest;
 }
 
@@ -439,13 +494,20 @@ void Trainer::load(const TensorSource* file) {
   if (sharding_) sharding_->publish();
   std::vector<std::uint64_t> counts(learned(nn::parameters_of(task_.net())).size() + 1);
   std::vector<double> numbers(counters().size());
+  std::vector<double> scales = scales_ ? scales_->state() : std::vector<double>();
   comm().together([&] {
     if (!comm().is_root()) return;
+    if (scales_) {
+      const Tensor stored = file->read(block_scales_name, DType::f64, {scales_->blocks().size(), 2});
+      std::ranges::copy(stored.as<double>(), scales.begin());
+    }
     std::ranges::copy(file->read(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());
     std::ranges::copy(file->read(counters_name, DType::f64, {numbers.size()}).as<double>(), numbers.begin());
   });
   comm().broadcast(std::span(counts));
   comm().broadcast(std::span(numbers));
+  comm().broadcast(std::span(scales));
+  if (scales_) scales_->set_state(scales);
   set_step_counts(counts);
   set_counters(numbers);
 }

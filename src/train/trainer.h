@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "train/optimizer.h"
 #include "train/parallel/gradient_buckets.h"
 #include "train/parallel/gradient_norm.h"
+#include "train/parallel/gradient_scales.h"
 #include "train/parallel/pipeline.h"
 #include "train/parallel/power_sgd.h"
 #include "train/parallel/sharding.h"
@@ -44,6 +46,9 @@ struct TrainOptions {
   RateSchedule rate;
   OptimizerOptions optimizer;
   std::optional<LossScaleOptions> loss_scale;  // for f16; without it, gradients that are not finite are an error
+  // For f16: the loss scale is for what is outside of residual blocks; each of these has a scale of its own, and what overflows
+  // in it leaves out its step alone. Around the blocks gradients are of type P.
+  std::optional<GradientScaleOptions> block_scales;
   std::uint64_t seed = 1;
 };
 
@@ -74,7 +79,9 @@ struct StepReport {
   double gradient_norm = 0;  // before clipping
   double rate = 0;
   double loss_scale = 1;
-  bool skipped = false;  // a gradient was not finite
+  bool skipped = false;              // a gradient was not finite
+  std::vector<double> block_scales;  // of residual blocks, where they have their own
+  std::uint64_t skipped_blocks = 0;  // whose gradients were not finite
   std::uint64_t targets = 0;
   std::uint64_t stash_bytes = 0;  // of this process, at most
   std::uint64_t sent_bytes = 0;   // that this process gave to others or to sums with them (mpi::Traffic)
@@ -149,6 +156,10 @@ class Trainer {
   void begin_gradients();
   void sum_gradients();
   void sum_over_data();
+  // The norm of all gradients without their scales; not finite if the step is to be skipped. Blocks whose gradients are not
+  // finite are in skipped_blocks_ then, and not in the norm.
+  double settle_norm();
+  void step_optimizer(double rate, double share, double unscale, double norm, double loss);
   void make_power_sgd(const Layout& layout);
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
@@ -156,6 +167,7 @@ class Trainer {
   void average_buffers();
   [[noreturn]] void refuse_gradients(double loss);
   void make_norm();
+  void make_gradient_scales();
   void compare_replicas();
   std::vector<StateTensor> state();
   std::vector<HeldTensor> held();
@@ -190,7 +202,10 @@ class Trainer {
   PowerSgdState power_sgd_state_;  // while a checkpoint takes or gives it
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
-  std::uint64_t clean_steps_ = 0;  // since the scale changed
+  std::uint64_t clean_steps_ = 0;         // since the scale changed
+  std::optional<GradientScales> scales_;  // of blocks
+  nn::BranchScales branch_scales_;
+  std::set<std::size_t> skipped_blocks_;  // in this step
   std::optional<mpi::Comm> save_comm_;
   std::unique_ptr<StateSave> save_;  // under way
 };

@@ -39,12 +39,19 @@ std::vector<Layouts> layouts() {
   return all;
 }
 
-// Numbers of 16 bits are rounded by the number of an element in the whole.
+// Moments of 16 bits are rounded by the number of an element in the whole; gradients of f16, by ref, have scales by block.
 struct Types {
   DType values = DType::f32;
   bool narrow_moments = false;
+
+  bool scales_blocks() const { return values == DType::f16; }
 };
-constexpr Types types[] = {{DType::f32}, {DType::bf16}, {DType::f32, true}};
+constexpr Types types[] = {{DType::f32}, {DType::bf16}, {DType::f32, true}, {DType::f16}};
+
+// Whether a grid can have it: four heads, and stages of a pipeline send no gradients with scales.
+bool is_possible(const mpi::GridShape& grid, const Types& types) {
+  return grid.tensor != 3 && !(types.scales_blocks() && grid.pipeline > 1);
+}
 
 models::GptConfig config(const Types& types) {
   models::GptConfig config = test::small_gpt();
@@ -59,7 +66,8 @@ models::GptConfig config(const Types& types) {
 struct Run {
   // micro_batches: a multiple of the data ranks.
   explicit Run(const Layouts& layout, std::size_t micro_batches, const Types& types)
-      : grid(test::world(), layout.grid),
+      : engine({}, types.scales_blocks() ? "ref" : "cpu"),
+        grid(test::world(), layout.grid),
         group(grid.tensor()),
         net(config(types), 0, &group),
         task(net, 1, test::chains(net.config(), micro_batches)),
@@ -70,6 +78,10 @@ struct Run {
     TrainOptions options;
     options.values = types.values;
     options.optimizer.narrow_moments = types.narrow_moments;
+    if (types.scales_blocks()) {
+      options.loss_scale.emplace();
+      options.block_scales.emplace();
+    }
     options.micro_batches = micro_batches;
     options.rate.peak = 0.01;
     options.optimizer.clip = 0.5;
@@ -110,6 +122,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
     // Of others some, by a number that divides no number of choices: more would take minutes.
     for (std::size_t i = 0; i < all.size(); i += is_plain ? 1 : 5) {
       const Layouts& layout = all[i];
+      if (!is_possible(layout.grid, type)) continue;
       INFO(mpi::described(layout.grid) << " " << layout.schedule << " sharded " << static_cast<int>(layout.shard));
       INFO(dtype_name(type.values) << " narrow moments " << type.narrow_moments);
       Run other(layout, micro_batches, type);
@@ -136,13 +149,13 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
 }
 
 TEST_CASE("shards come to the bits of processes that have everything", "[layouts]") {
-  const Types type = {DType::f32, GENERATE(false, true)};
+  const Types type = types[GENERATE(0, 2, 3)];
   for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
-    if (grid.data == 1 || grid.tensor == 3) continue;
+    if (grid.data == 1 || !is_possible(grid, type)) continue;
     std::vector<std::byte> expected;
     double expected_loss = 0;
     for (const ShardLevel level : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
-      INFO(mpi::described(grid) << " sharded " << static_cast<int>(level) << " narrow moments " << type.narrow_moments);
+      INFO(mpi::described(grid) << " sharded " << static_cast<int>(level) << " " << dtype_name(type.values));
       // Shards of gradients are summed over processes after each micro-batch: the same order only where each has one.
       Run run({grid, level}, static_cast<std::size_t>(grid.data), type);
       double norm = 0;
@@ -161,6 +174,15 @@ TEST_CASE("shards come to the bits of processes that have everything", "[layouts
       // Averages that had stood in for values took their place for good where these were parts of whole parameters.
       CHECK_FALSE(test::world().flag_any(test::saved(run.trainer).serialize() != expected));
     }
+  }
+}
+
+TEST_CASE("stages of a pipeline refuse scales of residual blocks", "[layouts]") {
+  const Types type = {DType::f16};
+  for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
+    if (grid.pipeline == 1 || grid.tensor == 3) continue;
+    const std::string message = test::message_of(ErrorKind::usage, [&] { Run({grid}, 12, type); });
+    CHECK(test::has(message, "`loss_scale`: blocks with `pipeline`"));
   }
 }
 

@@ -29,6 +29,7 @@ GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> n
   std::map<const nn::Parameter*, std::size_t> first;
   for (const nn::Parameter* parameter : net) {
     first[parameter] = size_;
+    first_slots_.push_back(size_);
     const std::size_t chunks = chunks_of(largest_part(*parameter, grid.shape().tensor));
     for (std::size_t chunk = 0; chunk < chunks; ++chunk, ++size_) {
       if (parameter->part) divided_slots_.push_back(size_);
@@ -43,7 +44,7 @@ GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> n
   }
 }
 
-double GradientNorm::norm(double scale) {
+std::vector<double> GradientNorm::sums_by_chunk() {
   std::vector<nn::Tensor> gradients;
   for (const Part& part : parts_) gradients.push_back(*part.gradient);
   const std::vector<double> sums = nn::sums_of_squares(engine_, gradients);
@@ -61,9 +62,24 @@ double GradientNorm::norm(double scale) {
   for (const std::size_t slot : divided_slots_) divided.push_back(slots[slot]);
   mpi::sum_in_order(grid_.tensor(), std::span(divided));
   for (std::size_t i = 0; i < divided.size(); ++i) slots[divided_slots_[i]] = divided[i];
+  return slots;
+}
+
+double GradientNorm::norm(double scale) {
   double sum = 0;
-  for (const double each : slots) sum += each;
+  for (const double each : sums_by_chunk()) sum += each;
   return scale * std::sqrt(sum);
+}
+
+std::vector<double> GradientNorm::squares() {
+  const std::vector<double> slots = sums_by_chunk();
+  std::vector<double> squares;
+  for (std::size_t i = 0; i < first_slots_.size(); ++i) {
+    const std::size_t end = i + 1 < first_slots_.size() ? first_slots_[i + 1] : size_;
+    double& sum = squares.emplace_back();
+    for (std::size_t slot = first_slots_[i]; slot < end; ++slot) sum += slots[slot];
+  }
+  return squares;
 }
 
 }  // namespace bitloom::train

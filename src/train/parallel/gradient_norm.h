@@ -29,13 +29,19 @@ class GradientNorm {
 
   // Collective: the norm, times `scale`, the same on all ranks. Not finite if a gradient is not.
   double norm(double scale);
+  // Collective: the sum of squares of the gradient of each parameter of the net, the same on all ranks. Not finite where the
+  // gradient is not.
+  std::vector<double> squares();
 
  private:
+  std::vector<double> sums_by_chunk();
+
   nn::Engine& engine_;
   std::vector<Part> parts_;
   mpi::Grid& grid_;
   bool is_sharded_;
   std::vector<std::size_t> slots_;          // of parts_: the first of their sums
+  std::vector<std::size_t> first_slots_;    // of the net's parameters
   std::vector<std::size_t> divided_slots_;  // of parameters that tensor ranks have parts of
   std::size_t size_ = 0;
 };

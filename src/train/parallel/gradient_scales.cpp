@@ -1,0 +1,55 @@
+#include "train/parallel/gradient_scales.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace bitloom::train {
+
+GradientScales::GradientScales(std::vector<std::size_t> blocks, std::size_t replicas, const GradientScaleOptions& options)
+    : blocks_(std::move(blocks)), options_(options) {
+  const auto m = static_cast<double>(replicas);
+  options_.first *= m;
+  options_.least *= m;
+  options_.largest *= m;
+  scales_.assign(blocks_.size(), options_.first);
+  since_.assign(blocks_.size(), options_.window);
+}
+
+std::size_t GradientScales::index_of(std::size_t block) const {
+  const auto found = std::ranges::find(blocks_, block);
+  if (found == blocks_.end()) fail(ErrorKind::internal, "gradient scales: there is no block {}", block);
+  return static_cast<std::size_t>(found - blocks_.begin());
+}
+
+void GradientScales::update(const std::function<bool(std::size_t block)>& is_clean) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    ++since_[i];
+    if (is_clean(blocks_[i])) {
+      scales_[i] *= options_.growth;
+    } else if (since_[i] >= options_.window) {
+      scales_[i] /= options_.division;
+      since_[i] = 0;
+    }
+    scales_[i] = std::clamp(scales_[i], options_.least, options_.largest);
+  }
+}
+
+std::vector<double> GradientScales::state() const {
+  std::vector<double> state;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    state.push_back(scales_[i]);
+    state.push_back(static_cast<double>(since_[i]));
+  }
+  return state;
+}
+
+void GradientScales::set_state(std::span<const double> state) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    scales_[i] = state[2 * i];
+    since_[i] = static_cast<std::uint64_t>(state[2 * i + 1]);
+  }
+}
+
+}  // namespace bitloom::train
