@@ -63,12 +63,20 @@ void AdamSettings::declare_training(Options& options, const std::string& example
   declare_seed(options);
 }
 
+void AdamSettings::declare_loss_scale(Options& options) {
+  static const std::vector<Options::Need> needs{{"loss-scale", "dtype", {"f16"}}};
+  options.needs(needs);
+  options.choice("loss-scale", loss_scale, {"net", "blocks"},
+                 "Factor that keeps gradients of f16 in its range: net, one for all; blocks, one for every residual block");
+}
+
 train::TrainOptions AdamSettings::make_options(double peak) const {
   train::TrainOptions options;
   options.values = dtype();
   options.master_weights = master_weights_named(master_weights);
   // Gradients of f16 would vanish: its smallest number is 2^-24.
   if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
+  if (loss_scale == "blocks") options.block_scales = train::GradientScaleOptions();
   options.optimizer = optimizer;
   options.optimizer.narrow_moments = optimizer_state == "16-bit";
   options.seed = seed;
@@ -111,6 +119,7 @@ nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const 
 
 void AdamSettings::add_newer(const train::TrainOptions& options, nlohmann::json& identity) const {
   if (options.optimizer.variance_limit > 0) identity["variance_limit"] = options.optimizer.variance_limit;
+  if (options.block_scales) identity["loss_scale"] = loss_scale;
   if (options.optimizer.narrow_moments) identity["optimizer_state"] = optimizer_state;
 }
 

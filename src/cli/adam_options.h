@@ -19,11 +19,14 @@ struct AdamSettings : FloatSettings {
   train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
   std::string optimizer_state = "f32";
   std::string master_weights = "f32";
+  std::string loss_scale = "net";
 
   // examples: "Sequences". micro_batch_text: what their number at once means.
   void declare_training(
       Options& options, const std::string& examples,
       const std::string& micro_batch_text = "auto: what suits the memory. It changes results by rounding alone");
+  // Of nets all of whose residual blocks can have scales of their own.
+  void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
   train::TrainOptions make_options(double peak) const;
   // Part of a run's identity; options: what make_options() gave.

@@ -53,6 +53,7 @@ void DalleSettings::declare(Options& options) {
       "merge-dropout", merge_dropout, 0, 1,
       "Probability with which each merge of byte pairs in a caption is left out, others in every epoch; 0 disables it");
   declare_training(options, "Pairs");
+  declare_loss_scale(options);
   options.group("Run");
   declare_folder(options);
   declare_engine(options);
@@ -67,6 +68,7 @@ void DalleSettings::declare_plan(Options& options) {
   declare_net(options, *this);
   declare_recompute(options, recompute);
   declare_training(options, "Pairs");
+  declare_loss_scale(options);
 }
 
 models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const {

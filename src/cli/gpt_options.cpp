@@ -75,6 +75,7 @@ void GptSettings::declare(Options& options, bool runs) {
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
   declare_training(options, "Sequences");
+  declare_loss_scale(options);
   if (!runs) return;
   options.former(former_layout_options);
   options.transient(true);

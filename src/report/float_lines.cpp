@@ -24,6 +24,23 @@ double median_rate(const FloatLines& lines) {
   return *middle;
 }
 
+// A curve for every residual block.
+std::vector<Series> block_scales(const FloatLines& lines) {
+  std::vector<Series> all;
+  for (const json& line : lines.steps) {
+    const auto scales = line.find("block_scales");
+    if (scales == line.end() || !scales->is_array()) continue;
+    for (std::size_t i = 0; i < scales->size(); ++i) {
+      if (i == all.size()) all.push_back({fmt::format("block {}", i), {}, {}, static_cast<int>(i % palette_size)});
+      all[i].x.push_back(number(line, "step"));
+      all[i].y.push_back((*scales)[i].is_number() ? (*scales)[i].get<double>() : missing);
+    }
+  }
+  // Names of more would hide the curves.
+  for (std::size_t i = 1; i + 1 < all.size() && all.size() > 8; ++i) all[i].name.clear();
+  return all;
+}
+
 }  // namespace
 
 std::string model_kind(const ReportInput& input) {
@@ -115,6 +132,10 @@ std::string engine_curves(const FloatLines& lines, const char* unit, double scal
                false) +
          chart(lines, "Speed", {unit}, {curve(lines.steps, "targets_per_second", "", 4, scale)}, false) +
          chart(lines, "Memory of tensors", {"MiB, peak"}, memory, false);
+}
+
+std::string gradient_scale_chart(const FloatLines& lines) {
+  return chart(lines, "Gradient scales", {"of residual blocks", true}, block_scales(lines), true);
 }
 
 std::string nats(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string(nothing); }

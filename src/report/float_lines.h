@@ -50,6 +50,8 @@ std::string loss_chart(const FloatLines& lines, bool wide);
 // Learning rate, gradient norm, speed and memory. unit: of the rate times `scale`, "images/s". stash: with the memory that is
 // kept for backward passes.
 std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash);
+// Of all residual blocks; "" where these have no scales of their own.
+std::string gradient_scale_chart(const FloatLines& lines);
 
 // "0.1234", or a dash.
 std::string nats(double loss);

@@ -118,7 +118,7 @@ std::string dalle_curves(const FloatLines& lines) {
       "step, under dropout; the losses of text and image in the next two are those of some training pairs and of the "
       "validation "
       "pairs, all without it.",
-      loss_chart(lines, true) + pair(rest));
+      loss_chart(lines, true) + pair(rest) + gradient_scale_chart(lines));
 }
 
 std::string clip_cards(const ReportInput& /*input*/, const FloatLines& lines) {
@@ -163,7 +163,7 @@ std::string clip_curves(const FloatLines& lines) {
                              "without any knowledge. The validation loss is that of all {} validation pairs, by a temperature "
                              "of 0.07: {} without any.",
                              whole_text(at_once), rounded(std::log(at_once)), whole_text(pairs), rounded(std::log(pairs))),
-                 loss + pair(rest));
+                 loss + pair(rest) + gradient_scale_chart(lines));
 }
 
 }  // namespace bitloom::report

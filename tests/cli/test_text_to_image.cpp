@@ -135,6 +135,18 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
   }
 }
 
+TEST_CASE("a text-to-image transformer trains as the paper's does in 16 bits", "[dalle]") {
+  const CodedScenes place;
+  place.run(dalle("run", {"--backend", "ref", "--dtype", "f16", "--loss-scale", "blocks", "--optimizer-state", "16-bit",
+                          "--variance-limit", "5", "--steps", "2", "--evaluate-every", "1"}));
+  const std::vector<Json> lines = read_metrics(place / "run/metrics.jsonl");
+  const auto step = std::ranges::find_if(lines, [](const Json& line) { return line.contains("block_scales"); });
+  REQUIRE(step != lines.end());
+  CHECK((*step)["block_scales"].size() % 2 == 0);  // two for each layer
+  CHECK(last(place / "run", "validation_loss") < 4);
+  place.refuses(clip("a", {"--loss-scale", "blocks"}), 2, "loss-scale");
+}
+
 TEST_CASE("what text to image refuses", "[dalle]") {
   const CodedScenes place;
   place.refuses({"train", "dalle", "--data", "scenes", "--out", "a"}, 2, "--dvae: missing");

@@ -1,6 +1,7 @@
 // GPTs as a user trains them: a run, what is done with it, an interrupted one, what is refused.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -140,7 +141,8 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
                                             {"--validation", "0"},
                                             {"--documents", "blank-lines", "--memory", "64MiB"},
                                             {"--variance-limit", "5"},
-                                            {"--optimizer-state", "16-bit", "--dtype", "bf16"}}) {
+                                            {"--optimizer-state", "16-bit", "--dtype", "bf16"},
+                                            {"--backend", "ref", "--steps", "2", "--dtype", "f16", "--loss-scale", "blocks"}}) {
     INFO(fmt::format("{}", fmt::join(more, " ")));
     Args args = quick_gpt(fmt::format("run{}", n++), 4);
     if (more[0] == "--backend") args.erase(args.end() - 6, args.end() - 4);  // --steps is given anew
@@ -156,6 +158,12 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run10", "--steps", "14", "--variance-limit", "4"});
   CHECK(limited.code == 2);
   CHECK(has(limited.err, "--variance-limit: 5.0 stored, 4.0 given"));
+  const auto lines = read_metrics(folder / "run12/metrics.jsonl");
+  const auto last_step = std::ranges::find_if(lines, [](const auto& line) { return line.value("event", "") == "step"; });
+  REQUIRE(last_step != lines.end());
+  REQUIRE((*last_step)["block_scales"].size() == 4);  // of two blocks, attention's and the feed-forward part's
+  for (const auto& scale : (*last_step)["block_scales"]) CHECK(scale.get<double>() > 4 * 128);
+  CHECK(run_program(folder.path(), {"report", "run12"}).code == 0);
   const Outcome wide =
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14", "--optimizer-state", "f32"});
   CHECK(wide.code == 2);
@@ -210,6 +218,8 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--device", "gpu"}, 2, "--device");
   refuses({"train", "gpt", "--data", "text.txt", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
   refuses({"train", "gpt", "--data", "text.txt", "--dtype", "f16"}, 2, "--dtype: f16; backend cpu has no values of that type");
+  refuses({"train", "gpt", "--data", "text.txt", "--loss-scale", "blocks"}, 2,
+          "--loss-scale: blocks has no effect; it needs --dtype f16");
   refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none"}, 2, "--master-weights: none with --dtype f32");
   refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none", "--dtype", "f16"}, 2,
           "--master-weights: none with --dtype f16; expected --dtype bf16");

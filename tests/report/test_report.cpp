@@ -341,6 +341,33 @@ TEST_CASE("small charts of a float model's run stand in pairs", "[report]") {
   CHECK(count_of(page, "viewBox=\"0 0 530 ") == 4);
 }
 
+TEST_CASE("scales of residual blocks have a curve each", "[report]") {
+  ReportInput input = float_run();
+  CHECK(!has(render_report(input), "Gradient scales"));
+  const auto curves = [&] { return count_of(render_report(input), "<polyline") + count_of(render_report(input), "<path"); };
+  const std::size_t before = curves();
+  for (json& line : input.metrics) {
+    if (line.value("event", "") == "step") line["block_scales"] = json::array({8192, 16384.5, 9000});
+  }
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "Gradient scales"));
+  CHECK(has(page, "block 2"));
+  CHECK(curves() >= before + 2 * 3);  // for broad and for narrow screens
+  // Of many, only the first and the last are named.
+  for (json& line : input.metrics) {
+    if (line.value("event", "") == "step") line["block_scales"] = std::vector<double>(128, 8192);
+  }
+  CHECK(has(render_report(input), "block 127"));
+  CHECK(!has(render_report(input), "block 64"));
+  for (const json& odd : {json("x"), json::array({"x", nullptr})}) {
+    for (json& line : input.metrics) {
+      if (line.value("event", "") == "step") line["block_scales"] = odd;
+    }
+    require_self_contained(render_report(input));
+  }
+}
+
 // At 390 pixels charts had letters of four pixels or had to be scrolled sideways, like tables.
 TEST_CASE("every chart is drawn for narrow screens too, and tables become lists there", "[report]") {
   for (const ReportInput& input : {full_run(), float_run()}) {
