@@ -42,11 +42,16 @@ void check(const OptimizerOptions& options) {
   find_update_rule(options.rule);
 }
 
+std::vector<nn::Parameter*> learned(std::span<nn::Parameter* const> parameters) {
+  std::vector<nn::Parameter*> learned;
+  std::ranges::copy_if(parameters, std::back_inserter(learned), [](const nn::Parameter* p) { return !p->is_frozen; });
+  return learned;
+}
+
 Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
                      std::uint64_t seed, const Buffers& buffers)
-    : engine_(engine), options_(options) {
+    : engine_(engine), parameters_(learned(parameters)), options_(options) {
   check(options);
-  std::ranges::copy_if(parameters, std::back_inserter(parameters_), [](const nn::Parameter* p) { return !p->is_frozen; });
   steps_.assign(parameters_.size(), 0);
   rule_ = find_update_rule(options.rule).make(engine, parameters_, options, seed);
   const bool keeps_others = options.average > 0 || options.lookahead > 0;

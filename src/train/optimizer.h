@@ -37,6 +37,9 @@ struct OptimizerOptions {
 // Throws Error(usage), which names the option.
 void check(const OptimizerOptions& options);
 
+// Those that are not frozen, which an optimiser moves.
+std::vector<nn::Parameter*> learned(std::span<nn::Parameter* const> parameters);
+
 // A tensor that a net has besides its parameters, and its name.
 using Buffers = std::vector<std::pair<std::string, nn::Tensor*>>;
 

@@ -46,7 +46,7 @@ struct Types {
 
   bool scales_blocks() const { return values == DType::f16; }
 };
-constexpr Types types[] = {{DType::f32}, {DType::bf16}, {DType::f32, true}, {DType::f16}};
+constexpr Types all_types[] = {{DType::f32}, {DType::bf16}, {DType::f32, true}, {DType::f16}};
 
 // Whether a grid can have it: four heads, and stages of a pipeline send no gradients with scales.
 bool is_possible(const mpi::GridShape& grid, const Types& types) {
@@ -111,7 +111,7 @@ bool same(const TensorFile& a, const TensorFile& b) { return test::world().flag_
 
 TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the same file", "[layouts]") {
   const bool beside_training = test::world().size() == 1 || test::world().has_progress_thread();
-  for (const Types& type : types) {
+  for (const Types& type : all_types) {
     constexpr std::size_t micro_batches = 12;
     Run first(layouts().front(), micro_batches, type);
     for (int i = 0; i < 2; ++i) first.trainer.step();
@@ -149,7 +149,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
 }
 
 TEST_CASE("shards come to the bits of processes that have everything", "[layouts]") {
-  const Types type = types[GENERATE(0, 2, 3)];
+  const Types type = all_types[GENERATE(0, 2, 3)];
   for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
     if (grid.data == 1 || !is_possible(grid, type)) continue;
     std::vector<std::byte> expected;
