@@ -11,10 +11,12 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import time
 
+import line_chart
 import numpy
 from PIL import Image
 
@@ -30,10 +32,17 @@ CAPTIONS = "--net emoji --layers 4 --width 128 --steps 400 --batch 32 --validati
 EMOJI_CLIP = "--net emoji --steps 800 --batch 64"
 SCENES = 4000
 SCENE_SIDE = 64
-# It goes on from that of emoji: of pictures that are ground for nine tenths alone, a codebook tends to collapse.
-SCENE_DVAE = "--net emoji --steps 300 --batch 32 --average 0.98 --kl-weight 16 --learning-rate 0.001 --temperature-steps 1"
+# 16 x 16 tokens, as 8 x 8 leave too little of small shapes. Of scenes, which are ground for nine tenths, a codebook collapses: it begins
+# with emoji among the pictures, and those are mosaics of the scenes' shapes.
+SCENE_DVAE_START = "--net emoji-16 --steps 600 --batch 32 --average 0.99 --kl-weight 6 --learning-rate 0.0045"
+SCENE_DVAE = "--net emoji-16 --steps 700 --batch 32 --average 0.98 --kl-weight 2 --learning-rate 0.003 --temperature-steps 1"
+MOSAICS = 3000
 SCENE_DALLE = "--net emoji --layers 4 --width 128 --text-positions 16 --steps 2500 --batch 32 --dropout 0.05"
 SCENE_CLIP = "--net emoji --steps 600 --batch 64"
+# The net in whose features distances of sets of scenes are told: a classifier of colour and shape that has seen all combinations.
+JUDGE = "--net tiny --epochs 40"
+SCENE_COUNTS = [1, 2, 4, 8, 16, 32]
+BLURS = [0, 1, 2, 4]
 
 
 class Work:
@@ -73,6 +82,7 @@ class Work:
         """A folder of images that a transformer draws for the prompts of a file."""
         folder = self.out / name
         if not (folder / "captions.jsonl").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a call that was interrupted
             self.run("sample", run, "--prompts", prompts, "--folder", folder, *more)
         return folder
 
@@ -90,13 +100,17 @@ def rows_of(folder):
     return [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
 
 
+def write_captions(folder, rows):
+    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write_pairs(folder, images, rows):
     """A set of pairs whose images lie in the folder `images`."""
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / "png"
     if not link.is_symlink():
         link.symlink_to(images)
-    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_captions(folder, rows)
     return folder
 
 
@@ -207,27 +221,137 @@ def part_captions(work):
         work.aim(f"{name}: image loss above the worst seed's", losses[name] - max(seeds), spread, False)
 
 
+def reconstruct_all(work, dvae, data):
+    """A set of pairs with the images of `data` as the discrete VAE gives them back."""
+    folder = work.out / "scenes-again"
+    rows = rows_of(data)
+    (folder / "png").mkdir(parents=True, exist_ok=True)
+    for row, image in zip(rows, reconstructions(work, dvae, data, len(rows), SCENE_SIDE), strict=True):
+        Image.fromarray((image * 255).round().astype(numpy.uint8)).save(folder / "png" / row["image"])
+    write_captions(folder, rows)
+    return folder
+
+
 def scores_of(work, folder):
     facts = work.json("data", "pairs", folder, "--check-scenes", "--any-language", "--boilerplate")
     return facts["scenes"]
 
 
+def make_scenes(work, name, *more):
+    folder = work.out / name
+    if not (folder / "captions.jsonl").exists():
+        work.run("data", "synth-pairs", "--out", folder, "--force", *more)
+    return folder
+
+
+def shapes_of(scenes, side):
+    """Squares of scenes around their shapes, a little off their middles."""
+    rng = random.Random(1)
+    tiles = []
+    for row in rows_of(scenes):
+        image = numpy.asarray(Image.open(scenes / "png" / row["image"]).convert("RGB"))
+        shape = numpy.abs(image.astype(int) - image[0, 0]).max(axis=2) > 12
+        corner = []
+        for axis in (1, 0):
+            at = numpy.flatnonzero(shape.any(axis=axis))
+            corner.append(min(max((at[0] + at[-1] - side) // 2 + rng.randint(-3, 3), 0), len(image) - side))
+        tiles.append(image[corner[0] : corner[0] + side, corner[1] : corner[1] + side])
+    return tiles
+
+
+def make_mosaics(work, scenes):
+    """Pictures of four shapes each, cut out of scenes: the discrete VAE's training set."""
+    folder = work.out / "mosaics"
+    if (folder / "captions.jsonl").exists():
+        return folder
+    (folder / "png").mkdir(parents=True, exist_ok=True)
+    tiles = shapes_of(scenes, SCENE_SIDE // 2)
+    rng = random.Random(2)
+    names = [f"{i:06}.png" for i in range(MOSAICS)]
+    for name in names:
+        a, b, c, d = rng.sample(tiles, 4)
+        Image.fromarray(numpy.block([[[a], [b]], [[c], [d]]])).save(folder / "png" / name)
+    write_captions(folder, [{"image": name, "caption": "four shapes"} for name in names])
+    return folder
+
+
+def train_scene_dvae(work, mosaics):
+    emoji = work.options.data
+    rows = [(emoji, row) for row in rows_of(emoji)]
+    rows += [(mosaics, row) for row in rows_of(mosaics)[: len(rows)]]
+    folder = work.out / "emoji-and-mosaics"
+    (folder / "png").mkdir(parents=True, exist_ok=True)
+    captions = []
+    for i, (source, row) in enumerate(rows):
+        name = f"{i:06}.png"
+        if not (folder / "png" / name).is_symlink():
+            (folder / "png" / name).symlink_to(source / "png" / row["image"])
+        captions.append({"image": name, "caption": row["caption"]})
+    write_captions(folder, captions)
+    start = work.train("dvae", "scene-dvae-start", SCENE_DVAE_START, "--data", folder)
+    return work.train("dvae", "scene-dvae", SCENE_DVAE, "--init", start, "--data", mosaics)
+
+
+def train_judge(work):
+    """A classifier of colour and shape, whose features tell how far sets of scenes are apart."""
+    pictures = make_scenes(work, "scenes-of-all-combinations", "--count", 3000, "--side", 32, "--hold-out", 0, "--seed", 7)
+    classes = work.out / "scene-classes"
+    for row in rows_of(pictures):
+        link = classes / f"{row['colour']} {row['shape']}" / row["image"]
+        if not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(pictures / "png" / row["image"])
+    return work.train("cnn", "scene-judge", JUDGE, "--data", classes)
+
+
+def draw_distances(work, truth, best_of):
+    """As figure 9 of Ramesh et al. 2021: distances of drawn scenes from true ones of the same combinations, by the number of pictures
+    of which the best is taken, and by how much both sets are blurred. best_of(order, count): a folder of drawn scenes."""
+    judge = train_judge(work)
+
+    def distance(drawn, blur=0):
+        return work.json("compare", drawn, truth, "--features", judge, "--blur", blur)["frechet_distance"]
+
+    by_count = {order: [(count, distance(best_of(order, count))) for count in SCENE_COUNTS] for order in ("clip", "likelihood")}
+    by_blur = {name: [(blur, distance(drawn, blur)) for blur in BLURS]
+               for name, drawn in (("first", best_of("clip", 1)), ("best of 32 by clip", best_of("clip", SCENE_COUNTS[-1])))}
+    for order, points in by_count.items():
+        for count, value in points:
+            work.figure(f"Frechet distance, best of {count} by {order}", value)
+    for name, points in by_blur.items():
+        for blur, value in points[1:]:
+            work.figure(f"Frechet distance, {name}, blurred by {blur} pixels", value)
+    line_chart.draw(work.out / "distance-by-count.svg", "pictures of which the best is taken", "Frechet distance", by_count, from_zero=True)
+    line_chart.draw(work.out / "distance-by-blur.svg", "blur, pixels", "Frechet distance", by_blur, from_zero=True)
+
+
 def part_scenes(work):
     print("scenes: combinations of colour and shape that no training picture has")
-    scenes = work.out / "scenes"
-    if not (scenes / "captions.jsonl").exists():
-        work.run("data", "synth-pairs", "--count", SCENES, "--side", SCENE_SIDE, "--out", scenes)
-    dvae = work.train("dvae", "scene-dvae", SCENE_DVAE, "--init", train_dvae(work), "--data", scenes)
-    found = work.json("eval", dvae, "--split", "validation")
-    work.figure("discrete VAE: PSNR, dB", found["psnr"])
+    scenes = make_scenes(work, "scenes", "--count", SCENES, "--side", SCENE_SIDE)
+    truth = make_scenes(work, "scenes-held-out", "--count", 432, "--side", SCENE_SIDE, "--part", "held-out")
+    dvae = train_scene_dvae(work, make_mosaics(work, scenes))
+    found = work.json("eval", dvae, "--data", truth, "--split", "all")
+    work.figure("discrete VAE, held-out combinations: PSNR, dB", found["psnr"])
     work.figure("discrete VAE: perplexity of 512 codes", found["perplexity"])
-    work.run("reconstruct", dvae, "--out", work.out / "scene-reconstructions.png")
+    work.figure("discrete VAE: colour and shape right in what it gives back", scores_of(work, reconstruct_all(work, dvae, truth))["colour_and_shape"])
+    work.run("reconstruct", dvae, "--data", truth, "--split", "all", "--count", 32, "--out", work.out / "scene-reconstructions.png")
     run = work.train("dalle", "scene-dalle", SCENE_DALLE, "--data", scenes, "--dvae", dvae)
     clip = work.train("clip", "scene-clip", SCENE_CLIP, "--data", scenes, "--side", SCENE_SIDE)
     prompts = scenes / "held-out.jsonl"
-    plain = scores_of(work, work.draw("scenes-first", run, prompts))
-    best = scores_of(work, work.draw("scenes-best", run, prompts, "--count", 32, "--rerank", "clip", "--clip", clip, "--best", 1))
-    likely = scores_of(work, work.draw("scenes-likely", run, prompts, "--count", 32, "--rerank", "likelihood", "--best", 1))
+
+    # Of the first `count` of the same pictures, whichever net ranks them.
+    def best_of(order, count):
+        net = ["--clip", clip] if order == "clip" else []
+        drawn = work.draw(f"scenes-by-{order}", run, prompts, "--count", SCENE_COUNTS[-1], "--rerank", order, *net)
+        best = {}
+        for row in sorted(rows_of(drawn), key=lambda row: row["score"]):
+            if row["number"] < count:
+                best[row["prompt"]] = row
+        return write_pairs(work.out / f"scenes-best-of-{count}-by-{order}", drawn / "png", best.values())
+
+    plain = scores_of(work, best_of("clip", 1))
+    best = scores_of(work, best_of("clip", 32))
+    likely = scores_of(work, best_of("likelihood", 32))
     cool = scores_of(work, work.draw("scenes-cool", run, prompts, "--temperature", 0.5))
     for name, score in [("temperature 1", plain), ("temperature 0.5", cool), ("best of 32 by clip", best), ("best of 32 by likelihood", likely)]:
         work.figure(f"{name}: colour and shape", score["colour_and_shape"])
@@ -236,6 +360,7 @@ def part_scenes(work):
     work.aim("place", cool["place"], 0.8)
     work.aim("best of 32 by clip less first, all right", best["all"] - plain["all"], 0.0)
     work.run("sample", run, "--prompts", prompts, "--temperature", 0.5, "--columns", 18, "--out", work.out / "scene-samples.png")
+    draw_distances(work, truth, best_of)
 
 
 def part_clip(work):

@@ -6,8 +6,8 @@ TICKS = 5
 
 
 def draw(file, x_label, y_label, series, lines=True, from_zero=False):
-    """series: {name: [(x, y), ...]}, of which each has its name at its last point, or, without lines, above its highest one. The
-    axis of x begins at 0, that of y a little below its least number unless from_zero."""
+    """series: {name: [(x, y), ...]}, whose names are a legend or, without lines, above the highest points. The axis of x begins at 0,
+    that of y a little below its least number unless from_zero."""
     points = [point for each in series.values() for point in each]
     largest_x = max(x for x, _ in points) or 1
     low, high = min(y for _, y in points), max(y for _, y in points)
@@ -26,9 +26,11 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False):
         if lines:
             path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in each)
             marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            marks.append(f'<text x="{WIDTH - RIGHT}" y="{TOP + 16 * i}" text-anchor="end" fill="{colour}">{name}</text>')
         marks += [f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colour}" fill-opacity="0.6"/>' for x, y in each]
-        x, y = each[-1] if lines else max(each, key=lambda point: point[1])
-        marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="{"end" if lines else "middle"}">{name}</text>')
+        if not lines:
+            x, y = max(each, key=lambda point: point[1])
+            marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="middle">{name}</text>')
     for i in range(TICKS):
         part = i / (TICKS - 1)
         y = low + (high - low) * part
