@@ -68,12 +68,10 @@ __global__ void __launch_bounds__(threads) drop(std::size_t n, Drops drops, cons
 
 void convert(Stream stream, Number from, const void* x, Number to, void* y, std::size_t n) {
   if (n == 0) return;
-  with_number(from, [&](auto x_type) {
-    with_number(to, [&](auto y_type) {
-      using X = typename decltype(x_type)::type;
-      using Y = typename decltype(y_type)::type;
-      map(stream, "convert", n, Copy{}, static_cast<Y*>(y), static_cast<const X*>(x));
-    });
+  with_numbers(from, to, [&](auto x_type, auto y_type) {
+    using X = typename decltype(x_type)::type;
+    using Y = typename decltype(y_type)::type;
+    map(stream, "convert", n, Copy{}, static_cast<Y*>(y), static_cast<const X*>(x));
   });
 }
 
@@ -98,27 +96,23 @@ void add(Stream stream, Number number, const void* a, const void* b, void* y, st
 void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y,
                std::size_t n) {
   if (n == 0) return;
-  with_number(x_number, [&](auto x_type) {
-    with_number(y_number, [&](auto y_type) {
-      using X = typename decltype(x_type)::type;
-      using Y = typename decltype(y_type)::type;
-      auto* out = static_cast<Y*>(y);
-      const auto* in = static_cast<const X*>(x);
-      if (beta == 0) return map(stream, "scale_add", n, Scale{alpha}, out, in);
-      map(stream, "scale_add", n, ScaleAdd{alpha, beta}, out, in, static_cast<const Y*>(out));
-    });
+  with_numbers(x_number, y_number, [&](auto x_type, auto y_type) {
+    using X = typename decltype(x_type)::type;
+    using Y = typename decltype(y_type)::type;
+    auto* out = static_cast<Y*>(y);
+    const auto* in = static_cast<const X*>(x);
+    if (beta == 0) return map(stream, "scale_add", n, Scale{alpha}, out, in);
+    map(stream, "scale_add", n, ScaleAdd{alpha, beta}, out, in, static_cast<const Y*>(out));
   });
 }
 
 void add_finite(Stream stream, float alpha, Number x_number, const void* x, Number y_number, void* y, std::size_t n) {
   if (n == 0) return;
-  with_number(x_number, [&](auto x_type) {
-    with_number(y_number, [&](auto y_type) {
-      using X = typename decltype(x_type)::type;
-      using Y = typename decltype(y_type)::type;
-      auto* out = static_cast<Y*>(y);
-      map(stream, "add_finite", n, AddFinite{alpha}, out, static_cast<const X*>(x), static_cast<const Y*>(out));
-    });
+  with_numbers(x_number, y_number, [&](auto x_type, auto y_type) {
+    using X = typename decltype(x_type)::type;
+    using Y = typename decltype(y_type)::type;
+    auto* out = static_cast<Y*>(y);
+    map(stream, "add_finite", n, AddFinite{alpha}, out, static_cast<const X*>(x), static_cast<const Y*>(out));
   });
 }
 

@@ -66,6 +66,12 @@ void with_number(Number number, Work&& work) {
   }
 }
 
+// work(Type<X>{}, Type<Y>{}) for those that `x` and `y` name.
+template <typename Work>
+void with_numbers(Number x, Number y, Work&& work) {
+  with_number(x, [&](auto x_type) { with_number(y, [&](auto y_type) { work(x_type, y_type); }); });
+}
+
 // Blocks of `threads` that cover n pieces of work, a multiple of which each does if there are very many.
 inline unsigned blocks_for(std::size_t n, unsigned threads) {
   constexpr std::size_t most = 1 << 16;  // more than any device runs at once

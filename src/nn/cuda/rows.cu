@@ -282,14 +282,12 @@ void gather(Stream stream, const Lookup& lookup, Number table_number, const void
             bool accumulate, Number out_number, void* out, FaultWord* fault) {
   if (lookup.rows == 0 || lookup.columns == 0) return;
   const auto blocks = static_cast<unsigned>((lookup.rows + threads / 32 - 1) / (threads / 32));
-  with_number(table_number, [&](auto x_type) {
-    with_number(out_number, [&](auto y_type) {
-      using X = typename decltype(x_type)::type;
-      using Y = typename decltype(y_type)::type;
-      launch(stream, "gather", {blocks, threads}, gather_rows<X, Y>, lookup,
-             rows_of(static_cast<const X*>(table), lookup.columns), ids, accumulate,
-             rows_of(static_cast<Y*>(out), lookup.columns), fault);
-    });
+  with_numbers(table_number, out_number, [&](auto x_type, auto y_type) {
+    using X = typename decltype(x_type)::type;
+    using Y = typename decltype(y_type)::type;
+    launch(stream, "gather", {blocks, threads}, gather_rows<X, Y>, lookup,
+           rows_of(static_cast<const X*>(table), lookup.columns), ids, accumulate,
+           rows_of(static_cast<Y*>(out), lookup.columns), fault);
   });
 }
 

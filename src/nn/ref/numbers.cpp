@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 
 #include "core/error.h"
@@ -29,30 +30,16 @@ float rounded_to_odd(double x) {
 }
 
 template <typename T>
-T rounded(double x);
-template <>
-double rounded(double x) {
-  return x;
-}
-template <>
-float rounded(double x) {
-  return static_cast<float>(x);
-}
-template <>
-bf16 rounded(double x) {
-  return to_bf16(rounded_to_odd(x));
-}
-template <>
-f16 rounded(double x) {
-  return to_f16(rounded_to_odd(x));
-}
-template <>
-f1_6_9 rounded(double x) {
-  return to_f1_6_9(rounded_to_odd(x));
-}
-template <>
-f0_6_10 rounded(double x) {
-  return to_f0_6_10(rounded_to_odd(x));
+T rounded(double x) {
+  if constexpr (std::floating_point<T>) {
+    return static_cast<T>(x);
+  } else {
+    const float odd = rounded_to_odd(x);
+    if constexpr (std::same_as<T, bf16>) return to_bf16(odd);
+    if constexpr (std::same_as<T, f16>) return to_f16(odd);
+    if constexpr (std::same_as<T, f1_6_9>) return to_f1_6_9(odd);
+    if constexpr (std::same_as<T, f0_6_10>) return to_f0_6_10(odd);
+  }
 }
 
 // operation(elements) with the tensor's elements as a span of their type.

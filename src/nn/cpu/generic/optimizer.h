@@ -91,33 +91,42 @@ BITLOOM_INLINE void store_upper_halves(const float* words, T* to, std::size_t n)
   }
 }
 
-// Rounds as nn/stochastic_rounding.h says; tests compare with that.
-template <typename Isa>
-void adamw_rounding(const AdamWFactors& f, const RoundingKey& key, std::uint64_t first, bf16* value, const float* gradient,
-                    float* mean, float* variance, std::size_t n) {
-  const AdamWUpdate<Isa> update(f);
+// visit(begin, count, draws) for pieces of n elements, of which the first has the number `first`: draws[i] is that of element
+// begin + i.
+template <typename Isa, typename Visit>
+BITLOOM_INLINE void for_draws(const RoundingKey& key, std::uint64_t first, std::size_t n, Visit visit) {
   const PhiloxVectors<Isa> philox(key.key);
-  const auto infinity = Isa::splat(std::numeric_limits<float>::infinity());
   alignas(64) RoundingDraws draws;
-  alignas(64) float sums[rounded_at_once];
   std::size_t here;
   for (std::size_t begin = 0; begin < n; begin += here) {
     const std::size_t skipped = (first + begin) % 8;  // 0 from the second turn on
     here = n - begin < rounded_at_once - skipped ? n - begin : rounded_at_once - skipped;
     draw_roundings<Isa>(philox, key.step, (first + begin) / 8, (skipped + here + 7) / 8, draws);
-    const bf16* const draw = draws + skipped;
-    for_vectors<Isa>(
-        here, [ =, &sums ](std::size_t i, auto part) __attribute__((always_inline)) {
-          const std::size_t at = begin + i;
-          const auto fresh = update(part, part.load(value + at), gradient + at, mean + at, variance + at);
-          const auto bits = Isa::as_word(fresh);
-          const auto sum = bits + Isa::template shift_right<16>(Isa::as_word(Isa::load(draw + i)));
-          const auto quiet = Isa::as_float(bits | Isa::word_splat(0x400000));
-          // Only NaN is neither at most infinity nor more.
-          Isa::store(sums + i, Isa::select(Isa::beats(fresh, infinity), quiet, Isa::as_float(sum)));
-        });
-    store_upper_halves(sums, value + begin, here);
+    visit(begin, here, draws + skipped);
   }
+}
+
+// Rounds as nn/stochastic_rounding.h says; tests compare with that.
+template <typename Isa>
+void adamw_rounding(const AdamWFactors& f, const RoundingKey& key, std::uint64_t first, bf16* value, const float* gradient,
+                    float* mean, float* variance, std::size_t n) {
+  const AdamWUpdate<Isa> update(f);
+  const auto infinity = Isa::splat(std::numeric_limits<float>::infinity());
+  for_draws<Isa>(
+      key, first, n, [=](std::size_t begin, std::size_t here, const bf16* draw) __attribute__((always_inline)) {
+        alignas(64) float sums[rounded_at_once];
+        for_vectors<Isa>(
+            here, [ =, &sums ](std::size_t i, auto part) __attribute__((always_inline)) {
+              const std::size_t at = begin + i;
+              const auto fresh = update(part, part.load(value + at), gradient + at, mean + at, variance + at);
+              const auto bits = Isa::as_word(fresh);
+              const auto sum = bits + Isa::template shift_right<16>(Isa::as_word(Isa::load(draw + i)));
+              const auto quiet = Isa::as_float(bits | Isa::word_splat(0x400000));
+              // Only NaN is neither at most infinity nor more.
+              Isa::store(sums + i, Isa::select(Isa::beats(fresh, infinity), quiet, Isa::as_float(sum)));
+            });
+        store_upper_halves(sums, value + begin, here);
+      });
 }
 
 // Codes of T in the upper halves of words -> floats. The code's bits at the places that f32's have make a number of f32 when
@@ -173,21 +182,15 @@ BITLOOM_INLINE typename Isa::Float rounded(typename Isa::Float x, typename Isa::
 
 template <typename Isa, typename T>
 BITLOOM_INLINE void round_all(const RoundingKey& key, std::uint64_t first, const float* from, T* to, std::size_t n) {
-  const PhiloxVectors<Isa> philox(key.key);
-  alignas(64) RoundingDraws draws;
-  alignas(64) float codes[rounded_at_once];
-  std::size_t here;
-  for (std::size_t begin = 0; begin < n; begin += here) {
-    const std::size_t skipped = (first + begin) % 8;  // 0 from the second turn on
-    here = n - begin < rounded_at_once - skipped ? n - begin : rounded_at_once - skipped;
-    draw_roundings<Isa>(philox, key.step, (first + begin) / 8, (skipped + here + 7) / 8, draws);
-    const bf16* const draw = draws + skipped;
-    for_vectors<Isa>(
-        here, [ =, &codes ](std::size_t i, auto part) __attribute__((always_inline)) {
-          Isa::store(codes + i, rounded<Isa, T>(part.load(from + begin + i), Isa::load(draw + i)));
-        });
-    store_upper_halves(codes, to + begin, here);
-  }
+  for_draws<Isa>(
+      key, first, n, [=](std::size_t begin, std::size_t here, const bf16* draw) __attribute__((always_inline)) {
+        alignas(64) float codes[rounded_at_once];
+        for_vectors<Isa>(
+            here, [ =, &codes ](std::size_t i, auto part) __attribute__((always_inline)) {
+              Isa::store(codes + i, rounded<Isa, T>(part.load(from + begin + i), Isa::load(draw + i)));
+            });
+        store_upper_halves(codes, to + begin, here);
+      });
 }
 
 template <typename Isa>
