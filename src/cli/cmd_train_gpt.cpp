@@ -312,8 +312,7 @@ void GptTraining::announce_compression() {
   const double share = static_cast<double>(sent) / static_cast<double>(whole);
   session_.terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", settings_.compress_rank,
                           format_bytes(sent), format_bytes(whole), 100 * share);
-  constexpr double saves = 0.75;
-  if (share > saves) {
+  if (share > plan::largest_share) {
     session_.terminal.note(
         fmt::format("--compress-rank: {}; saves {:.0f}% of the bytes, and factors take time: `bitloom plan gpt --ranks N "
                     "--link RATE/LATENCY` "

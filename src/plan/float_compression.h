@@ -9,6 +9,9 @@
 
 namespace bitloom::plan {
 
+// Factors with a larger share of the bytes of whole gradients are not worth their time.
+inline constexpr double largest_share = 0.75;
+
 struct CompressionNeeds {
   train::PowerSgdBytes sent;      // to the sums of a step
   std::uint64_t error_bytes = 0;  // error buffers

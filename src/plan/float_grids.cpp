@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/progress.h"
+#include "plan/float_compression.h"
 
 namespace bitloom::plan {
 namespace {
@@ -70,11 +71,11 @@ std::vector<CompressionPlan> plan_compressions(const FloatModel& model, int rank
   with.compress_rank = 0;
   if (ranks == 1 || !reason_against(model, {ranks, 1, 1}, with).empty()) return plans;
   const auto plan = [&] { return plan_grids(model, ranks, {1, 1}, with, cluster).front(); };
-  const auto bytes = [](const FloatPlan& each) { return each.stages.front().data.total(); };
+  const auto bytes = [](const FloatPlan& each) { return static_cast<double>(each.stages.front().data.total()); };
   plans.push_back({0, plan()});
   for (with.compress_rank = 1;; with.compress_rank *= 2) {
     CompressionPlan next{with.compress_rank, plan()};
-    if (4 * bytes(next.plan) > 3 * bytes(plans.front().plan)) return plans;
+    if (bytes(next.plan) > largest_share * bytes(plans.front().plan)) return plans;
     plans.push_back(std::move(next));
   }
 }

@@ -30,8 +30,7 @@ std::size_t choose_micro_batch(const FloatModel& model, const mpi::GridShape& gr
                                const FloatCluster& cluster, std::size_t enough, const std::string& savers);
 
 // The best plans of data-parallel ranks whose gradients go whole (compress_rank 0, the first), and by factors of ranks 1, 2, 4,
-// ..., as long as their bytes are at most 3/4 of those of whole ones. Empty where the ranks cannot all be data-parallel, and
-// for one.
+// ..., up to the largest_share of the bytes. Empty where the ranks cannot all be data-parallel, and for one.
 struct CompressionPlan {
   std::size_t rank = 0;
   FloatPlan plan;

@@ -67,7 +67,8 @@ FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const
                      dtype_size(nn::parameter_type(options.train.values)),
                      divisions[static_cast<std::size_t>(options.shard)],
                      {stages, options.batch / data / options.micro_batch, stages == 1 ? 1 : options.chunks},
-                     options.partition};
+                     options.partition,
+                     options.compress_rank > 0 ? compression_of(model, options.compress_rank) : CompressionNeeds()};
   if (!layout.parts.empty()) return layout;
   std::vector<double> costs;
   const auto micro_batch = static_cast<double>(options.micro_batch);

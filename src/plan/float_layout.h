@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mpi/grid.h"
+#include "plan/float_compression.h"
 #include "plan/float_model.h"
 #include "plan/float_plan.h"
 #include "train/parallel/partition.h"
@@ -92,6 +93,7 @@ struct FloatLayout {
   Divided divided;
   train::PipelineShape shape;
   train::Partition parts;
+  CompressionNeeds compression;  // with options.compress_rank; without it nothing
 };
 
 // For a grid and options that reason_against() has nothing against. The parts are those that are given, or those whose

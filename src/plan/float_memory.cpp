@@ -4,7 +4,6 @@
 
 #include "models/gpt/language_task.h"
 #include "nn/parameter.h"
-#include "plan/float_compression.h"
 #include "train/parallel/stages.h"
 #include "train/update_rule.h"
 
@@ -101,12 +100,10 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
                       (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
-  if (layout.options.compress_rank > 0) {
-    const CompressionNeeds compression = compression_of(layout.model, layout.options.compress_rank);
-    memory.optimizer += compression.error_bytes + compression.query_bytes;
-    // The sums of error buffers over ranks, and each one's share of these.
-    memory.checkpoint += compression.error_bytes + share(compression.error_bytes);
-  }
+  // The sums of error buffers over ranks, and each one's share of these.
+  const std::uint64_t errors = layout.compression.error_bytes;
+  memory.optimizer += errors + layout.compression.query_bytes;
+  memory.checkpoint += errors + share(errors);
   return memory;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "plan/float_compression.h"
 #include "plan/float_shards.h"
 #include "plan/float_traffic.h"
 
@@ -134,7 +133,7 @@ double FloatTimes::data_seconds(std::size_t stage) const {
 
 // P with what goes as it is, then Q, which follows from the sum of P.
 FloatTimes::Compressed FloatTimes::compressed_seconds() const {
-  const CompressionNeeds needs = compression_of(layout_.model, layout_.options.compress_rank);
+  const CompressionNeeds& needs = layout_.compression;
   const double sending = layout_.data == 1 ? 0
                                            : 2 * exchange_seconds(data_, needs.sent.p + needs.sent.exact + needs.sent.flags) +
                                                  2 * exchange_seconds(data_, needs.sent.q);

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "nn/ops.h"
-#include "plan/float_compression.h"
 
 namespace bitloom::plan {
 namespace {
@@ -30,7 +29,7 @@ GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards, cons
   if (divided.optimizer) {
     bytes.reduce_scatters = (divided.gradients ? layout.shape.micro_batches : 1) * gradients;
   } else if (layout.options.compress_rank > 0) {
-    bytes.sums = compression_of(layout.model, layout.options.compress_rank).sent.sum();
+    bytes.sums = layout.compression.sent.sum();
   } else {
     bytes.sums = gradients;
   }

@@ -163,7 +163,7 @@ std::string clip_curves(const FloatLines& lines) {
                              "without any knowledge. The validation loss is that of all {} validation pairs, by a temperature "
                              "of 0.07: {} without any.",
                              whole_text(at_once), rounded(std::log(at_once)), whole_text(pairs), rounded(std::log(pairs))),
-                 loss + pair(rest) + gradient_scale_chart(lines));
+                 loss + pair(rest));
 }
 
 }  // namespace bitloom::report

@@ -112,6 +112,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   if (layout.compress_rank > 0) check_compression(engine, options, layout, grid_->shape());
   pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
+  learned_ = learned(nn::parameters_of(task.net()));
   if (layout.shard != ShardLevel::none) {
     sharding_.emplace(engine, grid_->data(), pipeline_->parameters_by_layer(), pipeline_->shared_parameters(),
                       Sharding::Options{layout.shard, options.values, options.master_weights, options.seed});
@@ -149,7 +150,7 @@ void Trainer::make_norm() {
     const std::size_t begin = sharding_ ? sharding_->holding(*moved).numbers.begin : 0;
     parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
   }
-  norm_.emplace(engine_, learned(nn::parameters_of(task_.net())), std::move(parts), *grid_, sharding_.has_value());
+  norm_.emplace(engine_, learned_, std::move(parts), *grid_, sharding_.has_value());
 }
 
 // A replica of the paper has one micro-batch of a step: as many make a step here, whichever processes pass them.
@@ -159,7 +160,7 @@ void Trainer::make_gradient_scales() {
                "blocks with `pipeline` {}; expected `pipeline` 1, since stages send gradients of f16", grid_->shape().pipeline);
   }
   std::set<std::size_t> blocks;
-  for (const nn::Parameter* parameter : learned(nn::parameters_of(task_.net()))) {
+  for (const nn::Parameter* parameter : learned_) {
     if (parameter->block) blocks.insert(*parameter->block);
   }
   scales_.emplace(std::vector<std::size_t>(blocks.begin(), blocks.end()), options_.micro_batches, *options_.block_scales);
@@ -194,22 +195,21 @@ void Trainer::sum_over_data() {
   }
 }
 
-double Trainer::settle_norm() {
-  skipped_blocks_.clear();
-  if (!scales_) return norm_->norm(1 / loss_scale_);
+Trainer::Settled Trainer::settle_norm() {
+  if (!scales_) return {norm_->norm(1 / loss_scale_)};
   const std::vector<double> squares = norm_->squares();
-  const std::vector<nn::Parameter*> net = learned(nn::parameters_of(task_.net()));
-  for (std::size_t i = 0; i < net.size(); ++i) {
-    if (net[i]->block && !std::isfinite(squares[i])) skipped_blocks_.insert(*net[i]->block);
+  std::set<std::size_t> skipped;
+  for (std::size_t i = 0; i < learned_.size(); ++i) {
+    if (learned_[i]->block && !std::isfinite(squares[i])) skipped.insert(*learned_[i]->block);
   }
   double sum = 0;
-  for (std::size_t i = 0; i < net.size(); ++i) {
-    const std::optional<std::size_t>& block = net[i]->block;
-    if (block && skipped_blocks_.contains(*block)) continue;
+  for (std::size_t i = 0; i < learned_.size(); ++i) {
+    const std::optional<std::size_t>& block = learned_[i]->block;
+    if (block && skipped.contains(*block)) continue;
     const double scale = block ? scales_->of(*block) : loss_scale_;
     sum += squares[i] / (scale * scale);
   }
-  return std::sqrt(sum);
+  return {std::sqrt(sum), std::move(skipped)};
 }
 
 Loss Trainer::sum_over_grid(Loss loss) {
@@ -271,10 +271,11 @@ StepReport Trainer::step() {
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   const double unscale = 1 / loss_scale_;
-  report.gradient_norm = settle_norm();
+  const auto [norm, skipped_blocks] = settle_norm();
+  report.gradient_norm = norm;
   report.skipped = !std::isfinite(report.gradient_norm);
   if (scales_) report.block_scales = scales_->all();
-  report.skipped_blocks = skipped_blocks_.size();
+  report.skipped_blocks = skipped_blocks.size();
   task_.net().end_step(pass, !report.skipped);
   if (report.skipped) {
     if (!options_.loss_scale || loss_scale_ <= 1) refuse_gradients(report.loss);
@@ -282,9 +283,8 @@ StepReport Trainer::step() {
     clean_steps_ = 0;
   } else {
     average_buffers();
-    const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
     const EventSpan span(&log_, EventKind::optimizer, 0, 0, &engine_);
-    step_optimizer(report.rate, share, unscale, report.gradient_norm, report.loss);
+    step_optimizer(report, unscale, skipped_blocks);
     if (sharding_) sharding_->publish();
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
       loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);
@@ -298,16 +298,20 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::step_optimizer(double rate, double share, double unscale, double norm, double loss) {
-  if (!scales_) return optimizer_->step(rate, share, unscale, norm);
+void Trainer::step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks) {
+  const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
+  if (!scales_) return optimizer_->step(report.rate, share, unscale, report.gradient_norm);
   // No smaller scale would make them finite.
-  if (std::ranges::any_of(skipped_blocks_, [&](std::size_t block) { return scales_->is_least(block); })) refuse_gradients(loss);
-  optimizer_->step(rate, share, unscale, norm, [&](std::optional<std::size_t> block) -> std::optional<double> {
+  if (std::ranges::any_of(skipped_blocks, [&](std::size_t block) { return scales_->is_least(block); })) {
+    refuse_gradients(report.loss);
+  }
+  const auto factor = [&](std::optional<std::size_t> block) -> std::optional<double> {
     if (!block) return 1.0;
-    if (skipped_blocks_.contains(*block)) return std::nullopt;
+    if (skipped_blocks.contains(*block)) return std::nullopt;
     return loss_scale_ / scales_->of(*block);
-  });
-  scales_->update([&](std::size_t block) { return !skipped_blocks_.contains(block); });
+  };
+  optimizer_->step(report.rate, share, unscale, report.gradient_norm, factor);
+  scales_->update([&](std::size_t block) { return !skipped_blocks.contains(block); });
 }
 
 std::uint64_t Trainer::sent_so_far() const {

@@ -155,10 +155,14 @@ class Trainer {
   void begin_gradients();
   void sum_gradients();
   void sum_over_data();
-  // The norm of all gradients without their scales; not finite if the step is to be skipped. Blocks whose gradients are not
-  // finite are in skipped_blocks_ then, and not in the norm.
-  double settle_norm();
-  void step_optimizer(double rate, double share, double unscale, double norm, double loss);
+  // The norm of all gradients without their scales, not finite if the step is to be skipped; and the blocks that it lacks,
+  // whose gradients are not finite and whose step is to be.
+  struct Settled {
+    double norm = 0;
+    std::set<std::size_t> skipped_blocks = {};
+  };
+  Settled settle_norm();
+  void step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks);
   void make_power_sgd(const Layout& layout);
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
@@ -190,6 +194,7 @@ class Trainer {
   EventLog log_;
   std::optional<Pipeline> pipeline_;
   std::vector<nn::Parameter*> parameters_;
+  std::vector<nn::Parameter*> learned_;  // of the whole net, not of this stage alone
   std::optional<Sharding> sharding_;
   std::vector<nn::Parameter*> moved_;  // what the optimiser moves: parameters_, or shards of them
   Buffers buffers_;
@@ -204,7 +209,6 @@ class Trainer {
   std::uint64_t clean_steps_ = 0;         // since the scale changed
   std::optional<GradientScales> scales_;  // of blocks
   nn::BranchScales branch_scales_;
-  std::set<std::size_t> skipped_blocks_;  // in this step
   std::optional<mpi::Comm> save_comm_;
   std::unique_ptr<StateSave> save_;  // under way
 };

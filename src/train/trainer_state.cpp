@@ -56,7 +56,7 @@ std::vector<std::int64_t> Trainer::step_counts() {
   std::map<std::string, std::uint64_t> by_name;
   for (std::size_t i = 0; i < moved.size(); ++i) by_name[moved[i]->name] = own[i];
   std::vector<std::int64_t> counts;
-  for (const nn::Parameter* parameter : learned(nn::parameters_of(task_.net()))) {
+  for (const nn::Parameter* parameter : learned_) {
     counts.push_back(static_cast<std::int64_t>(by_name[parameter->name]));  // 0: another stage has it
   }
   counts.push_back(static_cast<std::int64_t>(own.back()));
@@ -65,9 +65,8 @@ std::vector<std::int64_t> Trainer::step_counts() {
 }
 
 void Trainer::set_step_counts(std::span<const std::uint64_t> counts) {
-  const std::vector<nn::Parameter*> all = learned(nn::parameters_of(task_.net()));
   std::map<std::string, std::uint64_t> by_name;
-  for (std::size_t i = 0; i < all.size(); ++i) by_name[all[i]->name] = counts[i];
+  for (std::size_t i = 0; i < learned_.size(); ++i) by_name[learned_[i]->name] = counts[i];
   std::vector<std::uint64_t> own;
   for (const nn::Parameter* parameter : learned(moved_)) own.push_back(by_name.at(parameter->name));
   own.push_back(counts.back());
@@ -140,7 +139,7 @@ void Trainer::load(const TensorSource* file) {
   power_sgd_state_.clear();
   nn::refresh_copies(engine_, moved_);
   if (sharding_) sharding_->publish();
-  std::vector<std::uint64_t> counts(learned(nn::parameters_of(task_.net())).size() + 1);
+  std::vector<std::uint64_t> counts(learned_.size() + 1);
   std::vector<double> numbers(counters().size());
   std::vector<double> scales = scales_ ? scales_->state() : std::vector<double>();
   comm().together([&] {

@@ -161,6 +161,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses(clip("a", {"--micro-batch", "1"}), 2, "--micro-batch: 1; expected at least 2 pairs");
   CHECK_FALSE(fs::exists(place / "a"));
   place.run(dalle("run"));
+  // The paper's limit is the default.
+  place.refuses({"train", "dalle", "--resume", "--steps", "48", "--out", "run", "--variance-limit", "4"}, 2,
+                "--variance-limit: 5.0 stored, 4.0 given");
   const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};
   place.refuses({"sample", "run", "--out", "grid.png"}, 2, "--prompt: missing or empty");
   place.refuses({"sample", "run", "--prompt", "a"}, 2, "--out: missing");
