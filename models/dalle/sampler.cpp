@@ -17,8 +17,16 @@ using nn::Use;
 // Logits of the code behind the last token of every sequence.
 class DalleSteps {
  public:
-  DalleSteps(nn::Engine& engine, Dalle& net, std::size_t count, bool cache) : engine_(engine), net_(net), count_(count) {
-    if (cache) cache_.emplace(count, net.config().tokens());
+  DalleSteps(nn::Engine& engine, Dalle& net, bool caches) : engine_(engine), net_(net), caches_(caches) {}
+
+  // Before the first token of `count` other sequences. The memory of as many before them is theirs.
+  void begin(std::size_t count) {
+    if (cache_ && count == count_) {
+      cache_->clear();
+    } else if (caches_) {
+      cache_.emplace(count, net_.config().tokens());
+    }
+    count_ = count;
   }
 
   // sequences (count, all tokens), of which the first `size` are there.
@@ -56,7 +64,8 @@ class DalleSteps {
 
   nn::Engine& engine_;
   Dalle& net_;
-  std::size_t count_;
+  bool caches_;
+  std::size_t count_ = 0;
   std::optional<nn::KeyValueCache> cache_;
 };
 
@@ -87,6 +96,7 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
     pairs.codes.resize((t + 1) * config.image());
   }
   const std::vector<std::int32_t> begins = inputs_of(config, pairs);
+  DalleSteps steps(engine, net, options.cache);
   std::vector<std::vector<std::int32_t>> images;
   while (images.size() < all) {
     const std::size_t first = images.size();
@@ -97,10 +107,12 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
       sequences.insert(sequences.end(), begin, begin + static_cast<std::ptrdiff_t>(config.tokens()));
     }
     std::vector<std::vector<std::int32_t>> drawn(count, {given.begin(), given.end()});
-    DalleSteps steps(engine, net, count, options.cache);
+    steps.begin(count);
     for (std::size_t n = given.size(); n < config.image(); ++n) {
       const std::vector<float> logits = steps.next(sequences, config.text + n);
-      for (std::size_t b = 0; b < count; ++b) {
+#pragma omp parallel for schedule(static)
+      for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(count); ++i) {
+        const auto b = static_cast<std::size_t>(i);
         Random random(options.seed, Stream::sampling, options.first + first + b, n);
         const std::span<const float> row(logits.data() + b * config.codes, config.codes);
         const std::int32_t code = draw(row, options, random.uniform());

@@ -112,6 +112,9 @@ std::vector<OpCase> attention_cases() {
   }
   cases.push_back(attention_case({"middle heads", 2, 2, 5, AttentionMask::causal(9, 9), 0.3, 1, false, 1, 4}));
   cases.push_back(attention_case({"last head", 3, 1, 16, AttentionMask::causal(70, 70), 0.3, 1, true, 2, 3}));
+  const AttentionMask few(2, 140, [](std::size_t q, std::size_t k) { return (k / 5 + q) % 3 == 0 && k != 64; });
+  cases.push_back(attention_case({"few queries, scattered keys", 2, 3, 20, few}));
+  cases.push_back(attention_case({"few queries, saturated", 1, 2, 16, few, 0, 12, true}));
   cases.push_back(attention_case({"one token", 1, 1, 1, AttentionMask::causal(1, 1)}));
   cases.push_back(attention_case({"saturated", 1, 2, 16, AttentionMask::causal(13, 13), 0, 12}));
   cases.push_back(attention_case({"no sequences", 0, 2, 4, AttentionMask::causal(7, 7)}));

@@ -388,12 +388,23 @@ TEST_CASE("tables of vector kernels agree on attention", "[nn][kernels][attentio
     std::size_t head_size;
     double rate;
   };
+  // Runs of keys that are seen, of all lengths, and a block without any.
+  const AttentionMask few(3, 230, [](std::size_t q, std::size_t k) { return k / 64 != 1 && (k * k / 7 + q) % 5 < 3; });
   const std::vector<Shape> shapes = {
-      {AttentionMask::full(1, 1), 1, 0},       {AttentionMask::causal(65, 65), 8, 0},
-      {AttentionMask::full(3, 130), 16, 0},    {AttentionMask::causal(7, 71, 64), 33, 0.2},
-      {AttentionMask::full(130, 63), 64, 0.1}, {AttentionMask::causal(129, 129), 31, 0.3},
-      {AttentionMask::column(3, 9), 127, 0},   {AttentionMask::row(17, 8), 65, 0.5},
-      {AttentionMask::full(15, 17), 5, 0},     {AttentionMask::causal(100, 100), 128, 0},
+      {AttentionMask::full(1, 1), 1, 0},
+      {AttentionMask::causal(65, 65), 8, 0},
+      {AttentionMask::full(3, 130), 16, 0},
+      {AttentionMask::causal(7, 71, 64), 33, 0.2},
+      {AttentionMask::full(130, 63), 64, 0.1},
+      {AttentionMask::causal(129, 129), 31, 0.3},
+      {AttentionMask::column(3, 9), 127, 0},
+      {AttentionMask::row(17, 8), 65, 0.5},
+      {AttentionMask::full(15, 17), 5, 0},
+      {AttentionMask::causal(100, 100), 128, 0},
+      {AttentionMask::full(1, 200), 64, 0},
+      {AttentionMask::causal(4, 130, 126), 37, 0},
+      {few, 24, 0},
+      {few, 24, 0.2},
   };
   for_all_tables([&]<typename V>(const ValueKernels<V>& kernels, const ValueKernels<V>& baseline, V) {
     for (const Shape& shape : shapes) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/cpu/generic/attention_few.h"
 #include "nn/cpu/generic/attention_tiles.h"
 #include "nn/cpu/generic/math.h"
 
@@ -170,6 +171,10 @@ void attention_of_group(const AttentionForward<V>& task, std::size_t first_block
 
 template <typename Isa, typename V>
 void attention(const AttentionForward<V>& task) {
+  if (task.queries <= few_queries && task.dropout.threshold == 0) {
+    for (std::size_t query = 0; query < task.queries; ++query) attention_of_query<Isa>(task, query);
+    return;
+  }
   for (std::size_t block = task.first_block; block < task.end_block; block += attention_group) {
     const std::size_t left = task.end_block - block;
     attention_of_group<Isa, V>(task, block, left < attention_group ? left : attention_group);
