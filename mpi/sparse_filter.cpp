@@ -1,6 +1,7 @@
 #include "mpi/sparse_filter.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace bitloom::mpi {
 namespace {
 
 constexpr std::size_t block = 64;     // elements that are looked at only if one of them passes
-constexpr std::size_t chunk = 16384;  // per task
+constexpr std::size_t piece = 16384;  // elements of a task
 
 // The part of an element that is sent must fit its type.
 template <typename T>
@@ -49,8 +50,9 @@ struct Sieve {
 }  // namespace
 
 std::uint64_t levels_of(unsigned value_bits) {
-  if (value_bits != 0 && value_bits != 1 && value_bits != 4 && value_bits != 8 && value_bits != 16) {
-    fail(ErrorKind::usage, "value bits: {}; expected 1, 4, 8 or 16, or 0 for exact values", value_bits);
+  constexpr std::array<unsigned, 6> possible = {0, 1, 2, 4, 8, 16};
+  if (std::ranges::find(possible, value_bits) == possible.end()) {
+    fail(ErrorKind::usage, "value bits: {}; expected 1, 2, 4, 8 or 16, or 0 for exact values", value_bits);
   }
   return value_bits == 0 ? 0 : std::uint64_t{1} << (value_bits - 1);
 }
@@ -71,13 +73,13 @@ SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const 
   const Sieve sieve = Sieve::of<T>(filter);
   constexpr T limit = largest_kept<T>;
   const auto threshold = static_cast<T>(std::min<std::uint64_t>(filter.threshold, std::numeric_limits<T>::max()));
-  const std::size_t tasks = (fresh.size() + chunk - 1) / chunk;
+  const std::size_t tasks = (fresh.size() + piece - 1) / piece;
   std::vector<SparseVector> parts(tasks);
   std::uint64_t full = 0;
 #pragma omp parallel for schedule(static) reduction(+ : full) if (tasks > 2)
   for (std::ptrdiff_t task = 0; task < static_cast<std::ptrdiff_t>(tasks); ++task) {
-    const std::size_t end = std::min((static_cast<std::size_t>(task) + 1) * chunk, fresh.size());
-    for (std::size_t begin = static_cast<std::size_t>(task) * chunk; begin < end; begin += block) {
+    const std::size_t end = std::min((static_cast<std::size_t>(task) + 1) * piece, fresh.size());
+    for (std::size_t begin = static_cast<std::size_t>(task) * piece; begin < end; begin += block) {
       const std::size_t n = std::min(block, end - begin);
       const T* const add = fresh.data() + begin;
       T* const to = pending.data() + begin;

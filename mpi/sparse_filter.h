@@ -19,8 +19,8 @@ struct SparseFilter {
   std::uint64_t levels = 0;  // most steps that are sent at once: 1 for the sign alone; 0 for any number
 };
 
-// Levels of values of 1, 4, 8 or 16 bits, sign included; of 0 bits, which stands for exact values, 0. Throws Error(usage) for
-// others.
+// Levels of values of 1, 2, 4, 8 or 16 bits, sign included; of 0 bits, which stands for exact values, 0. Throws Error(usage)
+// for others.
 std::uint64_t levels_of(unsigned value_bits);
 
 // Takes what passes the filter out of `pending`.

@@ -47,6 +47,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
+  if (settings.local.is_local()) json["local"] = settings.local.identity();
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
   if (settings.warmup != GptSettings().warmup) json["warmup"] = options.rate.warmup;
@@ -83,6 +84,7 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   if (settings.out.empty()) settings.out = default_folder(settings.net);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
+  settings.local.settle();
   return true;
 }
 
@@ -93,7 +95,7 @@ data::ChunkOrder make_order(const TextSource& text, const models::GptConfig& con
   }
   const data::TokenDropout dropout{settings.merge_dropout, text.tokenizer.get()};
   try {
-    return {text.train, config.context, settings.seed, data::ChunkOrder::default_shards, dropout};
+    return {text.train, config.context, settings.local.stream_seed(settings.seed), data::ChunkOrder::default_shards, dropout};
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     fail(ErrorKind::usage, "--merge-dropout: {}", error.what());
@@ -225,6 +227,8 @@ class GptTraining {
 
   train::RunOptions run_options();
   void announce(double peak);
+  void begin_local_steps(train::RunHooks& hooks, std::optional<train::FolderExchange>& exchange,
+                         std::optional<train::LocalSteps>& local, ProgressSink& progress);
   void announce_compression();
   void summarise(const train::RunResult& result);
 
@@ -342,18 +346,41 @@ std::string GptTraining::memory_text(std::size_t sequences) {
 void GptTraining::run() {
   const train::RunOptions options = run_options();
   announce(options.peak_operations);
+  session_.continuation = continuation_of("gpt", settings_.out);
+  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   train::RunHooks hooks;
   if (validation_sequences() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
       return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
     };
   }
+  std::optional<train::FolderExchange> exchange;
+  std::optional<train::LocalSteps> local;
+  if (settings_.local.is_local()) begin_local_steps(hooks, exchange, local, progress);
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
-  session_.continuation = continuation_of("gpt", settings_.out);
-  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
   const train::RunResult result = training_session_->run(options, hooks, progress);
   session_.on_root([&] { summarise(result); });
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
+}
+
+// Through the shared folder: what others have to have in common, and where in a run it is called.
+void GptTraining::begin_local_steps(train::RunHooks& hooks, std::optional<train::FolderExchange>& exchange,
+                                    std::optional<train::LocalSteps>& local, ProgressSink& progress) {
+  const LocalSettings& settings = settings_.local;
+  Json identity = settings.identity();
+  identity["net"] = to_json(config_);
+  identity["tokenizer"] = data::tokenizer_hash(*text_.tokenizer);
+  const double tokens = static_cast<double>(settings.inner_steps * settings_.batch * config_.context);
+  exchange.emplace(settings.make_folder_options(), identity, Json{{"tokens", tokens}}, &gpt_option);
+  local.emplace(
+      training_session_->trainer(), *exchange, settings.make_options(), settings_.steps,
+      exchange->founded().at("tokens").get<double>(), fs::path(settings_.out) / train::kept_name,
+      [] { return stop_requested(); }, progress);
+  hooks.join = [&](const train::SignOfLife& alive) { local->begin(settings.workers, alive); };
+  hooks.after_step = [&](const train::StepReport& report, const train::SignOfLife& alive) {
+    return local->after_step(report.targets, alive);
+  };
+  hooks.leave = [&] { local->leave(); };
 }
 
 void GptTraining::summarise(const train::RunResult& result) {

@@ -84,6 +84,7 @@ void GptSettings::declare(Options& options, bool runs) {
   options.count(
       "compress-rank", compress_rank, 0, any_count,
       "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
+  local.declare(options);
   declare_run(options, *this);
 }
 

@@ -6,6 +6,7 @@
 
 #include "cli/adam_options.h"
 #include "cli/layout_options.h"
+#include "cli/local_options.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
 #include "models/gpt/config.h"
@@ -38,6 +39,7 @@ struct GptSettings : AdamSettings {
   // Training.
   LayoutSettings layout;
   std::size_t compress_rank = 0;
+  LocalSettings local;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all
 

@@ -7,7 +7,7 @@ constexpr const char* threads_text = "the environment variable OMP_NUM_THREADS s
 constexpr const char* processes_text = "`mpirun -n N bitloom ...` runs N processes";
 constexpr const char* kernels_text = "the environment variable BITLOOM_ISA names the kernels";
 
-constexpr OtherName table[] = {
+constexpr OtherName table_of_names[] = {
     {"lr", "learning-rate", ""},
     {"rate", "learning-rate", ""},
     {"eta", "learning-rate", ""},
@@ -96,6 +96,6 @@ constexpr OtherName table[] = {
 
 }  // namespace
 
-std::span<const OtherName> other_names() { return table; }
+std::span<const OtherName> other_names() { return table_of_names; }
 
 }  // namespace bitloom::cli

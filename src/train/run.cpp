@@ -86,6 +86,7 @@ class Run {
   RunResult execute() {
     begin();
     mark(true);
+    if (hooks_.join) hooks_.join([this] { mark(false); });
     const std::uint64_t first = trainer_.steps();
     if (hooks_.begin) hooks_.begin(first);
     started_ = Clock::now();
@@ -108,6 +109,7 @@ class Run {
       const Requests requests = share_requests();
       if (requests.written || (requests.stop && checkpoints_.is_under_way())) end_checkpoint();
       if (requests.stop) {
+        if (hooks_.leave) hooks_.leave();
         write_checkpoint();
         fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
       }
@@ -244,6 +246,11 @@ class Run {
     interval_.skipped_blocks += report.skipped_blocks;
     interval_.last = report;
     show(report);
+    if (!hooks_.after_step) return;
+    const Json line = hooks_.after_step(report, [this] { mark(false); });
+    on_root([&] {
+      if (line.is_object()) metrics_->write(line);
+    });
   }
 
   void log_events() {

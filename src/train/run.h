@@ -56,6 +56,11 @@ using SignOfLife = std::function<void()>;
 struct RunHooks {
   // Called on all ranks with the number of steps done, before this process makes any. May be none.
   std::function<void(std::uint64_t step)> begin;
+  // What else moves the parameters, beside training by itself (local/local_steps.h); may be none. join: before `begin`, for
+  // what others have done already; after_step: gives a line of metrics, null for none; leave: when the run is asked to stop.
+  std::function<void(const SignOfLife&)> join;
+  std::function<nlohmann::json(const StepReport&, const SignOfLife&)> after_step;
+  std::function<void()> leave;
   std::function<Evaluated(const SignOfLife&)> evaluate;  // may be none; on all ranks or none
   // Called on all ranks, behind the step's evaluation if there is one, to show what the net does by then: rank 0 gives what the
   // line of metrics has besides, an object. A run that goes on from a checkpoint calls it again for later steps, whose lines

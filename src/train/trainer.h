@@ -119,6 +119,8 @@ class Trainer {
   void averaged(const std::function<void()>& f);
 
   std::uint64_t steps() const { return step_; }
+  // The next step is the one after so many, whatever was done: its examples, rate and random numbers are.
+  void go_on_from(std::uint64_t steps) { step_ = steps; }
   // Those of this process.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   nn::Engine& engine() { return engine_; }

@@ -145,7 +145,7 @@ void Trainer::load(const TensorSource* file) {
   comm().together([&] {
     if (!comm().is_root()) return;
     if (scales_) {
-      const Tensor stored = file->read(block_scales_name, DType::f64, {scales_->blocks().size(), 2});
+      const bitloom::Tensor stored = file->read(block_scales_name, DType::f64, {scales_->blocks().size(), 2});
       std::ranges::copy(stored.as<double>(), scales.begin());
     }
     std::ranges::copy(file->read(steps_name, DType::u64, {counts.size()}).as<std::uint64_t>(), counts.begin());

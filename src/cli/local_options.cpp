@@ -1,0 +1,113 @@
+#include "cli/local_options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace bitloom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t chunk = 4096;
+// Elements that a reply has at most, in messages of one worker.
+constexpr std::size_t messages_of_reply = 4;
+
+// "node7-3fa21c": of this machine, and unlike those of other runs on it.
+std::string new_worker_name() {
+  std::array<char, 256> host{};
+  std::string name = gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "worker";
+  name = name.substr(0, name.find('.'));
+  std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_'; });
+  return fmt::format("{}-{:06x}", name.empty() ? "worker" : name, std::random_device()() & 0xFFFFFFU);
+}
+
+}  // namespace
+
+void LocalSettings::declare(Options& options) {
+  options.group("Local steps");
+  options.choice("exchange", exchange, {"dense", "local"},
+                 "Exchange between workers: dense (gradients in every step, between the processes of a run) or local (runs of "
+                 "their own send, every --inner-steps, what they have learned, through the folder --through)");
+  options.text("through", through, "FOLDER",
+               "Folder that the workers share, on NFS say, for their messages; they come and go as they like");
+  options.text("worker", worker, "NAME", "Name of this worker among the others; without it: the machine's, and a number");
+  options.count("workers", workers, 1, 1000000, "Number of workers that the first round waits for");
+  options.count("inner-steps", inner_steps, 1, any_count,
+                "Steps of a worker by itself between two messages about the same parameters");
+  options.count("fragments", fragments, 1, 100000,
+                "Number of parts of the parameters, each with messages of its own at other steps; a divisor of --inner-steps");
+  options.count("delay", delay, 0, any_count,
+                "Steps for which training goes on while a message is under way; 0: it waits for the reply");
+  options.number("outer-rate", outer_rate, 0, 100, "Learning rate of the shared parameters, by the mean of the differences",
+                 true);
+  options.number("outer-momentum", outer_momentum, 0, 1, "Nesterov momentum of the shared parameters; 0 disables it");
+  options.number("sent-share", sent_share, 0, 1,
+                 "Share of the differences that a message has, the largest of every 4096; the rest is kept for later messages",
+                 true);
+  options.choice("value-bits", value_bits, {"1", "2", "4", "8", "16", "all"},
+                 "Bits of a difference in a message, sign included: 1, 2, 4, 8, 16 or all");
+  options.number(
+      "deadline", deadline, 0, 1e9,
+      "Seconds that a worker waits for others' messages, which count in the next round then; 0: half of what its own "
+      "steps took");
+  options.number("quorum", quorum, 0, 1, "Share of the workers' messages that is enough after the deadline");
+  std::vector<Options::Need> needs;
+  for (const char* option : {"through", "worker", "workers", "inner-steps", "fragments", "delay", "outer-rate",
+                             "outer-momentum", "sent-share", "value-bits", "deadline", "quorum"}) {
+    needs.push_back({option, "exchange", {"local"}});
+  }
+  options.needs(needs);
+}
+
+void LocalSettings::settle() {
+  if (!is_local()) return;
+  if (through.empty())
+    fail(ErrorKind::usage, "--through: missing; expected the folder that workers share, with --exchange local");
+  through = fs::absolute(through).lexically_normal().string();
+  if (worker.empty()) worker = new_worker_name();
+}
+
+std::uint64_t LocalSettings::stream_seed(std::uint64_t seed) const {
+  return is_local() ? Hasher().update(seed).update(std::string_view(worker)).finish().low : seed;
+}
+
+train::LocalOptions LocalSettings::make_options() const {
+  train::LocalOptions options;
+  options.inner_steps = inner_steps;
+  options.fragments = fragments;
+  options.delay = delay;
+  options.outer = {outer_rate, outer_momentum};
+  options.filter.chunk = chunk;
+  options.filter.count = std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(sent_share * chunk)), 1, chunk);
+  options.filter.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
+  options.deadline_seconds = deadline;
+  train::check(options);
+  return options;
+}
+
+train::FolderOptions LocalSettings::make_folder_options() const {
+  train::FolderOptions options;
+  options.folder = through;
+  options.worker = worker;
+  options.quorum = quorum;
+  options.chunk = chunk;
+  options.reply_count = std::min(chunk, messages_of_reply * make_options().filter.count);
+  return options;
+}
+
+nlohmann::json LocalSettings::identity() const {
+  return {{"inner_steps", inner_steps},       {"fragments", fragments},   {"outer_rate", outer_rate},
+          {"outer_momentum", outer_momentum}, {"sent_share", sent_share}, {"value_bits", value_bits}};
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,37 @@
+// Options of local steps: runs that train by themselves and exchange what they learn through a shared folder.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/options.h"
+#include "train/local/folder_exchange.h"
+#include "train/local/local_steps.h"
+
+namespace bitloom::cli {
+
+struct LocalSettings {
+  std::string exchange = "dense";
+  std::string through;
+  std::string worker;
+  std::size_t workers = 1;
+  std::size_t inner_steps = 100, fragments = 1, delay = 0;
+  double outer_rate = 0.7, outer_momentum = 0.9;
+  double sent_share = 1.0 / 64;
+  std::string value_bits = "2";
+  double deadline = 0, quorum = 0.5;
+
+  void declare(Options& options);
+  bool is_local() const { return exchange == "local"; }
+  // Gives the worker a name if it has none, and the folder an absolute path. Throws Error(usage).
+  void settle();
+  // Of the worker's own stream of examples.
+  std::uint64_t stream_seed(std::uint64_t seed) const;
+  train::LocalOptions make_options() const;
+  train::FolderOptions make_folder_options() const;
+  // What all workers have to agree on.
+  nlohmann::json identity() const;
+};
+
+}  // namespace bitloom::cli

@@ -1,0 +1,325 @@
+#include "train/local/folder_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/file.h"
+#include "core/file_state.h"
+#include "core/hash.h"
+
+namespace bitloom::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* extension = ".safetensors";
+constexpr const char* bundle_name = "bundle";
+// Seconds between the first worker that may end a round and the next that tries, should the first be gone.
+constexpr double turn_seconds = 1;
+// Rounds after which a worker that sends nothing is forgotten.
+constexpr std::uint64_t forgotten_after = 1000;
+constexpr std::size_t kept_states = 2;
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return number;
+}
+
+std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
+
+// What a folder has; nothing where it cannot be read just now.
+std::vector<fs::path> list(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    paths.push_back(entry->path());
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+TensorFile file_of(const mpi::Bundle& bundle) {
+  TensorFile file;
+  const std::vector<std::byte> message = mpi::to_message(bundle);
+  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
+  file.put(bundle_name, {bytes.size()}, bytes);
+  return file;
+}
+
+mpi::Bundle bundle_of(const TensorFile& file) {
+  const Tensor& tensor = file.get(bundle_name);
+  return mpi::from_message(std::as_bytes(tensor.as<std::uint8_t>()));
+}
+
+// None for files that are not there, or not whole.
+std::optional<TensorFile> try_to_load(const fs::path& path) {
+  try {
+    return TensorFile::load(path, Checksum::required);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<mpi::Bundle> try_to_read(const fs::path& path) {
+  try {
+    return bundle_of(TensorFile::load(path, Checksum::required));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_field(ErrorKind::io, "through", "{}: cannot be made: {}", folder.string(), error.message());
+}
+
+// Which of the workers that may end a round is the first to try: others in other rounds.
+std::uint64_t turn_of(const std::string& worker, std::uint64_t round) {
+  return Hasher().update(std::string_view(worker)).update(round).finish().low;
+}
+
+}  // namespace
+
+void check(const FolderOptions& options) {
+  const auto is_plain = [](char c) {
+    return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '-' || c == '_' || c == '.';
+  };
+  if (options.worker.empty() || options.worker.starts_with('.') || !std::ranges::all_of(options.worker, is_plain)) {
+    fail_field(ErrorKind::usage, "worker", "'{}'; expected letters, digits, '-', '_' and '.', which is not the first",
+               options.worker);
+  }
+  if (!(options.quorum >= 0 && options.quorum <= 1)) {
+    fail_field(ErrorKind::usage, "quorum", "{}; expected 0 to 1", options.quorum);
+  }
+  if (options.state_every == 0) fail_field(ErrorKind::usage, "state_every", "0; expected at least 1");
+}
+
+FolderExchange::FolderExchange(FolderOptions options, const Json& identity, const Json& founded, const FieldName& field_name)
+    : options_(std::move(options)) {
+  check(options_);
+  for (const char* folder : {"workers", "messages", "replies", "states"}) make_folder(options_.folder / folder);
+  const fs::path path = options_.folder / "exchange.json";
+  const std::string text = Json{{"identity", identity}, {"founded", founded}}.dump(2) + "\n";
+  create(path, std::as_bytes(std::span(text)));
+  const Json stored = Json::parse(read_text(path), nullptr, false);
+  if (!stored.is_object() || !stored.contains("identity") || !stored.contains("founded")) {
+    fail(ErrorKind::data, "{}: not a description of an exchange", path.string());
+  }
+  const std::vector<FieldDifference> differences = find_differences(stored["identity"], identity);
+  if (!differences.empty()) {
+    fail_field(ErrorKind::usage, "through", "{}: workers there train otherwise; expected the same:{}", options_.folder.string(),
+               describe_differences(differences, field_name));
+  }
+  founded_ = stored["founded"];
+}
+
+fs::path FolderExchange::message_path(std::uint64_t round) const {
+  return options_.folder / "messages" / fmt::format("{}-{}", options_.worker, file_name(round));
+}
+
+fs::path FolderExchange::reply_path(std::uint64_t round) const { return options_.folder / "replies" / file_name(round); }
+
+fs::path FolderExchange::state_path(std::uint64_t rounds) const { return options_.folder / "states" / file_name(rounds); }
+
+fs::path FolderExchange::presence_path() const { return options_.folder / "workers" / (options_.worker + ".json"); }
+
+// Whether this made the file, which nobody had made before. By a hard link, which fails where the name is there; file systems
+// that have none may let two workers believe that they were the first, which the hashes of replies bring to light.
+bool FolderExchange::create(const fs::path& path, std::span<const std::byte> bytes) const {
+  if (fs::exists(path)) return false;
+  const fs::path own = path.parent_path() / fmt::format(".{}.{}", path.filename().string(), options_.worker);
+  write_atomically(own, bytes);
+  std::error_code error;
+  fs::create_hard_link(own, path, error);
+  const bool is_first = !error;
+  if (error && !fs::exists(path)) {
+    fs::rename(own, path, error);
+    if (error) fail(ErrorKind::io, "{}: cannot be written: {}", path.string(), error.message());
+    return true;
+  }
+  fs::remove(own, error);
+  return is_first;
+}
+
+std::vector<std::uint64_t> FolderExchange::numbers_in(const char* folder) const {
+  std::vector<std::uint64_t> numbers;
+  for (const fs::path& path : list(options_.folder / folder)) {
+    if (path.extension() != extension) continue;
+    if (const auto number = parse_number(path.stem().string())) numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+std::optional<FolderExchange::State> FolderExchange::newest_state() const {
+  std::vector<std::uint64_t> numbers = numbers_in("states");
+  for (; !numbers.empty(); numbers.pop_back()) {
+    if (auto file = try_to_load(state_path(numbers.back()))) return State{numbers.back(), std::move(*file)};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> FolderExchange::newest_rounds() const {
+  const std::vector<std::uint64_t> numbers = numbers_in("states");
+  return numbers.empty() ? std::nullopt : std::optional(numbers.back());
+}
+
+void FolderExchange::publish_first_state(TensorFile file) { create(state_path(0), file.serialize()); }
+
+void FolderExchange::publish_state(std::uint64_t rounds, TensorFile file) { file.save(state_path(rounds)); }
+
+void FolderExchange::join(std::uint64_t round) { write_atomically(presence_path(), Json{{"next", round}}.dump() + "\n"); }
+
+void FolderExchange::leave() noexcept {
+  std::error_code error;
+  fs::remove(presence_path(), error);
+}
+
+std::uint64_t FolderExchange::publish(const mpi::Bundle& bundle) {
+  const std::vector<std::byte> bytes = file_of(bundle).serialize();
+  write_atomically(message_path(bundle.update), bytes);
+  return bytes.size();
+}
+
+bool FolderExchange::has_message(std::uint64_t round) const { return fs::exists(message_path(round)); }
+
+bool FolderExchange::has_reply(std::uint64_t round) const { return fs::exists(reply_path(round)); }
+
+std::vector<FolderExchange::Message> FolderExchange::list_messages() const {
+  std::vector<Message> messages;
+  for (const fs::path& path : list(options_.folder / "messages")) {
+    const std::string stem = path.stem().string();
+    const std::size_t dash = stem.rfind('-');
+    if (path.extension() != extension || dash == std::string::npos || stem.starts_with('.')) continue;
+    if (const auto round = parse_number(std::string_view(stem).substr(dash + 1))) {
+      messages.push_back({stem.substr(0, dash), *round, path});
+    }
+  }
+  return messages;
+}
+
+std::map<std::string, std::uint64_t> FolderExchange::list_workers() const {
+  std::map<std::string, std::uint64_t> workers;
+  for (const fs::path& path : list(options_.folder / "workers")) {
+    if (path.extension() != ".json" || path.stem().string().starts_with('.')) continue;
+    try {
+      const Json json = Json::parse(read_text(path), nullptr, false);
+      if (json.is_object() && json.contains("next")) workers[path.stem().string()] = json["next"].get<std::uint64_t>();
+    } catch (const std::exception&) {
+      continue;  // it has just left
+    }
+  }
+  return workers;
+}
+
+bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
+                                double deadline_seconds) {
+  if (has_reply(round)) return true;
+  if (round != waiting_for_) may_end_since_.reset();
+  waiting_for_ = round;
+  const auto counted_of = [&](const std::string& worker) -> std::optional<std::uint64_t> {
+    if (!last || !last->counted.contains(worker)) return std::nullopt;
+    return last->counted.at(worker);
+  };
+  const auto is_counted = [&](const Message& message) { return counted_of(message.worker) >= message.round; };
+  std::vector<Message> messages = list_messages();
+  std::erase_if(messages, [&](const Message& message) { return message.round > round || is_counted(message); });
+  std::set<std::string> present, awaited;
+  for (const Message& message : messages) {
+    if (message.round == round) present.insert(message.worker);
+  }
+  for (const auto& [worker, next] : list_workers()) {
+    // Or in time for the round before: it may not yet know how that ended.
+    if (next == round || (round > 0 && counted_of(worker) == round - 1)) awaited.insert(worker);
+  }
+  awaited.insert(present.begin(), present.end());
+  const auto enough = static_cast<double>(awaited.size()) * options_.quorum;
+  const double patience = static_cast<double>(present.size()) >= enough ? deadline_seconds : 10 * deadline_seconds;
+  if (present.size() < awaited.size() && waited_seconds < patience) return false;
+  if (!may_end_since_) may_end_since_ = Clock::now();
+  std::vector<std::pair<std::uint64_t, std::string>> turns;
+  for (const std::string& worker : present) turns.emplace_back(turn_of(worker, round), worker);
+  std::ranges::sort(turns);
+  const auto own = std::ranges::find(turns, options_.worker, &std::pair<std::uint64_t, std::string>::second);
+  const auto before = static_cast<double>(own - turns.begin());
+  if (seconds_since(*may_end_since_) < before * turn_seconds) return false;
+
+  RoundReply reply;
+  if (last) reply.counted = last->counted;
+  std::erase_if(reply.counted, [&](const auto& each) { return each.second + forgotten_after < round; });
+  std::vector<mpi::Bundle> bundles;
+  for (const Message& message : messages) {
+    auto bundle = try_to_read(message.path);
+    if (!bundle) continue;
+    bundles.push_back(std::move(*bundle));
+    bundles.back().update = round;
+    std::uint64_t& counted = reply.counted[message.worker];
+    counted = std::max(counted, message.round);
+    if (std::ranges::find(reply.workers, message.worker) == reply.workers.end()) reply.workers.push_back(message.worker);
+  }
+  if (bundles.empty()) return false;
+  reply.sum = mpi::merge(std::move(bundles));
+  if (options_.reply_count != 0) {
+    for (mpi::SparseVector& vector : reply.sum.vectors) {
+      if (vector.size != 0) vector = mpi::largest_of(vector, options_.chunk, options_.reply_count);
+    }
+  }
+  TensorFile file = file_of(reply.sum);
+  file.metadata["exchange"] =
+      Json{{"counted", reply.counted}, {"workers", reply.workers}, {"previous", last ? last->hash : ""}}.dump();
+  ended_ += create(reply_path(round), file.serialize()) ? 1 : 0;
+  return true;
+}
+
+std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) const {
+  try {
+    const std::vector<std::byte> bytes = read_bytes(reply_path(round));
+    const TensorFile file = TensorFile::parse(bytes, reply_path(round).string(), Checksum::required);
+    RoundReply reply;
+    reply.round = round;
+    reply.sum = bundle_of(file);
+    const Json json = Json::parse(file.get_metadata("exchange"));
+    json.at("counted").get_to(reply.counted);
+    json.at("workers").get_to(reply.workers);
+    json.at("previous").get_to(reply.previous);
+    reply.hash = hash_bytes(bytes).hex();
+    reply.bytes = bytes.size();
+    return reply;
+  } catch (const Error&) {
+    return std::nullopt;  // not there, or not whole yet where file systems are slow
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+void FolderExchange::clean() {
+  const std::vector<std::uint64_t> states = numbers_in("states");
+  if (states.size() < kept_states) return;
+  const std::uint64_t oldest = states[states.size() - kept_states];
+  std::error_code error;
+  for (const std::uint64_t rounds : states) {
+    if (rounds < oldest) fs::remove(state_path(rounds), error);
+  }
+  for (const std::uint64_t round : numbers_in("replies")) {
+    if (round + 1 < oldest) fs::remove(reply_path(round), error);
+  }
+  const std::optional<RoundReply> reply = oldest == 0 ? std::nullopt : read_reply(oldest - 1);
+  for (const Message& message : list_messages()) {
+    const auto found = reply ? reply->counted.find(message.worker) : std::map<std::string, std::uint64_t>::const_iterator();
+    if (reply && found != reply->counted.end() && message.round <= found->second) fs::remove(message.path, error);
+  }
+  for (const char* folder : {"workers", "messages", "replies", "states"}) {
+    remove_abandoned_temporaries(options_.folder / folder);
+  }
+}
+
+}  // namespace bitloom::train

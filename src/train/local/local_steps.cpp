@@ -1,0 +1,371 @@
+#include "train/local/local_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/field.h"
+#include "core/file.h"
+#include "mpi/sparse_filter.h"
+
+namespace bitloom::train {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* worker_key = "worker";
+constexpr const char* targets_name = "targets";
+
+std::string name_of_kept(const std::string& parameter) { return "kept." + parameter; }
+std::string sent_name(std::size_t number) { return fmt::format("sent.{}", number); }
+
+// Neighbouring parameters of about equally many elements together.
+std::vector<std::size_t> divide(const std::vector<nn::Parameter*>& parameters, std::size_t fragments) {
+  std::size_t all = 0;
+  for (const nn::Parameter* parameter : parameters) all += parameter->shape.size();
+  std::vector<std::size_t> fragment;
+  std::size_t before = 0;
+  for (const nn::Parameter* parameter : parameters) {
+    const std::size_t middle = before + parameter->shape.size() / 2;
+    fragment.push_back(std::min(fragments - 1, middle * fragments / std::max<std::size_t>(all, 1)));
+    before += parameter->shape.size();
+  }
+  return fragment;
+}
+
+std::vector<OuterParameters::Named> values_of(nn::Engine& engine, const std::vector<nn::Parameter*>& parameters) {
+  std::vector<OuterParameters::Named> named;
+  for (const nn::Parameter* parameter : parameters) {
+    if (parameter->value.dtype() != DType::f32) {
+      fail_field(ErrorKind::usage, "exchange", "local with parameters of {}; expected f32, or bf16 with `master_weights` f32",
+                 dtype_name(parameter->value.dtype()));
+    }
+    named.push_back({parameter->name, engine.to_host<float>(parameter->value)});
+  }
+  return named;
+}
+
+}  // namespace
+
+void check(const LocalOptions& options) {
+  if (options.inner_steps == 0) fail_field(ErrorKind::usage, "inner_steps", "0; expected at least 1");
+  if (options.fragments == 0 || options.inner_steps % options.fragments != 0) {
+    fail_field(ErrorKind::usage, "fragments", "{}; expected a divisor of `inner_steps`, {}", options.fragments,
+               options.inner_steps);
+  }
+  if (options.delay >= options.inner_steps / options.fragments) {
+    fail_field(ErrorKind::usage, "delay", "{} steps; expected less than there are between messages, {}", options.delay,
+               options.inner_steps / options.fragments);
+  }
+  if (!(options.outer.rate > 0)) fail_field(ErrorKind::usage, "outer_rate", "{}; expected more than 0", options.outer.rate);
+  if (!(options.outer.momentum >= 0 && options.outer.momentum < 1)) {
+    fail_field(ErrorKind::usage, "outer_momentum", "{}; expected 0 to below 1", options.outer.momentum);
+  }
+  if (!(options.deadline_seconds >= 0)) {
+    fail_field(ErrorKind::usage, "deadline", "{}; expected a number of seconds", options.deadline_seconds);
+  }
+  mpi::check(options.filter);
+}
+
+LocalSteps::LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps,
+                       double tokens, fs::path file, std::function<bool()> stop, ProgressSink& progress)
+    : trainer_(trainer),
+      exchange_(exchange),
+      options_(options),
+      steps_(steps),
+      tokens_(tokens),
+      file_(std::move(file)),
+      stop_(std::move(stop)),
+      progress_(progress),
+      parameters_(learned(trainer.parameters())),
+      fragment_(divide(parameters_, options.fragments)),
+      outer_(values_of(trainer.engine(), parameters_), options.outer),
+      targets_(options.fragments) {
+  check(options);
+  if (trainer.comm().size() > 1) {
+    fail_field(ErrorKind::usage, "exchange", "local in {} processes; expected runs of one process each", trainer.comm().size());
+  }
+  for (const nn::Parameter* parameter : parameters_) kept_.emplace_back(parameter->shape.size());
+}
+
+std::vector<float> LocalSteps::own_values(std::size_t p) { return trainer_.engine().to_host<float>(parameters_[p]->value); }
+
+void LocalSteps::set_own_values(std::size_t p, std::span<const float> values) {
+  trainer_.engine().write(parameters_[p]->value, std::as_bytes(values));
+}
+
+// In units.
+std::vector<std::int32_t> LocalSteps::learned_since(std::span<const float> before, std::span<const float> own,
+                                                    double weight) const {
+  constexpr double limit = mpi::largest_kept<std::int32_t>;
+  std::vector<std::int32_t> units(own.size());
+  const double scale = weight / difference_unit;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const double learned = (static_cast<double>(before[i]) - static_cast<double>(own[i])) * scale;
+    units[i] = static_cast<std::int32_t>(std::lrint(std::clamp(learned, -limit, limit)));
+  }
+  return units;
+}
+
+// Asks done() again and again. False if the run is to stop before.
+bool LocalSteps::wait(const std::function<bool()>& done, const SignOfLife& alive) {
+  constexpr auto longest = std::chrono::milliseconds(500);
+  for (auto pause = std::chrono::milliseconds(5); !done(); pause = std::min<std::chrono::milliseconds>(2 * pause, longest)) {
+    if (stop_ && stop_()) return false;
+    alive();
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
+void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
+  restore();
+  if (!exchange_.newest_state()) {
+    TensorFile first;
+    outer_.save(first);
+    exchange_.publish_first_state(std::move(first));
+  }
+  // A state may be listed before it can be read.
+  if (!wait([&] { return load_newest_state(); }, alive)) return;
+  take_replies();
+  for (const mpi::Bundle& bundle : sent_) {
+    if (!exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
+  }
+  if (!sent_.empty() && sent_.back().update >= rounds_) {
+    flight_ = Flight{.round = sent_.back().update, .due = 0, .since = Clock::now(), .values = {}};
+    if (!wait([&] { return is_ended(*flight_); }, alive)) return;
+    take_replies();
+    flight_.reset();
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) set_own_values(p, outer_.values(p));
+  nn::refresh_copies(trainer_.engine(), parameters_);
+  go_on_from_round();
+  // What is under way can do without a worker that comes to it in the middle.
+  exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
+  progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.options().worker,
+                             exchange_.options().folder.string(), rounds_));
+  if (rounds_ == 0 && workers > 1) {
+    progress_.line(fmt::format("waiting until {} workers are there", workers));
+    wait([&] { return exchange_.workers() >= workers || exchange_.has_reply(0); }, alive);
+  }
+}
+
+// The step of the training, unless this worker is a part of a round ahead.
+void LocalSteps::go_on_from_round() {
+  const std::uint64_t first = std::min(rounds_ * interval(), steps_);
+  const std::uint64_t end = std::min(first + interval() - 1, steps_);
+  trainer_.go_on_from(std::clamp(trainer_.steps(), first, std::max(first, end)));
+}
+
+Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
+  for (std::uint64_t& each : targets_) each += targets;
+  Json line;
+  const std::uint64_t step = trainer_.steps();
+  const bool is_last = step >= steps_;
+  if (flight_ && (step >= flight_->due || is_last)) finish(line, alive);
+  if (trainer_.steps() != step || flight_) return line;  // it was behind, or is to stop
+  if (step % interval() == 0 || is_last) {
+    send((step - 1) / interval(), step + options_.delay);
+    if (options_.delay == 0 || is_last) finish(line, alive);
+  }
+  return line;
+}
+
+void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
+  flight_ = Flight{.round = round, .due = due, .since = Clock::now(), .values = {}};
+  mpi::Bundle bundle;
+  bundle.update = round;
+  bundle.workers = 1;
+  bundle.totals.resize(options_.fragments);
+  bundle.vectors.resize(parameters_.size());
+  const bool is_last = trainer_.steps() >= steps_;
+  const std::size_t fragment = round % options_.fragments;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (!is_last && fragment_[p] != fragment) continue;
+    std::vector<float> own = own_values(p);
+    bundle.vectors[p] =
+        mpi::add_and_take_largest(learned_since(outer_.values(p), own, weight_of(p)), kept_[p], options_.filter);
+    flight_->values[p] = std::move(own);
+  }
+  for (std::size_t f = 0; f < options_.fragments; ++f) {
+    if (is_last || f == fragment) bundle.totals[f] = static_cast<std::int64_t>(std::exchange(targets_[f], 0));
+  }
+  sent_.push_back(bundle);
+  // First what is kept: a worker that is killed in between sends it when it is back.
+  save(std::vector<std::uint64_t>(options_.fragments));
+  sent_bytes_ += exchange_.publish(bundle);
+}
+
+bool LocalSteps::is_ended(const Flight& flight) {
+  // Rounds before it may have ended meanwhile, whose replies say which messages count.
+  if (rounds_ < flight.round) take_replies();
+  if (rounds_ > flight.round) return true;
+  return rounds_ == flight.round && exchange_.try_to_end(flight.round, last_, seconds_since(flight.since), deadline());
+}
+
+double LocalSteps::deadline() const {
+  if (options_.deadline_seconds > 0) return options_.deadline_seconds;
+  return std::max(1.0, 0.5 * std::chrono::duration<double>(flight_->since - since_).count());
+}
+
+void LocalSteps::finish(Json& line, const SignOfLife& alive) {
+  const Clock::time_point start = Clock::now();
+  if (!wait([&] { return is_ended(*flight_); }, alive)) return;
+  take_replies();
+  flight_.reset();
+  since_ = Clock::now();
+  exchange_.join(rounds_);
+  line = {{"event", "exchange"},
+          {"step", trainer_.steps()},
+          {"rounds", rounds_},
+          {"waited_seconds", seconds_since(start)},
+          {"sent_bytes", std::exchange(sent_bytes_, 0)},
+          {"received_bytes", std::exchange(received_bytes_, 0)}};
+  if (last_) line["workers"] = last_->workers.size();
+  if (rounds_ * interval() > trainer_.steps()) {
+    progress_.line(fmt::format("worker {}: the others are at step {}; going on from there", exchange_.options().worker,
+                               std::min(rounds_ * interval(), steps_)));
+    go_on_from_round();
+  }
+}
+
+// All that are there, one after the other; then own parameters go where the shared ones went, and keep what was learned since.
+void LocalSteps::take_replies() {
+  std::vector<std::vector<float>> before;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) before.emplace_back(outer_.values(p).begin(), outer_.values(p).end());
+  while (true) {
+    const auto reply = exchange_.read_reply(rounds_);
+    if (!reply) {
+      const auto newest = exchange_.newest_rounds();
+      if (newest && *newest > rounds_ && load_newest_state()) continue;  // replies on the way there are gone
+      break;
+    }
+    if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {
+      progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
+                                 last_->round, exchange_.options().folder.string()));
+      if (!load_newest_state()) break;
+      continue;
+    }
+    apply(*reply);
+  }
+  // By the one who ended the last round.
+  const bool is_due = rounds_ % exchange_.options().state_every == 0 || rounds_ * interval() >= steps_;
+  if (std::exchange(ended_, exchange_.ended()) != exchange_.ended() && is_due) {
+    TensorFile state;
+    outer_.save(state);
+    exchange_.publish_state(rounds_, std::move(state));
+    exchange_.clean();
+  }
+  take_over(before);
+}
+
+void LocalSteps::take_over(const std::vector<std::vector<float>>& before) {
+  bool changes = false;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const std::span<const float> shared = outer_.values(p);
+    const std::vector<float>* sent = nullptr;
+    if (flight_ && rounds_ > flight_->round) {
+      const auto found = flight_->values.find(p);
+      if (found != flight_->values.end()) sent = &found->second;
+    }
+    if (sent == nullptr && std::ranges::equal(shared, before[p])) continue;
+    const std::vector<float>& from = sent != nullptr ? *sent : before[p];
+    std::vector<float> own = own_values(p);
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] = shared[i] + (own[i] - from[i]);
+    set_own_values(p, own);
+    changes = true;
+  }
+  if (changes) nn::refresh_copies(trainer_.engine(), parameters_);
+}
+
+void LocalSteps::apply(const RoundReply& reply) {
+  settle_messages(reply);
+  for (std::size_t p = 0; p < parameters_.size() && p < reply.sum.vectors.size(); ++p) {
+    const mpi::SparseVector& sum = reply.sum.vectors[p];
+    const double weight = static_cast<double>(reply.sum.totals.at(fragment_[p])) / tokens_;
+    if (sum.size != 0 && weight > 0) outer_.step(p, sum, weight);
+  }
+  received_bytes_ += reply.bytes;
+  rounds_ = reply.round + 1;
+  last_ = reply;
+}
+
+// What the reply has not of a message that it counts, goes into a later one.
+void LocalSteps::settle_messages(const RoundReply& reply) {
+  const auto counted = reply.counted.find(exchange_.options().worker);
+  if (counted == reply.counted.end()) return;
+  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
+    if (bundle.update > counted->second) return false;
+    for (std::size_t p = 0; p < bundle.vectors.size(); ++p) {
+      const mpi::SparseVector& own = bundle.vectors[p];
+      const std::vector<std::uint32_t>& there = reply.sum.vectors[p].index;
+      std::size_t at = 0;
+      for (std::size_t e = 0; e < own.index.size(); ++e) {
+        while (at < there.size() && there[at] < own.index[e]) ++at;
+        if (at < there.size() && there[at] == own.index[e]) continue;
+        constexpr std::int64_t limit = mpi::largest_kept<std::int32_t>;
+        std::int32_t& kept = kept_[p][own.index[e]];
+        kept = static_cast<std::int32_t>(std::clamp(kept + own.value[e], -limit, limit));
+      }
+    }
+    return true;
+  });
+}
+
+bool LocalSteps::load_newest_state() {
+  const auto state = exchange_.newest_state();
+  if (!state) return false;
+  outer_.load(state->file);
+  rounds_ = state->rounds;
+  last_ = rounds_ == 0 ? std::nullopt : exchange_.read_reply(rounds_ - 1);
+  return true;
+}
+
+void LocalSteps::leave() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const std::vector<float> own = own_values(p);
+    std::span<const float> from = outer_.values(p);
+    if (flight_ && flight_->values.contains(p)) from = flight_->values.at(p);
+    constexpr std::int64_t limit = mpi::largest_kept<std::int32_t>;
+    const std::vector<std::int32_t> fresh = learned_since(from, own, weight_of(p));
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      kept_[p][i] = static_cast<std::int32_t>(std::clamp(std::int64_t{kept_[p][i]} + fresh[i], -limit, limit));
+    }
+  }
+  save(targets_);
+  exchange_.leave();
+}
+
+void LocalSteps::save(std::span<const std::uint64_t> targets) const {
+  TensorFile file;
+  file.metadata[worker_key] = exchange_.options().worker;
+  file.put(targets_name, {targets.size()}, targets);
+  for (std::size_t p = 0; p < parameters_.size(); ++p) file.put(name_of_kept(outer_.name(p)), {kept_[p].size()}, kept_[p]);
+  for (std::size_t i = 0; i < sent_.size(); ++i) {
+    const std::vector<std::byte> message = mpi::to_message(sent_[i]);
+    const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
+    file.put(sent_name(i), {bytes.size()}, bytes);
+  }
+  file.save(file_);
+}
+
+void LocalSteps::restore() {
+  if (!fs::exists(file_)) return;
+  const TensorFile file = TensorFile::load(file_, Checksum::required);
+  const Tensor& targets = file.get(targets_name, DType::u64, {options_.fragments});
+  std::ranges::copy(targets.as<std::uint64_t>(), targets_.begin());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& kept = file.get(name_of_kept(outer_.name(p)), DType::i32, {kept_[p].size()});
+    std::ranges::copy(kept.as<std::int32_t>(), kept_[p].begin());
+  }
+  for (std::size_t i = 0; file.contains(sent_name(i)); ++i) {
+    sent_.push_back(mpi::from_message(std::as_bytes(file.get(sent_name(i)).as<std::uint8_t>())));
+  }
+}
+
+}  // namespace bitloom::train

@@ -1,0 +1,116 @@
+// Local steps: each worker trains by itself for a while, then sends what it has learned, the difference between the parameters
+// that all share and its own, as a sparse message with error feedback; the sum of such messages moves the shared parameters,
+// from which all go on (Douillard et al. 2023, DiLoCo; in fragments, and used some steps after it was sent: Douillard et al.
+// 2025, Streaming DiLoCo; chunked top k with two bits per value: Sarfi et al. 2025, SparseLoCo). Workers are runs of their own,
+// each with its own optimiser state and its own stream of examples.
+//
+// Training's steps are common time: round n, that of fragment n mod F of the parameters, follows step (n + 1) H / F; a worker
+// that finds itself behind goes on from the step at which the others are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/progress.h"
+#include "mpi/bundle.h"
+#include "mpi/top_filter.h"
+#include "train/local/folder_exchange.h"
+#include "train/local/outer_step.h"
+#include "train/run.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+
+// In a run's folder: what a worker has not sent yet.
+inline constexpr const char* kept_name = "kept.safetensors";
+
+struct LocalOptions {
+  std::uint64_t inner_steps = 100;  // H: of a worker between two messages about the same parameters
+  std::size_t fragments = 1;        // F: parts of the parameters, each with messages of its own; a divisor of H
+  // Steps that a worker goes on for between sending and the use of the reply; below H / F. 0: it waits.
+  std::uint64_t delay = 0;
+  OuterOptions outer;
+  mpi::TopFilter filter;
+  // For which a worker that has sent its message waits for others'; 0: half of the time since its message before, but a second.
+  double deadline_seconds = 0;
+};
+
+// Throws Error(usage).
+void check(const LocalOptions& options);
+
+class LocalSteps {
+ public:
+  // trainer: of one process, with parameters of f32; it outlives this, as does the exchange. steps: of the whole training.
+  // tokens: number of targets for which a message has weight 1. file: where this worker keeps what it has not sent. stop:
+  // whether the run is asked to stop, which ends waiting. Throws Error(usage).
+  LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps, double tokens,
+             std::filesystem::path file, std::function<bool()> stop, ProgressSink& progress);
+
+  // Before the first step of this process: takes over the shared parameters and the step at which the others are. With more
+  // `workers` than one the first of all rounds begins when so many are there.
+  void begin(std::size_t workers, const SignOfLife& alive);
+  // After every step: sends, waits, takes over. Gives what metrics have besides, an object; null where nothing happened.
+  nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
+  // When the run stops before its end: what was learned since the last message goes into the next one, whenever that is.
+  void leave();
+
+ private:
+  // The last message, until its reply is taken over.
+  struct Flight {
+    std::uint64_t round = 0;
+    std::uint64_t due = 0;  // step before whose end it is waited for
+    Clock::time_point since = Clock::now();
+    std::map<std::size_t, std::vector<float>> values;  // own ones when it was sent, by parameter
+  };
+  std::uint64_t interval() const { return options_.inner_steps / options_.fragments; }
+  std::vector<float> own_values(std::size_t p);
+  void set_own_values(std::size_t p, std::span<const float> values);
+  double weight_of(std::size_t p) const { return static_cast<double>(targets_[fragment_[p]]) / tokens_; }
+  std::vector<std::int32_t> learned_since(std::span<const float> before, std::span<const float> own, double weight) const;
+
+  void send(std::uint64_t round, std::uint64_t due);
+  void finish(nlohmann::json& line, const SignOfLife& alive);
+  bool is_ended(const Flight& flight);
+  double deadline() const;
+  void take_replies();
+  void apply(const RoundReply& reply);
+  void settle_messages(const RoundReply& reply);
+  bool load_newest_state();
+  void take_over(const std::vector<std::vector<float>>& before);
+  void go_on_from_round();
+  bool wait(const std::function<bool()>& done, const SignOfLife& alive);
+  void save(std::span<const std::uint64_t> targets) const;
+  void restore();
+
+  Trainer& trainer_;
+  FolderExchange& exchange_;
+  LocalOptions options_;
+  std::uint64_t steps_;
+  double tokens_;
+  std::filesystem::path file_;
+  std::function<bool()> stop_;
+  ProgressSink& progress_;
+  std::vector<nn::Parameter*> parameters_;
+  std::vector<std::size_t> fragment_;  // by parameter
+  OuterParameters outer_;
+  std::uint64_t rounds_ = 0;  // whose replies outer_ has
+  std::optional<RoundReply> last_;
+  std::vector<std::vector<std::int32_t>> kept_;  // error feedback by parameter, in units times weights
+  std::vector<std::uint64_t> targets_;           // of own steps since the fragment's last message
+  std::vector<mpi::Bundle> sent_;                // messages that no reply has counted yet
+  std::optional<Flight> flight_;
+  Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
+  std::uint64_t ended_ = 0;                 // rounds that this worker had ended when it last took replies
+  // Since the last line of metrics.
+  std::uint64_t sent_bytes_ = 0, received_bytes_ = 0;
+};
+
+}  // namespace bitloom::train
