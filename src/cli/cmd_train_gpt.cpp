@@ -367,15 +367,16 @@ void GptTraining::run() {
 void GptTraining::begin_local_steps(train::RunHooks& hooks, std::optional<train::FolderExchange>& exchange,
                                     std::optional<train::LocalSteps>& local, ProgressSink& progress) {
   const LocalSettings& settings = settings_.local;
+  train::require_local_steps(training_session_->trainer());
+  const train::LocalOptions options = settings.make_options();
   Json identity = settings.identity();
   identity["net"] = to_json(config_);
   identity["tokenizer"] = data::tokenizer_hash(*text_.tokenizer);
   const double tokens = static_cast<double>(settings.inner_steps * settings_.batch * config_.context);
   exchange.emplace(settings.make_folder_options(), identity, Json{{"tokens", tokens}}, &gpt_option);
   local.emplace(
-      training_session_->trainer(), *exchange, settings.make_options(), settings_.steps,
-      exchange->founded().at("tokens").get<double>(), fs::path(settings_.out) / train::kept_name,
-      [] { return stop_requested(); }, progress);
+      training_session_->trainer(), *exchange, options, settings_.steps, exchange->founded().at("tokens").get<double>(),
+      fs::path(settings_.out) / train::kept_name, [] { return stop_requested(); }, progress);
   hooks.join = [&](const train::SignOfLife& alive) { local->begin(settings.workers, alive); };
   hooks.after_step = [&](const train::StepReport& report, const train::SignOfLife& alive) {
     return local->after_step(report.targets, alive);

@@ -38,7 +38,8 @@ std::string layers_text(const plan::FloatModel& model, const StagePlan& stage) {
 // What speed is counted in: tokens or, where examples have none, examples.
 std::string unit_of(const plan::FloatModel& model) { return model.tokens > 1 ? "token" : model.example; }
 
-double speed_of(const plan::FloatModel& model, const FloatPlan& plan, std::size_t batch) {
+template <typename Plan>
+double speed_of(const plan::FloatModel& model, const Plan& plan, std::size_t batch) {
   return static_cast<double>(batch * model.tokens) / plan.seconds;
 }
 
@@ -126,6 +127,38 @@ void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::
       "factors of rank {} take a step {:.3g} times as fast: with whole gradients ranks wait {:.0f}% of the time for "
       "links. Smaller ranks would hardly be faster, and a step learns less by them",
       best->rank, gain, 100 * (1 - whole.computing));
+}
+
+void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::LocalPlan> plans,
+                       std::size_t batch) {
+  const auto bytes = [](double x) { return format_bytes(static_cast<std::uint64_t>(x)); };
+  terminal.print(
+      "\nworkers that train by themselves and share what they learn every so many steps (--exchange local), through a folder "
+      "on "
+      "a host with the same link:");
+  terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12}{:>11}", "steps", "message", "reply", "a step", unit_of(model) + "s/s",
+                 "computing");
+  for (const plan::LocalPlan& plan : plans) {
+    terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12.0f}{:>10.0f}%", plan.inner_steps, bytes(plan.message_bytes),
+                   bytes(plan.reply_bytes), seconds_text(plan.seconds), speed_of(model, plan, batch), 100 * plan.computing);
+  }
+  constexpr double enough = 0.95;
+  const auto found = std::ranges::find_if(plans, [&](const plan::LocalPlan& plan) { return plan.computing >= enough; });
+  if (found == plans.end()) {
+    terminal.print("links still cost more than {:.0f}% of the time: a smaller --sent-share or more --inner-steps",
+                   100 * (1 - enough));
+  } else {
+    terminal.print("from --inner-steps {} on links cost less than {:.0f}% of the time; a step learns less the more there are",
+                   found->inner_steps, 100 * (1 - enough));
+  }
+}
+
+Json to_json(const plan::LocalPlan& plan) {
+  return {{"inner_steps", plan.inner_steps},
+          {"message_bytes", plan.message_bytes},
+          {"reply_bytes", plan.reply_bytes},
+          {"step_seconds", plan.seconds},
+          {"computing_share", plan.computing}};
 }
 
 Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t batch) {

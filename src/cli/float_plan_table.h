@@ -6,6 +6,7 @@
 
 #include "cli/terminal.h"
 #include "plan/float_grids.h"
+#include "plan/float_local.h"
 
 namespace bitloom::cli {
 
@@ -18,6 +19,11 @@ void print_stages(Terminal& terminal, const plan::FloatModel& model, const plan:
 void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::CompressionPlan> plans,
                         std::size_t batch);
 
+// Bytes and time where they train in local steps instead, and from how many steps between messages on links hardly cost time.
+void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::LocalPlan> plans,
+                       std::size_t batch);
+
+nlohmann::json to_json(const plan::LocalPlan& plan);
 nlohmann::json to_json(const plan::FloatPlan& plan, const plan::FloatModel& model, std::size_t batch);
 
 }  // namespace bitloom::cli

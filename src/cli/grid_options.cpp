@@ -121,13 +121,18 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   if (!plans.front().fits) {
     terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
   }
-  nlohmann::json compressions = nlohmann::json::array();
+  nlohmann::json compressions = nlohmann::json::array(), local_steps = nlohmann::json::array();
   if (settings.has_compression && settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
     const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
     if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
     for (const plan::CompressionPlan& each : compared) {
       compressions.push_back(to_json(each.plan, model, options.batch));
       compressions.back()["compress_rank"] = each.rank;
+    }
+    if (!compared.empty()) {
+      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), compared.front().plan, cluster);
+      print_local_steps(terminal, model, local, options.batch);
+      for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
     }
   }
   nlohmann::json grids = nlohmann::json::array();
@@ -139,7 +144,8 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
           {"ranks_per_host", cluster.ranks_per_host},
           {"memory_limit", memory},
           {"grids", grids},
-          {"compressions", compressions}};
+          {"compressions", compressions},
+          {"local_steps", local_steps}};
 }
 
 }  // namespace bitloom::cli

@@ -129,6 +129,11 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
     CHECK(bytes(compared[i]) <= 0.75 * bytes(compared[0]));
     CHECK(compared[i]["step_seconds"] < compared[0]["step_seconds"]);
   }
+  CHECK(has(slow, "(--exchange local)"));
+  CHECK(has(slow, "on links cost less than 5% of the time"));
+  REQUIRE(json["local_steps"].size() == 4);
+  CHECK(json["local_steps"][2]["inner_steps"] == 100);
+  CHECK(json["local_steps"][2]["step_seconds"] < compared[3]["step_seconds"]);
   // The one that is asked for is that of the comparison.
   const auto [one, own] = plan("--link 10Mbit/100ms --compress-rank 2");
   CHECK_FALSE(has(one, "exchange gradients whole"));

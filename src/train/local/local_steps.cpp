@@ -41,10 +41,6 @@ std::vector<std::size_t> divide(const std::vector<nn::Parameter*>& parameters, s
 std::vector<OuterParameters::Named> values_of(nn::Engine& engine, const std::vector<nn::Parameter*>& parameters) {
   std::vector<OuterParameters::Named> named;
   for (const nn::Parameter* parameter : parameters) {
-    if (parameter->value.dtype() != DType::f32) {
-      fail_field(ErrorKind::usage, "exchange", "local with parameters of {}; expected f32, or bf16 with `master_weights` f32",
-                 dtype_name(parameter->value.dtype()));
-    }
     named.push_back({parameter->name, engine.to_host<float>(parameter->value)});
   }
   return named;
@@ -72,6 +68,17 @@ void check(const LocalOptions& options) {
   mpi::check(options.filter);
 }
 
+void require_local_steps(Trainer& trainer) {
+  if (trainer.comm().size() > 1) {
+    fail_field(ErrorKind::usage, "exchange", "local in {} processes; expected runs of one process each", trainer.comm().size());
+  }
+  for (const nn::Parameter* parameter : trainer.parameters()) {
+    if (parameter->value.dtype() == DType::f32) continue;
+    fail_field(ErrorKind::usage, "exchange", "local with parameters of {}; expected f32, or bf16 with `master_weights` f32",
+               dtype_name(parameter->value.dtype()));
+  }
+}
+
 LocalSteps::LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps,
                        double tokens, fs::path file, std::function<bool()> stop, ProgressSink& progress)
     : trainer_(trainer),
@@ -87,9 +94,6 @@ LocalSteps::LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOp
       outer_(values_of(trainer.engine(), parameters_), options.outer),
       targets_(options.fragments) {
   check(options);
-  if (trainer.comm().size() > 1) {
-    fail_field(ErrorKind::usage, "exchange", "local in {} processes; expected runs of one process each", trainer.comm().size());
-  }
   for (const nn::Parameter* parameter : parameters_) kept_.emplace_back(parameter->shape.size());
 }
 

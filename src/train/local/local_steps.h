@@ -45,10 +45,12 @@ struct LocalOptions {
 
 // Throws Error(usage).
 void check(const LocalOptions& options);
+// Whether it can train in local steps: one process, parameters of f32. Throws Error(usage).
+void require_local_steps(Trainer& trainer);
 
 class LocalSteps {
  public:
-  // trainer: of one process, with parameters of f32; it outlives this, as does the exchange. steps: of the whole training.
+  // trainer: as require_local_steps() has it; it outlives this, as does the exchange. steps: of the whole training.
   // tokens: number of targets for which a message has weight 1. file: where this worker keeps what it has not sent. stop:
   // whether the run is asked to stop, which ends waiting. Throws Error(usage).
   LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps, double tokens,

@@ -1,0 +1,125 @@
+// bitloom train gpt --exchange local: runs of their own that share what they learn through a folder, killed and joined at will.
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/metrics.h"
+#include "tests/cli/gpt_run.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// A worker that waits for as many others as there are.
+Args worker(const std::string& name, int steps, const Args& more = {}) {
+  return with(with(quick_gpt(name, steps), {"--exchange", "local", "--through", "shared", "--worker", name, "--inner-steps",
+                                            "5", "--sent-share", "0.2", "--deadline", "300", "--keep", "last"}),
+              more);
+}
+
+std::vector<nlohmann::json> exchanges(const std::filesystem::path& run) {
+  std::vector<nlohmann::json> found;
+  for (const nlohmann::json& line : read_metrics(run / "metrics.jsonl")) {
+    if (line["event"] == "exchange") found.push_back(line);
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("workers with a folder in common end with one model", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  Background a(folder.path(), worker("a", 40, {"--workers", "2", "--fragments", "5"}));
+  Background b(folder.path(), worker("b", 40, {"--workers", "2", "--fragments", "5"}));
+  for (Background* each : {&a, &b}) {
+    const Outcome outcome = each->wait();
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK(has(outcome.out, "waiting until 2 workers are there"));
+  }
+  CHECK(same_tensors(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+  REQUIRE(exchanges(folder / "a").size() == 40);
+  for (const nlohmann::json& line : exchanges(folder / "a")) CHECK(line["workers"] == 2);
+  // The shared folder has room for two states, and no more messages than these need.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder / "shared/states"), {}) == 2);
+  const Outcome report = run_program(folder.path(), {"report", "a"});
+  CHECK(report.code == 0);
+}
+
+TEST_CASE("a worker that is killed comes back, and the others go on", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Hold hold(folder.path(), 9);  // both
+  const Args more = with({"--workers", "2", "--checkpoint-seconds", "0.1"}, Hold::option());
+  Background a(folder.path(), worker("a", 40, more));
+  {
+    Background b(folder.path(), worker("b", 40, more));
+    REQUIRE(b.wait_for("step 8/40"));
+    REQUIRE(a.wait_for("step 8/40"));
+    b.signal(SIGKILL);
+    CHECK(b.wait().code == 128 + SIGKILL);
+  }
+  // Both are in round 1, at whose end a waits for b.
+  hold.release();
+  const Outcome back = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "b"});
+  INFO(back.out << back.err);
+  REQUIRE(back.code == 0);
+  CHECK(has(back.out, "worker b: joins"));
+  const Outcome whole = a.wait();
+  INFO(whole.out << whole.err);
+  REQUIRE(whole.code == 0);
+  CHECK_FALSE(has(whole.out, "going on from step"));
+  CHECK(same_tensors(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+  CHECK(has(run_program(folder.path(), {"train", "gpt", "--resume", "--out", "b"}).out, "is finished"));
+}
+
+TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  {
+    const Hold hold(folder.path(), 13);
+    Background stopped(folder.path(), worker("a", 40, Hold::option()));
+    REQUIRE(stopped.wait_for("step 12/40"));
+    stopped.signal(SIGTERM);
+    CHECK(stopped.wait().code == 4);
+    hold.release();
+  }
+  CHECK(std::filesystem::is_empty(folder / "shared/workers"));
+  const Outcome again = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "a"});
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(has(again.out, "going on from step 1"));
+  CHECK(exchanges(folder / "a").size() == 8);
+}
+
+TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto error = [&](const Args& more, int code = 2) {
+    const Outcome outcome = run_program(folder.path(), with(quick_gpt("run", 4), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    return outcome.err;
+  };
+  CHECK(has(error({"--exchange", "local"}), "--through: missing; expected the folder that workers share"));
+  CHECK(has(error({"--inner-steps", "5"}), "--inner-steps"));
+  const Args local = {"--exchange", "local", "--through", "shared"};
+  CHECK(has(error(with(local, {"--fragments", "3"})), "--fragments: 3; expected a divisor of --inner-steps, 100"));
+  CHECK(has(error(with(local, {"--delay", "100"})), "--delay: 100 steps"));
+  CHECK(has(error(with(local, {"--worker", "a/b"})), "--worker: 'a/b'; expected letters"));
+  CHECK(has(error(with(local, {"--dtype", "bf16", "--master-weights", "none"})), "--exchange: local with parameters of BF16"));
+  REQUIRE(run_program(folder.path(), worker("first", 4)).code == 0);
+  const std::string other = error(with(local, {"--inner-steps", "6"}));
+  CHECK(has(other, "workers there train otherwise"));
+  CHECK(has(other, "--inner-steps: 5 stored, 6 given"));
+  write_file(folder / "file", "");
+  CHECK(has(error({"--exchange", "local", "--through", "file"}, 5), "cannot be made"));
+}
