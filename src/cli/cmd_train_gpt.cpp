@@ -9,6 +9,7 @@
 #include "cli/device.h"
 #include "cli/field_names.h"
 #include "cli/gpt_options.h"
+#include "cli/local_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
@@ -227,8 +228,6 @@ class GptTraining {
 
   train::RunOptions run_options();
   void announce(double peak);
-  void begin_local_steps(train::RunHooks& hooks, std::optional<train::FolderExchange>& exchange,
-                         std::optional<train::LocalSteps>& local, ProgressSink& progress);
   void announce_compression();
   void summarise(const train::RunResult& result);
 
@@ -307,6 +306,7 @@ void GptTraining::announce(double peak) {
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   if (settings_.compress_rank > 0) announce_compression();
+  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
@@ -354,34 +354,17 @@ void GptTraining::run() {
       return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
     };
   }
-  std::optional<train::FolderExchange> exchange;
-  std::optional<train::LocalSteps> local;
-  if (settings_.local.is_local()) begin_local_steps(hooks, exchange, local, progress);
+  std::optional<LocalTraining> local;
+  if (settings_.local.is_local()) {
+    Json model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}};
+    local.emplace(settings_.local, training_session_->trainer(), std::move(model), settings_.batch * config_.context,
+                  settings_.steps, settings_.out, &gpt_option, progress);
+    local->attach(hooks);
+  }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   const train::RunResult result = training_session_->run(options, hooks, progress);
   session_.on_root([&] { summarise(result); });
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
-}
-
-// Through the shared folder: what others have to have in common, and where in a run it is called.
-void GptTraining::begin_local_steps(train::RunHooks& hooks, std::optional<train::FolderExchange>& exchange,
-                                    std::optional<train::LocalSteps>& local, ProgressSink& progress) {
-  const LocalSettings& settings = settings_.local;
-  train::require_local_steps(training_session_->trainer());
-  const train::LocalOptions options = settings.make_options();
-  Json identity = settings.identity();
-  identity["net"] = to_json(config_);
-  identity["tokenizer"] = data::tokenizer_hash(*text_.tokenizer);
-  const double tokens = static_cast<double>(settings.inner_steps * settings_.batch * config_.context);
-  exchange.emplace(settings.make_folder_options(), identity, Json{{"tokens", tokens}}, &gpt_option);
-  local.emplace(
-      training_session_->trainer(), *exchange, options, settings_.steps, exchange->founded().at("tokens").get<double>(),
-      fs::path(settings_.out) / train::kept_name, [] { return stop_requested(); }, progress);
-  hooks.join = [&](const train::SignOfLife& alive) { local->begin(settings.workers, alive); };
-  hooks.after_step = [&](const train::StepReport& report, const train::SignOfLife& alive) {
-    return local->after_step(report.targets, alive);
-  };
-  hooks.leave = [&] { local->leave(); };
 }
 
 void GptTraining::summarise(const train::RunResult& result) {

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/progress.h"
 
 namespace bitloom::cli {
 namespace {
@@ -103,6 +104,13 @@ train::FolderOptions LocalSettings::make_folder_options() const {
   options.chunk = chunk;
   options.reply_count = std::min(chunk, messages_of_reply * make_options().filter.count);
   return options;
+}
+
+std::string LocalSettings::described(std::uint64_t parameters) const {
+  return fmt::format(
+      "local steps: worker {} sends {:.3g}% of what it learns in {} steps, through {}; {} besides for what is shared "
+      "and what is kept",
+      worker, 100 * sent_share, inner_steps, through, format_bytes(train::local_bytes(make_options(), parameters)));
 }
 
 nlohmann::json LocalSettings::identity() const {

@@ -30,6 +30,8 @@ struct LocalSettings {
   std::uint64_t stream_seed(std::uint64_t seed) const;
   train::LocalOptions make_options() const;
   train::FolderOptions make_folder_options() const;
+  // "local steps: worker a sends 1.56% of what it learns in 100 steps, ..."
+  std::string described(std::uint64_t parameters) const;
   // What all workers have to agree on.
   nlohmann::json identity() const;
 };

@@ -58,6 +58,7 @@ FloatLines::FloatLines(const ReportInput& input) : kind(model_kind(input)) {
     const std::string event = text(line, "event");
     if (event == "start") starts.push_back(line);
     if (event == "step") steps.push_back(line);
+    if (event == "exchange") exchanges.push_back(line);
     if (event == "evaluation") evaluations.push_back(line);
     if (event == "result") result = line;
   }
@@ -138,6 +139,11 @@ std::string gradient_scale_chart(const FloatLines& lines) {
   return chart(lines, "Gradient scales", {"of residual blocks", true}, block_scales(lines), true);
 }
 
+std::string exchange_charts(const FloatLines& lines) {
+  return chart(lines, "Workers", {"whose messages a round has"}, {curve(lines.exchanges, "workers", "", 0)}, false) +
+         chart(lines, "Waiting for a round", {"seconds"}, {curve(lines.exchanges, "waited_seconds", "", 1)}, false);
+}
+
 std::string nats(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string(nothing); }
 
 void Cards::add(std::string_view label, const std::string& value, const std::string& note, bool lead) {
@@ -160,6 +166,11 @@ void add_costs(Cards& cards, const FloatLines& lines, const CostCards& what) {
   if (what.per_image) cards.add("Work per image", count_text(operations / 6), "multiply-adds to classify it");
   cards.add("Peak memory", bytes_text(number(last, "memory_bytes")), "of tensors");
   if (last.contains("sent_bytes")) cards.add("Sent", bytes_text(number(last, "sent_bytes")), "by a process in a step");
+  if (!lines.exchanges.empty()) {
+    cards.add("Message", bytes_text(number(lines.exchanges.back(), "sent_bytes")),
+              fmt::format("the last of {}; the reply has {}", lines.exchanges.size(),
+                          bytes_text(number(lines.exchanges.back(), "received_bytes"))));
+  }
   if (what.stash) cards.add("Kept for backward", bytes_text(number(last, "stash_bytes")), "of a micro-batch");
   cards.add("Model file", bytes_text(number(lines.result, "model_bytes")), what.model_note);
 }

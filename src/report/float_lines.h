@@ -14,6 +14,7 @@ namespace bitloom::report {
 // The lines by event. What is missing is an empty object.
 struct FloatLines {
   std::vector<nlohmann::json> starts, steps, evaluations;
+  std::vector<nlohmann::json> exchanges;  // rounds of local steps
   nlohmann::json result = nlohmann::json::object();
   std::string kind;         // of the model
   bool keeps_best = false;  // the model is that of the best evaluation, not of the last
@@ -52,6 +53,9 @@ std::string loss_chart(const FloatLines& lines, bool wide);
 std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash);
 // Of all residual blocks; "" where these have no scales of their own.
 std::string gradient_scale_chart(const FloatLines& lines);
+
+// Of local steps: workers and waiting by round; "" of other runs.
+std::string exchange_charts(const FloatLines& lines);
 
 // "0.1234", or a dash.
 std::string nats(double loss);

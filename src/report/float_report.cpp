@@ -52,9 +52,9 @@ std::string cnn_cards(const ReportInput& input, const FloatLines& lines) {
 }
 
 std::string gpt_curves(const FloatLines& lines) {
-  return section(
-      "curves", "Training", "",
-      loss_chart(lines, true) + pair(engine_curves(lines, "thousand tokens/s", 1e-3, true)) + gradient_scale_chart(lines));
+  return section("curves", "Training", "",
+                 loss_chart(lines, true) + pair(engine_curves(lines, "thousand tokens/s", 1e-3, true)) +
+                     pair(exchange_charts(lines)) + gradient_scale_chart(lines));
 }
 
 std::string cnn_curves(const FloatLines& lines) {

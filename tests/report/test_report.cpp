@@ -287,6 +287,25 @@ ReportInput float_run() {
 
 }  // namespace
 
+TEST_CASE("the page of a worker of local steps shows its rounds", "[report][local]") {
+  ReportInput input = float_run();
+  CHECK(!has(render_report(input), "whose messages a round has"));
+  for (int step = 10; step <= 40; step += 10) {
+    input.metrics.push_back(json{{"event", "exchange"},
+                                 {"step", step},
+                                 {"rounds", step / 10},
+                                 {"workers", 8},
+                                 {"sent_bytes", 3 << 20},
+                                 {"received_bytes", 7 << 20},
+                                 {"waited_seconds", 0.5}});
+  }
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "whose messages a round has"));
+  CHECK(has(page, "Waiting for a round"));
+  CHECK(has(page, "the last of 4; the reply has 7.0 MiB"));
+}
+
 TEST_CASE("the page of a float model's run shows its curves and figures, unfinished too", "[report]") {
   ReportInput input = float_run();
   const std::string unfinished = render_report(input);

@@ -68,6 +68,12 @@ void check(const LocalOptions& options) {
   mpi::check(options.filter);
 }
 
+std::uint64_t local_bytes(const LocalOptions& options, std::uint64_t parameters) {
+  // Shared values, error feedback, a copy while replies are taken; momentum; own values of a fragment that is under way.
+  const std::uint64_t whole = 3 + (options.outer.momentum > 0 ? 1 : 0);
+  return (whole * parameters + parameters / options.fragments) * sizeof(float);
+}
+
 void require_local_steps(Trainer& trainer) {
   if (trainer.comm().size() > 1) {
     fail_field(ErrorKind::usage, "exchange", "local in {} processes; expected runs of one process each", trainer.comm().size());

@@ -45,6 +45,8 @@ struct LocalOptions {
 
 // Throws Error(usage).
 void check(const LocalOptions& options);
+// Memory beside the trainer's, of this machine, while a round is under way.
+std::uint64_t local_bytes(const LocalOptions& options, std::uint64_t parameters);
 // Whether it can train in local steps: one process, parameters of f32. Throws Error(usage).
 void require_local_steps(Trainer& trainer);
 
