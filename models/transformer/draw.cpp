@@ -21,65 +21,87 @@ void check(const DrawOptions& options) {
 
 namespace {
 
-// Tokens by descending logits, ties by ascending number, of which as few are sorted as are asked for: a token that is drawn is
-// mostly among the likeliest of a large vocabulary.
+struct ComesBefore {
+  std::span<const float> logits;
+  bool operator()(std::int32_t a, std::int32_t b) const {
+    const float x = logits[static_cast<std::size_t>(a)];
+    const float y = logits[static_cast<std::size_t>(b)];
+    return x > y || (x == y && a < b);
+  }
+};
+
+// Tokens by descending logits, ties by ascending number.
 class Ranking {
  public:
-  explicit Ranking(std::span<const float> logits) : logits_(logits), order_(logits.size()) {
+  explicit Ranking(std::span<const float> logits) : comes_before_{logits}, order_(logits.size()) {
     std::iota(order_.begin(), order_.end(), 0);
   }
-  std::int32_t operator[](std::size_t place) {
-    while (place >= sorted_) sort_more();
-    return order_[place];
+
+  // Drops all but the first `count`.
+  void keep(std::size_t count) {
+    if (count >= order_.size()) return;
+    std::ranges::nth_element(order_, order_.begin() + static_cast<std::ptrdiff_t>(count), comes_before_);
+    order_.resize(count);
+  }
+  // Drops all but as few of the first as have `share` of the weight.
+  template <typename Weight>
+  void keep_share(double share, const Weight& weight) {
+    std::ranges::sort(order_, comes_before_);
+    const double enough = share * sum(weight);
+    double sum = 0;
+    std::size_t count = 0;
+    while (count < order_.size() && (count == 0 || sum < enough)) sum += weight(order_[count++]);
+    order_.resize(count);
+  }
+  template <typename Weight>
+  double sum(const Weight& weight) const {
+    return std::accumulate(order_.begin(), order_.end(), 0.0, [&](double sum, std::int32_t i) { return sum + weight(i); });
+  }
+  // The first token up to which there is more than `before` of the weight. Of the rest only what may be it is ordered.
+  template <typename Weight>
+  std::int32_t find(double before, const Weight& weight) {
+    auto begin = order_.begin(), end = order_.end();
+    constexpr std::ptrdiff_t few = 16;
+    while (end - begin > few) {
+      const auto middle = begin + (end - begin) / 2;
+      std::nth_element(begin, middle, end, comes_before_);
+      double upper = 0;
+      for (auto each = begin; each != middle; ++each) upper += weight(*each);
+      if (upper > before) {
+        end = middle;
+      } else {
+        before -= upper;
+        begin = middle;
+      }
+    }
+    std::sort(begin, end, comes_before_);
+    for (; begin + 1 != end; ++begin) {
+      before -= weight(*begin);
+      if (before < 0) break;
+    }
+    return *begin;
   }
 
  private:
-  void sort_more() {
-    const std::size_t end = std::min(order_.size(), std::max<std::size_t>(64, 8 * sorted_));
-    const auto at = [this](std::size_t place) { return order_.begin() + static_cast<std::ptrdiff_t>(place); };
-    std::partial_sort(at(sorted_), at(end), order_.end(), [this](std::int32_t a, std::int32_t b) {
-      const float x = logits_[static_cast<std::size_t>(a)];
-      const float y = logits_[static_cast<std::size_t>(b)];
-      return x > y || (x == y && a < b);
-    });
-    sorted_ = end;
-  }
-
-  std::span<const float> logits_;
+  ComesBefore comes_before_;
   std::vector<std::int32_t> order_;
-  std::size_t sorted_ = 0;
 };
 
 }  // namespace
 
 std::int32_t draw(std::span<const float> logits, const DrawOptions& options, double uniform) {
+  const auto likeliest = std::ranges::max_element(logits);
+  if (options.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+  // Probabilities up to a factor.
+  std::vector<double> weights(logits.size());
+  const auto largest = static_cast<double>(*likeliest);
+  std::ranges::transform(logits, weights.begin(),
+                         [&](float logit) { return std::exp((static_cast<double>(logit) - largest) / options.temperature); });
+  const auto weight = [&](std::int32_t token) { return weights[static_cast<std::size_t>(token)]; };
   Ranking ranking(logits);
-  if (options.temperature == 0) return ranking[0];
-  const double largest = static_cast<double>(logits[static_cast<std::size_t>(ranking[0])]);
-  // Probability up to a factor.
-  const auto weight = [&](float logit) { return std::exp((static_cast<double>(logit) - largest) / options.temperature); };
-  const auto weight_at = [&](std::size_t place) { return weight(logits[static_cast<std::size_t>(ranking[place])]); };
-  std::size_t kept = logits.size();
-  double sum = 0;
-  if (options.top_k != 0 && options.top_k < logits.size()) {
-    kept = options.top_k;
-    for (std::size_t place = 0; place < kept; ++place) sum += weight_at(place);
-  } else {
-    for (const float logit : logits) sum += weight(logit);
-  }
-  if (options.top_p < 1) {
-    const double enough = options.top_p * sum;
-    std::size_t place = 0;
-    for (sum = weight_at(0); sum < enough && place + 1 < kept;) sum += weight_at(++place);
-    kept = place + 1;
-  }
-  double before = 0;  // sum up to a token
-  std::size_t place = 0;
-  for (; place + 1 < kept; ++place) {
-    before += weight_at(place);
-    if (before > uniform * sum) break;
-  }
-  return ranking[place];
+  if (options.top_k != 0) ranking.keep(options.top_k);
+  if (options.top_p < 1) ranking.keep_share(options.top_p, weight);
+  return ranking.find(uniform * ranking.sum(weight), weight);
 }
 
 }  // namespace bitloom::models
