@@ -1,9 +1,11 @@
-"""What scripts/repro-compress runs: a GPT by several processes, with whole gradients and with factors of them.
+"""What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--seeds N]
-[--out FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a process sends in a step, writes
-FOLDER/losses.svg, and ends with a line of JSON. Aim: the mean loss of some rank is within the spread of seeds of whole gradients, or
-below, with at least a quarter fewer bytes."""
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--inner-steps 10,30] [--share S] [--net L,H,W] [--context T] [--steps N]
+[--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the
+bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a
+line of JSON. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
+often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times
+fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -15,19 +17,24 @@ import sys
 
 import earlier_runs
 import line_chart
+import local_workers
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = pathlib.Path(os.environ.get("BITLOOM", ROOT / "build/release/bin/bitloom"))
+
+
+def arguments_of(options, batch, seed):
+    layers, heads, width = options.net
+    return ["--data", options.data, "--tokenizer", "bytes", "--layers", layers, "--heads", heads, "--width", width, "--context",
+            options.context, "--steps", options.steps, "--batch", batch, "--learning-rate", options.rate, "--dropout", 0, "--seed", seed,
+            "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
 
 
 def train(options, rank, seed):
     """Validation loss, bytes that process 0 sends in a step, and seconds of a run, which is made or continued if need be."""
     run = options.out / f"rank{rank}-seed{seed}"
     if not (run / "model.safetensors").exists():
-        layers, heads, width = options.net
-        arguments = ["--data", options.data, "--tokenizer", "bytes", "--layers", layers, "--heads", heads, "--width", width, "--context",
-                     options.context, "--steps", options.steps, "--batch", options.batch, "--learning-rate", options.rate, "--dropout", 0,
-                     "--seed", seed, "--compress-rank", rank, "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
+        arguments = [*arguments_of(options, options.batch, seed), "--compress-rank", rank]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
         command = ["mpirun", "-n", options.workers, PROGRAM, "train", "gpt", *arguments, "--out", run]
@@ -39,47 +46,81 @@ def train(options, rank, seed):
     return {"loss": result["validation_loss"], "seconds": result["seconds"], "bytes": sent}
 
 
+def train_locally(options, inner_steps, seed, kills=0):
+    folder = options.out / f"local{inner_steps}-seed{seed}{'-killed' if kills else ''}"
+    if not (folder / "done.json").exists():
+        arguments = [*arguments_of(options, options.batch // options.workers, seed), "--inner-steps", inner_steps, "--sent-share",
+                     options.share, "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
+        # Undisturbed, everybody is waited for; a killed one is waited for as long as its own steps take.
+        arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
+        pause = 0.0
+        if kills:
+            pause = 0.8 * train_locally(options, inner_steps, seed)["seconds"] / kills
+        killed = local_workers.train(PROGRAM, folder, options.workers, arguments, kills, pause)
+        (folder / "done.json").write_text(json.dumps({"kills": killed}))
+    found = local_workers.figures(folder, options.workers, options.steps)
+    return found | json.loads((folder / "done.json").read_text())
+
+
 def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--ranks", default="1,2,4,8,16")
+    parser.add_argument("--inner-steps", default="10,30")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
-    parser.add_argument("--rate", type=float, default=3e-3)
-    for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3)):
+    parser.add_argument("--outer", default="1,0")
+    for name, default in (("rate", 3e-3), ("share", 1 / 16)):
+        parser.add_argument(f"--{name}", type=float, default=default)
+    for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     options.net = tuple(int(part) for part in options.net.split(","))
-    options.ranks = [int(part) for part in options.ranks.split(",")]
+    options.outer = tuple(float(part) for part in options.outer.split(","))
+    options.ranks = [int(part) for part in options.ranks.split(",") if part]
+    options.inner_steps = [int(part) for part in options.inner_steps.split(",") if part]
     return options
 
 
 def main():
     options = parse()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = ("workers", "net", "context", "steps", "batch", "rate")
+    names = ("workers", "net", "context", "steps", "batch", "rate", "share", "outer")
     settings = {name: getattr(options, name) for name in names} | {"data": str(options.data.resolve())}
-    earlier_runs.require_same_settings(options.out, settings)
+    earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "
           f"{options.seeds} seeds")
-    print(f"{'':<20}mean    smallest to largest   bytes of a step", flush=True)
+    print(f"{'':<26}mean    smallest to largest   bytes of a step", flush=True)
     rows = []
-    for rank in [0, *options.ranks]:
-        runs = [train(options, rank, seed) for seed in range(1, options.seeds + 1)]
+    kinds = [("whole gradients", train, 0), *((f"factors of rank {rank}", train, rank) for rank in options.ranks),
+             *((f"every {steps} local steps", train_locally, steps) for steps in options.inner_steps)]
+    for name, make, what in kinds:
+        runs = [make(options, what, seed) for seed in range(1, options.seeds + 1)]
         losses = [run["loss"] for run in runs]
-        row = {"rank": rank, "losses": losses, "mean": statistics.mean(losses),
-               "bytes": runs[0]["bytes"], "seconds": statistics.median(run["seconds"] for run in runs)}
+        row = {"name": name, "losses": losses, "mean": statistics.mean(losses), "bytes": statistics.mean(run["bytes"] for run in runs),
+               "seconds": statistics.median(run["seconds"] for run in runs)}
         rows.append(row)
         row["share_of_bytes"] = row["bytes"] / rows[0]["bytes"]
         row["within_spread"] = row["mean"] <= max(rows[0]["losses"])
-        print(f"{f'factors of rank {rank}' if rank else 'whole gradients':<20}{row['mean']:.4f}  {min(losses):.4f} to {max(losses):.4f}"
-              f"      {row['bytes']:>12,}  {row['share_of_bytes']:.1%}", flush=True)
-    line_chart.draw(options.out / "losses.svg", "MiB that a process sends in a step", "validation loss",
-                    {row["rank"] or "whole": [(row["bytes"] / 2**20, loss) for loss in row["losses"]] for row in rows}, lines=False)
-    good = [row["share_of_bytes"] for row in rows[1:] if row["within_spread"]]
+        print(f"{name:<26}{row['mean']:.4f}  {min(losses):.4f} to {max(losses):.4f}      {row['bytes']:>12,.0f}  "
+              f"{row['share_of_bytes']:.3%}", flush=True)
+    line_chart.draw(options.out / "losses.svg", "MiB of a process in a step", "validation loss",
+                    {row["name"]: [(row["bytes"] / 2**20, loss) for loss in row["losses"]] for row in rows}, lines=False)
     print(f"picture: {options.out / 'losses.svg'}")
-    print(json.dumps({"workers": options.workers, "steps": options.steps, "rows": rows,
-                      "aims": {"within the spread with a quarter fewer bytes": bool(good) and min(good) <= 0.75}}))
+    aims = {}
+    if options.ranks:
+        good = [row["share_of_bytes"] for row in rows if row["within_spread"] and row["name"].startswith("factors")]
+        aims["factors within the spread with a quarter fewer bytes"] = bool(good) and min(good) <= 0.75
+    if options.inner_steps:
+        good = [row["share_of_bytes"] for row in rows if row["within_spread"] and row["name"].startswith("every")]
+        aims["local steps within the spread with 400 times fewer bytes"] = bool(good) and min(good) <= 1 / 400
+    killed = None
+    if options.kills and options.inner_steps:
+        killed = train_locally(options, options.inner_steps[0], 1, options.kills)
+        undisturbed = next(row for row in rows if row["name"] == f"every {options.inner_steps[0]} local steps")
+        print(f"{killed['kills']} kills, every {options.inner_steps[0]} local steps: {killed['loss']:.4f}")
+        aims["with kills within the spread of local steps"] = killed["loss"] <= max(undisturbed["losses"])
+    print(json.dumps({"workers": options.workers, "steps": options.steps, "rows": rows, "killed": killed, "aims": aims}))
 
 
 main()

@@ -144,7 +144,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   if (!wait([&] { return load_newest_state(); }, alive)) return;
   take_replies();
   for (const mpi::Bundle& bundle : sent_) {
-    if (!exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
+    if (!is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
   }
   if (!sent_.empty() && sent_.back().update >= rounds_) {
     flight_ = Flight{.round = sent_.back().update, .due = 0, .since = Clock::now(), .values = {}};
@@ -154,11 +154,13 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   }
   for (std::size_t p = 0; p < parameters_.size(); ++p) set_own_values(p, outer_.values(p));
   nn::refresh_copies(trainer_.engine(), parameters_);
+  is_joined_ = true;
   go_on_from_round();
   // What is under way can do without a worker that comes to it in the middle.
   exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
   progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.options().worker,
                              exchange_.options().folder.string(), rounds_));
+  if (rounds_ * interval() >= steps_) progress_.line(fmt::format("all {} steps have been made there", steps_));
   if (rounds_ == 0 && workers > 1) {
     progress_.line(fmt::format("waiting until {} workers are there", workers));
     wait([&] { return exchange_.workers() >= workers || exchange_.has_reply(0); }, alive);
@@ -173,8 +175,9 @@ void LocalSteps::go_on_from_round() {
 }
 
 Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
-  for (std::uint64_t& each : targets_) each += targets;
   Json line;
+  if (!is_joined_) return line;  // it is to stop
+  for (std::uint64_t& each : targets_) each += targets;
   const std::uint64_t step = trainer_.steps();
   const bool is_last = step >= steps_;
   if (flight_ && (step >= flight_->due || is_last)) finish(line, alive);
@@ -289,6 +292,9 @@ void LocalSteps::take_over(const std::vector<std::vector<float>>& before) {
     for (std::size_t i = 0; i < own.size(); ++i) own[i] = shared[i] + (own[i] - from[i]);
     set_own_values(p, own);
     changes = true;
+    if (sent != nullptr || !flight_ || !flight_->values.contains(p)) continue;
+    std::vector<float>& in_flight = flight_->values[p];
+    for (std::size_t i = 0; i < own.size(); ++i) in_flight[i] += shared[i] - before[p][i];
   }
   if (changes) nn::refresh_copies(trainer_.engine(), parameters_);
 }
@@ -305,12 +311,18 @@ void LocalSteps::apply(const RoundReply& reply) {
   last_ = reply;
 }
 
-// What the reply has not of a message that it counts, goes into a later one.
+bool LocalSteps::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {
+  if (!reply) return false;
+  const auto counted = reply->counted.find(exchange_.options().worker);
+  return counted != reply->counted.end() && message.update <= counted->second;
+}
+
+// What the reply has not of a message that it counts, goes into a later one. Messages that replies before it counted are of the
+// time before this process.
 void LocalSteps::settle_messages(const RoundReply& reply) {
-  const auto counted = reply.counted.find(exchange_.options().worker);
-  if (counted == reply.counted.end()) return;
   std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
-    if (bundle.update > counted->second) return false;
+    if (is_counted(bundle, last_)) return true;
+    if (!is_counted(bundle, reply)) return false;
     for (std::size_t p = 0; p < bundle.vectors.size(); ++p) {
       const mpi::SparseVector& own = bundle.vectors[p];
       const std::vector<std::uint32_t>& there = reply.sum.vectors[p].index;
@@ -337,6 +349,7 @@ bool LocalSteps::load_newest_state() {
 }
 
 void LocalSteps::leave() {
+  if (!is_joined_) return exchange_.leave();
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const std::vector<float> own = own_values(p);
     std::span<const float> from = outer_.values(p);

@@ -87,6 +87,7 @@ class LocalSteps {
   void take_replies();
   void apply(const RoundReply& reply);
   void settle_messages(const RoundReply& reply);
+  bool is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const;
   bool load_newest_state();
   void take_over(const std::vector<std::vector<float>>& before);
   void go_on_from_round();
@@ -111,6 +112,7 @@ class LocalSteps {
   std::vector<std::uint64_t> targets_;           // of own steps since the fragment's last message
   std::vector<mpi::Bundle> sent_;                // messages that no reply has counted yet
   std::optional<Flight> flight_;
+  bool is_joined_ = false;  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
   std::uint64_t ended_ = 0;                 // rounds that this worker had ended when it last took replies
   // Since the last line of metrics.

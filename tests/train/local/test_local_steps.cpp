@@ -271,6 +271,75 @@ TEST_CASE("a worker that is killed before its message is out sends it when it is
   CHECK(all == units(start, after_own_steps(3, 4)));
 }
 
+// Its feedback is that from before the reply.
+TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]") {
+  const test::TempDir folder;
+  constexpr std::size_t reply_count = 3;  // fewer than the message has
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  std::vector<std::int64_t> expected;
+  {
+    Worker worker(folder.path(), "a", 3, options, 100, reply_count);
+    worker.begin();
+    worker.run(4);
+    const std::string before = test::read_file(worker.kept);
+    worker.local.leave();
+    expected.resize(worker.values().size());
+    add_kept(worker, expected);
+    test::write_file(worker.kept, before);
+  }
+  const auto kept_by = [&](Worker& worker) {
+    worker.begin();
+    worker.local.leave();
+    std::vector<std::int64_t> all(expected.size());
+    add_kept(worker, all);
+    return all;
+  };
+  const std::string before = test::read_file(folder / "a.kept");
+  Worker back(folder.path(), "a", 3, options, 100, reply_count);
+  CHECK(kept_by(back) == expected);
+  // Others have gone on so far that the reply is gone: what it lacked of the message is lost, and nothing is counted twice.
+  Worker other(folder.path(), "b", 4, options, 100, reply_count);
+  other.begin();
+  other.run(60);
+  REQUIRE_FALSE(other.exchange.has_reply(0));
+  test::write_file(folder / "a.kept", before);
+  Worker later(folder.path(), "a", 3, options, 100, reply_count);
+  later.begin();
+  CHECK(later.values() == other.values());
+  later.run(68);
+  std::size_t rounds = 0;
+  for (std::uint64_t round = 15; round < 17; ++round) {
+    const auto reply = later.exchange.read_reply(round);
+    REQUIRE(reply);
+    CHECK(reply->workers == std::vector<std::string>{"a"});
+    CHECK(reply->sum.workers == 1);
+    ++rounds;
+  }
+  CHECK(rounds == 2);
+}
+
+TEST_CASE("a worker that is stopped before it has joined keeps what it had", "[local]") {
+  const test::TempDir folder;
+  FolderExchange other(Worker::folder_options(folder.path(), "other", 0), Json{{"net", "spirals"}}, Json::object(), {});
+  other.join(0);
+  {
+    Worker worker(folder.path(), "a", 3, sparse(4), 100);
+    worker.begin();
+    worker.run(3);
+    worker.stops = true;
+    worker.step();
+    worker.local.leave();
+  }
+  const std::string before = test::read_file(folder / "a.kept");
+  Worker back(folder.path(), "a", 3, sparse(4), 100);
+  back.stops = true;  // while it waits for the reply to its message
+  back.begin();
+  CHECK(back.step().is_null());
+  back.local.leave();
+  CHECK(test::read_file(folder / "a.kept") == before);
+}
+
 TEST_CASE("a worker that stops between messages loses nothing", "[local]") {
   const test::TempDir folder;
   std::vector<float> start;
