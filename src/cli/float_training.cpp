@@ -1,0 +1,128 @@
+#include "cli/float_training.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/device.h"
+#include "cli/model_source.h"
+#include "cli/run_folder.h"
+#include "cli/signals.h"
+#include "core/error.h"
+#include "core/version.h"
+
+namespace bitloom::cli {
+
+namespace fs = std::filesystem;
+
+std::optional<Threads> begin_training(Session& session, std::span<const std::string> args, Options& options,
+                                      FloatSettings& settings, const std::string& net, std::span<const NeededOption> needed) {
+  if (!read_with_resume(session, args, options)) return std::nullopt;
+  for (const NeededOption& option : needed) {
+    if (option.value.empty()) fail(ErrorKind::usage, "{}: missing; expected {}", option.name, option.expected);
+  }
+  if (settings.out.empty()) settings.out = default_folder(net);
+  session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
+  const Threads threads = choose_threads(session.comm);
+  catch_stop_signals();
+  return threads;
+}
+
+TrainedModel::TrainedModel(const Traits& traits, Session& session, const FloatSettings& settings, const Options& options,
+                           const Threads& threads)
+    : traits_(traits),
+      session_(session),
+      settings_(settings),
+      options_(options),
+      threads_(threads),
+      engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
+      values_(choose_dtype(engine_, settings.values)) {}
+
+train::Layout TrainedModel::layout() {
+  grid_.emplace(session_.comm, mpi::GridShape{session_.comm.size(), 1, 1});
+  train::Layout layout;
+  layout.grid = &*grid_;
+  return layout;
+}
+
+bool TrainedModel::has_initial_values() const { return !settings_.init.empty(); }
+
+std::size_t TrainedModel::micro_batch_before() const {
+  std::uint64_t before = 0;
+  session_.on_root([&] { before = settings_.resume ? micro_batch_of_run(settings_.out, settings_.batch) : 0; });
+  session_.comm.broadcast(std::span<std::uint64_t>(&before, 1));
+  return before;
+}
+
+FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
+  const FloatSettings& settings = model.settings_;
+  nn::Engine& engine = model.engine_;
+  if (settings.memory != 0) engine.pool().set_limit(settings.memory);
+  const std::uint64_t memory = memory_for(settings, model.threads_, engine.device());
+  train::Session::Options all;
+  all.train = model.train_options();
+  all.batch = settings.batch;
+  all.choose_micro_batch = [&model, memory](std::size_t share) { return model.choose_micro_batch(share, memory); };
+  all.memory_hint = [&model](std::size_t examples) {
+    return fmt::format("{} {} at once were predicted to take {}; expected {}", examples, model.traits_.examples,
+                       model.memory_text(examples), model.traits_.savers);
+  };
+  all.make_task = [&model](std::size_t examples) { return model.make_task(examples); };
+  all.layout = model.layout();
+  training_ = std::make_unique<train::Session>(engine, std::move(all));
+  model.training_ = training_.get();
+  if (!model.has_initial_values() || training_->goes_on(settings.out, settings.resume)) return;
+  std::optional<TensorFile> values;
+  model.session_.on_root([&] { values = model.initial_values(); });
+  training_->trainer().load_model(values ? &*values : nullptr);
+}
+
+train::RunOptions FloatTraining::run_options() {
+  const FloatSettings& settings = model_.settings_;
+  const Session& session = model_.session_;
+  train::RunOptions run = settings.run_options(model_.options_);
+  run.steps = model_.steps();
+  run.may_change_steps = model_.options_.is_asked_for("steps");
+  if (run.evaluate_every == 0) run.evaluate_every = std::max<std::uint64_t>(1, run.steps / model_.traits_.evaluations);
+  run.field_name = model_.traits_.option_of;
+  run.unit = model_.traits_.targets;
+  model_.describe(run);
+  run.peak_operations = measured_peak(model_.engine_, model_.values_, session.comm);
+  run.start.update({{"version", version},
+                    {"command", session.command_line},
+                    {"kind", model_.traits_.kind},
+                    {"batch", settings.batch},
+                    {"micro_batch", training_->micro_batch()},
+                    {"processes", session.comm.size()},
+                    {"dtype", settings.values},
+                    {"peak_operations", run.peak_operations}});
+  return run;
+}
+
+void FloatTraining::run() {
+  Session& session = model_.session_;
+  train::RunOptions options = run_options();
+  model_.announce(options.peak_operations);
+  train::RunHooks hooks;
+  model_.add_hooks(options, hooks);
+  session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
+  LoggedProgress progress(session.terminal, fs::path(model_.settings_.out) / log_file);
+  const train::RunResult result = training_->run(options, hooks, progress);
+  session.on_root([&] { summarise(result); });
+  for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
+}
+
+void FloatTraining::summarise(const train::RunResult& result) {
+  Terminal& terminal = model_.session_.terminal;
+  const TrainedModel::Traits& traits = model_.traits_;
+  const std::string& folder = model_.settings_.out;
+  terminal.print("\ndone in {}: {} {}, {:.0f} {} over all", format_duration(result.seconds), format_count(result.targets),
+                 traits.targets, static_cast<double>(result.targets) / std::max(result.seconds, 1e-9), traits.speed);
+  terminal.print("  {:<22}{:.4f} {}", "training loss", result.training_loss, traits.loss_unit);
+  model_.summarise(result);
+  print_model_and_memory(terminal, folder, model_.engine_, result);
+  terminal.print("next:\n  {}", fmt::format(fmt::runtime(traits.next), folder));
+}
+
+}  // namespace bitloom::cli

@@ -1,0 +1,119 @@
+// The frame of the commands that train float models, from the command line to the summary. A kind of model adds its part: a net
+// and its data, how it is evaluated, what is said of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/float_options.h"
+#include "cli/options.h"
+#include "cli/system.h"
+#include "mpi/grid.h"
+#include "nn/engine.h"
+#include "train/session.h"
+
+namespace bitloom::cli {
+
+// An option without which a command has nothing to train on.
+struct NeededOption {
+  const char* name;  // "--data"
+  const std::string& value;
+  const char* expected;
+};
+
+// Reads the options of a training, those of the run too if it goes on, and prepares the process: threads, signals. A run
+// without a folder gets one that is called like `net`. Returns none if --help was given, which is shown then. Throws
+// Error(usage).
+std::optional<Threads> begin_training(Session& session, std::span<const std::string> args, Options& options,
+                                      FloatSettings& settings, const std::string& net, std::span<const NeededOption> needed);
+
+// A kind's part of a training. Called on all ranks, unless it says otherwise.
+class TrainedModel {
+ public:
+  struct Traits {
+    const char* kind;                              // one of models/model_kind.h, also the command's
+    const char* examples;                          // of which batches consist: "pairs"
+    const char* targets;                           // that a run counts: "image tokens"
+    const char* speed;                             // unit of targets per second: "tokens/s"
+    const char* loss_unit;                         // "nats per token"
+    const char* savers;                            // what takes less memory
+    const char* next;                              // commands for what was trained; {0} is the run's folder
+    std::string (*option_of)(const std::string&);  // the option that sets a field of the identity
+    std::uint64_t evaluations = 20;                // of a run, unless --evaluate-every says otherwise
+  };
+
+  // All but the threads outlive it.
+  TrainedModel(const Traits& traits, Session& session, const FloatSettings& settings, const Options& options,
+               const Threads& threads);
+  TrainedModel(const TrainedModel&) = delete;
+  TrainedModel& operator=(const TrainedModel&) = delete;
+  virtual ~TrainedModel() = default;
+
+  // All but the number of micro-batches.
+  virtual train::TrainOptions train_options() const = 0;
+  virtual std::uint64_t steps() const = 0;
+  // All processes are data-parallel, unless a kind knows others.
+  virtual train::Layout layout();
+  // Examples at once of a process's share of the batch, for which there are `memory` bytes.
+  virtual std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) = 0;
+  // The memory that some examples at once are predicted to take.
+  virtual std::string memory_text(std::size_t examples) = 0;
+  virtual std::unique_ptr<train::Task> make_task(std::size_t examples) = 0;
+  // Whether a training begins with other values than a trainer's random ones.
+  virtual bool has_initial_values() const;
+  // On rank 0 alone. Throws Error(data) where --init is another net.
+  virtual TensorFile initial_values() = 0;
+
+  // Adds the identity, the operations per target and, to what the metrics begin with, what is the kind's own.
+  virtual void describe(train::RunOptions& run) = 0;
+  // Says what is trained; peak: operations per second.
+  virtual void announce(double peak) = 0;
+  virtual void add_hooks(train::RunOptions& run, train::RunHooks& hooks) = 0;
+  // On rank 0 alone: lines of the summary on the model's quality.
+  virtual void summarise(const train::RunResult& result) = 0;
+
+ protected:
+  Session& session() const { return session_; }
+  nn::Engine& engine() { return engine_; }
+  DType values() const { return values_; }
+  // Examples at once of the run that goes on, 0 if none does.
+  std::size_t micro_batch_before() const;
+  // While FloatTraining trains it.
+  train::Session& training() { return *training_; }
+  std::size_t micro_batch() const { return training_->micro_batch(); }
+
+ private:
+  friend class FloatTraining;
+
+  const Traits& traits_;
+  Session& session_;
+  const FloatSettings& settings_;
+  const Options& options_;
+  Threads threads_;
+  nn::Engine engine_;
+  DType values_;
+  std::optional<mpi::Grid> grid_;  // of layout()
+  train::Session* training_ = nullptr;
+};
+
+class FloatTraining {
+ public:
+  // Collective: divides the batch, makes the task and gives the net its values. The model outlives this.
+  explicit FloatTraining(TrainedModel& model);
+
+  // Collective: announces the run, which it makes, and sums it up.
+  void run();
+
+ private:
+  train::RunOptions run_options();
+  void summarise(const train::RunResult& result);
+
+  TrainedModel& model_;
+  std::unique_ptr<train::Session> training_;
+};
+
+}  // namespace bitloom::cli
