@@ -57,7 +57,7 @@ void AdamSettings::declare_training(Options& options, const std::string& example
                  "Weight decay of matrices, per step and learning rate; 0 disables it");
   options.number("clip", optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.number("average", optimizer.average, 0, 1,
-                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
+                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
   declare_dtype(options, values);
   declare_master_weights(options, master_weights);
   declare_seed(options);
@@ -120,6 +120,7 @@ nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const 
 void AdamSettings::add_newer(const train::TrainOptions& options, nlohmann::json& identity) const {
   if (options.optimizer.variance_limit > 0) identity["variance_limit"] = options.optimizer.variance_limit;
   if (options.block_scales) identity["loss_scale"] = loss_scale;
+  if (options.optimizer.average > 0) identity["average"] = average_identity(options.optimizer.average);
   if (options.optimizer.narrow_moments) identity["optimizer_state"] = optimizer_state;
 }
 

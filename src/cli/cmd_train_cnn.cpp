@@ -49,7 +49,7 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
           {"schedule", t.schedule},
           {"label_smoothing", t.label_smoothing},
           {"lookahead", t.lookahead},
-          {"average", settings.average},
+          {"average", average_identity(settings.average)},
           {"clip", settings.clip},
           {"augment", t.augment},
           {"flip", t.flip},

@@ -145,7 +145,7 @@ Json TrainedDvae::identity() const {
           {"kl_steps", settings_.kl_steps},
           {"least_log_b", settings_.least_log_b},
           {"weight_decay", settings_.weight_decay},
-          {"average", settings_.average},
+          {"average", average_identity(settings_.average)},
           {"clip", settings_.clip},
           {"crop", settings_.crop},
           {"dtype", settings_.values},

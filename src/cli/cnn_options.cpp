@@ -45,7 +45,7 @@ void declare_training(Options& options, CnnSettings& settings) {
   options.count("lookahead", training.lookahead, 0, 1000000,
                 "Steps between which slow weights follow (Lookahead); 0 disables it");
   options.number("average", settings.average, 0, 1,
-                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
+                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.text("augment", training.augment, "LIST",
                "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");

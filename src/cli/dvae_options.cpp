@@ -39,7 +39,7 @@ void declare_training(Options& options, DvaeSettings& settings) {
       "Smallest ln b of the likelihood, which keeps pixels that are certain from outweighing all others; -100: none");
   options.number("weight-decay", settings.weight_decay, 0, 1e3, "Weight decay per learning rate");
   options.number("average", settings.average, 0, 1,
-                 "Decay of a moving average of the parameters, which becomes the model; 0 disables it");
+                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.choice(
       "crop", settings.crop, data::crop_names(),

@@ -107,6 +107,8 @@ nn::MasterWeights master_weights_named(const std::string& name) {
   return name == "none" ? nn::MasterWeights::none : nn::MasterWeights::f32;
 }
 
+Json average_identity(double average) { return average > 0 ? Json(fmt::format("{} after a warm-up", average)) : Json(0.0); }
+
 std::string memory_text(const plan::FloatMemory& memory) {
   const std::string gathered = memory.gathered == 0 ? "" : fmt::format(", {} gathered", format_bytes(memory.gathered));
   return fmt::format("{} parameters, {} gradients, {} optimiser, {} stash, {} on their way{}: {} in all",

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -52,6 +53,10 @@ void declare_activation_bits(Options& options, std::size_t& bits);
 void declare_recompute(Options& options, std::string& recompute);
 void declare_master_weights(Options& options, std::string& master_weights);
 nn::MasterWeights master_weights_named(const std::string& name);
+
+// How a run's identity has --average: earlier versions kept 0 and decays that were constant from the start as numbers. What
+// they began to average does not go on as what this version averages.
+nlohmann::json average_identity(double average);
 
 // What parts of a planned process's memory take, and all together.
 std::string memory_text(const plan::FloatMemory& memory);

@@ -42,6 +42,11 @@ void check(const OptimizerOptions& options) {
   find_update_rule(options.rule);
 }
 
+double average_decay(double largest, std::uint64_t update) {
+  const auto t = static_cast<double>(update);
+  return std::min(largest, (1 + t) / (10 + t));
+}
+
 std::vector<nn::Parameter*> learned(std::span<nn::Parameter* const> parameters) {
   std::vector<nn::Parameter*> learned;
   std::ranges::copy_if(parameters, std::back_inserter(learned), [](const nn::Parameter* p) { return !p->is_frozen; });
@@ -116,9 +121,10 @@ void Optimizer::step(double rate, double share, double scale, double norm,
   }
   ++all_steps_;
   if (options_.lookahead > 0) look_ahead();
-  if (all_steps_ % options_.average_every != 0) return;
+  if (averages_.empty() || all_steps_ % options_.average_every != 0) return;
+  const double decay = average_decay(options_.average, all_steps_ / options_.average_every);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
-    nn::scale_add(engine_, 1 - options_.average, parameters_[i]->value, options_.average, averages_[i]);
+    nn::scale_add(engine_, 1 - decay, parameters_[i]->value, decay, averages_[i]);
   }
 }
 

@@ -19,8 +19,8 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // of AdamW, the last two of RMSProp
   double decay = 0.01;              // weight decay: AdamW's and RMSProp's per learning rate, SGD's per step at the peak
   double clip = 0;                  // largest norm of all gradients together; 0: any
-  double average = 0;               // decay of an exponential moving average of the parameters, per update of it; 0: none
-  std::uint64_t average_every = 1;  // steps between such updates
+  double average = 0;               // largest average_decay() of an exponential moving average of the parameters; 0: none
+  std::uint64_t average_every = 1;  // steps between updates of it
   std::string rule = "adamw";       // one of update_rule_names()
   double momentum = 0.9;            // of SGD
   double variance_limit = 0;        // largest running mean of squared gradients, of AdamW and RMSProp; 0: any
@@ -36,6 +36,11 @@ struct OptimizerOptions {
 
 // Throws Error(usage), which names the option.
 void check(const OptimizerOptions& options);
+
+// The decay of update number t of a moving average, counted from 1: the smaller one of `largest` and (1 + t) / (10 + t), as in
+// TensorFlow's ExponentialMovingAverage with num_updates. With a constant decay d the initial values would weigh d^t: an
+// evaluation would show them, not the net, for the first 1 / (1 - d) updates.
+double average_decay(double largest, std::uint64_t update);
 
 // Those that are not frozen, which an optimiser moves.
 std::vector<nn::Parameter*> learned(std::span<nn::Parameter* const> parameters);

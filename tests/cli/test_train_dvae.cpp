@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/adam_options.h"
 #include "core/metrics.h"
 #include "core/random.h"
 #include "core/safetensors.h"
@@ -178,4 +179,30 @@ TEST_CASE("what a training of a discrete VAE cannot use is refused, and why", "[
   CHECK(has(refused({"sample", "run"}, 3), "dvae"));
   CHECK(has(refused({"reconstruct", "pairs/1.png", "--data", "pairs", "--out", "x.png"}, 3), "1.png"));
   CHECK_FALSE(fs::exists(folder / "a"));
+}
+
+// Earlier versions averaged with a constant decay: what they began would have gone on as neither version's run.
+TEST_CASE("checkpoints of averages with a constant decay are refused", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 20);
+  REQUIRE(run_program(folder.path(), with(quick("run", 4), {"--average", "0.9"})).code == 0);
+  const fs::path path = folder / "run/checkpoint.safetensors";
+  const TensorFile now = TensorFile::load(path, Checksum::required);
+  TensorFile earlier = now;
+  Json identity = Json::parse(earlier.get_metadata("bitloom.run.identity"));
+  identity["average"] = 0.9;
+  earlier.metadata["bitloom.run.identity"] = identity.dump();
+  earlier.save(path);
+  const Args more{"train", "dvae", "--resume", "--out", "run", "--steps", "6"};
+  const Outcome refused = run_program(folder.path(), more);
+  CHECK(refused.code == 2);
+  CHECK(has(refused.err, "--average: 0.9 stored, 0.9 after a warm-up given"));
+  now.save(path);
+  CHECK(run_program(folder.path(), more).code == 0);
+
+  cli::AdamSettings settings;
+  train::TrainOptions options;
+  CHECK_FALSE(settings.identity(options).contains("average"));
+  options.optimizer.average = 0.9;
+  CHECK(settings.identity(options)["average"] == "0.9 after a warm-up");
 }
