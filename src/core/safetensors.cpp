@@ -1,226 +1,26 @@
 #include "core/safetensors.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/safetensors_header.h"
 
 namespace bitloom {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and tensors are copied as they are");
 
-constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::string_view checksum_key = "bitloom.xxh3";
-constexpr std::string_view dtype_key = "bitloom.dtype.";          // and a tensor's name
-constexpr std::size_t length_bytes = 8;                           // bytes of the header length
-constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20U;    // of files that are read in pieces
-constexpr std::uint64_t largest_header = std::uint64_t{1} << 27;  // the reference implementation stops at 100 MB
-
-struct DTypeRow {
-  std::string_view name;
-  std::size_t size;
-  std::string_view stored;  // the format's name for elements of that size, where it has none for these; "": it has one
-};
-constexpr std::array<DTypeRow, 14> dtype_table = {{{"U8", 1, ""},
-                                                   {"I8", 1, ""},
-                                                   {"U16", 2, ""},
-                                                   {"I16", 2, ""},
-                                                   {"U32", 4, ""},
-                                                   {"I32", 4, ""},
-                                                   {"U64", 8, ""},
-                                                   {"I64", 8, ""},
-                                                   {"F32", 4, ""},
-                                                   {"F64", 8, ""},
-                                                   {"BF16", 2, ""},
-                                                   {"F16", 2, ""},
-                                                   {"1-6-9", 2, "U16"},
-                                                   {"0-6-10", 2, "U16"}}};
-
-std::string_view stored_as(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].stored; }
-
-std::optional<DType> dtype_named(std::string_view name) {
-  const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });
-  if (row == dtype_table.end()) return std::nullopt;
-  return static_cast<DType>(row - dtype_table.begin());
-}
-
-// The bytes of a tensor, or nothing if that does not fit a size.
-std::optional<std::size_t> byte_count(DType dtype, const std::vector<std::size_t>& shape) {
-  if (std::find(shape.begin(), shape.end(), std::size_t{0}) != shape.end()) return 0;
-  std::size_t bytes = dtype_size(dtype);
-  for (const std::size_t length : shape) {
-    if (bytes > std::numeric_limits<std::size_t>::max() / length) return std::nullopt;
-    bytes *= length;
-  }
-  return bytes;
-}
-
-// Reads the header of a file of `size` bytes, of which `bytes` are the first: all that the header should have, if there are as
-// many. `name_` stands for the file in messages.
-class Parser {
- public:
-  Parser(std::span<const std::byte> bytes, std::uint64_t size, std::string_view name)
-      : bytes_(bytes), size_(size), name_(name) {}
-  Parser(std::span<const std::byte> bytes, std::string_view name) : Parser(bytes, bytes.size(), name) {}
-
-  // Calls take(name, dtype, shape, begin, end) for every tensor, with its place in the file.
-  template <typename Take>
-  void parse(std::map<std::string, std::string>& metadata, Take&& take) {
-    const nlohmann::json header = parse_header();
-    if (!header.is_object()) damaged("the header is not a JSON object");
-    for (const auto& [key, value] : header.items()) {
-      if (key == metadata_key) {
-        parse_metadata(value, metadata);
-      } else {
-        parse_entry(key, value);
-      }
-    }
-    check_coverage();
-    name_types(metadata);
-    for (const Entry& entry : entries_) {
-      take(entry.name, entry.dtype, entry.shape, data_begin_ + entry.begin, data_begin_ + entry.end);
-    }
-  }
-
-  template <typename... Args>
-  [[noreturn]] void damaged(fmt::format_string<Args...> reason, Args&&... args) const {
-    fail(ErrorKind::data, "'{}' is not a good safetensors file: {}", name_, fmt::format(reason, std::forward<Args>(args)...));
-  }
-
- private:
-  struct Entry {
-    std::string name;
-    DType dtype;
-    std::vector<std::size_t> shape;
-    std::size_t begin;
-    std::size_t end;
-  };
-
-  nlohmann::json parse_header() {
-    if (size_ < length_bytes) damaged("{} bytes are too few for a header length", size_);
-    std::uint64_t length;
-    std::memcpy(&length, bytes_.data(), length_bytes);
-    const std::uint64_t rest = size_ - length_bytes;
-    if (length > rest) damaged("the header should have {} bytes, but only {} follow", length, rest);
-    if (length > largest_header) damaged("a header of {} bytes is too long (at most {})", length, largest_header);
-    data_begin_ = length_bytes + length;
-    data_size_ = size_ - data_begin_;
-    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + length_bytes, length);
-    // The library keeps the last of two equal keys without a word, so they are counted here, one set per open object.
-    std::vector<std::set<std::string>> keys;
-    const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-      constexpr int deepest = 3;  // {"tensor": {"shape": [...]}}
-      if (depth > deepest) damaged("the header is nested too deeply");
-      using Event = nlohmann::json::parse_event_t;
-      if (event == Event::object_start) keys.emplace_back();
-      if (event == Event::object_end) keys.pop_back();
-      if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
-        damaged("the name '{}' stands there twice", parsed.get<std::string>());
-      }
-      return true;
-    };
-    try {
-      return nlohmann::json::parse(text, check);
-    } catch (const nlohmann::json::exception& error) {
-      damaged("the header is not valid JSON ({})", error.what());
-    }
-  }
-
-  void parse_metadata(const nlohmann::json& value, std::map<std::string, std::string>& metadata) const {
-    if (!value.is_object()) damaged("{} is not a JSON object", metadata_key);
-    for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) damaged("the metadata '{}' is not a string", key);
-      metadata.emplace(key, text.get<std::string>());
-    }
-  }
-
-  void parse_entry(const std::string& name, const nlohmann::json& value) {
-    if (!value.is_object()) damaged("the tensor '{}' is not described by a JSON object", name);
-    for (const auto& [key, unused] : value.items()) {
-      if (key != "dtype" && key != "shape" && key != "data_offsets") damaged("the tensor '{}' has an unknown '{}'", name, key);
-    }
-    const nlohmann::json& dtype_text = member(name, value, "dtype");
-    const std::string type = dtype_text.is_string() ? dtype_text.get<std::string>() : dtype_text.dump();
-    const std::optional<DType> dtype = dtype_named(type);
-    if (!dtype || !stored_as(*dtype).empty()) damaged("the tensor '{}' has the unknown element type '{}'", name, type);
-    const std::vector<std::size_t> shape = sizes(name, value, "shape");
-    const std::vector<std::size_t> offsets = sizes(name, value, "data_offsets");
-    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_size_) {
-      damaged("the tensor '{}' has the data offsets [{}], expected two ascending ones up to {}", name, fmt::join(offsets, ", "),
-              data_size_);
-    }
-    const std::optional<std::size_t> expected = byte_count(*dtype, shape);
-    if (!expected || *expected != offsets[1] - offsets[0]) {
-      damaged("the tensor '{}' of type {} and shape [{}] cannot have {} bytes", name, type, fmt::join(shape, ", "),
-              offsets[1] - offsets[0]);
-    }
-    entries_.push_back({name, *dtype, shape, offsets[0], offsets[1]});
-  }
-
-  // Takes what the metadata says about types that the format lacks out of it.
-  void name_types(std::map<std::string, std::string>& metadata) {
-    for (auto next = metadata.lower_bound(std::string(dtype_key));
-         next != metadata.end() && next->first.starts_with(dtype_key);) {
-      const std::string tensor = next->first.substr(dtype_key.size());
-      const std::optional<DType> dtype = dtype_named(next->second);
-      const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == tensor; });
-      if (entry == entries_.end() || !dtype || stored_as(*dtype) != dtype_name(entry->dtype)) {
-        damaged("the metadata '{}' is '{}', which fits no tensor", next->first, next->second);
-      }
-      entry->dtype = *dtype;
-      next = metadata.erase(next);
-    }
-  }
-
-  const nlohmann::json& member(const std::string& name, const nlohmann::json& value, const char* key) const {
-    const auto found = value.find(key);
-    if (found == value.end()) damaged("the tensor '{}' has no '{}'", name, key);
-    return *found;
-  }
-
-  std::vector<std::size_t> sizes(const std::string& name, const nlohmann::json& value, const char* key) const {
-    const nlohmann::json& array = member(name, value, key);
-    if (!array.is_array()) damaged("the '{}' of the tensor '{}' is not an array", key, name);
-    std::vector<std::size_t> result;
-    for (const nlohmann::json& item : array) {
-      if (!item.is_number_unsigned()) damaged("the '{}' of the tensor '{}' holds something else than sizes", key, name);
-      result.push_back(item.get<std::size_t>());
-    }
-    return result;
-  }
-
-  // Every byte of the data belongs to exactly one tensor.
-  void check_coverage() {
-    std::sort(entries_.begin(), entries_.end(),
-              [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-    std::size_t covered = 0;
-    for (const Entry& entry : entries_) {
-      if (entry.begin < covered) damaged("the tensor '{}' overlaps another one", entry.name);
-      if (entry.begin > covered) damaged("no tensor covers the {} bytes before '{}'", entry.begin - covered, entry.name);
-      covered = entry.end;
-    }
-    if (covered != data_size_) damaged("{} bytes follow after the last tensor", data_size_ - covered);
-  }
-
-  std::span<const std::byte> bytes_;
-  std::uint64_t size_;
-  std::string_view name_;
-  std::uint64_t data_begin_ = 0, data_size_ = 0;  // start of the offsets
-  std::vector<Entry> entries_;
-};
+constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20U;  // of files that are read in pieces
 
 // Gives `take` all bytes of a tensor, and never more than its shape says. Throws an internal error if there are more or fewer.
 void take_all(const std::string& name, const StreamedTensor& tensor, const TakeBytes& take) {
@@ -255,7 +55,7 @@ std::string checksum_of(const std::map<std::string, std::string>& metadata,
 }
 
 // Takes the checksum out of the metadata, if there is one.
-void verify(const Parser& parser, Checksum checksum, std::map<std::string, std::string>& metadata,
+void verify(const HeaderParser& parser, Checksum checksum, std::map<std::string, std::string>& metadata,
             const std::map<std::string, StreamedTensor>& tensors) {
   const auto stored = metadata.find(std::string(checksum_key));
   if (stored != metadata.end()) {
@@ -334,10 +134,6 @@ void write_tensors(const std::map<std::string, std::string>& metadata, const std
 }
 
 }  // namespace
-
-std::string_view dtype_name(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].name; }
-
-std::size_t dtype_size(DType dtype) { return dtype_table[static_cast<std::size_t>(dtype)].size; }
 
 void Tensor::require_dtype(DType wanted) const {
   if (dtype != wanted) {
@@ -419,7 +215,7 @@ TensorFile TensorFile::load(const std::filesystem::path& path, Checksum checksum
 TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string_view name, Checksum checksum) {
   TensorFile file;
   file.source_ = name;
-  Parser parser(bytes, name);
+  HeaderParser parser(bytes, name);
   parser.parse(file.metadata,
                [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape, std::uint64_t begin,
                    std::uint64_t end) { file.put_bytes(tensor_name, dtype, shape, bytes.subspan(begin, end - begin)); });
@@ -450,7 +246,7 @@ TensorReader TensorReader::open(const std::filesystem::path& path, Checksum chec
     head.resize(length_bytes + std::min({length, largest_header, size - length_bytes}));
     reader.file_.read(length_bytes, std::span(head).subspan(length_bytes));
   }
-  Parser parser(head, size, reader.source_);
+  HeaderParser parser(head, size, reader.source_);
   parser.parse(reader.metadata, [&](const std::string& name, DType dtype, const std::vector<std::size_t>& shape,
                                     std::uint64_t begin, std::uint64_t end) {
     reader.places_.emplace(name, Place{{dtype, shape}, begin, end});
@@ -498,7 +294,7 @@ TensorMapping TensorMapping::open(const std::filesystem::path& path) {
   TensorMapping mapping;
   mapping.file_ = FileMapping(path);
   const std::string name = path.string();
-  Parser(mapping.file_.bytes(), name)
+  HeaderParser(mapping.file_.bytes(), name)
       .parse(mapping.metadata, [&](const std::string& tensor_name, DType dtype, const std::vector<std::size_t>& shape,
                                    std::uint64_t begin, std::uint64_t end) {
         mapping.tensors.emplace(tensor_name, View{dtype, shape, mapping.file_.bytes().subspan(begin, end - begin)});
