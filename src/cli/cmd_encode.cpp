@@ -55,7 +55,7 @@ bool read(Session& session, std::span<const std::string> args, Options& options)
   return true;
 }
 
-OpenDvae open(Terminal& terminal, const CoderSettings& settings) {
+OpenDvae open_dvae(Terminal& terminal, const CoderSettings& settings) {
   const fs::path file = find_model(settings.model.front());
   require_kind(file, models::dvae_kind, "bitloom inspect");
   terminal.note(checkpoint_note(file));
@@ -65,7 +65,7 @@ OpenDvae open(Terminal& terminal, const CoderSettings& settings) {
 constexpr std::size_t at_once = 32;
 
 void encode_all(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs) {
-  OpenDvae dvae = open(terminal, settings);
+  OpenDvae dvae = open_dvae(terminal, settings);
   models::ImageTokens tokens{dvae.config().grid(), dvae.config().codes, dvae.model().hash, content_hash(pairs), {}};
   data::for_centre_batches(pairs, data::first_indexes(pairs.size()), dvae.config().side, at_once,
                            [&](const data::PairBatch& batch, std::size_t done) {
@@ -80,7 +80,7 @@ void encode_all(Terminal& terminal, const CoderSettings& settings, const data::P
 
 void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs, std::size_t wanted,
           std::size_t columns) {
-  OpenDvae dvae = open(terminal, settings);
+  OpenDvae dvae = open_dvae(terminal, settings);
   const std::size_t side = dvae.config().side;
   const std::size_t all = std::min(wanted, pairs.size());
   ImageSheet sheet(all, columns, side, 2);

@@ -11,7 +11,7 @@ namespace bitloom::cli {
 namespace {
 
 // Fields of options that are not called as their options are; of all others the option's name has '-' for '_'.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> other_names{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> renamed_fields{
     {{"error_feedback", "residuals"},
      {"fan_in", "tree"},
      {"flip_limit", "flips-per-update"},
@@ -19,7 +19,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> other_nam
      {"threshold_urgency", "bias-threshold-scale"}}};
 
 std::string option_called(std::string_view field) {
-  for (const auto& [name, option] : other_names) {
+  for (const auto& [name, option] : renamed_fields) {
     if (field == name) return fmt::format("--{}", option);
   }
   std::string option = fmt::format("--{}", field);

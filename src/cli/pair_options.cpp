@@ -14,7 +14,7 @@ namespace bitloom::cli {
 namespace {
 
 // What was left out, each reason with the first pair that it left out.
-void tell(const data::Pairs& pairs, Terminal& terminal) {
+void tell_left_out(const data::Pairs& pairs, Terminal& terminal) {
   for (const data::LeftOut& each : pairs.left_out()) {
     terminal.note(fmt::format("{} pairs left out: {}; the first is {}", each.count, each.reason, each.first));
   }
@@ -48,14 +48,14 @@ void read_pair_options(Options& options, PairOptions& pairs, const std::string& 
 
 data::PairSplits load_pairs(const PairOptions& options, Terminal& terminal) {
   const data::Pairs all = data::Pairs::open(options.spec);
-  tell(all, terminal);
+  tell_left_out(all, terminal);
   return data::split_pairs(all, options.validation, options.split_seed);
 }
 
 data::Pairs part_of(const PairOptions& options, const std::string& split, Terminal& terminal) {
   if (split == "all") {
     data::Pairs all = data::Pairs::open(options.spec);
-    tell(all, terminal);
+    tell_left_out(all, terminal);
     return all;
   }
   data::PairSplits splits = load_pairs(options, terminal);

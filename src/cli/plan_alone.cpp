@@ -22,7 +22,8 @@ constexpr Saving savings[] = {{"everything"}, {"4 bits of activations", 4},
                               {"3 bits", 3},  {"2 bits", 2},
                               {"1 bit", 1},   {"--recompute block", 0, plan::Recompute::block}};
 
-Json to_json(const plan::FloatMemory& memory) {
+// Of one process, which gathers nothing.
+Json memory_json(const plan::FloatMemory& memory) {
   return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"stash", memory.stash},           {"activations", memory.activations}, {"total", memory.total()},
           {"checkpoint", memory.checkpoint}};
@@ -77,7 +78,7 @@ Json plan_alone(Terminal& terminal, const AlonePlan& plan) {
   row("all", memory.total());
   terminal.print("  and {} while a checkpoint is written; without room, training waits", format_bytes(memory.checkpoint));
   const Json rows = compare_savings(terminal, plan);
-  return {{"micro_batch", training.micro_batch}, {"memory", to_json(memory)}, {"savings", rows}};
+  return {{"micro_batch", training.micro_batch}, {"memory", memory_json(memory)}, {"savings", rows}};
 }
 
 }  // namespace bitloom::cli
