@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "cli/other_names.h"
-#include "cli/wrapped.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"
@@ -198,16 +197,6 @@ void Options::remember(const std::string& name, const std::string& label, const 
   }
 }
 
-// "bitloom train binary": the words of the usage before what varies.
-std::string Options::command() const {
-  std::istringstream words(usage_);
-  std::string name;
-  for (std::string word; words >> word && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos;) {
-    name += (name.empty() ? "" : " ") + word;
-  }
-  return name;
-}
-
 // The end of a message about an option that there is not: what was meant, or where all options are.
 std::string Options::suggestion(const std::string& unknown) const {
   std::string name = unknown;
@@ -356,38 +345,6 @@ bool Options::is_asked_for(const std::string& name) const {
 std::string Options::raw(const std::string& name) const {
   const auto found = given_.find(name);
   return found == given_.end() || found->second.values.empty() ? "" : found->second.values.front();
-}
-
-std::string Options::help() const {
-  const auto columns = static_cast<unsigned>(columns_of_help());
-  const bool all = everyday_.empty() || given_.contains("help-all");
-  const auto is_shown = [&](const Entry& entry) { return all || contains(everyday_, entry.name); };
-  std::ostringstream out;
-  out << wrapped("Usage: " + usage_, columns, 4) << "\n\n" << wrapped(summary_, columns, 0) << "\n";
-  std::vector<std::string> groups;
-  for (const Entry& entry : entries_) {
-    if (is_shown(entry) && !contains(groups, entry.group)) groups.push_back(entry.group);
-  }
-  for (const std::string& group : groups) {
-    po::options_description section(group, columns, columns * 2 / 3);
-    for (const Entry& entry : entries_) {
-      if (entry.group != group || !is_shown(entry)) continue;
-      if (entry.is_flag) {
-        section.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), entry.description.c_str());
-      } else {
-        section.add_options()(entry.name.c_str(), po::value<std::string>()->value_name(entry.placeholder),
-                              entry.description.c_str());
-      }
-    }
-    out << "\n" << section;
-  }
-  po::options_description section("Help", columns, columns * 2 / 3);
-  section.add_options()("help,h", everyday_.empty() ? "This text" : "The options that are used most");
-  if (!everyday_.empty()) section.add_options()("help-all", "All options");
-  out << "\n" << section;
-  const auto left_out = std::count_if(entries_.begin(), entries_.end(), std::not_fn(is_shown));
-  if (left_out != 0) out << fmt::format("\n`{} --help-all` shows {} more options.", command(), left_out);
-  return out.str();
 }
 
 std::string Options::to_ini() const {
