@@ -8,9 +8,9 @@
 namespace bitloom::layerwise {
 namespace {
 
-constexpr std::int32_t largest = std::numeric_limits<std::int16_t>::max();
+constexpr std::int32_t largest_count = std::numeric_limits<std::int16_t>::max();
 
-std::int16_t narrowed(std::int32_t threshold) { return static_cast<std::int16_t>(std::clamp(threshold, -1, largest)); }
+std::int16_t narrowed(std::int32_t threshold) { return static_cast<std::int16_t>(std::clamp(threshold, -1, largest_count)); }
 
 // 64 bytes of 0 or 1 to the bits of a word. A multiplication brings the lowest bits of eight bytes together: byte i times
 // 2^(56 - 7i) lands on bit 56 + i, and no other two products meet.
@@ -34,7 +34,7 @@ CountCache::CountCache(const BinaryLayer& layer, std::size_t images)
       squares_(layer.padded_channels()) {}
 
 // One below the largest: a window may begin after the last count.
-bool CountCache::can_hold(const BinaryLayer& layer) { return layer.patch_bits() < static_cast<std::size_t>(largest); }
+bool CountCache::can_hold(const BinaryLayer& layer) { return layer.patch_bits() < static_cast<std::size_t>(largest_count); }
 
 CountMode CountCache::begin_step(bool same, bool again, double limit) {
   const std::size_t words = layer_.patch_words();

@@ -1,6 +1,7 @@
-// The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, checkpoints,
-// reuse), run_inputs.cpp (cached or recomputed outputs of frozen layers), run_memory.cpp (where what workers keep lies) and
-// run_report.cpp (what a run tells and leaves).
+// The run behind train(): what stays between its steps. Private to trainer.cpp (the loop), run_files.cpp (folder, stages that
+// were trained before), run_checkpoint.cpp (state that a run goes on from), run_inputs.cpp (cached or recomputed outputs of
+// frozen layers), run_memory.cpp (where what workers keep lies), run_exchange.cpp (messages of an epoch, against what was
+// planned) and run_report.cpp (what else a run tells and leaves).
 #pragma once
 
 #include <chrono>
