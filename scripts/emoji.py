@@ -30,14 +30,14 @@ EMOJI_DVAE = "--net emoji --steps 1500 --batch 32 --average 0.995 --kl-weight 16
 MEMORY = "--net emoji --layers 4 --steps 1500 --batch 32 --validation 0 --dropout 0 --merge-dropout 0 --weight-decay 0.01 --learning-rate 0.002"
 CAPTIONS = "--net emoji --layers 4 --width 128 --steps 400 --batch 32 --validation 0 --dropout 0.2"
 EMOJI_CLIP = "--net emoji --steps 800 --batch 64"
-SCENES = 4000
+SCENES = 8000
 SCENE_SIDE = 64
 # 16 x 16 tokens, as 8 x 8 leave too little of small shapes. Of scenes, which are ground for nine tenths, a codebook collapses: it begins
 # with emoji among the pictures, and those are mosaics of the scenes' shapes.
 SCENE_DVAE_START = "--net emoji-16 --steps 600 --batch 32 --average 0.99 --kl-weight 6 --learning-rate 0.0045"
 SCENE_DVAE = "--net emoji-16 --steps 700 --batch 32 --average 0.98 --kl-weight 2 --learning-rate 0.003 --temperature-steps 1"
 MOSAICS = 3000
-SCENE_DALLE = "--net emoji --layers 4 --width 128 --text-positions 16 --steps 2500 --batch 32 --dropout 0.05"
+SCENE_DALLE = "--net emoji --layers 4 --width 128 --text-positions 16 --steps 5000 --batch 32 --dropout 0.05"
 SCENE_CLIP = "--net emoji --steps 600 --batch 64"
 # The net in whose features distances of sets of scenes are told: a classifier of colour and shape that has seen all combinations.
 JUDGE = "--net tiny --epochs 40"

@@ -70,7 +70,7 @@ void GptSettings::declare(Options& options, bool runs) {
                       "validation", "steps",           "batch",  "micro-batch",    "learning-rate",
                       "warmup",     "weight-decay",    "dtype",  "seed",           "out",
                       "resume",     "config",          "device", "evaluate-every", "checkpoint-seconds",
-                      "tensor",     "pipeline",        "shard"});
+                      "tensor",     "pipeline",        "shard",  "exchange",       "through"});
   }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
