@@ -1,6 +1,6 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--inner-steps 10,30] [--share S] [--net L,H,W] [--context T] [--steps N]
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T] [--steps N]
 [--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the
 bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a
 line of JSON. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
@@ -66,10 +66,10 @@ def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--ranks", default="1,2,4,8,16")
-    parser.add_argument("--inner-steps", default="10,30")
+    parser.add_argument("--inner-steps", default="5,20")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
-    parser.add_argument("--outer", default="1,0")
+    parser.add_argument("--outer", default="0.7,0.6")
     for name, default in (("rate", 3e-3), ("share", 1 / 16)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0)):

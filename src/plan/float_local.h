@@ -10,7 +10,7 @@ namespace bitloom::plan {
 
 // How much of a difference a message has.
 struct LocalMessages {
-  double sent_share = 1.0 / 64;  // of the elements
+  double sent_share = 1.0 / 16;  // of the elements
   double value_bits = 2;
   double reply_messages = 4;  // most elements of a reply, in those of a message
 };

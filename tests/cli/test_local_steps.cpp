@@ -112,8 +112,8 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   CHECK(has(error({"--exchange", "local"}), "--through: missing; expected the folder that workers share"));
   CHECK(has(error({"--inner-steps", "5"}), "--inner-steps"));
   const Args local = {"--exchange", "local", "--through", "shared"};
-  CHECK(has(error(with(local, {"--fragments", "3"})), "--fragments: 3; expected a divisor of --inner-steps, 100"));
-  CHECK(has(error(with(local, {"--delay", "100"})), "--delay: 100 steps"));
+  CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 30"));
+  CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
   CHECK(has(error(with(local, {"--worker", "a/b"})), "--worker: 'a/b'; expected letters"));
   CHECK(has(error(with(local, {"--dtype", "bf16", "--master-weights", "none"})), "--exchange: local with parameters of BF16"));
   REQUIRE(run_program(folder.path(), worker("first", 4)).code == 0);

@@ -33,7 +33,7 @@ namespace bitloom::train {
 inline constexpr const char* kept_name = "kept.safetensors";
 
 struct LocalOptions {
-  std::uint64_t inner_steps = 100;  // H: of a worker between two messages about the same parameters
+  std::uint64_t inner_steps = 30;  // H: of a worker between two messages about the same parameters
   std::size_t fragments = 1;        // F: parts of the parameters, each with messages of its own; a divisor of H
   // Steps that a worker goes on for between sending and the use of the reply; below H / F. 0: it waits.
   std::uint64_t delay = 0;

@@ -15,7 +15,7 @@ namespace bitloom::train {
 
 struct OuterOptions {
   double rate = 0.7;
-  double momentum = 0.9;  // Nesterov's; 0: none
+  double momentum = 0.6;  // Nesterov's; 0: none. The paper's 0.9 is for more rounds than small trainings have
 };
 
 // Differences of parameters are whole multiples of this.
