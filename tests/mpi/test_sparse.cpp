@@ -256,7 +256,8 @@ TEST_CASE("adding and taking in one pass gives what one after the other gives", 
           add_and_take(std::span<const std::int32_t>(more).first(1), std::span(full), {});
         }) == "add_and_take: 1 fresh elements; expected 3");
   CHECK(message_of(ErrorKind::usage, [&] { take(std::span(full), {0, 0, 0}); }) == "step: 0; expected 1 to 1073741824");
-  CHECK(message_of(ErrorKind::usage, [] { levels_of(5); }) == "value bits: 5; expected 1, 2, 4, 8 or 16, or 0 for exact values");
+  CHECK(message_of(ErrorKind::usage, [] { levels_of(5); }) ==
+        "value bits: 5; expected 1, 2, 4, 8 or 16, or 0 for exact values");
 }
 
 TEST_CASE("a sum of what workers kept is divided among them without a rest", "[sparse]") {

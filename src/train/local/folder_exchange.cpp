@@ -101,7 +101,7 @@ void check(const FolderOptions& options) {
   if (!(options.quorum >= 0 && options.quorum <= 1)) {
     fail_field(ErrorKind::usage, "quorum", "{}; expected 0 to 1", options.quorum);
   }
-  if (options.state_every == 0) fail_field(ErrorKind::usage, "state_every", "0; expected at least 1");
+  if (options.state_every == 0) fail(ErrorKind::usage, "state_every: 0; expected at least 1");
 }
 
 FolderExchange::FolderExchange(FolderOptions options, const Json& identity, const Json& founded, const FieldName& field_name)

@@ -34,7 +34,7 @@ inline constexpr const char* kept_name = "kept.safetensors";
 
 struct LocalOptions {
   std::uint64_t inner_steps = 30;  // H: of a worker between two messages about the same parameters
-  std::size_t fragments = 1;        // F: parts of the parameters, each with messages of its own; a divisor of H
+  std::size_t fragments = 1;       // F: parts of the parameters, each with messages of its own; a divisor of H
   // Steps that a worker goes on for between sending and the use of the reply; below H / F. 0: it waits.
   std::uint64_t delay = 0;
   OuterOptions outer;
@@ -112,7 +112,7 @@ class LocalSteps {
   std::vector<std::uint64_t> targets_;           // of own steps since the fragment's last message
   std::vector<mpi::Bundle> sent_;                // messages that no reply has counted yet
   std::optional<Flight> flight_;
-  bool is_joined_ = false;  // own parameters began with the shared ones
+  bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
   std::uint64_t ended_ = 0;                 // rounds that this worker had ended when it last took replies
   // Since the last line of metrics.
