@@ -55,7 +55,7 @@ def train_locally(options, inner_steps, seed, kills=0):
         arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
         pause = 0.0
         if kills:
-            pause = 0.8 * train_locally(options, inner_steps, seed)["seconds"] / kills
+            pause = 0.5 * train_locally(options, inner_steps, seed)["seconds"] / kills
         killed = local_workers.train(PROGRAM, folder, options.workers, arguments, kills, pause)
         (folder / "done.json").write_text(json.dumps({"kills": killed}))
     found = local_workers.figures(folder, options.workers, options.steps)
@@ -104,8 +104,8 @@ def main():
         row["within_spread"] = row["mean"] <= max(rows[0]["losses"])
         print(f"{name:<26}{row['mean']:.4f}  {min(losses):.4f} to {max(losses):.4f}      {row['bytes']:>12,.0f}  "
               f"{row['share_of_bytes']:.3%}", flush=True)
-    line_chart.draw(options.out / "losses.svg", "MiB of a process in a step", "validation loss",
-                    {row["name"]: [(row["bytes"] / 2**20, loss) for loss in row["losses"]] for row in rows}, lines=False)
+    line_chart.draw(options.out / "losses.svg", "bytes of a process in a step", "validation loss",
+                    {row["name"]: [(row["bytes"], loss) for loss in row["losses"]] for row in rows}, lines=False, by_powers=True)
     print(f"picture: {options.out / 'losses.svg'}")
     aims = {}
     if options.ranks:

@@ -1,21 +1,26 @@
 """A chart of points or lines in SVG, for scripts that show how one number goes with another."""
 
+import math
+
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 30, 50
 COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce"]
 TICKS = 5
 
 
-def draw(file, x_label, y_label, series, lines=True, from_zero=False):
-    """series: {name: [(x, y), ...]}, whose names are a legend or, without lines, above the highest points. The axis of x begins at 0,
-    that of y a little below its least number unless from_zero."""
+def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=False):
+    """series: {name: [(x, y), ...]}, whose names are a legend or, without lines, above the highest points. The axis of x begins at 0 or,
+    by_powers, has powers of ten at equal distances; that of y begins a little below its least number unless from_zero."""
     points = [point for each in series.values() for point in each]
-    largest_x = max(x for x, _ in points) or 1
+    scale = math.log10 if by_powers else float
+    first_x = math.floor(min(scale(x) for x, _ in points)) if by_powers else 0
+    last_x = math.ceil(max(scale(x) for x, _ in points)) if by_powers else max(x for x, _ in points) or 1
     low, high = min(y for _, y in points), max(y for _, y in points)
     margin = (high - low) / 10 or 0.01
-    low, high = 0 if from_zero else low - margin, high + margin
+    # The legend stands above the lines.
+    low, high = 0 if from_zero else low - margin, high + margin * (2 if lines else 1)
 
     def across(x):
-        return LEFT + (WIDTH - LEFT - RIGHT) * x / largest_x
+        return LEFT + (WIDTH - LEFT - RIGHT) * (scale(x) - first_x) / ((last_x - first_x) or 1)
 
     def down(y):
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - low) / (high - low)
@@ -30,13 +35,16 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False):
         marks += [f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colour}" fill-opacity="0.6"/>' for x, y in each]
         if not lines:
             x, y = max(each, key=lambda point: point[1])
-            marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="middle">{name}</text>')
+            anchor = "start" if across(x) < LEFT + 80 else "end" if across(x) > WIDTH - 100 else "middle"
+            marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="{anchor}">{name}</text>')
     for i in range(TICKS):
         part = i / (TICKS - 1)
         y = low + (high - low) * part
         marks.append(f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.4g}</text>')
-        x = largest_x * part
-        marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:.3g}</text>')
+    ticks = [10.0**power for power in range(first_x, last_x + 1)] if by_powers else [last_x * i / (TICKS - 1) for i in range(TICKS)]
+    for x in ticks:
+        marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.0f}</text>' if by_powers else
+                     f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:.3g}</text>')
     file.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12" fill="#1c2430">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
