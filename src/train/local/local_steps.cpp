@@ -232,7 +232,11 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
   take_replies();
   flight_.reset();
   since_ = Clock::now();
-  exchange_.join(rounds_);
+  if (rounds_ * interval() < steps_) {
+    exchange_.join(rounds_);
+  } else {
+    exchange_.leave();  // nobody with more steps is to wait
+  }
   line = {{"event", "exchange"},
           {"step", trainer_.steps()},
           {"rounds", rounds_},
@@ -254,8 +258,10 @@ void LocalSteps::take_replies() {
   while (true) {
     const auto reply = exchange_.read_reply(rounds_);
     if (!reply) {
+      // Replies on the way to a state are gone.
+      const std::uint64_t rounds = rounds_;
       const auto newest = exchange_.newest_rounds();
-      if (newest && *newest > rounds_ && load_newest_state()) continue;  // replies on the way there are gone
+      if (newest && *newest > rounds && load_newest_state() && rounds_ > rounds) continue;
       break;
     }
     if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {

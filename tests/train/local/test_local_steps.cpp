@@ -227,7 +227,8 @@ TEST_CASE("workers come to the same parameters, in fragments and with replies th
     CHECK(workers[0]->values() == workers[1]->values());
     CHECK(workers[0]->values() == workers[2]->values());
     CHECK(workers[0]->exchange.newest_state()->rounds == 10 * fragments);
-    CHECK(workers[0]->loss < 1.0);  // ln 3 is 1.0986
+    CHECK(workers[0]->loss < 1.0);               // ln 3 is 1.0986
+    CHECK(workers[0]->exchange.workers() == 0);  // nobody is waited for any more
   }
 }
 
