@@ -20,6 +20,7 @@
 #include "run/checkpoints.h"
 #include "run/folder.h"
 #include "train/run_checkpoints.h"
+#include "train/run_interval.h"
 
 namespace bitloom::train {
 namespace {
@@ -38,39 +39,6 @@ std::string with_version(const std::string& described) {
   if (!identity.is_object()) identity = Json{{"identity", described}};
   identity["version"] = checkpoint_version;
   return identity.dump();
-}
-
-// The steps since the last line of metrics.
-struct Interval {
-  std::uint64_t targets = 0;
-  double loss = 0;  // sum
-  double norm = 0;  // the largest
-  double seconds = 0;
-  std::uint64_t skipped = 0;
-  std::uint64_t skipped_blocks = 0;  // sum
-  StepReport last;
-};
-
-// Without the last step: a line is written after another.
-Json to_json(const Interval& interval) {
-  return {{"targets", interval.targets}, {"loss", interval.loss},       {"norm", interval.norm},
-          {"seconds", interval.seconds}, {"skipped", interval.skipped}, {"skipped_blocks", interval.skipped_blocks}};
-}
-
-// JSON has null for sums that are not finite.
-Interval interval_of(const Json& json) {
-  const auto number = [&](const char* name) {
-    const auto found = json.find(name);
-    return found != json.end() && found->is_number() ? found->get<double>() : std::nan("");
-  };
-  Interval interval;
-  interval.targets = json.value("targets", std::uint64_t{0});
-  interval.loss = number("loss");
-  interval.norm = number("norm");
-  interval.seconds = number("seconds");
-  interval.skipped = json.value("skipped", std::uint64_t{0});
-  interval.skipped_blocks = json.value("skipped_blocks", std::uint64_t{0});
-  return interval;
 }
 
 class Run {
@@ -238,13 +206,7 @@ class Run {
     const StepReport report = trainer_.step();
     if (trainer_.events().is_on()) log_events();
     result_.targets += report.targets;
-    interval_.targets += report.targets;
-    interval_.seconds += report.seconds;
-    interval_.loss += report.loss * static_cast<double>(report.targets);
-    interval_.norm = std::max(interval_.norm, report.gradient_norm);
-    interval_.skipped += report.skipped ? 1 : 0;
-    interval_.skipped_blocks += report.skipped_blocks;
-    interval_.last = report;
+    interval_.add(report);
     show(report);
     if (!hooks_.after_step) return;
     const Json line = hooks_.after_step(report, [this] { mark(false); });
@@ -288,21 +250,12 @@ class Run {
   void log() {
     if (interval_.targets == 0) return;
     result_.training_loss = interval_.loss / static_cast<double>(interval_.targets);
-    Json line = {{"event", "step"},
-                 {"step", trainer_.steps()},
-                 {"loss", result_.training_loss},
-                 {"rate", interval_.last.rate},
-                 {"gradient_norm", interval_.norm},
-                 {"targets", result_.targets},
-                 {"seconds", elapsed()},
-                 {"targets_per_second", static_cast<double>(interval_.targets) / std::max(interval_.seconds, 1e-9)},
-                 {"stash_bytes", interval_.last.stash_bytes},
-                 {"memory_bytes", trainer_.engine().pool().total().peak}};
-    if (trainer_.comm().size() > 1) line["sent_bytes"] = interval_.last.sent_bytes;
-    if (interval_.skipped != 0) line["skipped"] = interval_.skipped;
-    if (interval_.last.loss_scale != 1) line["loss_scale"] = interval_.last.loss_scale;
-    if (interval_.skipped_blocks != 0) line["skipped_blocks"] = interval_.skipped_blocks;
-    if (!interval_.last.block_scales.empty()) line["block_scales"] = interval_.last.block_scales;
+    Json line = interval_.line(trainer_.comm().size() > 1);
+    line["event"] = "step";
+    line["step"] = trainer_.steps();
+    line["targets"] = result_.targets;
+    line["seconds"] = elapsed();
+    line["memory_bytes"] = trainer_.engine().pool().total().peak;
     metrics_->write(line);
     interval_ = {};
   }
