@@ -54,6 +54,21 @@ BITLOOM_INLINE typename Isa::Float as_factor(typename Isa::Float weight) {
   }
 }
 
+// Calls four(j) for each four neighbouring bits from j on that are all set, and one(j) for the others that are.
+template <typename Four, typename One>
+BITLOOM_INLINE void for_fours(std::uint64_t bits, Four four, One one) {
+  while (bits != 0) {
+    const auto j = static_cast<std::size_t>(__builtin_ctzll(bits));
+    if (((bits >> j) & 0xF) == 0xF) {
+      four(j);
+      bits &= ~(std::uint64_t{0xF} << j);
+    } else {
+      one(j);
+      bits &= bits - 1;
+    }
+  }
+}
+
 template <typename Isa, typename V>
 void attention_of_query(const AttentionForward<V>& task, std::size_t query) {
   using Float = typename Isa::Float;
@@ -75,16 +90,14 @@ void attention_of_query(const AttentionForward<V>& task, std::size_t query) {
     const V* v = task.v.data + entry.keys * attention_block * task.v.pitch;
     // Keys that are seen come in runs: four at a time.
     for (std::size_t i = 0; i < attention_block; i += Isa::width) Isa::store(scores + i, Isa::splat(-__builtin_inff()));
-    for (std::uint64_t rest = seen; rest != 0;) {
-      const auto j = static_cast<std::size_t>(__builtin_ctzll(rest));
-      if (((rest >> j) & 0xF) == 0xF) {
-        products_with_keys<Isa, 4>(q, k + j * task.k.pitch, task.k.pitch, task.head_size, scores + j);
-        rest &= ~(std::uint64_t{0xF} << j);
-      } else {
-        products_with_keys<Isa, 1>(q, k + j * task.k.pitch, task.k.pitch, task.head_size, scores + j);
-        rest &= rest - 1;
-      }
-    }
+    for_fours(
+        seen,
+        [&](std::size_t j) __attribute__((always_inline)) {
+          products_with_keys<Isa, 4>(q, k + j * task.k.pitch, task.k.pitch, task.head_size, scores + j);
+        },
+        [&](std::size_t j) __attribute__((always_inline)) {
+          products_with_keys<Isa, 1>(q, k + j * task.k.pitch, task.k.pitch, task.head_size, scores + j);
+        });
     Float top = Isa::splat(most);
     for (std::size_t i = 0; i < attention_block; i += Isa::width) top = Isa::max(top, Isa::load(scores + i));
     const float risen = Isa::largest(top);
@@ -106,16 +119,14 @@ void attention_of_query(const AttentionForward<V>& task, std::size_t query) {
     }
     most = risen;
     sum += Isa::sum(sums);
-    for (std::uint64_t rest = seen; rest != 0;) {
-      const auto j = static_cast<std::size_t>(__builtin_ctzll(rest));
-      if (((rest >> j) & 0xF) == 0xF) {
-        add_weighted<Isa, 4>(scores + j, v + j * task.v.pitch, task.v.pitch, task.head_size, out);
-        rest &= ~(std::uint64_t{0xF} << j);
-      } else {
-        add_weighted<Isa, 1>(scores + j, v + j * task.v.pitch, task.v.pitch, task.head_size, out);
-        rest &= rest - 1;
-      }
-    }
+    for_fours(
+        seen,
+        [&](std::size_t j) __attribute__((always_inline)) {
+          add_weighted<Isa, 4>(scores + j, v + j * task.v.pitch, task.v.pitch, task.head_size, out);
+        },
+        [&](std::size_t j) __attribute__((always_inline)) {
+          add_weighted<Isa, 1>(scores + j, v + j * task.v.pitch, task.v.pitch, task.head_size, out);
+        });
   }
   alignas(64) float lse[Isa::width];
   Isa::store(lse, Isa::fma(Isa::splat(most), Isa::splat(task.scale), log<Isa>(Isa::splat(sum))));
