@@ -1,0 +1,155 @@
+// Workers of local steps that are killed, come later or are slower, and what is lost then.
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+#include "tests/train/local/worker.h"
+#include "train/local/local_steps.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using namespace bitloom::train;
+
+TEST_CASE("a worker that is killed before its message is out sends it when it is back", "[local]") {
+  const TempDir folder;
+  FolderExchange other(Worker::folder_options(folder.path(), "other", 0), json{{"net", "spirals"}}, json::object(), {});
+  other.join(0);  // so that the round does not end
+  std::vector<float> start;
+  {
+    Worker worker(folder.path(), "a", 3, sparse(4), 100);
+    start = worker.values();
+    worker.begin();
+    worker.run(3);
+    worker.stops = true;
+    worker.step();
+  }
+  fs::remove(folder / "messages/a-00000000.safetensors");
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  Worker back(folder.path(), "a", 3, options, 100);
+  back.begin();
+  CHECK(back.trainer.steps() == 4);
+  const auto reply = other.read_reply(0);
+  REQUIRE(reply);
+  CHECK(reply->workers == std::vector<std::string>{"a"});
+  std::vector<std::int64_t> all(start.size());
+  add_sums(reply->sum, all);
+  back.local.leave();
+  add_kept(back, all);
+  CHECK(all == units(start, after_own_steps(3, 4)));
+}
+
+// Its feedback is that from before the reply.
+TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]") {
+  const TempDir folder;
+  constexpr std::size_t reply_count = 3;  // fewer than the message has
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  std::vector<std::int64_t> expected;
+  {
+    Worker worker(folder.path(), "a", 3, options, 100, reply_count);
+    worker.begin();
+    worker.run(4);
+    const std::string before = read_file(worker.kept);
+    worker.local.leave();
+    expected.resize(worker.values().size());
+    add_kept(worker, expected);
+    write_file(worker.kept, before);
+  }
+  const auto kept_by = [&](Worker& worker) {
+    worker.begin();
+    worker.local.leave();
+    std::vector<std::int64_t> all(expected.size());
+    add_kept(worker, all);
+    return all;
+  };
+  const std::string before = read_file(folder / "a.kept");
+  Worker back(folder.path(), "a", 3, options, 100, reply_count);
+  CHECK(kept_by(back) == expected);
+  // Others have gone on so far that the reply is gone: what it lacked of the message is lost, and nothing is counted twice.
+  Worker other(folder.path(), "b", 4, options, 100, reply_count);
+  other.begin();
+  other.run(60);
+  REQUIRE_FALSE(other.exchange.has_reply(0));
+  write_file(folder / "a.kept", before);
+  Worker later(folder.path(), "a", 3, options, 100, reply_count);
+  later.begin();
+  CHECK(later.values() == other.values());
+  later.run(68);
+  for (std::uint64_t round = 15; round < 17; ++round) {
+    const auto reply = later.exchange.read_reply(round);
+    REQUIRE(reply);
+    CHECK(reply->workers == std::vector<std::string>{"a"});
+    CHECK(reply->sum.workers == 1);
+  }
+}
+
+TEST_CASE("a worker that is stopped before it has joined keeps what it had", "[local]") {
+  const TempDir folder;
+  FolderExchange other(Worker::folder_options(folder.path(), "other", 0), json{{"net", "spirals"}}, json::object(), {});
+  other.join(0);
+  {
+    Worker worker(folder.path(), "a", 3, sparse(4), 100);
+    worker.begin();
+    worker.run(3);
+    worker.stops = true;
+    worker.step();
+    worker.local.leave();
+  }
+  const std::string before = read_file(folder / "a.kept");
+  Worker back(folder.path(), "a", 3, sparse(4), 100);
+  back.stops = true;  // while it waits for the reply to its message
+  back.begin();
+  CHECK(back.step().is_null());
+  back.local.leave();
+  CHECK(read_file(folder / "a.kept") == before);
+}
+
+TEST_CASE("who joins later goes on from where the others are, who is behind follows them", "[local]") {
+  const TempDir folder;
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;  // nobody is waited for
+  Worker first(folder.path(), "first", 1, options, 200), slow(folder.path(), "slow", 2, options, 200);
+  first.begin();
+  slow.begin();
+  first.run(40);
+  CHECK(slow.trainer.steps() == 0);
+  for (int i = 0; i < 4; ++i) slow.step();
+  CHECK(slow.trainer.steps() == 40);
+  CHECK(has(slow.progress.all, "the others are at step 40"));
+  CHECK(slow.values() == first.values());
+  // What it had learned counts now.
+  first.run(44);
+  CHECK(first.exchange.read_reply(10)->workers == std::vector<std::string>{"first", "slow"});
+  Worker late(folder.path(), "late", 3, options, 200);
+  late.begin();
+  CHECK(late.trainer.steps() == 44);
+  CHECK(late.values() == first.values());
+  // Where replies are gone, a state takes their place.
+  first.run(120);
+  CHECK_FALSE(first.exchange.has_reply(11));
+  for (int i = 0; i < 4; ++i) late.step();
+  CHECK(late.trainer.steps() == 120);
+  CHECK(late.values() == first.values());
+}
+
+TEST_CASE("a worker that had another reply than the others goes back to their state", "[local]") {
+  const TempDir folder;
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  Worker a(folder.path(), "a", 1, options, 200), b(folder.path(), "b", 2, options, 200);
+  a.begin();
+  b.begin();
+  a.run(4);
+  // File systems without hard links may let two workers write one reply: the second one's is what the others find.
+  fs::remove(folder / "replies/00000000.safetensors");
+  b.run(4);
+  CHECK(b.exchange.read_reply(0)->workers == std::vector<std::string>{"a", "b"});
+  b.run(20);
+  CHECK(a.values() != b.values());
+  for (int i = 0; i < 4; ++i) a.step();
+  CHECK(has(a.progress.all, "another reply"));
+  CHECK(a.values() == b.values());
+}
