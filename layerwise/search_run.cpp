@@ -45,9 +45,7 @@ struct Outcomes {
     file.metadata[variant] = fmt::format("{}", accuracy);
     for (const std::string& name : files) {
       if (!fs::exists(folder / name)) continue;
-      const std::vector<std::byte> bytes = read_bytes(folder / name);
-      const std::span<const std::uint8_t> numbers(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-      file.put(variant + "/" + name, {bytes.size()}, numbers);
+      file.put_raw(variant + "/" + name, read_bytes(folder / name));
     }
   }
 };

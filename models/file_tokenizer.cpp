@@ -8,7 +8,7 @@ namespace bitloom::models {
 
 void add_tokenizer(TensorFile& file, const data::Tokenizer& tokenizer) {
   const std::string text = tokenizer.serialize();
-  file.put(tokenizer_name, {text.size()}, std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+  file.put_raw(tokenizer_name, std::as_bytes(std::span(text)));
 }
 
 std::vector<std::byte> tokenizer_text(const TensorSource& file, const std::string& name) {

@@ -16,10 +16,6 @@ std::string error_feedback_name(const std::string& prefix, std::uint64_t worker)
   return fmt::format("{}.residual.{}", prefix, worker);
 }
 
-std::span<const std::uint8_t> as_numbers(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
 // Moves what a checkpoint under way has of this rank, and what others send of it.
@@ -68,7 +64,7 @@ void SparseExchange::end_save(TensorFile& file, const std::string& prefix) {
 void SparseExchange::put_error_feedback(TensorFile& file, const std::string& prefix,
                                         const std::vector<std::vector<std::byte>>& by_rank) const {
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
-    file.put(error_feedback_name(prefix, worker), {message.size()}, as_numbers(message));
+    file.put_raw(error_feedback_name(prefix, worker), message);
   };
   Bundle total;
   std::size_t worker = 0;  // ranks carry them in their order
@@ -91,7 +87,7 @@ void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
     // The root has all replies that any rank has not asked for.
     std::vector<std::byte> replies;
     for (const Bundle& reply : tree_.replies()) append_message(replies, encode(reply));
-    file.put(prefix + ".answers", {replies.size()}, as_numbers(replies));
+    file.put_raw(prefix + ".answers", replies);
   }
   if (options_.exact()) return;  // nothing is kept
   if (options_.keeps()) {

@@ -85,8 +85,7 @@ SparseVector add_and_take(std::span<const T> fresh, std::span<T> pending, const 
       T* const to = pending.data() + begin;
       T largest = 0;
       for (std::size_t i = 0; i < n; ++i) {
-        const T sum = static_cast<T>(to[i] + std::clamp<T>(add[i], -limit, limit));
-        to[i] = std::clamp<T>(sum, -limit, limit);
+        to[i] = kept_sum(to[i], add[i]);
         largest = std::max<T>(largest, to[i] < 0 ? static_cast<T>(-to[i]) : to[i]);
       }
       if (largest == limit) {

@@ -3,6 +3,7 @@
 // gradients"); a worker that does not want feedback clears what was kept.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -30,6 +31,14 @@ SparseVector take(std::span<T> pending, const SparseFilter& filter);
 // The kept part of an element lies between -largest_kept and largest_kept.
 template <typename T>
 inline constexpr T largest_kept = std::numeric_limits<T>::max() / 4;
+
+// The kept part of an element with more of it.
+template <typename T>
+constexpr T kept_sum(T kept, T more) {
+  constexpr T limit = largest_kept<T>;
+  const T sum = static_cast<T>(kept + std::clamp<T>(more, -limit, limit));
+  return std::clamp<T>(sum, -limit, limit);
+}
 
 // Adds `fresh` to `pending` and takes what then passes the filter. An element that would go beyond largest_kept stays there;
 // how many are there is added to *at_limit, if that is not null. With OpenMP.

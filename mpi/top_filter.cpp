@@ -50,10 +50,9 @@ struct Chosen {
 
 // The largest elements of one chunk, after fresh ones were added.
 Chosen choose(std::span<const std::int32_t> fresh, std::span<std::int32_t> pending, std::size_t first, std::size_t count) {
-  constexpr std::int32_t limit = largest_kept<std::int32_t>;
   std::vector<std::uint32_t> magnitudes(pending.size()), sorted;
   for (std::size_t i = 0; i < pending.size(); ++i) {
-    pending[i] = std::clamp(pending[i] + std::clamp(fresh[i], -limit, limit), -limit, limit);
+    pending[i] = kept_sum(pending[i], fresh[i]);
     magnitudes[i] = static_cast<std::uint32_t>(magnitude(pending[i]));
   }
   Chosen chosen;

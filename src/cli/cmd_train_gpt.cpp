@@ -48,7 +48,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
-  if (settings.local.is_local()) json["local"] = settings.local.identity();
+  if (settings.local.is_local()) json.update(settings.local.identity());
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
   if (settings.warmup != GptSettings().warmup) json["warmup"] = options.rate.warmup;

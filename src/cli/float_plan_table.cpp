@@ -133,7 +133,7 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
                        std::size_t batch) {
   const auto bytes = [](double x) { return format_bytes(static_cast<std::uint64_t>(x)); };
   terminal.print(
-      "\nworkers that train by themselves and share what they learn every so many steps (--exchange local), through a folder "
+      "\nworkers that train by themselves and share what they learn at intervals (--exchange local), through a folder "
       "on "
       "a host with the same link:");
   terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12}{:>11}", "steps", "message", "reply", "a step", unit_of(model) + "s/s",
@@ -148,8 +148,9 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
     terminal.print("links still cost more than {:.0f}% of the time: a smaller --sent-share or more --inner-steps",
                    100 * (1 - enough));
   } else {
-    terminal.print("from --inner-steps {} on links cost less than {:.0f}% of the time; a step learns less the more there are",
-                   found->inner_steps, 100 * (1 - enough));
+    terminal.print(
+        "with --inner-steps {} or more links cost less than {:.0f}% of the time; the more there are, the less a step learns",
+        found->inner_steps, 100 * (1 - enough));
   }
 }
 

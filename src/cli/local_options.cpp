@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t chunk = 4096;
-// Elements that a reply has at most, in messages of one worker.
-constexpr std::size_t messages_of_reply = 4;
-
 // "node7-3fa21c": of this machine, and unlike those of other runs on it.
 std::string new_worker_name() {
   std::array<char, 256> host{};
@@ -88,8 +84,9 @@ train::LocalOptions LocalSettings::make_options() const {
   options.fragments = fragments;
   options.delay = delay;
   options.outer = {outer_rate, outer_momentum};
-  options.filter.chunk = chunk;
-  options.filter.count = std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(sent_share * chunk)), 1, chunk);
+  const std::size_t chunk = options.filter.chunk;
+  const double count = sent_share * static_cast<double>(chunk);
+  options.filter.count = std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(count)), 1, chunk);
   options.filter.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
   options.deadline_seconds = deadline;
   train::check(options);
@@ -101,8 +98,9 @@ train::FolderOptions LocalSettings::make_folder_options() const {
   options.folder = through;
   options.worker = worker;
   options.quorum = quorum;
-  options.chunk = chunk;
-  options.reply_count = std::min(chunk, messages_of_reply * make_options().filter.count);
+  const mpi::TopFilter filter = make_options().filter;
+  options.chunk = filter.chunk;
+  options.reply_count = std::min(filter.chunk, train::messages_of_reply * filter.count);
   return options;
 }
 

@@ -16,9 +16,9 @@ struct LocalSettings {
   std::string through;
   std::string worker;
   std::size_t workers = 1;
-  std::size_t inner_steps = 30, fragments = 1, delay = 0;
-  double outer_rate = 0.7, outer_momentum = 0.6;
-  double sent_share = 1.0 / 16;
+  std::size_t inner_steps = train::LocalOptions().inner_steps, fragments = 1, delay = 0;
+  double outer_rate = train::OuterOptions().rate, outer_momentum = train::OuterOptions().momentum;
+  double sent_share = mpi::TopFilter().share();
   std::string value_bits = "2";
   double deadline = 0, quorum = 0.5;
 

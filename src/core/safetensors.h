@@ -114,6 +114,9 @@ class TensorFile final : public TensorSource {
     put_bytes(name, dtype_of<T>(), std::move(shape), std::as_bytes(elements));
   }
 
+  // Bytes of no type that the format has, as numbers of 8 bits.
+  void put_raw(const std::string& name, std::span<const std::byte> bytes) { put_bytes(name, DType::u8, {bytes.size()}, bytes); }
+
   bool contains(const std::string& name) const { return tensors.contains(name); }
   // Throws a data error that names the file and the tensor, and lists what is there.
   const Tensor& get(const std::string& name) const;

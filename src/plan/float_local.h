@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "mpi/top_filter.h"
 #include "plan/float_plan.h"
+#include "train/local/local_steps.h"
 
 namespace bitloom::plan {
 
 // How much of a difference a message has.
 struct LocalMessages {
-  double sent_share = 1.0 / 16;  // of the elements
-  double value_bits = 2;
-  double reply_messages = 4;  // most elements of a reply, in those of a message
+  double sent_share = mpi::TopFilter().share();  // of the elements
+  double value_bits = mpi::TopFilter().value_bits;
+  double reply_messages = train::messages_of_reply;  // most elements of a reply, in those of a message
 };
 
 struct LocalPlan {

@@ -119,7 +119,7 @@ class Trainer {
   void averaged(const std::function<void()>& f);
 
   std::uint64_t steps() const { return step_; }
-  // The next step is the one after so many, whatever was done: its examples, rate and random numbers are.
+  // The next step is the one after these, whatever was done: its examples, rate and random numbers are.
   void go_on_from(std::uint64_t steps) { step_ = steps; }
   // Those of this process.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/file_state.h"
 #include "core/hash.h"
+#include "core/text.h"
 
 namespace bitloom::train {
 namespace {
@@ -26,13 +27,6 @@ constexpr double turn_seconds = 1;
 // Rounds after which a worker that sends nothing is forgotten.
 constexpr std::uint64_t forgotten_after = 1000;
 constexpr std::size_t kept_states = 2;
-
-std::optional<std::uint64_t> parse_number(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return number;
-}
 
 std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
 
@@ -49,9 +43,7 @@ std::vector<fs::path> list(const fs::path& folder) {
 
 TensorFile file_of(const mpi::Bundle& bundle) {
   TensorFile file;
-  const std::vector<std::byte> message = mpi::to_message(bundle);
-  const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
-  file.put(bundle_name, {bytes.size()}, bytes);
+  file.put_raw(bundle_name, mpi::to_message(bundle));
   return file;
 }
 
@@ -60,22 +52,19 @@ mpi::Bundle bundle_of(const TensorFile& file) {
   return mpi::from_message(std::as_bytes(tensor.as<std::uint8_t>()));
 }
 
-// None for files that are not there, or not whole.
-std::optional<TensorFile> try_to_load(const fs::path& path) {
+// What f() reads of files; none if one is not there, or not whole yet where file systems are slow.
+template <typename F>
+auto if_whole(F&& f) -> std::optional<std::invoke_result_t<F>> {
   try {
-    return TensorFile::load(path, Checksum::required);
+    return f();
   } catch (const Error&) {
+    return std::nullopt;
+  } catch (const Json::exception&) {
     return std::nullopt;
   }
 }
 
-std::optional<mpi::Bundle> try_to_read(const fs::path& path) {
-  try {
-    return bundle_of(TensorFile::load(path, Checksum::required));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
+TensorFile load(const fs::path& path) { return TensorFile::load(path, Checksum::required); }
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
@@ -155,7 +144,8 @@ std::vector<std::uint64_t> FolderExchange::numbers_in(const char* folder) const 
   std::vector<std::uint64_t> numbers;
   for (const fs::path& path : list(options_.folder / folder)) {
     if (path.extension() != extension) continue;
-    if (const auto number = parse_number(path.stem().string())) numbers.push_back(*number);
+    const auto number = parse_int(path.stem().string());
+    if (number && *number >= 0) numbers.push_back(static_cast<std::uint64_t>(*number));
   }
   return numbers;
 }
@@ -163,7 +153,7 @@ std::vector<std::uint64_t> FolderExchange::numbers_in(const char* folder) const 
 std::optional<FolderExchange::State> FolderExchange::newest_state() const {
   std::vector<std::uint64_t> numbers = numbers_in("states");
   for (; !numbers.empty(); numbers.pop_back()) {
-    if (auto file = try_to_load(state_path(numbers.back()))) return State{numbers.back(), std::move(*file)};
+    if (auto file = if_whole([&] { return load(state_path(numbers.back())); })) return State{numbers.back(), std::move(*file)};
   }
   return std::nullopt;
 }
@@ -200,9 +190,8 @@ std::vector<FolderExchange::Message> FolderExchange::list_messages() const {
     const std::string stem = path.stem().string();
     const std::size_t dash = stem.rfind('-');
     if (path.extension() != extension || dash == std::string::npos || stem.starts_with('.')) continue;
-    if (const auto round = parse_number(std::string_view(stem).substr(dash + 1))) {
-      messages.push_back({stem.substr(0, dash), *round, path});
-    }
+    const auto round = parse_int(std::string_view(stem).substr(dash + 1));
+    if (round && *round >= 0) messages.push_back({stem.substr(0, dash), static_cast<std::uint64_t>(*round), path});
   }
   return messages;
 }
@@ -211,12 +200,9 @@ std::map<std::string, std::uint64_t> FolderExchange::list_workers() const {
   std::map<std::string, std::uint64_t> workers;
   for (const fs::path& path : list(options_.folder / "workers")) {
     if (path.extension() != ".json" || path.stem().string().starts_with('.')) continue;
-    try {
-      const Json json = Json::parse(read_text(path), nullptr, false);
-      if (json.is_object() && json.contains("next")) workers[path.stem().string()] = json["next"].get<std::uint64_t>();
-    } catch (const std::exception&) {
-      continue;  // it has just left
-    }
+    // One may have just left.
+    const auto next = if_whole([&] { return Json::parse(read_text(path)).at("next").get<std::uint64_t>(); });
+    if (next) workers[path.stem().string()] = *next;
   }
   return workers;
 }
@@ -258,7 +244,7 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   std::erase_if(reply.counted, [&](const auto& each) { return each.second + forgotten_after < round; });
   std::vector<mpi::Bundle> bundles;
   for (const Message& message : messages) {
-    auto bundle = try_to_read(message.path);
+    auto bundle = if_whole([&] { return bundle_of(load(message.path)); });
     if (!bundle) continue;
     bundles.push_back(std::move(*bundle));
     bundles.back().update = round;
@@ -281,7 +267,7 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
 }
 
 std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) const {
-  try {
+  return if_whole([&] {
     const std::vector<std::byte> bytes = read_bytes(reply_path(round));
     const TensorFile file = TensorFile::parse(bytes, reply_path(round).string(), Checksum::required);
     RoundReply reply;
@@ -294,11 +280,7 @@ std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) const 
     reply.hash = hash_bytes(bytes).hex();
     reply.bytes = bytes.size();
     return reply;
-  } catch (const Error&) {
-    return std::nullopt;  // not there, or not whole yet where file systems are slow
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  }
+  });
 }
 
 void FolderExchange::clean() {

@@ -5,7 +5,7 @@
 //   workers/NAME.json                the first round that a worker will have a message for
 //   messages/NAME-ROUND.safetensors  what a worker has learned (a mpi::Bundle)
 //   replies/ROUND.safetensors        the sum of messages by which the round moves the shared parameters
-//   states/ROUNDS.safetensors        the shared parameters after so many rounds, for who joins
+//   states/ROUNDS.safetensors        the shared parameters after that number of rounds, for who joins
 //
 // A round ends when one of the workers that wait for it writes its reply: as soon as the messages of all that were to come are
 // there, or after a deadline. Whichever reply has the name first counts, and every reply has the hash of the one before it. A
@@ -82,8 +82,8 @@ class FolderExchange {
   std::uint64_t publish(const mpi::Bundle& bundle);
   bool has_message(std::uint64_t round) const;
   bool has_reply(std::uint64_t round) const;
-  // Whether there is a reply to the round, after an attempt to end it by a worker that has sent its own message and has waited
-  // for so long; the deadline is that of others' messages. `last`: the reply before, none of round 0.
+  // Whether there is a reply to the round, after an attempt to end it by a worker that has sent its own message and waited
+  // since; the deadline is that of others' messages. `last`: the reply before, none of round 0.
   bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds, double deadline_seconds);
   // None if it is not there.
   std::optional<RoundReply> read_reply(std::uint64_t round) const;

@@ -135,13 +135,21 @@ bool LocalSteps::wait(const std::function<bool()>& done, const SignOfLife& alive
 
 void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   restore();
-  if (!exchange_.newest_state()) {
+  if (!exchange_.newest_rounds()) {
     TensorFile first;
     outer_.save(first);
     exchange_.publish_first_state(std::move(first));
   }
   // A state may be listed before it can be read.
-  if (!wait([&] { return load_newest_state(); }, alive)) return;
+  bool is_told = false;
+  const auto load = [&] {
+    if (load_newest_state()) return true;
+    if (!std::exchange(is_told, true)) {
+      progress_.line(fmt::format("waiting for a state in {} that can be read", exchange_.options().folder.string()));
+    }
+    return false;
+  };
+  if (!wait(load, alive)) return;
   take_replies();
   for (const mpi::Bundle& bundle : sent_) {
     if (!is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
@@ -336,9 +344,8 @@ void LocalSteps::settle_messages(const RoundReply& reply) {
       for (std::size_t e = 0; e < own.index.size(); ++e) {
         while (at < there.size() && there[at] < own.index[e]) ++at;
         if (at < there.size() && there[at] == own.index[e]) continue;
-        constexpr std::int64_t limit = mpi::largest_kept<std::int32_t>;
         std::int32_t& kept = kept_[p][own.index[e]];
-        kept = static_cast<std::int32_t>(std::clamp(kept + own.value[e], -limit, limit));
+        kept = mpi::kept_sum(kept, static_cast<std::int32_t>(own.value[e]));
       }
     }
     return true;
@@ -360,11 +367,8 @@ void LocalSteps::leave() {
     const std::vector<float> own = own_values(p);
     std::span<const float> from = outer_.values(p);
     if (flight_ && flight_->values.contains(p)) from = flight_->values.at(p);
-    constexpr std::int64_t limit = mpi::largest_kept<std::int32_t>;
     const std::vector<std::int32_t> fresh = learned_since(from, own, weight_of(p));
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-      kept_[p][i] = static_cast<std::int32_t>(std::clamp(std::int64_t{kept_[p][i]} + fresh[i], -limit, limit));
-    }
+    std::ranges::transform(kept_[p], fresh, kept_[p].begin(), mpi::kept_sum<std::int32_t>);
   }
   save(targets_);
   exchange_.leave();
@@ -375,11 +379,7 @@ void LocalSteps::save(std::span<const std::uint64_t> targets) const {
   file.metadata[worker_key] = exchange_.options().worker;
   file.put(targets_name, {targets.size()}, targets);
   for (std::size_t p = 0; p < parameters_.size(); ++p) file.put(name_of_kept(outer_.name(p)), {kept_[p].size()}, kept_[p]);
-  for (std::size_t i = 0; i < sent_.size(); ++i) {
-    const std::vector<std::byte> message = mpi::to_message(sent_[i]);
-    const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(message.data()), message.size());
-    file.put(sent_name(i), {bytes.size()}, bytes);
-  }
+  for (std::size_t i = 0; i < sent_.size(); ++i) file.put_raw(sent_name(i), mpi::to_message(sent_[i]));
   file.save(file_);
 }
 

@@ -5,7 +5,7 @@
 // each with its own optimiser state and its own stream of examples.
 //
 // Training's steps are common time: round n, that of fragment n mod F of the parameters, follows step (n + 1) H / F; a worker
-// that finds itself behind goes on from the step at which the others are.
+// that is slower than the others goes on from the step at which they are.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ namespace bitloom::train {
 
 // In a run's folder: what a worker has not sent yet.
 inline constexpr const char* kept_name = "kept.safetensors";
+
+// Elements that a reply has at most, in messages of one worker.
+inline constexpr std::size_t messages_of_reply = 4;
 
 struct LocalOptions {
   std::uint64_t inner_steps = 30;  // H: of a worker between two messages about the same parameters
@@ -59,7 +62,7 @@ class LocalSteps {
              std::filesystem::path file, std::function<bool()> stop, ProgressSink& progress);
 
   // Before the first step of this process: takes over the shared parameters and the step at which the others are. With more
-  // `workers` than one the first of all rounds begins when so many are there.
+  // `workers` than one the first of all rounds begins when that number is there.
   void begin(std::size_t workers, const SignOfLife& alive);
   // After every step: sends, waits, takes over. Gives what metrics have besides, an object; null where nothing happened.
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
