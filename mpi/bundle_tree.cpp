@@ -13,8 +13,15 @@
 namespace bitloom::mpi {
 namespace {
 
-// The update of the message that tells that a rank has no more.
+// Updates of messages that tell that a rank has no more, and that one asks to stop.
 constexpr std::uint64_t end_mark = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t stop_mark = end_mark - 1;
+
+std::vector<std::byte> message_of_mark(std::uint64_t mark) {
+  Bundle bundle;
+  bundle.update = mark;
+  return encode(bundle);
+}
 
 // Adds the seconds of its life to a total.
 class Stopwatch {
@@ -94,19 +101,14 @@ void BundleTree::accumulate(int child, const std::vector<std::byte>& message) {
     ++ended_;
     return;
   }
-  if (bundle.update < next_) {
-    if (options_.quorum == 1) {
-      fail(ErrorKind::data, "exchange: rank {} sent update {} after update {}", child, bundle.update, next_ - 1);
-    }
-    take_late(std::move(bundle));
-    return;
+  if (bundle.update == stop_mark) return signal();
+  if (bundle.update < next_ && options_.quorum == 1 && !options_.late_counts) {
+    fail(ErrorKind::data, "exchange: rank {} sent update {} after update {}", child, bundle.update, next_ - 1);
   }
   if (bundle.workers > all_) {
     fail(ErrorKind::data, "exchange: rank {} sends {} workers; expected at most {}", child, bundle.workers, all_);
   }
-  Parts& parts = parts_[bundle.update];
-  parts.workers += bundle.workers;
-  parts.bundles.push_back(std::move(bundle));
+  put(std::move(bundle));
 }
 
 // Only the root knows which updates are closed for all.
@@ -123,7 +125,7 @@ void BundleTree::take_late(Bundle bundle) {
   if (has_statistics(statistics)) late_statistics_.push_back(std::move(statistics));
   bundle.update = next_;
   bundle.workers = bundle.worker_bytes = 0;
-  bundle.totals.clear();
+  if (!options_.late_counts) bundle.totals.clear();
   parts_[next_].bundles.push_back(std::move(bundle));
 }
 
@@ -144,11 +146,18 @@ void BundleTree::fold_late_statistics(std::uint64_t update, std::vector<Bundle>&
 
 void BundleTree::take_reply(std::vector<std::byte> message) {
   const Stopwatch stopwatch(counts_.merge);
+  Bundle reply = decode_bundle(message);
+  if (reply.update == stop_mark || reply.update == end_mark) return send_mark_down(reply.update);
   for (const int child : tree_.children()) {
     counts_.sent_down += message.size();
     comm_.send(child, message);
   }
-  replies_.push_back(decode_bundle(message));
+  replies_.push_back(std::move(reply));
+}
+
+void BundleTree::send_mark_down(std::uint64_t mark) {
+  (mark == stop_mark ? signalled_ : over_) = true;
+  for (const int child : tree_.children()) comm_.send(child, message_of_mark(mark));
 }
 
 void BundleTree::poll() {
@@ -164,16 +173,29 @@ void BundleTree::look() {
   while (auto message = comm_.try_receive(tree_.parent())) take_reply(*std::move(message));
 }
 
-// The root's, in proportion to the levels below.
-double BundleTree::deadline() const { return options_.deadline_seconds * tree_.height() / std::max(tree_.whole_height(), 1); }
+double BundleTree::share_of_deadline(double seconds) const {
+  return seconds * tree_.height() / std::max(tree_.whole_height(), 1);
+}
+
+void BundleTree::put(Bundle own) {
+  if (own.update < next_) return take_late(std::move(own));
+  Parts& parts = parts_[own.update];
+  parts.workers += own.workers;
+  parts.bundles.push_back(std::move(own));
+}
+
+std::size_t BundleTree::present(std::uint64_t update) const {
+  const auto found = parts_.find(update);
+  return found == parts_.end() ? 0 : found->second.workers;
+}
 
 std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bundle> own) {
   const bool waits = own.has_value();
   if (options_.quorum < 1 && has_reply(update)) ++counts_.missed;
   Parts& parts = parts_[update];
   if (own) {
-    parts.workers += own->workers;
-    parts.bundles.push_back(*std::move(own));
+    own->update = update;
+    put(*std::move(own));
   }
   // Rounding must not make it one more.
   const auto enough = static_cast<std::size_t>(std::ceil(options_.quorum * static_cast<double>(all_) - 1e-9));
@@ -181,7 +203,8 @@ std::optional<Bundle> BundleTree::gather(std::uint64_t update, std::optional<Bun
   const auto complete = [&] {
     if (parts.workers >= below_) return true;
     if (options_.quorum < 1 && !is_root() && holds_reply(update)) return true;
-    return options_.quorum < 1 && seconds_since(start) >= deadline() && (!is_root() || parts.workers >= enough);
+    return options_.quorum < 1 && seconds_since(start) >= share_of_deadline(options_.deadline_seconds) &&
+           (!is_root() || parts.workers >= enough);
   };
   if (waits) wait_until(complete, "exchange of gradients");
   const Stopwatch stopwatch(counts_.merge);
@@ -230,17 +253,35 @@ Bundle BundleTree::next_reply() {
 }
 
 void BundleTree::close() {
-  if (options_.quorum < 1) {
-    const auto ended = [&] { return ended_ == tree_.children().size(); };
-    wait_until(ended, "end of a stage");
-    if (!is_root()) {
-      Bundle mark;
-      mark.update = end_mark;
-      comm_.send(tree_.parent(), encode(mark));
-    }
-  }
+  if (options_.quorum < 1) wait_for_children("end of a stage");
   finish_sends();
   late_statistics_.clear();
+}
+
+// Then tells the rank above.
+void BundleTree::wait_for_children(const char* what) {
+  const auto ended = [&] { return ended_ == tree_.children().size(); };
+  wait_until(ended, what);
+  if (!is_root()) comm_.send(tree_.parent(), message_of_mark(end_mark));
+}
+
+// The root tells all others, so that whoever asks hears it as they do.
+void BundleTree::signal() {
+  if (is_root()) {
+    if (!signalled_) send_mark_down(stop_mark);
+  } else if (!signalled_ && !std::exchange(asked_, true)) {
+    comm_.send(tree_.parent(), message_of_mark(stop_mark));
+  }
+}
+
+// First up, then down: behind a mark nothing comes from the rank that sent it.
+void BundleTree::end() {
+  constexpr const char* what = "end of an exchange";
+  wait_for_children(what);
+  if (is_root()) send_mark_down(end_mark);
+  const auto over = [&] { return over_; };
+  wait_until(over, what);
+  finish_sends();
 }
 
 TreeCounts BundleTree::take_counts() { return std::exchange(counts_, {}); }

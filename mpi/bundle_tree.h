@@ -29,6 +29,8 @@ struct TreeOptions {
   double quorum = 1;            // the share of all workers that is enough after the deadline
   double deadline_seconds = 1;  // wait of the root after its own workers are done; ranks below it wait a part of that
   Late late = Late::fold;
+  // Whether messages may come after their update with a quorum of 1, too, and their totals count where they are folded.
+  bool late_counts = false;
 };
 
 // Throws Error(usage).
@@ -60,8 +62,15 @@ class BundleTree {
   void poll();
 
   // Sends what this rank's workers have for an update, and the ranks below it, up; at the root it is returned instead. Without
-  // `own` they have nothing, and nothing is waited for.
+  // `own` nothing is waited for, and they have what was put in.
   std::optional<Bundle> gather(std::uint64_t update, std::optional<Bundle> own);
+  // What this rank's workers have for an update, before it is gathered; late if it has been.
+  void put(Bundle own);
+  // Workers of this rank and those below it, in all and whose messages for an update are here.
+  std::size_t workers() const { return below_; }
+  std::size_t present(std::uint64_t update) const;
+  // `seconds` of the root's, at this rank: in proportion to the levels below it.
+  double share_of_deadline(double seconds) const;
   // At the root: a reply for all, in its encoded form. Replies are given in the order of updates.
   void spread(std::vector<std::byte> reply);
   // Whether the reply to `update` is here, after a look for messages.
@@ -76,6 +85,13 @@ class BundleTree {
   // Collective, after the last reply: waits for what is late, and forgets it.
   void close();
 
+  // Tells all ranks that one of them asks to stop, whatever is under way; once.
+  void signal();
+  // Whether a rank did.
+  bool is_signalled() const { return signalled_; }
+  // Collective, at any time: takes and forgets what is under way.
+  void end();
+
   // The replies that nobody has asked for yet; at the root these are all that some rank may still lack.
   const std::deque<Bundle>& replies() const { return replies_; }
   void set_replies(std::deque<Bundle> replies) { replies_ = std::move(replies); }
@@ -88,6 +104,8 @@ class BundleTree {
     std::size_t workers = 0;
   };
   void accumulate(int child, const std::vector<std::byte>& message);
+  void send_mark_down(std::uint64_t mark);
+  void wait_for_children(const char* what);
   void take_late(Bundle bundle);
   bool has_statistics(const Bundle& bundle) const;
   void fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles);
@@ -97,7 +115,6 @@ class BundleTree {
   template <typename F>
   void wait(F&& f);
   void wait_until(const std::function<bool()>& done, const char* what);
-  double deadline() const;
   bool holds_reply(std::uint64_t update) const { return !replies_.empty() && replies_.back().update >= update; }
 
   Comm& comm_;
@@ -105,11 +122,13 @@ class BundleTree {
   Tree tree_;
   std::size_t all_ = 0, below_ = 0;  // workers: in all; of this rank and those below it
   std::size_t feedback_;
-  std::uint64_t next_ = 0;                // updates before it are closed here
-  std::map<std::uint64_t, Parts> parts_;  // messages of updates that are not closed
-  std::vector<Bundle> late_statistics_;   // at the root, until an update has some
-  std::deque<Bundle> replies_;            // not asked for yet
-  std::size_t ended_ = 0;                 // children that have nothing more to send
+  std::uint64_t next_ = 0;                  // updates before it are closed here
+  std::map<std::uint64_t, Parts> parts_;    // messages of updates that are not closed
+  std::vector<Bundle> late_statistics_;     // at the root, until an update has some
+  std::deque<Bundle> replies_;              // not asked for yet
+  std::size_t ended_ = 0;                   // children that have nothing more to send
+  bool asked_ = false, signalled_ = false;  // to stop: by a rank from here on; by one, as all know
+  bool over_ = false;                       // the rank above has nothing more to send
   std::function<void()> beside_;
   TreeCounts counts_;
 };

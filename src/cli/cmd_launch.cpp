@@ -46,7 +46,7 @@ std::string value_of(Arguments args, const std::string& option) {
 
 // How processes can divide a run: `processes` make a replica of the net, and the replicas share the batch.
 struct Division {
-  std::size_t processes = 1, batch = 1, micro_batch = 1;
+  std::size_t processes = 1, batch = 1, micro_batch = 1;  // batch 0: each replica has its own
 
   // The most processes, of those for which there is room, that make whole replicas that share the batch.
   std::size_t usable(std::size_t available) const {
@@ -104,7 +104,7 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
   Options options("bitloom train gpt", "");
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
-  return {settings.layout.tensor * settings.layout.pipeline, settings.batch,
+  return {settings.layout.tensor * settings.layout.pipeline, settings.local.is_local() ? 0 : settings.batch,
           static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
 }
 

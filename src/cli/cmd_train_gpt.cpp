@@ -23,6 +23,7 @@
 #include "models/gpt/model_file.h"
 #include "plan/float_compression.h"
 #include "plan/float_grids.h"
+#include "run/folder.h"
 #include "train/parallel/tensor.h"
 #include "train/session.h"
 
@@ -69,6 +70,15 @@ std::string gpt_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
+// A worker of a job is a run of its own, whose folder is new where its machine is.
+void take_own_folder(mpi::Comm& comm, GptSettings& settings) {
+  settings.out = comm.broadcast_text(settings.out);
+  if (comm.is_root()) return;
+  const std::string folder = settings.local.own_folder(settings.out);
+  settings.resume = settings.resume && run::has_run(folder);
+  train::check_run_folder(folder, settings.resume);
+}
+
 // Reads the options; with --resume those of the run fill in what was not given.
 bool read_options(Session& session, std::span<const std::string> args, Options& options, GptSettings& settings) {
   settings.declare(options, true);
@@ -85,7 +95,10 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   if (settings.out.empty()) settings.out = default_folder(settings.net);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
-  settings.local.settle();
+  settings.local.settle(session.comm);
+  if (settings.local.is_job()) {
+    session.comm.together([&] { take_own_folder(session.comm, settings); });
+  }
   return true;
 }
 
@@ -123,7 +136,7 @@ class GptTraining {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
-        grid_(settings.layout.make_grid(session.comm)),
+        grid_(settings.layout.make_grid(settings.local.is_job() ? alone_ : session.comm)),
         group_(grid_.tensor()),
         net_(config_, 0, &group_),
         training_(make_order(text_, config_, settings)) {
@@ -158,12 +171,13 @@ class GptTraining {
     all.layout.compress_rank = settings.compress_rank;
     all.layout.recompute_stages = settings.recompute == "stage";
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
-    if (!settings.init.empty() && !training_session_->goes_on(settings.out, settings.resume)) initialise();
+    if (!settings.init.empty() && !training_session_->goes_on(folder(), settings.resume)) initialise();
   }
 
   void run();
 
  private:
+  std::string folder() const { return settings_.local.own_folder(settings_.out); }
   std::string memory_text(std::size_t sequences);
   plan::FloatOptions plan_options(std::size_t sequences);
   std::size_t micro_batch() const { return training_session_->micro_batch(); }
@@ -187,6 +201,7 @@ class GptTraining {
              path.string(), own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
       }
     });
+    if (settings_.local.is_job() && !session_.comm.is_root()) return;  // takes over rank 0's when it joins
     std::optional<models::SavedParameters> parameters;
     if (file) parameters.emplace(*file);
     training_session_->trainer().load_model(parameters ? &*parameters : nullptr);
@@ -237,6 +252,7 @@ class GptTraining {
   nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
+  mpi::Comm alone_;  // a worker's of a job
   mpi::Grid grid_;
   train::TensorGroup group_;
   models::Gpt net_;
@@ -246,6 +262,7 @@ class GptTraining {
 
 train::RunOptions GptTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
+  run.folder = folder();
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
@@ -344,12 +361,14 @@ std::string GptTraining::memory_text(std::size_t sequences) {
 }
 
 void GptTraining::run() {
-  const train::RunOptions options = run_options();
+  train::RunOptions options = run_options();
   announce(options.peak_operations);
   session_.continuation = continuation_of("gpt", settings_.out);
-  LoggedProgress progress(session_.terminal, fs::path(settings_.out) / log_file);
+  LoggedProgress progress(session_.terminal, fs::path(folder()) / log_file);
   train::RunHooks hooks;
-  if (validation_sequences() != 0) {
+  // What all workers share needs evaluating once.
+  const bool evaluates = !settings_.local.is_job() || session_.comm.is_root();
+  if (evaluates && validation_sequences() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
       return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
     };
@@ -357,9 +376,9 @@ void GptTraining::run() {
   std::optional<LocalTraining> local;
   if (settings_.local.is_local()) {
     Json model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}};
-    local.emplace(settings_.local, training_session_->trainer(), std::move(model), settings_.batch * config_.context,
-                  settings_.steps, settings_.out, &gpt_option, progress);
-    local->attach(hooks);
+    local.emplace(session_.comm, settings_.local, training_session_->trainer(), std::move(model),
+                  settings_.batch * config_.context, settings_.steps, settings_.out, &gpt_option, progress);
+    local->attach(options, hooks);
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   const train::RunResult result = training_session_->run(options, hooks, progress);

@@ -1,13 +1,11 @@
 #include "cli/local_options.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -19,22 +17,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of a machine, in a worker's name.
+std::string plain_name(std::string host) {
+  host = host.substr(0, host.find('.'));
+  std::erase_if(host, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_'; });
+  return host.empty() ? "worker" : host;
+}
+
 // "node7-3fa21c": of this machine, and unlike those of other runs on it.
 std::string new_worker_name() {
-  std::array<char, 256> host{};
-  std::string name = gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "worker";
-  name = name.substr(0, name.find('.'));
-  std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_'; });
-  return fmt::format("{}-{:06x}", name.empty() ? "worker" : name, std::random_device()() & 0xFFFFFFU);
+  return fmt::format("{}-{:06x}", plain_name(mpi::host_name()), std::random_device()() & 0xFFFFFFU);
+}
+
+// "node7-2": of the third process on that machine; the same when a job is started again with other machines.
+std::string name_in_job(mpi::Comm& comm) {
+  const std::string shared = comm.broadcast_text(nlohmann::json(mpi::host_names(comm)).dump());
+  std::vector<std::string> names = nlohmann::json::parse(shared).get<std::vector<std::string>>();
+  std::ranges::transform(names, names.begin(), plain_name);
+  const auto own = names.begin() + comm.rank();
+  return fmt::format("{}-{}", *own, std::count(names.begin(), own, *own));
 }
 
 }  // namespace
 
 void LocalSettings::declare(Options& options) {
   options.group("Local steps");
-  options.choice("exchange", exchange, {"dense", "local"},
-                 "Exchange between workers: dense (gradients in every step, between the processes of a run) or local (runs of "
-                 "their own send, every --inner-steps, what they have learned, through the folder --through)");
+  options.choice(
+      "exchange", exchange, {"dense", "local"},
+      "Exchange between workers: dense (gradients in every step, between the processes of a run) or local (each trains "
+      "by itself and sends, every --inner-steps, what it has learned: processes of a run to one another, runs of their "
+      "own through the folder --through)");
   options.text("through", through, "FOLDER",
                "Folder that the workers share, on NFS say, for their messages; they come and go as they like");
   options.text("worker", worker, "NAME", "Name of this worker among the others; without it: the machine's, and a number");
@@ -58,24 +70,48 @@ void LocalSettings::declare(Options& options) {
       "Seconds that a worker waits for others' messages, which count in the next round then; 0: half of what its own "
       "steps took");
   options.number("quorum", quorum, 0, 1, "Share of the workers' messages that is enough after the deadline");
+  options.count("fan-in", fan_in, 1, 1000000, "Largest number of processes right below one in the tree that messages go along");
   std::vector<Options::Need> needs;
   for (const char* option : {"through", "worker", "workers", "inner-steps", "fragments", "delay", "outer-rate",
-                             "outer-momentum", "sent-share", "value-bits", "deadline", "quorum"}) {
+                             "outer-momentum", "sent-share", "value-bits", "deadline", "quorum", "fan-in"}) {
     needs.push_back({option, "exchange", {"local"}});
   }
   options.needs(needs);
 }
 
-void LocalSettings::settle() {
+void LocalSettings::settle(mpi::Comm& comm) {
   if (!is_local()) return;
-  if (through.empty())
-    fail(ErrorKind::usage, "--through: missing; expected the folder that workers share, with --exchange local");
+  rank_ = comm.rank();
+  if (is_job()) {
+    if (!mpi::launched_by_mpi()) {
+      fail(ErrorKind::usage,
+           "--through: missing; expected the folder that workers share, or with --exchange local several processes "
+           "(mpirun, `bitloom launch`)");
+    }
+    for (const auto& [option, is_given] : {std::pair("worker", !worker.empty()), std::pair("workers", workers != 1)}) {
+      if (is_given)
+        fail(ErrorKind::usage, "--{}: given; expected with --through alone: here workers are the job's processes", option);
+    }
+    job_name_ = name_in_job(comm);
+    return;
+  }
+  if (comm.size() > 1) {
+    fail(ErrorKind::usage,
+         "--through: {} in a job of {} processes; expected runs of one process each, or no folder: the processes "
+         "are workers then",
+         through, comm.size());
+  }
   through = fs::absolute(through).lexically_normal().string();
   if (worker.empty()) worker = new_worker_name();
 }
 
+std::string LocalSettings::own_folder(const std::string& out) const {
+  return is_job() && rank_ > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;
+}
+
 std::uint64_t LocalSettings::stream_seed(std::uint64_t seed) const {
-  return is_local() ? Hasher().update(seed).update(std::string_view(worker)).finish().low : seed;
+  if (!is_local()) return seed;
+  return Hasher().update(seed).update(std::string_view(is_job() ? fmt::format("{}", rank_) : worker)).finish().low;
 }
 
 train::LocalOptions LocalSettings::make_options() const {
@@ -93,10 +129,10 @@ train::LocalOptions LocalSettings::make_options() const {
   return options;
 }
 
-train::FolderOptions LocalSettings::make_folder_options() const {
+train::FolderOptions LocalSettings::make_folder_options(const std::string& out) const {
   train::FolderOptions options;
-  options.folder = through;
-  options.worker = worker;
+  options.folder = is_job() ? fs::path(out) / "exchange" : fs::path(through);
+  options.worker = is_job() ? job_name_ : worker;
   options.quorum = quorum;
   const mpi::TopFilter filter = make_options().filter;
   options.chunk = filter.chunk;
@@ -106,9 +142,10 @@ train::FolderOptions LocalSettings::make_folder_options() const {
 
 std::string LocalSettings::described(std::uint64_t parameters) const {
   return fmt::format(
-      "local steps: worker {} sends {:.3g}% of what it learns in {} steps, through {}; {} besides for what is shared "
-      "and what is kept",
-      worker, 100 * sent_share, inner_steps, through, format_bytes(train::local_bytes(make_options(), parameters)));
+      "local steps: worker {} sends {:.3g}% of what it learns in {} steps, {}; {} besides for what is shared and what is kept",
+      is_job() ? job_name_ : worker, 100 * sent_share, inner_steps,
+      is_job() ? "along the tree of this job's processes" : "through " + through,
+      format_bytes(train::local_bytes(make_options(), parameters)));
 }
 
 nlohmann::json LocalSettings::identity() const {

@@ -1,4 +1,5 @@
-// Options of local steps: runs that train by themselves and exchange what they learn through a shared folder.
+// Options of local steps: workers that train by themselves and exchange what they learn, through a shared folder or, as
+// processes of one job, along a tree.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +7,10 @@
 #include <string>
 
 #include "cli/options.h"
+#include "mpi/comm.h"
 #include "train/local/folder_exchange.h"
 #include "train/local/local_steps.h"
+#include "train/local/tree_exchange.h"
 
 namespace bitloom::cli {
 
@@ -21,19 +24,29 @@ struct LocalSettings {
   double sent_share = mpi::TopFilter().share();
   std::string value_bits = "2";
   double deadline = 0, quorum = 0.5;
+  std::size_t fan_in = 8;
 
   void declare(Options& options);
   bool is_local() const { return exchange == "local"; }
-  // Gives the worker a name if it has none, and the folder an absolute path. Throws Error(usage).
-  void settle();
+  // Whether workers are the processes of a job (mpirun).
+  bool is_job() const { return is_local() && through.empty(); }
+  // Collective. Gives the worker a name if it has none, and the folder an absolute path. Throws Error(usage).
+  void settle(mpi::Comm& comm);
+  // The run folder of this worker, where `out` is the job's, and rank 0's.
+  std::string own_folder(const std::string& out) const;
   // Of the worker's own stream of examples.
   std::uint64_t stream_seed(std::uint64_t seed) const;
   train::LocalOptions make_options() const;
-  train::FolderOptions make_folder_options() const;
+  // With the job's run folder.
+  train::FolderOptions make_folder_options(const std::string& out) const;
   // "local steps: worker a sends 1.56% of what it learns in 100 steps, ..."
   std::string described(std::uint64_t parameters) const;
   // What all workers have to agree on.
   nlohmann::json identity() const;
+
+ private:
+  std::string job_name_;  // of this process among those of the job: its machine's, and which of this machine's it is
+  int rank_ = 0;
 };
 
 }  // namespace bitloom::cli

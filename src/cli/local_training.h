@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -15,17 +16,19 @@ namespace bitloom::cli {
 
 class LocalTraining {
  public:
-  // model: what makes workers' parameters mean the same. targets: of a step. out: the run's folder. field_name: what users call
-  // fields of `model`. The trainer outlives this. Throws Error(usage) where workers do not fit together, and Error(io).
-  LocalTraining(const LocalSettings& settings, train::Trainer& trainer, nlohmann::json model, std::size_t targets,
-                std::uint64_t steps, const std::string& out, const FieldName& field_name, ProgressSink& progress);
+  // Collective. model: what makes workers' parameters mean the same. targets: of a step. out: the job's run folder. field_name:
+  // what users call fields of `model`. comm and trainer outlive this. Throws Error(usage) where workers do not fit together,
+  // and Error(io).
+  LocalTraining(mpi::Comm& comm, const LocalSettings& settings, train::Trainer& trainer, nlohmann::json model,
+                std::size_t targets, std::uint64_t steps, const std::string& out, const FieldName& field_name,
+                ProgressSink& progress);
 
   // This outlives the run.
-  void attach(train::RunHooks& hooks);
+  void attach(train::RunOptions& options, train::RunHooks& hooks);
 
  private:
   std::size_t workers_;
-  std::optional<train::FolderExchange> exchange_;
+  std::unique_ptr<train::LocalExchange> exchange_;
   std::optional<train::LocalSteps> steps_;
 };
 

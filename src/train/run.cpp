@@ -53,8 +53,8 @@ class Run {
 
   RunResult execute() {
     begin();
-    mark(true);
     if (hooks_.join) hooks_.join([this] { mark(false); });
+    mark(true);
     const std::uint64_t first = trainer_.steps();
     if (hooks_.begin) hooks_.begin(first);
     started_ = Clock::now();

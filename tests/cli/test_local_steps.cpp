@@ -1,4 +1,6 @@
-// bitloom train gpt --exchange local: runs of their own that share what they learn through a folder, killed and joined at will.
+// bitloom train gpt --exchange local: runs of their own that share what they learn through a folder, killed and joined at will,
+// and processes of a job that send it to one another.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -98,6 +100,48 @@ TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") 
   REQUIRE(again.code == 0);
   CHECK(has(again.out, "going on from step 1"));
   CHECK(exchanges(folder / "a").size() == 8);
+}
+
+TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args job = with(quick_gpt("run", 40), {"--exchange", "local", "--inner-steps", "5", "--sent-share", "0.2", "--quorum",
+                                               "1", "--keep", "last"});
+  {
+    const Hold hold(folder.path(), 13);
+    Background stopped(folder.path(), with(job, Hold::option()), 3);
+    REQUIRE(stopped.wait_for("step 12/40"));
+    kill(stopped.rank(1), SIGTERM);  // the others hear of it
+    const Outcome outcome = stopped.wait();
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 4);
+    CHECK(has(outcome.err, "stopped after step 1"));
+    CHECK(has(outcome.err, "bitloom train gpt --resume --out run"));
+    hold.release();
+  }
+  const Outcome again = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run"});
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(has(again.out, "joins the 2 workers of this job after round 2"));
+  const auto workers = std::filesystem::directory_iterator(folder / "run/workers");
+  std::vector<std::filesystem::path> others;
+  for (const auto& entry : workers) others.push_back(entry.path());
+  std::ranges::sort(others);
+  REQUIRE(others.size() == 2);
+  CHECK(same_tensors(folder / "run/model.safetensors", others[0] / "model.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(others[1] / "model.safetensors"));
+  const std::vector<nlohmann::json> lines = exchanges(folder / "run");
+  REQUIRE(lines.size() == 8);
+  for (std::size_t i = 0; i < lines.size(); ++i) CHECK(lines[i]["workers"] == (i < 2 ? 3 : 2));
+  // One that was there before: in no run's way.
+  const Outcome other = run_ranks(folder.path(), 2, with(job, {"--out", "new", "--through", "shared"}));
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "--through: shared in a job of 2 processes"));
+  std::filesystem::create_directories(folder / "new/workers");
+  std::filesystem::rename(others[0], folder / "new/workers" / others[0].filename());
+  const Outcome held = run_ranks(folder.path(), 2, with(job, {"--out", "new"}));
+  CHECK(held.code == 2);
+  CHECK(has(held.err, "holds a run already"));
 }
 
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {

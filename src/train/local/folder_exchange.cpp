@@ -150,7 +150,7 @@ std::vector<std::uint64_t> FolderExchange::numbers_in(const char* folder) const 
   return numbers;
 }
 
-std::optional<FolderExchange::State> FolderExchange::newest_state() const {
+std::optional<LocalExchange::State> FolderExchange::newest_state() {
   std::vector<std::uint64_t> numbers = numbers_in("states");
   for (; !numbers.empty(); numbers.pop_back()) {
     if (auto file = if_whole([&] { return load(state_path(numbers.back())); })) return State{numbers.back(), std::move(*file)};
@@ -169,7 +169,7 @@ void FolderExchange::publish_state(std::uint64_t rounds, TensorFile file) { file
 
 void FolderExchange::join(std::uint64_t round) { write_atomically(presence_path(), Json{{"next", round}}.dump() + "\n"); }
 
-void FolderExchange::leave() noexcept {
+void FolderExchange::leave() {
   std::error_code error;
   fs::remove(presence_path(), error);
 }
@@ -229,7 +229,8 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   }
   awaited.insert(present.begin(), present.end());
   const auto enough = static_cast<double>(awaited.size()) * options_.quorum;
-  const double patience = static_cast<double>(present.size()) >= enough ? deadline_seconds : 10 * deadline_seconds;
+  const double patience =
+      static_cast<double>(present.size()) >= enough ? deadline_seconds : patience_without_quorum * deadline_seconds;
   if (present.size() < awaited.size() && waited_seconds < patience) return false;
   if (!may_end_since_) may_end_since_ = Clock::now();
   std::vector<std::pair<std::uint64_t, std::string>> turns;
@@ -240,7 +241,11 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   if (seconds_since(*may_end_since_) < before * turn_seconds) return false;
 
   RoundReply reply;
-  if (last) reply.counted = last->counted;
+  reply.round = round;
+  if (last) {
+    reply.counted = last->counted;
+    reply.previous = last->hash;
+  }
   std::erase_if(reply.counted, [&](const auto& each) { return each.second + forgotten_after < round; });
   std::vector<mpi::Bundle> bundles;
   for (const Message& message : messages) {
@@ -259,28 +264,50 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
       if (vector.size != 0) vector = mpi::largest_of(vector, options_.chunk, options_.reply_count);
     }
   }
-  TensorFile file = file_of(reply.sum);
-  file.metadata["exchange"] =
-      Json{{"counted", reply.counted}, {"workers", reply.workers}, {"previous", last ? last->hash : ""}}.dump();
-  ended_ += create(reply_path(round), file.serialize()) ? 1 : 0;
+  write_reply(reply);
   return true;
 }
 
-std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) const {
+bool FolderExchange::write_reply(RoundReply& reply) {
+  TensorFile file = file_of(reply.sum);
+  file.metadata["exchange"] = Json{{"counted", reply.counted}, {"workers", reply.workers}, {"previous", reply.previous}}.dump();
+  const std::vector<std::byte> bytes = file.serialize();
+  reply.hash = hash_bytes(bytes).hex();
+  const bool is_first = create(reply_path(reply.round), bytes);
+  ended_ += is_first ? 1 : 0;
+  return is_first;
+}
+
+RoundReply FolderExchange::reply_of(std::uint64_t round, std::span<const std::byte> bytes) {
+  const TensorFile file = TensorFile::parse(bytes, fmt::format("the reply to round {}", round), Checksum::required);
+  RoundReply reply;
+  reply.round = round;
+  reply.sum = bundle_of(file);
+  const Json json = Json::parse(file.get_metadata("exchange"));
+  json.at("counted").get_to(reply.counted);
+  json.at("workers").get_to(reply.workers);
+  json.at("previous").get_to(reply.previous);
+  reply.hash = hash_bytes(bytes).hex();
+  reply.bytes = bytes.size();
+  return reply;
+}
+
+std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) {
+  return if_whole([&] { return reply_of(round, read_bytes(reply_path(round))); });
+}
+
+std::optional<std::vector<std::byte>> FolderExchange::reply_file(std::uint64_t round) const {
   return if_whole([&] {
-    const std::vector<std::byte> bytes = read_bytes(reply_path(round));
-    const TensorFile file = TensorFile::parse(bytes, reply_path(round).string(), Checksum::required);
-    RoundReply reply;
-    reply.round = round;
-    reply.sum = bundle_of(file);
-    const Json json = Json::parse(file.get_metadata("exchange"));
-    json.at("counted").get_to(reply.counted);
-    json.at("workers").get_to(reply.workers);
-    json.at("previous").get_to(reply.previous);
-    reply.hash = hash_bytes(bytes).hex();
-    reply.bytes = bytes.size();
-    return reply;
+    std::vector<std::byte> bytes = read_bytes(reply_path(round));
+    reply_of(round, bytes);
+    return bytes;
   });
+}
+
+void FolderExchange::drop_replies_from(std::uint64_t round) {
+  for (const std::uint64_t each : numbers_in("replies")) {
+    if (each >= round) fs::remove(reply_path(each));
+  }
 }
 
 void FolderExchange::clean() {

@@ -27,14 +27,14 @@
 #include "core/safetensors.h"
 #include "mpi/bundle.h"
 #include "mpi/top_filter.h"
+#include "train/local/exchange.h"
 
 namespace bitloom::train {
 
 struct FolderOptions {
   std::filesystem::path folder;  // made if it is not there
   std::string worker;            // letters, digits, '-', '_' and '.'
-  // The share of the messages that a round waits for which is enough after the deadline; it is ten times as long for fewer.
-  double quorum = 0.5;
+  double quorum = 0.5;           // the share of the messages that a round waits for which is enough after the deadline
   // Elements that a reply has of every chunk of a vector, at most; 0: all that any message has. What is left out, workers keep.
   std::size_t chunk = 4096, reply_count = 0;
   std::uint64_t state_every = 20;  // rounds between states
@@ -43,55 +43,43 @@ struct FolderOptions {
 // Throws Error(usage).
 void check(const FolderOptions& options);
 
-struct RoundReply {
-  std::uint64_t round = 0;
-  mpi::Bundle sum;                               // of messages; its totals are theirs
-  std::map<std::string, std::uint64_t> counted;  // by worker: the last round of which a message of it was counted
-  std::vector<std::string> workers;              // whose messages are in the sum
-  std::string hash, previous;                    // of this file and of the reply before
-  std::uint64_t bytes = 0;                       // of this file
-};
-
-class FolderExchange {
+class FolderExchange final : public LocalExchange {
  public:
   // identity: an object that is the same for all workers but for the fields in `founded`, which all take from the first of
   // them. Throws Error(usage) that names what differs, and Error(io).
   FolderExchange(FolderOptions options, const nlohmann::json& identity, const nlohmann::json& founded,
                  const FieldName& field_name);
 
-  const FolderOptions& options() const { return options_; }
-  const nlohmann::json& founded() const { return founded_; }
+  const std::string& worker() const override { return options_.worker; }
+  std::string place() const override { return options_.folder.string(); }
+  std::uint64_t state_every() const override { return options_.state_every; }
+  const nlohmann::json& founded() const override { return founded_; }
 
-  // --- States ---
-  struct State {
-    std::uint64_t rounds = 0;
-    TensorFile file;
-  };
-  std::optional<State> newest_state() const;
-  std::optional<std::uint64_t> newest_rounds() const;  // of a state, whether or not it can be read
-  // Of the start: if others were first, theirs is the one.
-  void publish_first_state(TensorFile file);
-  void publish_state(std::uint64_t rounds, TensorFile file);
+  std::optional<State> newest_state() override;
+  std::optional<std::uint64_t> newest_rounds() const override;
+  void publish_first_state(TensorFile file) override;
+  void publish_state(std::uint64_t rounds, TensorFile file) override;
 
-  // --- Rounds ---
-  // From `round` on there will be messages of this worker; or no more.
-  void join(std::uint64_t round);
-  void leave() noexcept;
-  std::size_t workers() const { return list_workers().size(); }  // that are there
-  // This worker's message for round bundle.update. Returns its bytes.
-  std::uint64_t publish(const mpi::Bundle& bundle);
-  bool has_message(std::uint64_t round) const;
-  bool has_reply(std::uint64_t round) const;
-  // Whether there is a reply to the round, after an attempt to end it by a worker that has sent its own message and waited
-  // since; the deadline is that of others' messages. `last`: the reply before, none of round 0.
-  bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds, double deadline_seconds);
-  // None if it is not there.
-  std::optional<RoundReply> read_reply(std::uint64_t round) const;
-  // How many rounds this one has ended.
-  std::uint64_t ended() const { return ended_; }
+  void join(std::uint64_t round) override;
+  void leave() override;
+  std::size_t workers() const override { return list_workers().size(); }
+  std::uint64_t publish(const mpi::Bundle& bundle) override;
+  bool has_message(std::uint64_t round) const override;
+  bool has_reply(std::uint64_t round) const override;
+  bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
+                  double deadline_seconds) override;
+  std::optional<RoundReply> read_reply(std::uint64_t round) override;
+  std::uint64_t ended() const override { return ended_; }
+  void clean() override;
 
-  // Removes what nobody needs any more: states but the last two, what came before these.
-  void clean();
+  // The file of a reply, for reply_of(); none if it is not there, or damaged.
+  std::optional<std::vector<std::byte>> reply_file(std::uint64_t round) const;
+  // Throws Error(data) and nlohmann::json::exception.
+  static RoundReply reply_of(std::uint64_t round, std::span<const std::byte> file);
+  // Writes the reply to a round, and gives it its hash; unless there is one, which counts then. Whether this one does.
+  bool write_reply(RoundReply& reply);
+  // For who has the folder alone: removes replies that do not follow on those that can be read.
+  void drop_replies_from(std::uint64_t round);
 
  private:
   struct Message {

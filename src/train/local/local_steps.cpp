@@ -85,7 +85,7 @@ void require_local_steps(Trainer& trainer) {
   }
 }
 
-LocalSteps::LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps,
+LocalSteps::LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOptions& options, std::uint64_t steps,
                        double tokens, fs::path file, std::function<bool()> stop, ProgressSink& progress)
     : trainer_(trainer),
       exchange_(exchange),
@@ -126,7 +126,7 @@ std::vector<std::int32_t> LocalSteps::learned_since(std::span<const float> befor
 bool LocalSteps::wait(const std::function<bool()>& done, const SignOfLife& alive) {
   constexpr auto longest = std::chrono::milliseconds(500);
   for (auto pause = std::chrono::milliseconds(5); !done(); pause = std::min<std::chrono::milliseconds>(2 * pause, longest)) {
-    if (stop_ && stop_()) return false;
+    if ((stop_ && stop_()) || exchange_.is_stopping()) return false;
     alive();
     std::this_thread::sleep_for(pause);
   }
@@ -145,12 +145,13 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   const auto load = [&] {
     if (load_newest_state()) return true;
     if (!std::exchange(is_told, true)) {
-      progress_.line(fmt::format("waiting for a state in {} that can be read", exchange_.options().folder.string()));
+      progress_.line(fmt::format("waiting for a state in {} that can be read", exchange_.place()));
     }
     return false;
   };
   if (!wait(load, alive)) return;
   take_replies();
+  go_on_from_round();
   for (const mpi::Bundle& bundle : sent_) {
     if (!is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
   }
@@ -166,8 +167,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   go_on_from_round();
   // What is under way can do without a worker that comes to it in the middle.
   exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
-  progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.options().worker,
-                             exchange_.options().folder.string(), rounds_));
+  progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.worker(), exchange_.place(), rounds_));
   if (rounds_ * interval() >= steps_) progress_.line(fmt::format("all {} steps have been made there", steps_));
   if (rounds_ == 0 && workers > 1) {
     progress_.line(fmt::format("waiting until {} workers are there", workers));
@@ -189,10 +189,14 @@ Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
   const std::uint64_t step = trainer_.steps();
   const bool is_last = step >= steps_;
   if (flight_ && (step >= flight_->due || is_last)) finish(line, alive);
-  if (trainer_.steps() != step || flight_) return line;  // it was behind, or is to stop
-  if (step % interval() == 0 || is_last) {
+  const bool is_behind = trainer_.steps() != step;
+  if (!flight_ && !is_behind && (step % interval() == 0 || is_last)) {
     send((step - 1) / interval(), step + options_.delay);
     if (options_.delay == 0 || is_last) finish(line, alive);
+  }
+  if (is_last && flight_) {
+    leave();
+    fail(ErrorKind::interrupted, "stopped while waiting for the last messages of others");
   }
   return line;
 }
@@ -253,7 +257,7 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
           {"received_bytes", std::exchange(received_bytes_, 0)}};
   if (last_) line["workers"] = last_->workers.size();
   if (rounds_ * interval() > trainer_.steps()) {
-    progress_.line(fmt::format("worker {}: the others are at step {}; going on from there", exchange_.options().worker,
+    progress_.line(fmt::format("worker {}: the others are at step {}; going on from there", exchange_.worker(),
                                std::min(rounds_ * interval(), steps_)));
     go_on_from_round();
   }
@@ -274,14 +278,14 @@ void LocalSteps::take_replies() {
     }
     if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {
       progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
-                                 last_->round, exchange_.options().folder.string()));
+                                 last_->round, exchange_.place()));
       if (!load_newest_state()) break;
       continue;
     }
     apply(*reply);
   }
   // By the one who ended the last round.
-  const bool is_due = rounds_ % exchange_.options().state_every == 0 || rounds_ * interval() >= steps_;
+  const bool is_due = rounds_ % exchange_.state_every() == 0 || rounds_ * interval() >= steps_;
   if (std::exchange(ended_, exchange_.ended()) != exchange_.ended() && is_due) {
     TensorFile state;
     outer_.save(state);
@@ -327,7 +331,7 @@ void LocalSteps::apply(const RoundReply& reply) {
 
 bool LocalSteps::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {
   if (!reply) return false;
-  const auto counted = reply->counted.find(exchange_.options().worker);
+  const auto counted = reply->counted.find(exchange_.worker());
   return counted != reply->counted.end() && message.update <= counted->second;
 }
 
@@ -376,7 +380,7 @@ void LocalSteps::leave() {
 
 void LocalSteps::save(std::span<const std::uint64_t> targets) const {
   TensorFile file;
-  file.metadata[worker_key] = exchange_.options().worker;
+  file.metadata[worker_key] = exchange_.worker();
   file.put(targets_name, {targets.size()}, targets);
   for (std::size_t p = 0; p < parameters_.size(); ++p) file.put(name_of_kept(outer_.name(p)), {kept_[p].size()}, kept_[p]);
   for (std::size_t i = 0; i < sent_.size(); ++i) file.put_raw(sent_name(i), mpi::to_message(sent_[i]));

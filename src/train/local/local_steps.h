@@ -22,7 +22,7 @@
 #include "core/progress.h"
 #include "mpi/bundle.h"
 #include "mpi/top_filter.h"
-#include "train/local/folder_exchange.h"
+#include "train/local/exchange.h"
 #include "train/local/outer_step.h"
 #include "train/run.h"
 #include "train/trainer.h"
@@ -58,7 +58,7 @@ class LocalSteps {
   // trainer: as require_local_steps() has it; it outlives this, as does the exchange. steps: of the whole training.
   // tokens: number of targets for which a message has weight 1. file: where this worker keeps what it has not sent. stop:
   // whether the run is asked to stop, which ends waiting. Throws Error(usage).
-  LocalSteps(Trainer& trainer, FolderExchange& exchange, const LocalOptions& options, std::uint64_t steps, double tokens,
+  LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOptions& options, std::uint64_t steps, double tokens,
              std::filesystem::path file, std::function<bool()> stop, ProgressSink& progress);
 
   // Before the first step of this process: takes over the shared parameters and the step at which the others are. With more
@@ -99,7 +99,7 @@ class LocalSteps {
   void restore();
 
   Trainer& trainer_;
-  FolderExchange& exchange_;
+  LocalExchange& exchange_;
   LocalOptions options_;
   std::uint64_t steps_;
   double tokens_;

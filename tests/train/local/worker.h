@@ -2,6 +2,7 @@
 // deadlines that are over at once.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "tests/support/files.h"
 #include "tests/train/spirals.h"
+#include "train/local/folder_exchange.h"
 #include "train/local/local_steps.h"
 
 namespace bitloom::test {
@@ -44,17 +46,16 @@ inline LocalOptions sparse(std::uint64_t inner_steps) {
   return options;
 }
 
-// A worker of one process: each has other examples.
-struct Worker {
-  Worker(const fs::path& shared, const std::string& name, std::uint64_t number, const LocalOptions& options,
-         std::uint64_t steps, std::size_t reply_count = 0)
+// A worker with an exchange: each has other examples.
+struct LocalWorker {
+  LocalWorker(LocalExchange& exchange, const fs::path& file, std::uint64_t number, const LocalOptions& options,
+              std::uint64_t steps)
       : task(spiral_net({}), {worker_examples, 2}, other_examples(number)),
         trainer(engine, task, train_options()),
-        exchange(folder_options(shared, name, reply_count), json{{"net", "spirals"}}, json::object(), {}),
-        kept(shared / (name + ".kept")),
+        kept(file),
         local(
             trainer, exchange, options, steps, static_cast<double>(options.inner_steps * worker_examples), kept,
-            [this] { return stops; }, progress) {}
+            [this] { return stops.load(); }, progress) {}
   static TrainOptions train_options() {
     TrainOptions options;
     options.rate.peak = 0.01;
@@ -96,14 +97,25 @@ struct Worker {
   }
 
   nn::Engine engine;
-  bool stops = false;
+  std::atomic<bool> stops = false;
   double loss = 0;
   Classification task;
   Trainer trainer;
-  FolderExchange exchange;
   fs::path kept;
   Lines progress;
   LocalSteps local;
+};
+
+struct InFolder {
+  FolderExchange exchange;
+};
+
+// A worker of one process, with others through a folder.
+struct Worker : InFolder, LocalWorker {
+  Worker(const fs::path& shared, const std::string& name, std::uint64_t number, const LocalOptions& options,
+         std::uint64_t steps, std::size_t reply_count = 0)
+      : InFolder{{folder_options(shared, name, reply_count), json{{"net", "spirals"}}, json::object(), {}}},
+        LocalWorker(exchange, shared / (name + ".kept"), number, options, steps) {}
 };
 
 // In units, of all parameters, one after the other.

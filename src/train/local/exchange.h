@@ -1,0 +1,76 @@
+// How workers of local steps exchange what they have learned: in rounds, each of which ends with a reply, the sum of messages
+// by which all move the shared parameters. A message that comes later counts in a later round.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "mpi/bundle.h"
+
+namespace bitloom::train {
+
+struct RoundReply {
+  std::uint64_t round = 0;
+  mpi::Bundle sum;                               // of messages; its totals are theirs
+  std::map<std::string, std::uint64_t> counted;  // by worker: the last round of which a message of it was counted
+  std::vector<std::string> workers;              // whose messages are in the sum
+  std::string hash, previous;                    // of this reply and of the one before, where it may have another end
+  std::uint64_t bytes = 0;                       // that came for it
+};
+
+class LocalExchange {
+ public:
+  LocalExchange() = default;
+  LocalExchange(const LocalExchange&) = delete;
+  LocalExchange& operator=(const LocalExchange&) = delete;
+  virtual ~LocalExchange() = default;
+
+  virtual const std::string& worker() const = 0;      // the name of this one
+  virtual std::string place() const = 0;              // for messages: "the folder x"
+  virtual std::uint64_t state_every() const = 0;      // rounds between states
+  virtual const nlohmann::json& founded() const = 0;  // what all take from the first worker
+
+  // --- States: the shared parameters after a number of rounds ---
+  struct State {
+    std::uint64_t rounds = 0;
+    TensorFile file;
+  };
+  virtual std::optional<State> newest_state() = 0;
+  virtual std::optional<std::uint64_t> newest_rounds() const = 0;  // of a state, whether or not it can be read
+  // Of the start: if others were first, theirs is the one.
+  virtual void publish_first_state(TensorFile file) = 0;
+  virtual void publish_state(std::uint64_t rounds, TensorFile file) = 0;
+
+  // --- Rounds ---
+  // From `round` on there will be messages of this worker; or no more.
+  virtual void join(std::uint64_t round) = 0;
+  virtual void leave() = 0;
+  virtual std::size_t workers() const = 0;  // that are there
+  // Whether a worker is asked to stop, upon which all are to.
+  virtual bool is_stopping() const { return false; }
+  // This worker's message for round bundle.update, whose totals are numbers of tokens. Returns its bytes.
+  virtual std::uint64_t publish(const mpi::Bundle& bundle) = 0;
+  virtual bool has_message(std::uint64_t round) const = 0;
+  virtual bool has_reply(std::uint64_t round) const = 0;
+  // Whether there is a reply to the round, after an attempt to end it by a worker that has sent its own message and waited
+  // since; the deadline is that of others' messages. `last`: the reply before, none of round 0.
+  virtual bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
+                          double deadline_seconds) = 0;
+  // None if it is not there.
+  virtual std::optional<RoundReply> read_reply(std::uint64_t round) = 0;
+  // How many rounds this one has ended.
+  virtual std::uint64_t ended() const = 0;
+  // Removes what nobody needs any more: states but the last two, what came before these.
+  virtual void clean() = 0;
+};
+
+// What a quorum means in every exchange: a round for which this share of the awaited messages is there ends after the deadline;
+// it is ten times as long for fewer.
+inline constexpr double patience_without_quorum = 10;
+
+}  // namespace bitloom::train

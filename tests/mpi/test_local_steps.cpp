@@ -1,0 +1,217 @@
+// Local steps of the processes of a job, along the tree of its ranks.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+#include "tests/train/local/worker.h"
+#include "train/local/tree_exchange.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+using namespace bitloom::train;
+
+namespace {
+
+mpi::Comm everybody() { return world().split(0, world().rank(), "workers"); }
+
+// The folder of rank 0, of which all know.
+class SharedFolder {
+ public:
+  fs::path path() const { return path_; }
+
+ private:
+  TempDir own_;
+  fs::path path_ = world().broadcast_text(own_.path().string());
+};
+
+TreeExchangeOptions tree_options(const fs::path& shared, std::size_t reply_count, double quorum, int fan_in) {
+  TreeExchangeOptions options;
+  options.memory = LocalWorker::folder_options(shared, fmt::format("w{}", world().rank()), reply_count);
+  options.memory.quorum = quorum;
+  options.memory.state_every = 1000;
+  options.fan_in = fan_in;
+  return options;
+}
+
+struct InTree {
+  TreeExchange exchange;
+};
+
+// That of this process.
+struct TreeWorker : InTree, LocalWorker {
+  TreeWorker(const fs::path& shared, const LocalOptions& options, std::uint64_t steps, std::size_t reply_count = 0,
+             double quorum = 1, int fan_in = 2)
+      : InTree{{everybody(), tree_options(shared, reply_count, quorum, fan_in), json{{"net", "spirals"}}, json::object(),
+                FieldName(), [this] { return stops.load(); }}},
+        LocalWorker(exchange, shared / fmt::format("w{}.kept", world().rank()), number(), options, steps) {}
+  static std::uint64_t number() { return static_cast<std::uint64_t>(world().rank()) + 1; }
+};
+
+// Rank 0's: what the replies of a job say.
+std::vector<RoundReply> replies_in(const fs::path& shared) {
+  std::vector<RoundReply> replies;
+  FolderExchange memory(LocalWorker::folder_options(shared, "reader", 0), json{{"net", "spirals"}}, json::object(), {});
+  while (auto reply = memory.read_reply(replies.size())) replies.push_back(std::move(*reply));
+  return replies;
+}
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  for (int r = 0; r < world().size(); ++r) names.push_back(fmt::format("w{}", r));
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("workers of a job end with the parameters of workers with a folder", "[local]") {
+  constexpr std::uint64_t steps = 22;
+  const int fan_in = GENERATE(1, 2, 8);
+  LocalOptions options = sparse(4);
+  SECTION("waiting") {}
+  SECTION("in fragments, training meanwhile") {
+    options.fragments = 2;
+    options.delay = 1;
+  }
+  const SharedFolder folder;
+  TreeWorker worker(folder.path() / "tree", options, steps, 3, 1, fan_in);
+  worker.begin();
+  worker.run(steps);
+  CHECK(same_everywhere(worker.values()));
+  world().barrier();
+  if (!world().is_root()) return;
+  const TempDir others;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int r = 0; r < world().size(); ++r) {
+    workers.push_back(std::make_unique<Worker>(others.path(), fmt::format("w{}", r), r + 1, options, steps, 3));
+  }
+  std::vector<std::thread> threads;
+  for (const auto& each : workers) {
+    threads.emplace_back([&] {
+      each->begin(workers.size());
+      each->run(steps);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(workers[0]->values() == worker.values());
+}
+
+TEST_CASE("a job of which one worker is asked to stop goes on where all were", "[local]") {
+  constexpr std::uint64_t steps = 24;
+  const SharedFolder folder;
+  LocalOptions options = sparse(4);
+  {
+    TreeWorker worker(folder.path(), options, steps);
+    worker.begin();
+    // Rank 0 is in the middle of round 2, for which the others have sent their messages and wait.
+    worker.run(world().is_root() ? 10 : 8);
+    if (world().is_root()) {
+      worker.stops = true;
+    } else {
+      worker.run(12);
+      CHECK(worker.exchange.is_stopping());
+      CHECK(worker.trainer.steps() == 12);
+    }
+    worker.local.leave();
+  }
+  world().barrier();
+  TreeWorker worker(folder.path(), options, steps);
+  worker.begin();
+  CHECK(worker.trainer.steps() == (world().size() > 1 && !world().is_root() ? 12 : 8));
+  worker.run(steps);
+  CHECK(same_everywhere(worker.values()));
+  if (!world().is_root()) return;
+  const std::vector<RoundReply> replies = replies_in(folder.path());
+  REQUIRE(replies.size() == 6);
+  for (const RoundReply& reply : replies) {
+    CHECK(reply.workers == all_names());
+    for (const std::string& name : all_names()) CHECK(reply.counted.at(name) == reply.round);
+    if (reply.round > 0) CHECK(reply.previous == replies[reply.round - 1].hash);
+  }
+}
+
+TEST_CASE("a message that comes after the end of its round counts in a later one", "[local]") {
+  if (world().size() == 1) return;
+  constexpr std::uint64_t steps = 24;
+  const int late = GENERATE(0, 1) == 0 ? 0 : world().size() - 1;
+  const SharedFolder folder;
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 0.05;
+  TreeWorker worker(folder.path(), options, steps, 0, 0.5);
+  worker.begin();
+  std::uint64_t missed = 0;
+  if (world().rank() == late) {
+    while (worker.trainer.steps() < 7 || worker.trainer.steps() % 4 != 3) worker.step();
+    missed = worker.trainer.steps() / 4;
+    const StepReport report = worker.trainer.step();
+    while (!worker.exchange.has_reply(missed)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    worker.local.after_step(report.targets, [] {});
+    CHECK(worker.trainer.steps() >= 8);
+  } else {
+    worker.run(8);
+  }
+  for (std::uint64_t end = 12; end <= steps; end += 4) {
+    world().barrier();
+    worker.run(end);
+  }
+  CHECK(same_everywhere(worker.values()));
+  std::array<std::int64_t, 1> shared = {static_cast<std::int64_t>(missed)};
+  world().max(shared);
+  missed = static_cast<std::uint64_t>(shared[0]);
+  if (!world().is_root()) return;
+  const std::vector<RoundReply> replies = replies_in(folder.path());
+  REQUIRE(replies.size() == 6);
+  const std::string name = fmt::format("w{}", late);
+  const auto counts_it = [&](const RoundReply& reply) {
+    const auto counted = reply.counted.find(name);
+    return counted != reply.counted.end() && counted->second >= missed;
+  };
+  CHECK_FALSE(counts_it(replies[missed]));
+  CHECK(std::ranges::any_of(replies, counts_it));
+}
+
+TEST_CASE("a job whose newest replies are damaged goes on from those before", "[local]") {
+  constexpr std::uint64_t steps = 40;
+  const SharedFolder folder;
+  LocalOptions options = sparse(4);
+  {
+    TreeWorker worker(folder.path(), options, steps);
+    worker.begin();
+    worker.run(28);
+    worker.stops = true;
+    worker.local.leave();
+  }
+  world().barrier();
+  const fs::path replies = folder.path() / "replies";
+  if (world().is_root()) write_file(replies / "00000005.safetensors", "nothing");
+  world().barrier();
+  TreeWorker worker(folder.path(), options, steps);
+  CHECK(worker.exchange.newest_rounds() == 0);
+  worker.begin();
+  CHECK(worker.trainer.steps() == 20);
+  worker.run(steps);
+  CHECK(same_everywhere(worker.values()));
+  if (world().is_root())
+    CHECK(FolderExchange::reply_of(5, read_bytes(replies / "00000005.safetensors")).workers == all_names());
+}
+
+TEST_CASE("processes of a job that do not train the same are refused on all ranks", "[local]") {
+  if (world().size() == 1) return;
+  const SharedFolder folder;
+  const auto open = [&](const std::string& name, const json& net) {
+    TreeExchangeOptions options;
+    options.memory = LocalWorker::folder_options(folder.path(), name, 0);
+    TreeExchange exchange(everybody(), options, json{{"net", net}}, json::object(), {}, [] { return false; });
+  };
+  const bool is_last = world().rank() == world().size() - 1;
+  CHECK(has(message_of(ErrorKind::usage, [&] { open("one", "spirals"); }), "'one' in two processes"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { open(fmt::format("w{}", world().rank()), is_last ? "other" : "spirals"); }),
+            fmt::format("rank {}: trains otherwise than rank 0", world().size() - 1)));
+}
