@@ -113,7 +113,6 @@ nlohmann::json AdamSettings::identity(const train::TrainOptions& options) const 
   add_newer(options, json);
   // The steps, on which an automatic warm-up depends, the run itself compares: --steps may change them.
   if (warmup != AdamSettings().warmup) json["warmup"] = options.rate.warmup;
-  if (!options.rate.halvings.empty()) json["halve_at"] = options.rate.halvings;
   return json;
 }
 
@@ -121,6 +120,7 @@ void AdamSettings::add_newer(const train::TrainOptions& options, nlohmann::json&
   if (options.optimizer.variance_limit > 0) identity["variance_limit"] = options.optimizer.variance_limit;
   if (options.block_scales) identity["loss_scale"] = loss_scale;
   if (options.optimizer.average > 0) identity["average"] = average_identity(options.optimizer.average);
+  if (!options.rate.halvings.empty()) identity["halve_at"] = options.rate.halvings;
   if (options.optimizer.narrow_moments) identity["optimizer_state"] = optimizer_state;
 }
 

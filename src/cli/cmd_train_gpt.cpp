@@ -49,6 +49,8 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
+  if (settings.compress_format != GptSettings().compress_format) json["compress_format"] = settings.compress_format;
+  if (options.optimizer.rule != GptSettings().optimizer.rule) json["rule"] = options.optimizer.rule;
   if (settings.local.is_local()) json.update(settings.local.identity());
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;
@@ -65,6 +67,7 @@ std::string gpt_option(const std::string& field) {
                                   {"optimizer.2", "--weight-decay"},
                                   {"optimizer.3", "--clip"},
                                   {"optimizer.4", "--average"},
+                                  {"rule", "--optimizer"},
                                   {"net.vocabulary", "the tokenizer's tokens (--data, --tokenizer)"},
                                   {"text", "the text's fingerprint (--data, --tokenizer, --validation)"}};
   return option_of_float_field(field, named);
@@ -169,6 +172,7 @@ class GptTraining {
     };
     all.layout = settings.layout.make_layout(grid_, net_.layers());
     all.layout.compress_rank = settings.compress_rank;
+    all.layout.compression.messages = train::float_format_named(settings.compress_format);
     all.layout.recompute_stages = settings.recompute == "stage";
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
     if (!settings.init.empty() && !training_session_->goes_on(folder(), settings.resume)) initialise();
@@ -328,7 +332,8 @@ void GptTraining::announce(double peak) {
 }
 
 void GptTraining::announce_compression() {
-  const std::uint64_t sent = plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank).sent.sum();
+  const train::FloatFormat format = train::float_format_named(settings_.compress_format);
+  const std::uint64_t sent = plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank, format).sent.sum();
   const std::uint64_t whole = config_.parameters() * sizeof(float);
   const double share = static_cast<double>(sent) / static_cast<double>(whole);
   session_.terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", settings_.compress_rank,
@@ -348,6 +353,7 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   options.micro_batch = sequences;
   settings_.layout.add_to(options, net_.layers());
   options.compress_rank = settings_.compress_rank;
+  options.compress_format = train::float_format_named(settings_.compress_format);
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();

@@ -57,6 +57,7 @@ void FloatSettings::declare_run_rest(Options& options) {
   options.text("notice-command", notice_command, "COMMAND", notice_command_help);
   options.group("For tests");
   options.text("hold", hold, "FILE", "File that holds a run back before a step that is not below the number in it");
+  options.number("pace", pace, 0, 1e6, "Smallest time in seconds that a step takes, as on a slower machine; 0 disables it");
 }
 
 DType FloatSettings::dtype() const { return dtype_named(values); }
@@ -82,6 +83,7 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   run.files = {{options_file, options.to_ini()}};
   if (const char* name = std::getenv(launch::supervised_variable); name != nullptr) run.process_name = name;
   run.hold = hold;
+  run.pace_seconds = pace;
   run.stop = [] { return stop_requested(); };
   return run;
 }
@@ -89,6 +91,11 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
 void declare_activation_bits(Options& options, std::size_t& bits) {
   options.count("activation-bits", bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+}
+
+void declare_compress_format(Options& options, std::string& format) {
+  options.choice("compress-format", format, train::float_format_names(),
+                 "Numbers of such factors in messages: f32, or 1-6-9, which takes half the bytes");
 }
 
 void declare_recompute(Options& options, std::string& recompute) {

@@ -33,6 +33,7 @@ struct FloatSettings {
   double checkpoint_seconds = 300;
   std::string notice_command;
   std::string hold;
+  double pace = 0;
 
   void declare_seed(Options& options);
   // Where the run goes and how it goes on.
@@ -50,6 +51,8 @@ struct FloatSettings {
 
 // Less memory for the backward pass and for the weights, each into its variable.
 void declare_activation_bits(Options& options, std::size_t& bits);
+// --compress-format: of factors in messages (train::FloatFormat).
+void declare_compress_format(Options& options, std::string& format);
 void declare_recompute(Options& options, std::string& recompute);
 void declare_master_weights(Options& options, std::string& master_weights);
 nn::MasterWeights master_weights_named(const std::string& name);

@@ -84,6 +84,9 @@ void GptSettings::declare(Options& options, bool runs) {
   options.count(
       "compress-rank", compress_rank, 0, any_count,
       "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
+  declare_compress_format(options, compress_format);
+  static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}}};
+  options.needs(needs);
   local.declare(options);
   declare_run(options, *this);
 }

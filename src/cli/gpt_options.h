@@ -39,6 +39,7 @@ struct GptSettings : AdamSettings {
   // Training.
   LayoutSettings layout;
   std::size_t compress_rank = 0;
+  std::string compress_format = "f32";
   LocalSettings local;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all

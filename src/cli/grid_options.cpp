@@ -48,12 +48,13 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
 }
 
 void GridSettings::declare_compression(Options& options) {
-  static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}}};
+  static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}};
   options.needs(needs);
   has_compression = true;
   options.count("compress-rank", compress_rank, 0, any_count,
                 "Rank of factors that data-parallel ranks exchange instead of the gradients of matrices (PowerSGD); 0: none, "
                 "and a comparison of all");
+  declare_compress_format(options, compress_format);
 }
 
 void GridSettings::check() const {
@@ -101,6 +102,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.chunks = train::chunks_or_usual(settings.schedule, settings.chunks);
   options.shard = train::shard_level_named(settings.shard);
   options.compress_rank = settings.compress_rank;
+  options.compress_format = train::float_format_named(settings.compress_format);
   const plan::FloatCluster cluster = settings.make_cluster(memory);
   const auto ranks = static_cast<int>(settings.ranks);
   plan::GridWish wish;

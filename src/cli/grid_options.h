@@ -22,10 +22,11 @@ struct GridSettings {
   double gflops = 0;
   bool has_compression = false;  // the trainer's, whose plans are compared
   std::size_t compress_rank = 0;
+  std::string compress_format = "f32";
 
   // fewest: of ranks; 0, the default then, has no grid.
   void declare(Options& options, std::size_t fewest);
-  // --compress-rank, of models whose training has it.
+  // --compress-rank and --compress-format, of models whose training has them.
   void declare_compression(Options& options);
   // Throws usage errors: options without effect.
   void check() const;

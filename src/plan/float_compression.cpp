@@ -5,7 +5,7 @@
 
 namespace bitloom::plan {
 
-CompressionNeeds compression_of(const FloatModel& model, std::size_t rank) {
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format) {
   std::vector<train::PowerSgdShape> shapes;
   const auto add = [&](const FloatParameter& each, bool is_block) {
     const std::uint64_t elements = each.elements.of(1);
@@ -19,7 +19,7 @@ CompressionNeeds compression_of(const FloatModel& model, std::size_t rank) {
     for (const FloatParameter& each : model.head_parameters()) add(each, false);
   }
   CompressionNeeds needs;
-  needs.sent = train::power_sgd_bytes(shapes, train::FloatFormat::f32);
+  needs.sent = train::power_sgd_bytes(shapes, format);
   for (const train::PowerSgdShape& shape : shapes) {
     if (shape.rank == 0) continue;
     needs.error_bytes += shape.rows * shape.columns * sizeof(float);

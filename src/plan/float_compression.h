@@ -19,7 +19,8 @@ struct CompressionNeeds {
   double operations = 0;          // of products of gradients and factors, in a step
 };
 
-// Of ranks that each have the whole model. rank: at least 1. A matrix whose factors would be no smaller goes as it is.
-CompressionNeeds compression_of(const FloatModel& model, std::size_t rank);
+// Of ranks that each have the whole model. rank: at least 1. format: of factors in messages. A matrix whose
+// factors would have no fewer numbers goes as it is.
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format);
 
 }  // namespace bitloom::plan

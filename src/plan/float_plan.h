@@ -35,6 +35,7 @@ struct FloatOptions {
   // Rank of the factors by which gradients of blocks' matrices go, with error buffers of f32 (train/parallel/power_sgd.h); 0:
   // none.
   std::size_t compress_rank = 0;
+  train::FloatFormat compress_format = train::FloatFormat::f32;  // of the factors in messages
   Recompute recompute = Recompute::none;
   unsigned activation_bits = 0;  // 0: all
   train::TrainOptions train;     // types and optimiser

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "core/clock.h"
@@ -203,7 +205,9 @@ class Run {
   }
 
   void step() {
-    const StepReport report = trainer_.step();
+    const Clock::time_point start = Clock::now();
+    StepReport report = trainer_.step();
+    keep_pace(start, report);
     if (trainer_.events().is_on()) log_events();
     result_.targets += report.targets;
     interval_.add(report);
@@ -213,6 +217,18 @@ class Run {
     on_root([&] {
       if (line.is_object()) metrics_->write(line);
     });
+  }
+
+  void keep_pace(Clock::time_point start, StepReport& report) {
+    if (options_.pace_seconds == 0) return;
+    constexpr double slice = 0.05;
+    while (true) {
+      const double left = options_.pace_seconds - seconds_since(start);
+      if (left <= 0 || (options_.stop && options_.stop())) break;
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, slice)));
+      mark(false);
+    }
+    report.seconds = seconds_since(start);
   }
 
   void log_events() {

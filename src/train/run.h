@@ -40,6 +40,7 @@ struct RunOptions {
   double peak_operations = 0;                // that the machine has per second, as measured; 0: not known
   std::function<bool()> stop;                // asked after every step
   std::string hold;                          // of wait_while_held() (tests)
+  double pace_seconds = 0;                   // that a step takes at least, its exchange aside (measurements)
 };
 
 // A net's quality on a validation set.

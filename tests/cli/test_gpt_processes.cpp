@@ -227,6 +227,16 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
     const TensorFile checkpoint = TensorFile::load(folder / run / "checkpoint.safetensors");
     CHECK(checkpoint.contains("power_sgd.error.blocks.0.attention.qkv.weight"));
   }
+  const Outcome narrow = run_ranks(folder.path(), 2, with(args("narrow"), {"--compress-format", "1-6-9"}));
+  REQUIRE(narrow.code == 0);
+  const auto loss_of = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
+  };
+  CHECK(std::abs(loss_of("narrow") - loss_of("two")) < 0.1);
+  const auto sent = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl")[1]["sent_bytes"].get<double>();
+  };
+  CHECK(sent("narrow") < sent("two"));
   // Matrices have no smaller factors of such a rank.
   const Outcome large = run_ranks(folder.path(), 2, with(quick_gpt("large"), {"--compress-rank", "64", "--steps", "1"}));
   CHECK(has(large.err, "--compress-rank: 64; saves 0% of the bytes"));
@@ -236,9 +246,6 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   INFO(alone.out << alone.err);
   REQUIRE(alone.code == 0);
   CHECK(has(alone.out, "from step 12"));
-  const auto loss_of = [&](const std::string& run) {
-    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
-  };
   CHECK(std::abs(loss_of("one") - loss_of("two")) < 1e-3);
   // Metrics tell what a process of several sends in a step.
   for (const nlohmann::json& line : read_metrics(folder / "one/metrics.jsonl")) {
@@ -250,6 +257,8 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "one", "--compress-rank", "8"});
   CHECK(other.code == 2);
   CHECK(has(other.err, "--compress-rank"));
+  const Args as_narrow = {"train", "gpt", "--resume", "--out", "narrow", "--steps", "20", "--compress-format", "f32"};
+  CHECK(has(run_program(folder.path(), as_narrow).err, "--compress-format: 1-6-9 stored"));
   const Outcome sharded = run_ranks(folder.path(), 2, with(args("sharded"), {"--shard", "optimizer"}));
   CHECK(sharded.code == 2);
   CHECK(has(sharded.err, "--compress-rank: 4 with --shard optimizer; expected --shard none"));

@@ -59,6 +59,7 @@ GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config,
   layout.shard = options.shard;
   layout.recompute_stages = options.recompute == Recompute::stage;
   layout.compress_rank = options.compress_rank;
+  layout.compression.messages = options.compress_format;
   train::Trainer trainer(engine, task, options.train, layout);
   trainer.share();
   const GridBytes before = counted(grid);
@@ -130,9 +131,12 @@ TEST_CASE("data-parallel processes that exchange factors send what is planned", 
     INFO(rank);
     FloatOptions options = options_of(grid, "1f1b", train::ShardLevel::none, Recompute::none, DType::f32);
     options.compress_rank = rank;
-    const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
-    const GridBytes sent = train_in(grid, config, options);
-    CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
+    for (const train::FloatFormat format : {train::FloatFormat::f32, train::FloatFormat::f1_6_9}) {
+      options.compress_format = format;
+      const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
+      const GridBytes sent = train_in(grid, config, options);
+      CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
+    }
   }
 }
 

@@ -1,12 +1,15 @@
 #include "train/parallel/power_sgd.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
+#include "core/suggest.h"
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
 #include "train/parallel/low_rank.h"
@@ -20,6 +23,12 @@ constexpr double least_diagonal = 1e-6;
 // Keeps the numbers of Q apart from those of initial values, which have the same stream.
 constexpr std::uint64_t query_seed = 0x506f776572534744ULL;
 
+struct NamedFormat {
+  const char* name;
+  FloatFormat format;
+};
+constexpr std::array formats = {NamedFormat{"f32", FloatFormat::f32}, NamedFormat{"1-6-9", FloatFormat::f1_6_9}};
+
 std::uint64_t bytes_of(FloatFormat format) { return format == FloatFormat::f32 ? sizeof(float) : sizeof(f1_6_9); }
 
 void scale_by(std::span<float> values, float factor) {
@@ -27,6 +36,12 @@ void scale_by(std::span<float> values, float factor) {
 }
 
 }  // namespace
+
+std::vector<std::string> float_format_names() { return names_of(formats); }
+
+FloatFormat float_format_named(std::string_view name) {
+  return find_named(formats, name, marked_field("compress_format")).format;
+}
 
 PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank) {
   const std::size_t possible = std::min({rank, rows, columns});

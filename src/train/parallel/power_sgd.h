@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct PowerSgdShape {
 
 // Numbers in messages or memory. 1-6-9 ends at 15.98, so what is sent or kept in it has to be scaled (PowerSgdOptions).
 enum class FloatFormat : std::uint8_t { f32, f1_6_9 };
+std::vector<std::string> float_format_names();
+// Throws Error(usage) that names the field `compress_format`.
+FloatFormat float_format_named(std::string_view name);
 
 // The shape with this rank, or less where the matrix has no more, or 0 where factors would have no fewer numbers than the
 // matrix. Rows and columns of anything but a matrix are 1 and its size.
