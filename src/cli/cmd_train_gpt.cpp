@@ -381,9 +381,13 @@ void GptTraining::run() {
   }
   std::optional<LocalTraining> local;
   if (settings_.local.is_local()) {
-    Json model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}};
-    local.emplace(session_.comm, settings_.local, training_session_->trainer(), std::move(model),
-                  settings_.batch * config_.context, settings_.steps, settings_.out, &gpt_option, progress);
+    LocalRun run{.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},
+                 .field_name = &gpt_option,
+                 .targets = settings_.batch * config_.context,
+                 .steps = settings_.steps,
+                 .out = settings_.out,
+                 .resume = settings_.resume};
+    local.emplace(session_.comm, settings_.local, training_session_->trainer(), std::move(run), progress);
     local->attach(options, hooks);
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };

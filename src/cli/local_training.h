@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,20 +15,28 @@
 
 namespace bitloom::cli {
 
+// The run that a training in local steps is a part of.
+struct LocalRun {
+  nlohmann::json model;     // what makes workers' parameters mean the same
+  FieldName field_name;     // what users call its fields
+  std::size_t targets = 0;  // of a step
+  std::uint64_t steps = 0;  // of the whole training
+  std::string out;          // the job's run folder
+  bool resume = false;      // whether this worker's run goes on
+};
+
 class LocalTraining {
  public:
-  // Collective. model: what makes workers' parameters mean the same. targets: of a step. out: the job's run folder. field_name:
-  // what users call fields of `model`. comm and trainer outlive this. Throws Error(usage) where workers do not fit together,
-  // and Error(io).
-  LocalTraining(mpi::Comm& comm, const LocalSettings& settings, train::Trainer& trainer, nlohmann::json model,
-                std::size_t targets, std::uint64_t steps, const std::string& out, const FieldName& field_name,
-                ProgressSink& progress);
+  // Collective. comm and trainer outlive this. Throws Error(usage) where workers do not fit together, and Error(io).
+  LocalTraining(mpi::Comm& comm, const LocalSettings& settings, train::Trainer& trainer, LocalRun run, ProgressSink& progress);
 
   // This outlives the run.
   void attach(train::RunOptions& options, train::RunHooks& hooks);
 
  private:
   std::size_t workers_;
+  std::filesystem::path kept_;
+  bool resume_;
   std::unique_ptr<train::LocalExchange> exchange_;
   std::optional<train::LocalSteps> steps_;
 };

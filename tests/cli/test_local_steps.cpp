@@ -137,6 +137,11 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
   const Outcome other = run_ranks(folder.path(), 2, with(job, {"--out", "new", "--through", "shared"}));
   CHECK(other.code == 2);
   CHECK(has(other.err, "--through: shared in a job of 2 processes"));
+  std::filesystem::create_directories(folder / "emptied");
+  std::filesystem::rename(folder / "run/exchange", folder / "emptied/exchange");
+  const Outcome emptied = run_ranks(folder.path(), 2, with(job, {"--out", "emptied"}));
+  CHECK(emptied.code == 2);
+  CHECK(has(emptied.err, "--out: emptied/exchange has messages of an earlier run"));
   std::filesystem::create_directories(folder / "new/workers");
   std::filesystem::rename(others[0], folder / "new/workers" / others[0].filename());
   const Outcome held = run_ranks(folder.path(), 2, with(job, {"--out", "new"}));
