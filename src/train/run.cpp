@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -16,13 +15,11 @@
 #include "core/file.h"
 #include "core/file_state.h"
 #include "core/hold.h"
-#include "core/metrics.h"
 #include "core/progress_file.h"
-#include "core/utc.h"
 #include "run/checkpoints.h"
 #include "run/folder.h"
 #include "train/run_checkpoints.h"
-#include "train/run_interval.h"
+#include "train/run_record.h"
 
 namespace bitloom::train {
 namespace {
@@ -59,7 +56,7 @@ class Run {
     mark(true);
     const std::uint64_t first = trainer_.steps();
     if (hooks_.begin) hooks_.begin(first);
-    started_ = Clock::now();
+    record_.begin();
     while (trainer_.steps() < options_.steps) {
       if (trainer_.comm().is_root()) {
         wait_while_held(options_.hold, trainer_.steps(), [&] {
@@ -71,7 +68,7 @@ class Run {
       // The first of this process is what is waited for after a restart.
       mark(trainer_.steps() == first + 1);
       const bool last = trainer_.steps() == options_.steps;
-      if (last || trainer_.steps() % options_.log_every == 0) on_root([&] { log(); });
+      if (last || trainer_.steps() % options_.log_every == 0) on_root([&] { record_.write_steps(); });
       const auto is_due = [&](std::uint64_t every) { return every != 0 && trainer_.steps() % every == 0; };
       if (last || is_due(options_.evaluate_every)) evaluate();
       if (is_due(options_.sample_every) || (last && options_.sample_every != 0)) sample();
@@ -85,10 +82,10 @@ class Run {
       }
       if (requests.checkpoint) begin_checkpoint();
     }
-    result_.steps = trainer_.steps() - first;
+    result().steps = trainer_.steps() - first;
     finish();
     if (hooks_.after) hooks_.after([this] { mark(false); });
-    return result_;
+    return result();
   }
 
  private:
@@ -108,6 +105,8 @@ class Run {
   void on_root(F&& f) {
     run::on_root(trainer_.comm(), std::forward<F>(f));
   }
+
+  RunResult& result() { return record_.result(); }
 
   void mark(bool now) {
     if (trainer_.comm().is_root()) progress_file_.mark(0, trainer_.steps(), now);
@@ -131,14 +130,7 @@ class Run {
     on_root([&] { open_files(found); });
     // From here on the folder says what run it is, however soon it is killed; and a disk that is too small is told at once.
     if (trainer_.comm().flag_any(!goes_on || steps_changed_)) write_checkpoint();
-    on_root([&] {
-      Json start = options_.start;
-      start["event"] = "start";
-      start["time"] = utc_now();
-      start["step"] = trainer_.steps();
-      start["steps"] = options_.steps;
-      metrics_->write(start);
-    });
+    on_root([&] { record_.write_start(); });
   }
 
   run::FoundCheckpoint find_checkpoint() {
@@ -165,30 +157,13 @@ class Run {
   }
 
   void open_files(const run::FoundCheckpoint& found) {
-    const std::uint64_t metrics_size = found.file ? go_on_from(found) : 0;
+    std::optional<Json> state;
+    if (found.file) {
+      state = state_of(found);
+      progress_.line(fmt::format("going on from step {} ({})", trainer_.steps(), found.path.string()));
+    }
     for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
-    metrics_ = std::make_unique<MetricsWriter>(options_.folder / run::metrics_name);
-    metrics_->truncate_to(metrics_size);
-    if (const fs::path events = options_.folder / run::events_name; fs::exists(events)) {
-      events_.emplace(events);
-      events_->truncate_to(found.file ? state_of(found).value("events_size", std::uint64_t{0}) : 0);
-    }
-  }
-
-  // Gives the size of the metrics at that time.
-  std::uint64_t go_on_from(const run::FoundCheckpoint& found) {
-    const Json state = state_of(found);
-    result_.targets = state.value("targets", std::uint64_t{0});
-    result_.seconds = state.value("seconds", 0.0);
-    if (state.contains("best_loss")) {
-      result_.best_loss = state["best_loss"].get<double>();
-      result_.best_step = state.value("best_step", std::uint64_t{0});
-      if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
-    }
-    if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
-    earlier_seconds_ = result_.seconds;
-    progress_.line(fmt::format("going on from step {} ({})", trainer_.steps(), found.path.string()));
-    return state.value("metrics_size", std::uint64_t{0});
+    record_.open(state ? &*state : nullptr);
   }
 
   // The number of steps decides the learning rates: a run that changes it without being told to would differ from either.
@@ -209,13 +184,11 @@ class Run {
     StepReport report = trainer_.step();
     keep_pace(start, report);
     if (trainer_.events().is_on()) log_events();
-    result_.targets += report.targets;
-    interval_.add(report);
-    show(report);
+    record_.add(report);
     if (!hooks_.after_step) return;
     const Json line = hooks_.after_step(report, [this] { mark(false); });
     on_root([&] {
-      if (line.is_object()) metrics_->write(line);
+      if (line.is_object()) record_.write(line);
     });
   }
 
@@ -234,54 +207,15 @@ class Run {
   void log_events() {
     const std::uint64_t step = trainer_.events().step();
     const StepEvents events = trainer_.events().gather(trainer_.comm());
-    on_root([&] {
-      if (!events_) events_.emplace(options_.folder / run::events_name);
-      for (const Json& line : to_json(step, events)) events_->write(line);
-    });
-  }
-
-  double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
-
-  std::string rate_text(std::uint64_t targets, double seconds) const {
-    const double rate = static_cast<double>(targets) / std::max(seconds, 1e-9);
-    std::string text = fmt::format("{} {}/s", format_count(static_cast<std::uint64_t>(rate)), options_.unit);
-    if (options_.operations_per_target > 0 && options_.peak_operations > 0) {
-      text +=
-          fmt::format(", {:.0f}% of the matmul peak", 100 * rate * options_.operations_per_target / options_.peak_operations);
-    }
-    return text;
-  }
-
-  void show(const StepReport& report) {
-    // Of this process, without evaluations: what is to come takes as long.
-    training_seconds_ += report.seconds;
-    ++steps_here_;
-    const double left =
-        training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(options_.steps - trainer_.steps());
-    progress_.update(fmt::format("step {}/{}: loss {:.4f}, learning rate {:.3g}, gradient norm {:.2f}, {}, ends in {}",
-                                 trainer_.steps(), options_.steps, report.loss, report.rate, report.gradient_norm,
-                                 rate_text(report.targets, report.seconds), format_duration(left)));
-  }
-
-  void log() {
-    if (interval_.targets == 0) return;
-    result_.training_loss = interval_.loss / static_cast<double>(interval_.targets);
-    Json line = interval_.line(trainer_.comm().size() > 1);
-    line["event"] = "step";
-    line["step"] = trainer_.steps();
-    line["targets"] = result_.targets;
-    line["seconds"] = elapsed();
-    line["memory_bytes"] = trainer_.engine().pool().total().peak;
-    metrics_->write(line);
-    interval_ = {};
+    on_root([&] { record_.write_events(step, events); });
   }
 
   void evaluate() {
     if (!hooks_.evaluate) return;
-    on_root([&] { log(); });
+    on_root([&] { record_.write_steps(); });
     const Evaluated found = hooks_.evaluate([this] { mark(false); });
     bool is_best = false;
-    on_root([&] { is_best = record(found); });
+    on_root([&] { is_best = record_.write_evaluation(found); });
     if (trainer_.comm().flag_any(is_best) && options_.keep_best) write_model();
   }
 
@@ -293,32 +227,8 @@ class Run {
       line["event"] = "samples";
       line["step"] = trainer_.steps();
       line["taken_seconds"] = seconds_since(start);
-      metrics_->write(line);
+      record_.write(line);
     });
-  }
-
-  // Returns whether there was none better.
-  bool record(const Evaluated& found) {
-    const Loss& loss = found.loss;
-    const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
-    result_.last_loss = mean;
-    result_.last_accuracy = found.accuracy;
-    const bool best = !result_.best_loss || mean < *result_.best_loss;
-    Json line = {
-        {"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}};
-    if (found.accuracy) line["accuracy"] = *found.accuracy;
-    if (found.more.is_object()) line.update(found.more);
-    metrics_->write(line);
-    std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
-    if (!found.text.empty()) accuracy += ", " + found.text;
-    progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
-                               options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
-                               rate_text(result_.targets, elapsed())));
-    if (!best) return false;
-    result_.best_loss = mean;
-    result_.best_accuracy = found.accuracy;
-    result_.best_step = trainer_.steps();
-    return true;
   }
 
   TensorFile description() const {
@@ -340,79 +250,33 @@ class Run {
     });
   }
 
-  void sync_metrics() {
-    on_root([&] {
-      metrics_->sync();  // which is an error where the folder was deleted or replaced
-      if (events_) events_->sync();
-    });
-  }
-
   TensorFile describe_state() const {
     TensorFile described = description();
-    described.metadata[state_key] = run_state();
+    described.metadata[state_key] = record_.state().dump();
     return described;
   }
 
   void write_checkpoint() {
-    sync_metrics();
+    on_root([&] { record_.sync(); });
     checkpoints_.write([this] { return describe_state(); });
   }
 
   void begin_checkpoint() {
-    sync_metrics();
+    on_root([&] { record_.sync(); });
     checkpoints_.begin([this] { return describe_state(); });
   }
 
   void end_checkpoint() {
     const RunCheckpoints::Report report = checkpoints_.end();
-    on_root([&] {
-      metrics_->write({{"event", "checkpoint"},
-                       {"step", report.step},
-                       {"held_seconds", report.held_seconds},
-                       {"writing_seconds", report.writing_seconds}});
-      if (std::exchange(told_of_checkpoint_, true)) return;
-      progress_.line(fmt::format("the first checkpoint took {:.2g} s beside training, which it held for {:.2g} s",
-                                 report.writing_seconds, report.held_seconds));
-    });
-  }
-
-  std::string run_state() const {
-    Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
-                  {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
-    if (events_) state["events_size"] = events_->size();
-    if (result_.best_loss) {
-      state["best_loss"] = *result_.best_loss;
-      state["best_step"] = result_.best_step;
-      if (result_.best_accuracy) state["best_accuracy"] = *result_.best_accuracy;
-    }
-    return state.dump();
+    on_root([&] { record_.write_checkpoint(report); });
   }
 
   void finish() {
     if (checkpoints_.is_under_way()) end_checkpoint();
-    on_root([&] { metrics_->sync(); });
-    if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result_.best_loss))) write_model();
-    on_root([&] { write_result(); });
+    on_root([&] { record_.sync(); });
+    if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result().best_loss))) write_model();
+    on_root([&] { record_.write_result(); });
     write_checkpoint();
-  }
-
-  void write_result() {
-    result_.seconds = elapsed();
-    result_.memory_bytes = trainer_.engine().pool().total().peak;
-    Json line = {{"event", "result"},
-                 {"steps", trainer_.steps()},
-                 {"targets", result_.targets},
-                 {"seconds", result_.seconds},
-                 {"training_loss", result_.training_loss},
-                 {"memory_bytes", result_.memory_bytes},
-                 {"model_bytes", fs::file_size(options_.folder / run::model_name)}};
-    if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
-    if (result_.last_accuracy) line["validation_accuracy"] = *result_.last_accuracy;
-    if (result_.best_loss) {
-      line["best_validation_loss"] = *result_.best_loss;
-      line["best_step"] = result_.best_step;
-    }
-    metrics_->write(line);
   }
 
   Trainer& trainer_;
@@ -421,17 +285,9 @@ class Run {
   ProgressSink& progress_;
   ProgressFile progress_file_{options_.folder, options_.process_name};
   std::unique_ptr<FileLock> lock_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::optional<MetricsWriter> events_;  // where steps are logged
   const std::string identity_ = with_version(options_.identity);
-  RunResult result_;
-  Interval interval_;
-  Clock::time_point started_ = Clock::now();
-  bool told_of_checkpoint_ = false;
+  RunRecord record_{trainer_, options_, progress_};
   bool steps_changed_ = false;  // since the checkpoint that the run goes on from
-  double earlier_seconds_ = 0;
-  double training_seconds_ = 0;
-  std::uint64_t steps_here_ = 0;
   RunCheckpoints checkpoints_{trainer_, identity_, options_.hold, [this] { mark(false); }};  // the first to go
 };
 

@@ -1,0 +1,166 @@
+#include "train/run_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "core/utc.h"
+#include "run/folder.h"
+
+namespace bitloom::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+}  // namespace
+
+void RunRecord::open(const Json* state) {
+  if (state != nullptr) take(*state);
+  metrics_.emplace(options_.folder / run::metrics_name);
+  metrics_->truncate_to(state == nullptr ? 0 : state->value("metrics_size", std::uint64_t{0}));
+  if (const fs::path events = options_.folder / run::events_name; fs::exists(events)) {
+    events_.emplace(events);
+    events_->truncate_to(state == nullptr ? 0 : state->value("events_size", std::uint64_t{0}));
+  }
+}
+
+void RunRecord::take(const Json& state) {
+  result_.targets = state.value("targets", std::uint64_t{0});
+  result_.seconds = state.value("seconds", 0.0);
+  if (state.contains("best_loss")) {
+    result_.best_loss = state["best_loss"].get<double>();
+    result_.best_step = state.value("best_step", std::uint64_t{0});
+    if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
+  }
+  if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
+  earlier_seconds_ = result_.seconds;
+}
+
+Json RunRecord::state() const {
+  Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
+                {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
+  if (events_) state["events_size"] = events_->size();
+  if (result_.best_loss) {
+    state["best_loss"] = *result_.best_loss;
+    state["best_step"] = result_.best_step;
+    if (result_.best_accuracy) state["best_accuracy"] = *result_.best_accuracy;
+  }
+  return state;
+}
+
+void RunRecord::write_start() {
+  Json start = options_.start;
+  start["event"] = "start";
+  start["time"] = utc_now();
+  start["step"] = trainer_.steps();
+  start["steps"] = options_.steps;
+  metrics_->write(start);
+}
+
+void RunRecord::add(const StepReport& report) {
+  result_.targets += report.targets;
+  interval_.add(report);
+  show(report);
+}
+
+void RunRecord::write(const Json& line) { metrics_->write(line); }
+
+void RunRecord::write_events(std::uint64_t step, const StepEvents& events) {
+  if (!events_) events_.emplace(options_.folder / run::events_name);
+  for (const Json& line : to_json(step, events)) events_->write(line);
+}
+
+void RunRecord::sync() {
+  metrics_->sync();
+  if (events_) events_->sync();
+}
+
+std::string RunRecord::rate_text(std::uint64_t targets, double seconds) const {
+  const double rate = static_cast<double>(targets) / std::max(seconds, 1e-9);
+  std::string text = fmt::format("{} {}/s", format_count(static_cast<std::uint64_t>(rate)), options_.unit);
+  if (options_.operations_per_target > 0 && options_.peak_operations > 0) {
+    text += fmt::format(", {:.0f}% of the matmul peak", 100 * rate * options_.operations_per_target / options_.peak_operations);
+  }
+  return text;
+}
+
+void RunRecord::show(const StepReport& report) {
+  // Of this process, without evaluations: what is to come takes as long.
+  training_seconds_ += report.seconds;
+  ++steps_here_;
+  const double left =
+      training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(options_.steps - trainer_.steps());
+  progress_.update(fmt::format("step {}/{}: loss {:.4f}, learning rate {:.3g}, gradient norm {:.2f}, {}, ends in {}",
+                               trainer_.steps(), options_.steps, report.loss, report.rate, report.gradient_norm,
+                               rate_text(report.targets, report.seconds), format_duration(left)));
+}
+
+void RunRecord::write_steps() {
+  if (interval_.targets == 0) return;
+  result_.training_loss = interval_.loss / static_cast<double>(interval_.targets);
+  Json line = interval_.line(trainer_.comm().size() > 1);
+  line["event"] = "step";
+  line["step"] = trainer_.steps();
+  line["targets"] = result_.targets;
+  line["seconds"] = elapsed();
+  line["memory_bytes"] = trainer_.engine().pool().total().peak;
+  metrics_->write(line);
+  interval_ = {};
+}
+
+bool RunRecord::write_evaluation(const Evaluated& found) {
+  const Loss& loss = found.loss;
+  const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
+  result_.last_loss = mean;
+  result_.last_accuracy = found.accuracy;
+  const bool best = !result_.best_loss || mean < *result_.best_loss;
+  Json line = {
+      {"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}};
+  if (found.accuracy) line["accuracy"] = *found.accuracy;
+  if (found.more.is_object()) line.update(found.more);
+  metrics_->write(line);
+  std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
+  if (!found.text.empty()) accuracy += ", " + found.text;
+  progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
+                             options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
+                             rate_text(result_.targets, elapsed())));
+  if (!best) return false;
+  result_.best_loss = mean;
+  result_.best_accuracy = found.accuracy;
+  result_.best_step = trainer_.steps();
+  return true;
+}
+
+void RunRecord::write_checkpoint(const RunCheckpoints::Report& report) {
+  metrics_->write({{"event", "checkpoint"},
+                   {"step", report.step},
+                   {"held_seconds", report.held_seconds},
+                   {"writing_seconds", report.writing_seconds}});
+  if (std::exchange(told_of_checkpoint_, true)) return;
+  progress_.line(fmt::format("the first checkpoint took {:.2g} s beside training, which it held for {:.2g} s",
+                             report.writing_seconds, report.held_seconds));
+}
+
+void RunRecord::write_result() {
+  result_.seconds = elapsed();
+  result_.memory_bytes = trainer_.engine().pool().total().peak;
+  Json line = {{"event", "result"},
+               {"steps", trainer_.steps()},
+               {"targets", result_.targets},
+               {"seconds", result_.seconds},
+               {"training_loss", result_.training_loss},
+               {"memory_bytes", result_.memory_bytes},
+               {"model_bytes", fs::file_size(options_.folder / run::model_name)}};
+  if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
+  if (result_.last_accuracy) line["validation_accuracy"] = *result_.last_accuracy;
+  if (result_.best_loss) {
+    line["best_validation_loss"] = *result_.best_loss;
+    line["best_step"] = result_.best_step;
+  }
+  metrics_->write(line);
+}
+
+}  // namespace bitloom::train

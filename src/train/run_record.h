@@ -1,0 +1,67 @@
+// What a run tells of itself: lines of its metrics, events and progress, its result so far, and what of these a checkpoint
+// keeps.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "core/clock.h"
+#include "core/metrics.h"
+#include "core/progress.h"
+#include "train/run.h"
+#include "train/run_checkpoints.h"
+#include "train/run_interval.h"
+
+namespace bitloom::train {
+
+// Rank 0 has the files; what the others count of their own is as the interval has it.
+class RunRecord {
+ public:
+  // All of them outlive this.
+  RunRecord(Trainer& trainer, const RunOptions& options, ProgressSink& progress)
+      : trainer_(trainer), options_(options), progress_(progress) {}
+
+  // At rank 0, once the run has its folder: without the lines after `state`, that of a checkpoint that the run goes on from.
+  void open(const nlohmann::json* state);
+  void write_start();
+  // Everywhere: the first step begins.
+  void begin() { started_ = Clock::now(); }
+
+  // Everywhere, after a step.
+  void add(const StepReport& report);
+  // At rank 0.
+  void write(const nlohmann::json& line);
+  void write_events(std::uint64_t step, const StepEvents& events);
+  void write_steps();                             // those since the last such line
+  bool write_evaluation(const Evaluated& found);  // whether there was none better
+  void write_checkpoint(const RunCheckpoints::Report& report);
+  void write_result();
+  // Throws Error(io) where the folder was deleted or replaced.
+  void sync();
+
+  // What open() takes.
+  nlohmann::json state() const;
+  RunResult& result() { return result_; }
+
+ private:
+  double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
+  std::string rate_text(std::uint64_t targets, double seconds) const;
+  void show(const StepReport& report);
+  void take(const nlohmann::json& state);
+
+  Trainer& trainer_;
+  const RunOptions& options_;
+  ProgressSink& progress_;
+  std::optional<MetricsWriter> metrics_, events_;  // events: where steps are logged
+  RunResult result_;
+  Interval interval_;
+  Clock::time_point started_ = Clock::now();
+  bool told_of_checkpoint_ = false;
+  double earlier_seconds_ = 0;
+  double training_seconds_ = 0;
+  std::uint64_t steps_here_ = 0;
+};
+
+}  // namespace bitloom::train
