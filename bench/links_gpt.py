@@ -57,8 +57,8 @@ def peer(arguments, link, rival):
     with Hosts(arguments.hosts, megabits, milliseconds) as hosts:
         processes = [
             hosts.start([arguments.peers, ROOT / "bench/links_gpt_peers.py", rival, rank, arguments.hosts, hosts.addresses[rank],
-                         hosts.addresses[0], arguments.pace, INNER], host=rank, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                        text=True)
+                         hosts.addresses[0], arguments.pace, INNER], host=rank, stdout=subprocess.PIPE,
+                        stderr=open(hosts.folder / f"log{rank}", "w"), text=True)
             for rank in range(arguments.hosts)]
         wire, result = [], None
         for line in processes[0].stdout:
@@ -66,9 +66,9 @@ def peer(arguments, link, rival):
                 wire.append(transmitted(hosts))
             else:
                 result = json.loads(line)
-        for process in processes:
+        for rank, process in enumerate(processes):
             if process.wait() != 0:
-                sys.exit(process.stderr.read())
+                sys.exit((hosts.folder / f"log{rank}").read_text())
         shutil.rmtree(hosts.folder, True)
         return {"seconds": result["seconds"], "wire": (wire[1] - wire[0]) / result["steps"]}
 

@@ -76,7 +76,7 @@ std::string gpt_option(const std::string& field) {
 // A worker of a job is a run of its own, whose folder is new where its machine is.
 void take_own_folder(mpi::Comm& comm, GptSettings& settings) {
   settings.out = comm.broadcast_text(settings.out);
-  if (comm.is_root()) return;
+  if (settings.local.number() == 0 || !settings.local.is_first()) return;
   const std::string folder = settings.local.own_folder(settings.out);
   settings.resume = settings.resume && run::has_run(folder);
   train::check_run_folder(folder, settings.resume);
@@ -99,6 +99,9 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
   settings.local.settle(session.comm);
+  if (settings.local.is_local() && settings.layout.shard != "none") {
+    fail(ErrorKind::usage, "--shard: {} with --exchange local; expected none", settings.layout.shard);
+  }
   if (settings.local.is_job()) {
     session.comm.together([&] { take_own_folder(session.comm, settings); });
   }
@@ -139,7 +142,8 @@ class GptTraining {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
-        grid_(settings.layout.make_grid(settings.local.is_job() ? alone_ : session.comm)),
+        worker_(settings.local.is_job() ? settings.local.make_worker(session.comm) : mpi::Comm()),
+        grid_(settings.layout.make_grid(settings.local.is_job() ? worker_ : session.comm)),
         group_(grid_.tensor()),
         net_(config_, 0, &group_),
         training_(make_order(text_, config_, settings)) {
@@ -174,6 +178,7 @@ class GptTraining {
     all.layout.compress_rank = settings.compress_rank;
     all.layout.compression.messages = train::float_format_named(settings.compress_format);
     all.layout.recompute_stages = settings.recompute == "stage";
+    if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
     if (!settings.init.empty() && !training_session_->goes_on(folder(), settings.resume)) initialise();
   }
@@ -205,7 +210,7 @@ class GptTraining {
              path.string(), own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
       }
     });
-    if (settings_.local.is_job() && !session_.comm.is_root()) return;  // takes over rank 0's when it joins
+    if (settings_.local.number() > 0) return;  // takes over the first worker's when it joins
     std::optional<models::SavedParameters> parameters;
     if (file) parameters.emplace(*file);
     training_session_->trainer().load_model(parameters ? &*parameters : nullptr);
@@ -256,7 +261,7 @@ class GptTraining {
   nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
-  mpi::Comm alone_;  // a worker's of a job
+  mpi::Comm worker_;  // of a job
   mpi::Grid grid_;
   train::TensorGroup group_;
   models::Gpt net_;
@@ -373,8 +378,7 @@ void GptTraining::run() {
   LoggedProgress progress(session_.terminal, fs::path(folder()) / log_file);
   train::RunHooks hooks;
   // What all workers share needs evaluating once.
-  const bool evaluates = !settings_.local.is_job() || session_.comm.is_root();
-  if (evaluates && validation_sequences() != 0) {
+  if (settings_.local.number() == 0 && validation_sequences() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
       return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
     };

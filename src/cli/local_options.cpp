@@ -29,13 +29,15 @@ std::string new_worker_name() {
   return fmt::format("{}-{:06x}", plain_name(mpi::host_name()), std::random_device()() & 0xFFFFFFU);
 }
 
-// "node7-2": of the third process on that machine; the same when a job is started again with other machines.
-std::string name_in_job(mpi::Comm& comm) {
+// "node7-2": of the third worker on that machine; the same when a job is started again with other machines.
+std::string name_in_job(mpi::Comm& comm, std::size_t ranks_per_worker) {
   const std::string shared = comm.broadcast_text(nlohmann::json(mpi::host_names(comm)).dump());
   std::vector<std::string> names = nlohmann::json::parse(shared).get<std::vector<std::string>>();
   std::ranges::transform(names, names.begin(), plain_name);
-  const auto own = names.begin() + comm.rank();
-  return fmt::format("{}-{}", *own, std::count(names.begin(), own, *own));
+  const std::size_t own = static_cast<std::size_t>(comm.rank()) / ranks_per_worker * ranks_per_worker;
+  std::size_t before = 0;
+  for (std::size_t first = 0; first < own; first += ranks_per_worker) before += names[first] == names[own] ? 1 : 0;
+  return fmt::format("{}-{}", names[own], before);
 }
 
 }  // namespace
@@ -71,9 +73,12 @@ void LocalSettings::declare(Options& options) {
       "steps took");
   options.number("quorum", quorum, 0, 1, "Share of the workers' messages that is enough after the deadline");
   options.count("fan-in", fan_in, 1, 1000000, "Largest number of processes right below one in the tree that messages go along");
+  options.count("ranks-per-worker", ranks_per_worker, 1, 1000000,
+                "Number of processes of the job, neighbours by rank, that are one worker and share its batch");
   std::vector<Options::Need> needs;
-  for (const char* option : {"through", "worker", "workers", "inner-steps", "fragments", "delay", "outer-rate",
-                             "outer-momentum", "sent-share", "value-bits", "deadline", "quorum", "fan-in"}) {
+  for (const char* option :
+       {"through", "worker", "workers", "inner-steps", "fragments", "delay", "outer-rate", "outer-momentum", "sent-share",
+        "value-bits", "deadline", "quorum", "fan-in", "ranks-per-worker"}) {
     needs.push_back({option, "exchange", {"local"}});
   }
   options.needs(needs);
@@ -92,26 +97,33 @@ void LocalSettings::settle(mpi::Comm& comm) {
       if (is_given)
         fail(ErrorKind::usage, "--{}: given; expected with --through alone: here workers are the job's processes", option);
     }
-    job_name_ = name_in_job(comm);
+    if (comm.size() % static_cast<int>(ranks_per_worker) != 0) {
+      fail(ErrorKind::usage, "--ranks-per-worker: {}; expected a divisor of the {} processes", ranks_per_worker, comm.size());
+    }
+    job_name_ = name_in_job(comm, ranks_per_worker);
     return;
   }
-  if (comm.size() > 1) {
+  if (ranks_per_worker != 1) {
     fail(ErrorKind::usage,
-         "--through: {} in a job of {} processes; expected runs of one process each, or no folder: the processes "
-         "are workers then",
-         through, comm.size());
+         "--ranks-per-worker: {} with --through, where all processes of a run are one worker; expected it without",
+         ranks_per_worker);
   }
   through = fs::absolute(through).lexically_normal().string();
   if (worker.empty()) worker = new_worker_name();
+  worker = comm.broadcast_text(worker);
+}
+
+mpi::Comm LocalSettings::make_worker(mpi::Comm& comm) const {
+  return ranks_per_worker == 1 ? mpi::Comm() : comm.split(number(), comm.rank(), "worker");
 }
 
 std::string LocalSettings::own_folder(const std::string& out) const {
-  return is_job() && rank_ > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;
+  return is_job() && number() > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;
 }
 
 std::uint64_t LocalSettings::stream_seed(std::uint64_t seed) const {
   if (!is_local()) return seed;
-  return Hasher().update(seed).update(std::string_view(is_job() ? fmt::format("{}", rank_) : worker)).finish().low;
+  return Hasher().update(seed).update(std::string_view(is_job() ? fmt::format("{}", number()) : worker)).finish().low;
 }
 
 train::LocalOptions LocalSettings::make_options() const {

@@ -25,6 +25,7 @@ struct LocalSettings {
   std::string value_bits = "2";
   double deadline = 0, quorum = 0.5;
   std::size_t fan_in = 8;
+  std::size_t ranks_per_worker = 1;
 
   void declare(Options& options);
   bool is_local() const { return exchange == "local"; }
@@ -32,6 +33,11 @@ struct LocalSettings {
   bool is_job() const { return is_local() && through.empty(); }
   // Collective. Gives the worker a name if it has none, and the folder an absolute path. Throws Error(usage).
   void settle(mpi::Comm& comm);
+  // Collective: the processes of this one's worker.
+  mpi::Comm make_worker(mpi::Comm& comm) const;
+  // Number of this worker in a job, and whether this process is the one that speaks for it.
+  int number() const { return is_job() ? rank_ / static_cast<int>(ranks_per_worker) : 0; }
+  bool is_first() const { return is_job() ? rank_ % static_cast<int>(ranks_per_worker) == 0 : rank_ == 0; }
   // The run folder of this worker, where `out` is the job's, and rank 0's.
   std::string own_folder(const std::string& out) const;
   // Of the worker's own stream of examples.
@@ -45,7 +51,7 @@ struct LocalSettings {
   nlohmann::json identity() const;
 
  private:
-  std::string job_name_;  // of this process among those of the job: its machine's, and which of this machine's it is
+  std::string job_name_;  // of this worker among those of the job: its machine's, and which of this machine's it is
   int rank_ = 0;
 };
 

@@ -16,34 +16,45 @@ LocalTraining::LocalTraining(mpi::Comm& comm, const LocalSettings& settings, tra
   train::require_local_steps(trainer);
   const train::LocalOptions options = settings.make_options();
   run.model.update(settings.identity());
-  const nlohmann::json founded = {{"tokens", static_cast<double>(settings.inner_steps * run.targets)}};
-  const auto stop = [] { return stop_requested(); };
-  train::FolderOptions folder = settings.make_folder_options(run.out);
-  if (settings.is_job()) {
-    train::TreeExchangeOptions tree{.memory = std::move(folder), .fan_in = static_cast<int>(settings.fan_in)};
-    exchange_ = std::make_unique<train::TreeExchange>(comm.split(0, comm.rank(), "workers"), std::move(tree), run.model,
-                                                      founded, run.field_name, stop);
-    const bool is_new = !comm.flag_any(comm.is_root() && run.resume);
-    if (is_new && exchange_->newest_rounds()) {
-      fail(ErrorKind::usage, "--out: {}/exchange has messages of an earlier run; expected another folder", run.out);
-    }
-  } else {
-    exchange_ = std::make_unique<train::FolderExchange>(std::move(folder), run.model, founded, run.field_name);
+  const bool is_first = settings.is_first();
+  const bool is_new = !comm.flag_any(comm.is_root() && run.resume);
+  mpi::Comm firsts = settings.is_job() ? comm.split(is_first ? 0 : 1, comm.rank(), "workers") : mpi::Comm();
+  comm.together([&] {
+    if (is_first) make_exchange(std::move(firsts), settings, run, is_new);
+  });
+  if (exchange_) {
+    steps_.emplace(
+        trainer, *exchange_, options, run.steps, exchange_->founded().at("tokens").get<double>(), kept_,
+        [] { return stop_requested(); }, progress);
   }
-  steps_.emplace(trainer, *exchange_, options, run.steps, exchange_->founded().at("tokens").get<double>(), kept_, stop,
-                 progress);
+  group_.emplace(trainer, steps_ ? &*steps_ : nullptr);
+}
+
+void LocalTraining::make_exchange(mpi::Comm workers, const LocalSettings& settings, const LocalRun& run, bool is_new) {
+  const nlohmann::json founded = {{"tokens", static_cast<double>(settings.inner_steps * run.targets)}};
+  train::FolderOptions folder = settings.make_folder_options(run.out);
+  if (!settings.is_job()) {
+    exchange_ = std::make_unique<train::FolderExchange>(std::move(folder), run.model, founded, run.field_name);
+    return;
+  }
+  train::TreeExchangeOptions tree{.memory = std::move(folder), .fan_in = static_cast<int>(settings.fan_in)};
+  exchange_ = std::make_unique<train::TreeExchange>(std::move(workers), std::move(tree), run.model, founded, run.field_name,
+                                                    [] { return stop_requested(); });
+  if (is_new && exchange_->newest_rounds()) {
+    fail(ErrorKind::usage, "--out: {}/exchange has messages of an earlier run; expected another folder", run.out);
+  }
 }
 
 void LocalTraining::attach(train::RunOptions& options, train::RunHooks& hooks) {
-  options.stop = [this, stop = options.stop] { return stop() || exchange_->is_stopping(); };
+  options.stop = [this, stop = options.stop] { return stop() || (exchange_ && exchange_->is_stopping()); };
   hooks.join = [this](const train::SignOfLife& alive) {
-    if (!resume_) fs::remove(kept_);  // of a run that was deleted
-    steps_->begin(workers_, alive);
+    if (exchange_ && !resume_) fs::remove(kept_);  // of a run that was deleted
+    group_->begin(workers_, alive);
   };
   hooks.after_step = [this](const train::StepReport& report, const train::SignOfLife& alive) {
-    return steps_->after_step(report.targets, alive);
+    return group_->after_step(report.targets, alive);
   };
-  hooks.leave = [this] { steps_->leave(); };
+  hooks.leave = [this] { group_->leave(); };
 }
 
 }  // namespace bitloom::cli

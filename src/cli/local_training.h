@@ -11,6 +11,7 @@
 #include "cli/local_options.h"
 #include "core/differences.h"
 #include "core/progress.h"
+#include "train/local/group_steps.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -34,11 +35,14 @@ class LocalTraining {
   void attach(train::RunOptions& options, train::RunHooks& hooks);
 
  private:
+  void make_exchange(mpi::Comm workers, const LocalSettings& settings, const LocalRun& run, bool is_new);
+
   std::size_t workers_;
   std::filesystem::path kept_;
   bool resume_;
-  std::unique_ptr<train::LocalExchange> exchange_;
+  std::unique_ptr<train::LocalExchange> exchange_;  // of the worker's first process, as are the steps
   std::optional<train::LocalSteps> steps_;
+  std::optional<train::GroupSteps> group_;
 };
 
 }  // namespace bitloom::cli

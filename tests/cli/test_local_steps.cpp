@@ -134,9 +134,6 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
   REQUIRE(lines.size() == 8);
   for (std::size_t i = 0; i < lines.size(); ++i) CHECK(lines[i]["workers"] == (i < 2 ? 3 : 2));
   // One that was there before: in no run's way.
-  const Outcome other = run_ranks(folder.path(), 2, with(job, {"--out", "new", "--through", "shared"}));
-  CHECK(other.code == 2);
-  CHECK(has(other.err, "--through: shared in a job of 2 processes"));
   std::filesystem::create_directories(folder / "emptied");
   std::filesystem::rename(folder / "run/exchange", folder / "emptied/exchange");
   const Outcome emptied = run_ranks(folder.path(), 2, with(job, {"--out", "emptied"}));
@@ -147,6 +144,39 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
   const Outcome held = run_ranks(folder.path(), 2, with(job, {"--out", "new"}));
   CHECK(held.code == 2);
   CHECK(has(held.err, "holds a run already"));
+}
+
+TEST_CASE("workers of two processes each share what they learn", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args more = {"--exchange", "local", "--inner-steps", "5", "--sent-share", "0.2", "--keep", "last"};
+  const Outcome job =
+      run_ranks(folder.path(), 4, with(with(quick_gpt("run", 40), more), {"--quorum", "1", "--ranks-per-worker", "2"}));
+  INFO(job.out << job.err);
+  REQUIRE(job.code == 0);
+  for (const nlohmann::json& line : exchanges(folder / "run")) CHECK(line["workers"] == 2);
+  CHECK(exchanges(folder / "run").size() == 8);
+  const auto other = std::filesystem::directory_iterator(folder / "run/workers")->path();
+  CHECK(same_tensors(folder / "run/model.safetensors", other / "model.safetensors"));
+  const Outcome odd = run_ranks(folder.path(), 3, with(with(quick_gpt("odd", 40), more), {"--ranks-per-worker", "2"}));
+  CHECK(odd.code == 2);
+  CHECK(has(odd.err, "--ranks-per-worker: 2; expected a divisor of the 3 processes"));
+  // Through a folder all processes of a run are one worker, which stops and goes on with its messages.
+  const Args through = with(with(quick_gpt("one", 40), more), {"--through", "shared", "--worker", "one"});
+  {
+    const Hold hold(folder.path(), 13);
+    Background stopped(folder.path(), with(through, Hold::option()), 2);
+    REQUIRE(stopped.wait_for("step 12/40"));
+    kill(stopped.rank(0), SIGTERM);
+    const Outcome outcome = stopped.wait();
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 4);
+    hold.release();
+  }
+  const Outcome again = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "one"});
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(exchanges(folder / "one").size() == 8);
 }
 
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {
@@ -163,6 +193,8 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   const Args local = {"--exchange", "local", "--through", "shared"};
   CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 30"));
   CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
+  CHECK(has(error(with(local, {"--ranks-per-worker", "2"})), "--ranks-per-worker: 2 with --through"));
+  CHECK(has(error(with(local, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
   CHECK(has(error(with(local, {"--worker", "a/b"})), "--worker: 'a/b'; expected letters"));
   CHECK(has(error(with(local, {"--dtype", "bf16", "--master-weights", "none"})), "--exchange: local with parameters of BF16"));
   REQUIRE(run_program(folder.path(), worker("first", 4)).code == 0);

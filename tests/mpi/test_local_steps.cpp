@@ -12,6 +12,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 #include "tests/train/local/worker.h"
+#include "train/local/group_steps.h"
 #include "train/local/tree_exchange.h"
 
 using namespace bitloom;
@@ -214,4 +215,68 @@ TEST_CASE("processes of a job that do not train the same are refused on all rank
   CHECK(has(message_of(ErrorKind::usage, [&] { open("one", "spirals"); }), "'one' in two processes"));
   CHECK(has(message_of(ErrorKind::usage, [&] { open(fmt::format("w{}", world().rank()), is_last ? "other" : "spirals"); }),
             fmt::format("rank {}: trains otherwise than rank 0", world().size() - 1)));
+}
+
+TEST_CASE("the processes of a worker have the parameters of its first, and hear of what it throws", "[local][group]") {
+  const SharedFolder folder;
+  const LocalOptions options = sparse(4);
+  nn::Engine engine;
+  const Classification::Source source = spirals<float>(engine, {}, DType::f32);
+  Classification task(spiral_net({}), {worker_examples, 2}, source);
+  mpi::Grid grid(world(), {world().size(), 1, 1});
+  TrainOptions train = LocalWorker::train_options();
+  train.micro_batches = static_cast<std::size_t>(world().size());
+  Layout layout;
+  layout.grid = &grid;
+  Trainer trainer(engine, task, train, layout);
+  trainer.share();
+  Lines progress;
+  std::atomic<bool> stops = false;
+  std::optional<FolderExchange> exchange;
+  std::optional<LocalSteps> local;
+  world().together([&] {
+    if (!world().is_root()) return;
+    exchange.emplace(LocalWorker::folder_options(folder.path(), "one", 3), json{{"net", "spirals"}}, json::object(),
+                     FieldName());
+    local.emplace(
+        trainer, *exchange, options, 20, 4.0 * worker_examples, folder.path() / "kept", [&] { return stops.load(); }, progress);
+  });
+  GroupSteps group(trainer, local ? &*local : nullptr);
+  const auto values = [&] {
+    std::vector<float> all;
+    for (const nn::Parameter* parameter : trainer.parameters()) {
+      const std::vector<float> own = engine.to_host<float>(parameter->value);
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+  };
+  group.begin(1, [] {});
+  while (trainer.steps() < 8) {
+    const StepReport report = trainer.step();
+    const json line = group.after_step(report.targets, [] {});
+    CHECK(line.is_object() == (world().is_root() && report.step % 4 == 3));
+    CHECK(same_everywhere(values()));
+  }
+  // Another takes part from here on and is always ahead.
+  if (world().is_root()) {
+    LocalOptions alone = options;
+    alone.deadline_seconds = 1e-3;
+    Worker other(folder.path(), "other", 7, alone, 20, 3);
+    other.begin();
+    other.run(16);
+  }
+  world().barrier();
+  while (trainer.steps() < 16) group.after_step(trainer.step().targets, [] {});
+  CHECK(trainer.steps() == 16);
+  CHECK(same_everywhere(values()));
+  // The first process is asked to stop while it waits for a worker that never comes.
+  if (world().is_root()) {
+    FolderExchange never_comes(LocalWorker::folder_options(folder.path(), "third", 3), json{{"net", "spirals"}}, json::object(),
+                               {});
+    never_comes.join(4);
+    stops = true;
+  }
+  for (int i = 0; i < 3; ++i) group.after_step(trainer.step().targets, [] {});
+  const StepReport last = trainer.step();
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { group.after_step(last.targets, [] {}); }), "stopped while waiting"));
 }

@@ -75,8 +75,9 @@ std::uint64_t local_bytes(const LocalOptions& options, std::uint64_t parameters)
 }
 
 void require_local_steps(Trainer& trainer) {
-  if (trainer.comm().size() > 1) {
-    fail_field(ErrorKind::usage, "exchange", "local in {} processes; expected runs of one process each", trainer.comm().size());
+  if (trainer.grid().shape().data != trainer.comm().size()) {
+    fail_field(ErrorKind::usage, "exchange", "local with {} (data x pipeline x tensor); expected data-parallel processes alone",
+               mpi::described(trainer.grid().shape()));
   }
   for (const nn::Parameter* parameter : trainer.parameters()) {
     if (parameter->value.dtype() == DType::f32) continue;
@@ -163,6 +164,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   }
   for (std::size_t p = 0; p < parameters_.size(); ++p) set_own_values(p, outer_.values(p));
   nn::refresh_copies(trainer_.engine(), parameters_);
+  ++moves_;
   is_joined_ = true;
   go_on_from_round();
   // What is under way can do without a worker that comes to it in the middle.
@@ -314,7 +316,9 @@ void LocalSteps::take_over(const std::vector<std::vector<float>>& before) {
     std::vector<float>& in_flight = flight_->values[p];
     for (std::size_t i = 0; i < own.size(); ++i) in_flight[i] += shared[i] - before[p][i];
   }
-  if (changes) nn::refresh_copies(trainer_.engine(), parameters_);
+  if (!changes) return;
+  nn::refresh_copies(trainer_.engine(), parameters_);
+  ++moves_;
 }
 
 void LocalSteps::apply(const RoundReply& reply) {

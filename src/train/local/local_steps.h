@@ -50,7 +50,7 @@ struct LocalOptions {
 void check(const LocalOptions& options);
 // Memory beside the trainer's, of this machine, while a round is under way.
 std::uint64_t local_bytes(const LocalOptions& options, std::uint64_t parameters);
-// Whether it can train in local steps: one process, parameters of f32. Throws Error(usage).
+// Whether it can train in local steps: processes that all have all parameters, in f32. Throws Error(usage).
 void require_local_steps(Trainer& trainer);
 
 class LocalSteps {
@@ -68,6 +68,8 @@ class LocalSteps {
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
   // When the run stops before its end: what was learned since the last message goes into the next one, whenever that is.
   void leave();
+  // How often it has moved the trainer's parameters.
+  std::uint64_t moves() const { return moves_; }
 
  private:
   // The last message, until its reply is taken over.
@@ -117,7 +119,8 @@ class LocalSteps {
   std::optional<Flight> flight_;
   bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
-  std::uint64_t ended_ = 0;                 // rounds that this worker had ended when it last took replies
+  std::uint64_t moves_ = 0;
+  std::uint64_t ended_ = 0;  // rounds that this worker had ended when it last took replies
   // Since the last line of metrics.
   std::uint64_t sent_bytes_ = 0, received_bytes_ = 0;
 };
