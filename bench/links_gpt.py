@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""links_gpt.py [--hosts N] [--links RATE/LATENCY,...] [--pace SECONDS] [--rounds N] [--delay STEPS] [--peers PYTHON] [--rivals NAMES]
+"""links_gpt.py [--hosts N] [--links RATE/LATENCY,...] [--pace SECONDS] [--rounds N] [--delay STEPS] [--peers PYTHON] [--contenders NAMES]
 
 How fast a GPT of 11 million parameters is trained in local steps on slow links, as a share of what it is on unlimited ones. The
 hosts are those of links.py, one worker on each; a step takes --pace seconds, as one of some 2,000 tokens does on two ordinary
@@ -82,15 +82,15 @@ def main():
     parser.add_argument("--delay", type=int, default=20)
     parser.add_argument("--data", default=os.environ.get("BITLOOM_DATA", "data") + "/text/tinyshakespeare.txt")
     parser.add_argument("--peers")
-    parser.add_argument("--rivals", default="ddp,powersgd,diloco")
+    parser.add_argument("--contenders", default="bitloom,ddp,powersgd,diloco")
     arguments = parser.parse_args()
     print(f"{arguments.hosts} hosts, {arguments.pace:g} s of computing a step, {INNER} steps between messages")
     print(f"{'link':<20}{'contender':<12}s/step   of unlimited   bytes on wire a step   s waited by round")
     rows, free, model = [], {}, None
-    rivals = arguments.rivals.split(",") if arguments.peers and arguments.rivals else []
+    contenders = [name for name in arguments.contenders.split(",") if name == "bitloom" or arguments.peers]
     for link in [(0, 0), *map(parse_link, filter(None, arguments.links.split(",")))]:
         name = f"{link[0]:g} Mbit/s, {link[1]:g} ms" if link[0] else "unlimited"
-        for contender in ["bitloom", *rivals]:
+        for contender in contenders:
             measured = bitloom(arguments, link, arguments.data) if contender == "bitloom" else peer(arguments, link, contender)
             free.setdefault(contender, measured["seconds"])
             if contender == "bitloom":

@@ -96,7 +96,7 @@ def diloco(rank, ranks, address, first, pace, inner):
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
     patience = timedelta(seconds=900)
     manager = Manager(pg=ProcessGroupGloo(timeout=patience), min_replica_size=ranks, load_state_dict=net.load_state_dict,
-                      state_dict=net.state_dict, use_async_quorum=False, timeout=patience, quorum_timeout=patience,
+                      state_dict=net.state_dict, use_async_quorum=False, init_sync=False, timeout=patience, quorum_timeout=patience,
                       connect_timeout=patience, rank=0, world_size=1, store_addr=address, store_port=store.port,
                       lighthouse_addr=f"http://{first}:{port}", replica_id=f"replica{rank}", hostname=address)
     start, rounds = None, 3

@@ -146,18 +146,18 @@ void BundleTree::fold_late_statistics(std::uint64_t update, std::vector<Bundle>&
 
 void BundleTree::take_reply(std::vector<std::byte> message) {
   const Stopwatch stopwatch(counts_.merge);
-  Bundle reply = decode_bundle(message);
-  if (reply.update == stop_mark || reply.update == end_mark) return send_mark_down(reply.update);
   for (const int child : tree_.children()) {
     counts_.sent_down += message.size();
     comm_.send(child, message);
   }
-  replies_.push_back(std::move(reply));
-}
-
-void BundleTree::send_mark_down(std::uint64_t mark) {
-  (mark == stop_mark ? signalled_ : over_) = true;
-  for (const int child : tree_.children()) comm_.send(child, message_of_mark(mark));
+  Bundle reply = decode_bundle(message);
+  if (reply.update == stop_mark) {
+    is_signalled_ = true;
+  } else if (reply.update == end_mark) {
+    is_over_ = true;
+  } else {
+    replies_.push_back(std::move(reply));
+  }
 }
 
 void BundleTree::poll() {
@@ -253,35 +253,37 @@ Bundle BundleTree::next_reply() {
 }
 
 void BundleTree::close() {
-  if (options_.quorum < 1) wait_for_children("end of a stage");
+  if (options_.quorum < 1) {
+    const auto ended = [&] { return ended_ == tree_.children().size(); };
+    wait_until(ended, "end of a stage");
+    if (!is_root()) comm_.send(tree_.parent(), message_of_mark(end_mark));
+  }
   finish_sends();
   late_statistics_.clear();
 }
 
-// Then tells the rank above.
-void BundleTree::wait_for_children(const char* what) {
-  const auto ended = [&] { return ended_ == tree_.children().size(); };
-  wait_until(ended, what);
-  if (!is_root()) comm_.send(tree_.parent(), message_of_mark(end_mark));
-}
-
 // The root tells all others, so that whoever asks hears it as they do.
 void BundleTree::signal() {
+  if (is_signalled_ || std::exchange(asked_, true)) return;
   if (is_root()) {
-    if (!signalled_) send_mark_down(stop_mark);
-  } else if (!signalled_ && !std::exchange(asked_, true)) {
+    take_reply(message_of_mark(stop_mark));
+  } else {
     comm_.send(tree_.parent(), message_of_mark(stop_mark));
   }
 }
 
 // First up, then down: behind a mark nothing comes from the rank that sent it.
-void BundleTree::end() {
-  constexpr const char* what = "end of an exchange";
-  wait_for_children(what);
-  if (is_root()) send_mark_down(end_mark);
-  const auto over = [&] { return over_; };
-  wait_until(over, what);
-  finish_sends();
+bool BundleTree::has_ended() {
+  poll();
+  if (ended_ < tree_.children().size()) return false;
+  if (!std::exchange(told_end_, true)) {
+    if (is_root()) {
+      take_reply(message_of_mark(end_mark));
+    } else {
+      comm_.send(tree_.parent(), message_of_mark(end_mark));
+    }
+  }
+  return is_over_ && comm_.sends_finished();
 }
 
 TreeCounts BundleTree::take_counts() { return std::exchange(counts_, {}); }

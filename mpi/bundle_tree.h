@@ -52,6 +52,9 @@ class BundleTree {
   // other update, those behind them, statistics, into one that has them too.
   BundleTree(Comm& comm, const TreeOptions& options, std::size_t workers, std::size_t feedback);
 
+  // Updates before this one are closed: of a run that goes on.
+  void begin_at(std::uint64_t update) { next_ = update; }
+
   bool is_root() const { return tree_.is_root(); }
   std::size_t all_workers() const { return all_; }
 
@@ -88,9 +91,9 @@ class BundleTree {
   // Tells all ranks that one of them asks to stop, whatever is under way; once.
   void signal();
   // Whether a rank did.
-  bool is_signalled() const { return signalled_; }
-  // Collective, at any time: takes and forgets what is under way.
-  void end();
+  bool is_signalled() const { return is_signalled_; }
+  // Takes and forgets what is under way, whatever that is: all ranks call this again and again until it is true.
+  bool has_ended();
 
   // The replies that nobody has asked for yet; at the root these are all that some rank may still lack.
   const std::deque<Bundle>& replies() const { return replies_; }
@@ -104,8 +107,6 @@ class BundleTree {
     std::size_t workers = 0;
   };
   void accumulate(int child, const std::vector<std::byte>& message);
-  void send_mark_down(std::uint64_t mark);
-  void wait_for_children(const char* what);
   void take_late(Bundle bundle);
   bool has_statistics(const Bundle& bundle) const;
   void fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles);
@@ -122,13 +123,13 @@ class BundleTree {
   Tree tree_;
   std::size_t all_ = 0, below_ = 0;  // workers: in all; of this rank and those below it
   std::size_t feedback_;
-  std::uint64_t next_ = 0;                  // updates before it are closed here
-  std::map<std::uint64_t, Parts> parts_;    // messages of updates that are not closed
-  std::vector<Bundle> late_statistics_;     // at the root, until an update has some
-  std::deque<Bundle> replies_;              // not asked for yet
-  std::size_t ended_ = 0;                   // children that have nothing more to send
-  bool asked_ = false, signalled_ = false;  // to stop: by a rank from here on; by one, as all know
-  bool over_ = false;                       // the rank above has nothing more to send
+  std::uint64_t next_ = 0;                     // updates before it are closed here
+  std::map<std::uint64_t, Parts> parts_;       // messages of updates that are not closed
+  std::vector<Bundle> late_statistics_;        // at the root, until an update has some
+  std::deque<Bundle> replies_;                 // not asked for yet
+  std::size_t ended_ = 0;                      // children that have nothing more to send
+  bool asked_ = false, is_signalled_ = false;  // to stop: by a rank from here on; by one, as all know
+  bool is_over_ = false, told_end_ = false;    // the rank above has nothing more to send; nor has this one, as it knows
   std::function<void()> beside_;
   TreeCounts counts_;
 };

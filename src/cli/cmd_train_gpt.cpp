@@ -272,6 +272,7 @@ class GptTraining {
 train::RunOptions GptTraining::run_options() {
   train::RunOptions run = settings_.run_options(options_);
   run.folder = folder();
+  run.may_be_done = settings_.local.number() > 0;  // while the first worker is not
   run.steps = settings_.steps;
   run.may_change_steps = options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
@@ -282,7 +283,7 @@ train::RunOptions GptTraining::run_options() {
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
-  run.peak_operations = measured_peak(engine_, settings_.dtype(), session_.comm);
+  run.peak_operations = measured_peak(engine_, settings_.dtype(), settings_.local.is_job() ? worker_ : session_.comm);
   run.start = {{"version", version},
                {"command", session_.command_line},
                {"kind", "gpt"},
@@ -396,7 +397,12 @@ void GptTraining::run() {
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
   const train::RunResult result = training_session_->run(options, hooks, progress);
-  session_.on_root([&] { summarise(result); });
+  if (settings_.local.is_job()) {
+    if (session_.comm.is_root()) summarise(result);
+    LocalTraining::wait_for_first(session_.comm);
+  } else {
+    session_.on_root([&] { summarise(result); });
+  }
   for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
@@ -421,7 +427,8 @@ int train_gpt(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom train gpt --data FILE|FOLDER [--net NAME] [--out FOLDER] [options]",
       "Trains a GPT-style transformer to tell the next token of a text, and writes it to FOLDER/model.safetensors.\n"
-      "Under mpirun the processes share the sequences of every step; each needs the text, rank 0 has the run folder.\n"
+      "Under mpirun the processes share the sequences of every step, or with --exchange local each trains by itself and they\n"
+      "share what they learned; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;

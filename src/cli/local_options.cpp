@@ -113,9 +113,7 @@ void LocalSettings::settle(mpi::Comm& comm) {
   worker = comm.broadcast_text(worker);
 }
 
-mpi::Comm LocalSettings::make_worker(mpi::Comm& comm) const {
-  return ranks_per_worker == 1 ? mpi::Comm() : comm.split(number(), comm.rank(), "worker");
-}
+mpi::Comm LocalSettings::make_worker(mpi::Comm& comm) const { return comm.split(number(), comm.rank(), "worker"); }
 
 std::string LocalSettings::own_folder(const std::string& out) const {
   return is_job() && number() > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;

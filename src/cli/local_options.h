@@ -33,7 +33,7 @@ struct LocalSettings {
   bool is_job() const { return is_local() && through.empty(); }
   // Collective. Gives the worker a name if it has none, and the folder an absolute path. Throws Error(usage).
   void settle(mpi::Comm& comm);
-  // Collective: the processes of this one's worker.
+  // Collective, in a job: the processes of this one's worker, whose errors are not those of others.
   mpi::Comm make_worker(mpi::Comm& comm) const;
   // Number of this worker in a job, and whether this process is the one that speaks for it.
   int number() const { return is_job() ? rank_ / static_cast<int>(ranks_per_worker) : 0; }

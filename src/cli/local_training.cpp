@@ -1,5 +1,7 @@
 #include "cli/local_training.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "cli/signals.h"
@@ -54,7 +56,16 @@ void LocalTraining::attach(train::RunOptions& options, train::RunHooks& hooks) {
   hooks.after_step = [this](const train::StepReport& report, const train::SignOfLife& alive) {
     return group_->after_step(report.targets, alive);
   };
-  hooks.leave = [this] { group_->leave(); };
+  hooks.leave = [this](const train::SignOfLife& alive) { group_->leave(alive); };
+}
+
+void LocalTraining::wait_for_first(mpi::Comm& comm) {
+  if (comm.is_root()) {
+    for (int other = 1; other < comm.size(); ++other) comm.send(other, {std::byte{1}});
+    comm.wait_until([&] { return comm.sends_finished(); }, "end of a job");
+    return;
+  }
+  while (!comm.try_receive(0)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 }  // namespace bitloom::cli

@@ -34,6 +34,9 @@ class LocalTraining {
   // This outlives the run.
   void attach(train::RunOptions& options, train::RunHooks& hooks);
 
+  // At the end of a job, when its first process has done what it does alone: the others wait for it, however long that takes.
+  static void wait_for_first(mpi::Comm& comm);
+
  private:
   void make_exchange(mpi::Comm workers, const LocalSettings& settings, const LocalRun& run, bool is_new);
 

@@ -76,12 +76,13 @@ class Run {
       const Requests requests = share_requests();
       if (requests.written || (requests.stop && checkpoints_.is_under_way())) end_checkpoint();
       if (requests.stop) {
-        if (hooks_.leave) hooks_.leave();
+        if (hooks_.leave) hooks_.leave([this] { mark(false); });
         write_checkpoint();
         fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
       }
       if (requests.checkpoint) begin_checkpoint();
     }
+    if (first >= options_.steps) evaluate();  // others made the last steps
     result().steps = trainer_.steps() - first;
     finish();
     if (hooks_.after) hooks_.after([this] { mark(false); });
@@ -143,7 +144,7 @@ class Run {
     run::require_identity(found.file->metadata, found.path, identity_, options_.field_name);
     const Json state = state_of(found);
     check_steps(state, found.path);
-    if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps) {
+    if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps && !options_.may_be_done) {
       fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
                  options_.folder.string(), step);
     }

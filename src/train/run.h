@@ -24,6 +24,7 @@ struct RunOptions {
   std::filesystem::path folder;  // made if it is not there
   bool resume = false;
   std::uint64_t steps = 0;                   // in all
+  bool may_be_done = false;                  // a run to resume may have all of them
   bool may_change_steps = false;             // a run that goes on may have others than it began with
   std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
   std::uint64_t sample_every = 0;            // steps between calls of RunHooks::sample, and at the end; 0: none
@@ -61,7 +62,7 @@ struct RunHooks {
   // what others have done already; after_step: gives a line of metrics, null for none; leave: when the run is asked to stop.
   std::function<void(const SignOfLife&)> join;
   std::function<nlohmann::json(const StepReport&, const SignOfLife&)> after_step;
-  std::function<void()> leave;
+  std::function<void(const SignOfLife&)> leave;
   std::function<Evaluated(const SignOfLife&)> evaluate;  // may be none; on all ranks or none
   // Called on all ranks, behind the step's evaluation if there is one, to show what the net does by then: rank 0 gives what the
   // line of metrics has besides, an object. A run that goes on from a checkpoint calls it again for later steps, whose lines

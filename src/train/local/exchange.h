@@ -11,6 +11,7 @@
 
 #include "core/safetensors.h"
 #include "mpi/bundle.h"
+#include "train/run.h"
 
 namespace bitloom::train {
 
@@ -22,6 +23,9 @@ struct RoundReply {
   std::string hash, previous;                    // of this reply and of the one before, where it may have another end
   std::uint64_t bytes = 0;                       // that came for it
 };
+
+// Why a worker leaves: all rounds are over, or its run is asked to stop.
+enum class Leaving : std::uint8_t { done, stopped };
 
 class LocalExchange {
  public:
@@ -47,9 +51,9 @@ class LocalExchange {
   virtual void publish_state(std::uint64_t rounds, TensorFile file) = 0;
 
   // --- Rounds ---
-  // From `round` on there will be messages of this worker; or no more.
+  // From `round` on there will be messages of this worker; or no more, which may take until all others know.
   virtual void join(std::uint64_t round) = 0;
-  virtual void leave() = 0;
+  virtual void leave(Leaving why, const SignOfLife& alive) = 0;
   virtual std::size_t workers() const = 0;  // that are there
   // Whether a worker is asked to stop, upon which all are to.
   virtual bool is_stopping() const { return false; }

@@ -66,10 +66,10 @@ auto if_whole(F&& f) -> std::optional<std::invoke_result_t<F>> {
 
 TensorFile load(const fs::path& path) { return TensorFile::load(path, Checksum::required); }
 
-void make_folder(const fs::path& folder) {
+void make_folder(const fs::path& folder, const char* field) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail_field(ErrorKind::io, "through", "{}: cannot be made: {}", folder.string(), error.message());
+  if (error) fail_field(ErrorKind::io, field, "{}: cannot be made: {}", folder.string(), error.message());
 }
 
 // Which of the workers that may end a round is the first to try: others in other rounds.
@@ -96,7 +96,7 @@ void check(const FolderOptions& options) {
 FolderExchange::FolderExchange(FolderOptions options, const Json& identity, const Json& founded, const FieldName& field_name)
     : options_(std::move(options)) {
   check(options_);
-  for (const char* folder : {"workers", "messages", "replies", "states"}) make_folder(options_.folder / folder);
+  for (const char* folder : {"workers", "messages", "replies", "states"}) make_folder(options_.folder / folder, options_.field);
   const fs::path path = options_.folder / "exchange.json";
   const std::string text = Json{{"identity", identity}, {"founded", founded}}.dump(2) + "\n";
   create(path, std::as_bytes(std::span(text)));
@@ -106,8 +106,8 @@ FolderExchange::FolderExchange(FolderOptions options, const Json& identity, cons
   }
   const std::vector<FieldDifference> differences = find_differences(stored["identity"], identity);
   if (!differences.empty()) {
-    fail_field(ErrorKind::usage, "through", "{}: workers there train otherwise; expected the same:{}", options_.folder.string(),
-               describe_differences(differences, field_name));
+    fail_field(ErrorKind::usage, options_.field, "{}: workers there train otherwise; expected the same:{}",
+               options_.folder.string(), describe_differences(differences, field_name));
   }
   founded_ = stored["founded"];
 }
@@ -169,7 +169,7 @@ void FolderExchange::publish_state(std::uint64_t rounds, TensorFile file) { file
 
 void FolderExchange::join(std::uint64_t round) { write_atomically(presence_path(), Json{{"next", round}}.dump() + "\n"); }
 
-void FolderExchange::leave() {
+void FolderExchange::leave(Leaving /*why*/, const SignOfLife& /*alive*/) {
   std::error_code error;
   fs::remove(presence_path(), error);
 }

@@ -32,9 +32,10 @@
 namespace bitloom::train {
 
 struct FolderOptions {
-  std::filesystem::path folder;  // made if it is not there
-  std::string worker;            // letters, digits, '-', '_' and '.'
-  double quorum = 0.5;           // the share of the messages that a round waits for which is enough after the deadline
+  std::filesystem::path folder;   // made if it is not there
+  std::string worker;             // letters, digits, '-', '_' and '.'
+  const char* field = "through";  // that says which folder it is, for messages
+  double quorum = 0.5;            // the share of the messages that a round waits for which is enough after the deadline
   // Elements that a reply has of every chunk of a vector, at most; 0: all that any message has. What is left out, workers keep.
   std::size_t chunk = 4096, reply_count = 0;
   std::uint64_t state_every = 20;  // rounds between states
@@ -61,7 +62,7 @@ class FolderExchange final : public LocalExchange {
   void publish_state(std::uint64_t rounds, TensorFile file) override;
 
   void join(std::uint64_t round) override;
-  void leave() override;
+  void leave(Leaving why, const SignOfLife& alive) override;
   std::size_t workers() const override { return list_workers().size(); }
   std::uint64_t publish(const mpi::Bundle& bundle) override;
   bool has_message(std::uint64_t round) const override;

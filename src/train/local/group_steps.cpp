@@ -65,7 +65,8 @@ void GroupSteps::share() {
   nn::Engine& engine = trainer_.engine();
   const std::vector<nn::Parameter*> parameters = learned(trainer_.parameters());
   for (nn::Parameter* parameter : parameters) {
-    std::vector<float> values = engine.to_host<float>(parameter->value);
+    std::vector<float> values(parameter->shape.size());
+    if (local_ != nullptr) values = engine.to_host<float>(parameter->value);
     comm.broadcast(std::span<float>(values));
     if (local_ == nullptr) engine.write(parameter->value, std::as_bytes(std::span(values)));
   }
@@ -82,8 +83,8 @@ nlohmann::json GroupSteps::after_step(std::uint64_t targets, const SignOfLife& a
   return line;
 }
 
-void GroupSteps::leave() {
-  run([&](const SignOfLife&) { local_->leave(); }, [] {});
+void GroupSteps::leave(const SignOfLife& alive) {
+  run([&](const SignOfLife& sign) { local_->leave(sign); }, alive);
 }
 
 }  // namespace bitloom::train

@@ -20,7 +20,7 @@ class GroupSteps {
   // Collective, as those of LocalSteps; what one throws all processes throw.
   void begin(std::size_t workers, const SignOfLife& alive);
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
-  void leave();
+  void leave(const SignOfLife& alive);
 
  private:
   void run(const std::function<void(const SignOfLife&)>& f, const SignOfLife& alive);

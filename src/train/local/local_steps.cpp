@@ -102,6 +102,7 @@ LocalSteps::LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOpt
       targets_(options.fragments) {
   check(options);
   for (const nn::Parameter* parameter : parameters_) kept_.emplace_back(parameter->shape.size());
+  sent_as_ = exchange.worker();
 }
 
 std::vector<float> LocalSteps::own_values(std::size_t p) { return trainer_.engine().to_host<float>(parameters_[p]->value); }
@@ -153,6 +154,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   if (!wait(load, alive)) return;
   take_replies();
   go_on_from_round();
+  take_back_what_has_no_round();
   for (const mpi::Bundle& bundle : sent_) {
     if (!is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
   }
@@ -167,10 +169,14 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   ++moves_;
   is_joined_ = true;
   go_on_from_round();
+  const bool is_done = rounds_ * interval() >= steps_;
   // What is under way can do without a worker that comes to it in the middle.
-  exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
+  if (!is_done) exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
   progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.worker(), exchange_.place(), rounds_));
-  if (rounds_ * interval() >= steps_) progress_.line(fmt::format("all {} steps have been made there", steps_));
+  if (is_done) {
+    progress_.line(fmt::format("all {} steps have been made there", steps_));
+    exchange_.leave(Leaving::done, alive);
+  }
   if (rounds_ == 0 && workers > 1) {
     progress_.line(fmt::format("waiting until {} workers are there", workers));
     wait([&] { return exchange_.workers() >= workers || exchange_.has_reply(0); }, alive);
@@ -197,7 +203,7 @@ Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
     if (options_.delay == 0 || is_last) finish(line, alive);
   }
   if (is_last && flight_) {
-    leave();
+    leave(alive);
     fail(ErrorKind::interrupted, "stopped while waiting for the last messages of others");
   }
   return line;
@@ -246,15 +252,16 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
   take_replies();
   flight_.reset();
   since_ = Clock::now();
+  const double waited = seconds_since(start);
   if (rounds_ * interval() < steps_) {
     exchange_.join(rounds_);
   } else {
-    exchange_.leave();  // nobody with more steps is to wait
+    exchange_.leave(Leaving::done, alive);  // nobody with more steps is to wait
   }
   line = {{"event", "exchange"},
           {"step", trainer_.steps()},
           {"rounds", rounds_},
-          {"waited_seconds", seconds_since(start)},
+          {"waited_seconds", waited},
           {"sent_bytes", std::exchange(sent_bytes_, 0)},
           {"received_bytes", std::exchange(received_bytes_, 0)}};
   if (last_) line["workers"] = last_->workers.size();
@@ -287,7 +294,8 @@ void LocalSteps::take_replies() {
     apply(*reply);
   }
   // By the one who ended the last round.
-  const bool is_due = rounds_ % exchange_.state_every() == 0 || rounds_ * interval() >= steps_;
+  const std::uint64_t every = exchange_.state_every();
+  const bool is_due = rounds_ / every > exchange_.newest_rounds().value_or(0) / every || rounds_ * interval() >= steps_;
   if (std::exchange(ended_, exchange_.ended()) != exchange_.ended() && is_due) {
     TensorFile state;
     outer_.save(state);
@@ -335,7 +343,7 @@ void LocalSteps::apply(const RoundReply& reply) {
 
 bool LocalSteps::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {
   if (!reply) return false;
-  const auto counted = reply->counted.find(exchange_.worker());
+  const auto counted = reply->counted.find(sent_as_);
   return counted != reply->counted.end() && message.update <= counted->second;
 }
 
@@ -345,19 +353,46 @@ void LocalSteps::settle_messages(const RoundReply& reply) {
   std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
     if (is_counted(bundle, last_)) return true;
     if (!is_counted(bundle, reply)) return false;
-    for (std::size_t p = 0; p < bundle.vectors.size(); ++p) {
-      const mpi::SparseVector& own = bundle.vectors[p];
-      const std::vector<std::uint32_t>& there = reply.sum.vectors[p].index;
-      std::size_t at = 0;
-      for (std::size_t e = 0; e < own.index.size(); ++e) {
-        while (at < there.size() && there[at] < own.index[e]) ++at;
-        if (at < there.size() && there[at] == own.index[e]) continue;
-        std::int32_t& kept = kept_[p][own.index[e]];
-        kept = mpi::kept_sum(kept, static_cast<std::int32_t>(own.value[e]));
-      }
-    }
+    keep_rest(bundle, reply);
     return true;
   });
+}
+
+void LocalSteps::keep_rest(const mpi::Bundle& message, const RoundReply& reply) {
+  for (std::size_t p = 0; p < message.vectors.size(); ++p) {
+    const mpi::SparseVector& own = message.vectors[p];
+    const std::vector<std::uint32_t>& there = reply.sum.vectors[p].index;
+    std::size_t at = 0;
+    for (std::size_t e = 0; e < own.index.size(); ++e) {
+      while (at < there.size() && there[at] < own.index[e]) ++at;
+      if (at < there.size() && there[at] == own.index[e]) continue;
+      std::int32_t& kept = kept_[p][own.index[e]];
+      kept = mpi::kept_sum(kept, static_cast<std::int32_t>(own.value[e]));
+    }
+  }
+}
+
+// As if it had not been sent.
+void LocalSteps::take_back(const mpi::Bundle& message) {
+  RoundReply nothing;
+  nothing.sum.vectors.resize(message.vectors.size());
+  keep_rest(message, nothing);
+  for (std::size_t f = 0; f < targets_.size() && f < message.totals.size(); ++f) {
+    targets_[f] += static_cast<std::uint64_t>(message.totals[f]);
+  }
+}
+
+// Of messages of before: those that were sent under another name, which nobody would count under this one, and those of rounds
+// that are yet to come, the replies before having been damaged.
+void LocalSteps::take_back_what_has_no_round() {
+  const bool is_renamed = sent_as_ != exchange_.worker();
+  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
+    if (is_counted(bundle, last_)) return true;
+    if (!is_renamed && (bundle.update <= rounds_ || exchange_.has_message(bundle.update))) return false;
+    take_back(bundle);
+    return true;
+  });
+  sent_as_ = exchange_.worker();
 }
 
 bool LocalSteps::load_newest_state() {
@@ -366,11 +401,17 @@ bool LocalSteps::load_newest_state() {
   outer_.load(state->file);
   rounds_ = state->rounds;
   last_ = rounds_ == 0 ? std::nullopt : exchange_.read_reply(rounds_ - 1);
+  // The state has what that reply had of a message; what earlier ones had is not known any more.
+  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
+    if (!is_counted(bundle, last_)) return false;
+    if (bundle.update == last_->round) keep_rest(bundle, *last_);
+    return true;
+  });
   return true;
 }
 
-void LocalSteps::leave() {
-  if (!is_joined_) return exchange_.leave();
+void LocalSteps::leave(const SignOfLife& alive) {
+  if (!is_joined_) return exchange_.leave(Leaving::stopped, alive);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const std::vector<float> own = own_values(p);
     std::span<const float> from = outer_.values(p);
@@ -379,7 +420,7 @@ void LocalSteps::leave() {
     std::ranges::transform(kept_[p], fresh, kept_[p].begin(), mpi::kept_sum<std::int32_t>);
   }
   save(targets_);
-  exchange_.leave();
+  exchange_.leave(Leaving::stopped, alive);
 }
 
 void LocalSteps::save(std::span<const std::uint64_t> targets) const {
@@ -394,6 +435,7 @@ void LocalSteps::save(std::span<const std::uint64_t> targets) const {
 void LocalSteps::restore() {
   if (!fs::exists(file_)) return;
   const TensorFile file = TensorFile::load(file_, Checksum::required);
+  sent_as_ = file.get_metadata(worker_key);
   const Tensor& targets = file.get(targets_name, DType::u64, {options_.fragments});
   std::ranges::copy(targets.as<std::uint64_t>(), targets_.begin());
   for (std::size_t p = 0; p < parameters_.size(); ++p) {

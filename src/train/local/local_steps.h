@@ -67,7 +67,7 @@ class LocalSteps {
   // After every step: sends, waits, takes over. Gives what metrics have besides, an object; null where nothing happened.
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
   // When the run stops before its end: what was learned since the last message goes into the next one, whenever that is.
-  void leave();
+  void leave(const SignOfLife& alive);
   // How often it has moved the trainer's parameters.
   std::uint64_t moves() const { return moves_; }
 
@@ -92,6 +92,9 @@ class LocalSteps {
   void take_replies();
   void apply(const RoundReply& reply);
   void settle_messages(const RoundReply& reply);
+  void keep_rest(const mpi::Bundle& message, const RoundReply& reply);
+  void take_back(const mpi::Bundle& message);
+  void take_back_what_has_no_round();
   bool is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const;
   bool load_newest_state();
   void take_over(const std::vector<std::vector<float>>& before);
@@ -116,6 +119,7 @@ class LocalSteps {
   std::vector<std::vector<std::int32_t>> kept_;  // error feedback by parameter, in units times weights
   std::vector<std::uint64_t> targets_;           // of own steps since the fragment's last message
   std::vector<mpi::Bundle> sent_;                // messages that no reply has counted yet
+  std::string sent_as_;                          // this worker's name when it sent those that it was started with
   std::optional<Flight> flight_;
   bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began

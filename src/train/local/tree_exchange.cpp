@@ -20,6 +20,9 @@ using Json = nlohmann::json;
 
 // Between looks for messages, which MPI moves meanwhile.
 constexpr auto pause = std::chrono::milliseconds(1);
+// Rounds differ in time, and a worker may be slower than the others: how often the longest one is waited for until somebody
+// counts as lost, if that is longer than the watchdog has.
+constexpr double patient_rounds = 10;
 
 mpi::TreeOptions tree_options(const TreeExchangeOptions& options) {
   mpi::TreeOptions tree;
@@ -41,6 +44,7 @@ TreeExchange::TreeExchange(mpi::Comm comm, TreeExchangeOptions options, const Js
   if (comm_.flag_any(!comm_.use_from_thread())) {
     fail_field(ErrorKind::usage, "exchange", "local between processes, but this MPI library lets one thread alone call it");
   }
+  options_.memory.field = "out";
   share_names();
   open_memory(identity, founded, field_name);
   share_memory();
@@ -82,7 +86,10 @@ void TreeExchange::share_memory() {
   comm_.together([&] {
     if (!memory_) return;
     state_ = memory_->newest_state();
-    if (!state_) return;
+    if (!state_) {
+      if (!memory_->newest_rounds() && !memory_->has_reply(0)) return;
+      fail(ErrorKind::data, "{}: no state of the shared parameters in it can be read", options_.memory.folder.string());
+    }
     state = state_->file.serialize();
     first = state_->rounds;
     if (first > 0) {
@@ -129,6 +136,7 @@ void TreeExchange::publish_first_state(TensorFile file) {
 }
 
 void TreeExchange::publish_state(std::uint64_t rounds, TensorFile file) {
+  rounds_of_state_ = rounds;
   if (memory_) memory_->publish_state(rounds, std::move(file));
 }
 
@@ -139,13 +147,33 @@ void TreeExchange::clean() {
 // By now this job has the run's folder for itself.
 void TreeExchange::start() {
   if (memory_) memory_->drop_replies_from(next_);
+  tree_.begin_at(next_);
   thread_ = std::thread([this] { serve(); });
 }
 
-void TreeExchange::leave() {
+void TreeExchange::leave(Leaving why, const SignOfLife& alive) {
+  if (!thread_.joinable()) return;
+  if (why == Leaving::stopped) wants_stop_ = true;
   is_leaving_ = true;
-  if (thread_.joinable()) thread_.join();
+  while (!is_over_) {
+    alive();
+    std::this_thread::sleep_for(5 * pause);
+  }
+  thread_.join();
   rethrow();
+}
+
+// A process that died ends the job by itself; this is for one that hangs.
+void TreeExchange::check_patience(Clock::time_point since) const {
+  const double watchdog = comm_.settings().watchdog_seconds;
+  if (watchdog == 0 || longest_round_ == 0) return;
+  double patience = std::max(watchdog, patient_rounds * longest_round_);
+  if (const double deadline = deadline_seconds_; std::isfinite(deadline)) {
+    patience = std::max(patience, 2 * patience_without_quorum * deadline);
+  }
+  if (seconds_since(since) > patience) {
+    throw mpi::PeerLost(fmt::format("a worker has not been heard of for {:.0f} s", patience));
+  }
 }
 
 void TreeExchange::rethrow() const {
@@ -193,11 +221,15 @@ void TreeExchange::serve() {
   try {
     for (; serve_round(next_); ++next_) {
     }
-    if (!is_left_alone_) tree_.end();
+    if (wants_stop_) tree_.signal();
+    for (const auto since = Clock::now(); !is_left_alone_ && !tree_.has_ended(); check_patience(since)) {
+      std::this_thread::sleep_for(pause);
+    }
   } catch (...) {
     const std::lock_guard lock(mutex_);
     error_ = std::current_exception();
   }
+  is_over_ = true;
 }
 
 // Lets messages go on, after a while. False once this worker has left.
@@ -219,10 +251,10 @@ bool TreeExchange::wait_and_look() {
 bool TreeExchange::is_complete(std::uint64_t round) {
   const std::size_t present = tree_.present(round);
   if (present >= tree_.workers()) return true;
+  if (present > 0 && !present_since_) present_since_ = Clock::now();
   if (options_.memory.quorum >= 1) return false;
   if (!tree_.is_root() && tree_.has_reply(round)) return true;
   if (present == 0) return false;
-  if (!present_since_) present_since_ = Clock::now();
   double patience = tree_.share_of_deadline(deadline_seconds_);
   const auto all = static_cast<double>(tree_.workers());
   if (tree_.is_root() && static_cast<double>(present) < options_.memory.quorum * all) patience *= patience_without_quorum;
@@ -231,9 +263,11 @@ bool TreeExchange::is_complete(std::uint64_t round) {
 
 // False if this worker has left before it was over.
 bool TreeExchange::serve_round(std::uint64_t round) {
+  const Clock::time_point start = Clock::now();
   present_since_.reset();
   do {
     if (!wait_and_look()) return false;
+    if (present_since_) check_patience(*present_since_);
   } while (tree_.is_signalled() || !is_complete(round));
   std::optional<mpi::Bundle> sum = tree_.gather(round, std::nullopt);
   if (sum) {
@@ -252,19 +286,21 @@ bool TreeExchange::serve_round(std::uint64_t round) {
     hash_ = std::exchange(reply.hash, {});
     reply.previous.clear();
     tree_.spread(std::move(message));
-    (void)tree_.next_reply();
+    (void)tree_.next_reply();  // this one
     const std::lock_guard lock(mutex_);
     replies_.emplace(round, std::move(reply));
     ++ended_;
+    longest_round_ = std::max(longest_round_, seconds_since(start));
     return true;
   }
-  while (!tree_.has_reply(round)) {
+  for (const auto since = Clock::now(); !tree_.has_reply(round); check_patience(since)) {
     if (!wait_and_look()) return false;
   }
   mpi::Bundle bundle = tree_.next_reply();
   const std::uint64_t bytes = encode(bundle).size();
   RoundReply reply = take_reply(round, std::move(bundle));
   reply.bytes = bytes;
+  longest_round_ = std::max(longest_round_, seconds_since(start));
   const std::lock_guard lock(mutex_);
   replies_.emplace(round, std::move(reply));
   return true;

@@ -49,8 +49,9 @@ class TreeExchange final : public LocalExchange {
   void publish_state(std::uint64_t rounds, TensorFile file) override;
 
   void join(std::uint64_t /*round*/) override {}
-  // Waits for all others, which leave after the last round, or when they are to stop.
-  void leave() override;
+  // Waits for all others, which leave after the last round, or when they hear that they are to stop. Throws mpi::PeerLost when
+  // that takes far longer than a round has.
+  void leave(Leaving why, const SignOfLife& alive) override;
   std::size_t workers() const override { return static_cast<std::size_t>(comm_.size()); }
   bool is_stopping() const override { return is_stopping_; }
   std::uint64_t publish(const mpi::Bundle& bundle) override;
@@ -74,6 +75,7 @@ class TreeExchange final : public LocalExchange {
   bool is_complete(std::uint64_t round);
   bool serve_round(std::uint64_t round);
   RoundReply take_reply(std::uint64_t round, mpi::Bundle bundle);
+  void check_patience(Clock::time_point since) const;
   void rethrow() const;
 
   mpi::Comm comm_;
@@ -92,6 +94,7 @@ class TreeExchange final : public LocalExchange {
   std::map<std::string, std::uint64_t> counted_;
   std::string hash_;                                // of the last reply, at the root
   std::optional<Clock::time_point> present_since_;  // messages for it are here
+  double longest_round_ = 0;                        // seconds
 
   mutable std::mutex mutex_;
   std::deque<mpi::Bundle> outgoing_;             // this worker's
@@ -99,7 +102,8 @@ class TreeExchange final : public LocalExchange {
   std::exception_ptr error_;
   std::atomic<double> deadline_seconds_;
   std::atomic<std::uint64_t> ended_ = 0;
-  std::atomic<bool> is_stopping_ = false, is_leaving_ = false, is_left_alone_ = false;
+  std::atomic<bool> is_stopping_ = false, is_leaving_ = false, is_left_alone_ = false, is_over_ = false;
+  std::atomic<bool> wants_stop_ = false;
   std::thread thread_;
 };
 

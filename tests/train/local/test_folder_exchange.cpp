@@ -117,7 +117,7 @@ TEST_CASE("a worker that has left is not waited for", "[local]") {
   FolderExchange a = exchange_of(folder.path(), "a"), b = exchange_of(folder.path(), "b");
   a.join(0);
   b.join(0);
-  b.leave();
+  b.leave(Leaving::done, [] {});
   a.publish(message(0, 1, 5));
   CHECK(a.try_to_end(0, {}, 0, deadline));
 }

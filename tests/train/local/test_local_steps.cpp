@@ -56,8 +56,8 @@ TEST_CASE("what a round shares and what workers keep is what they have learned",
   std::vector<std::int64_t> all(start.size());
   add_sums(reply->sum, all);
   // Learned since the round: nothing. So leaving writes what is kept now.
-  a.local.leave();
-  b.local.leave();
+  a.local.leave([] {});
+  b.local.leave([] {});
   add_kept(a, all);
   add_kept(b, all);
   std::vector<std::int64_t> learned = units(start, after_own_steps(1, 5));
@@ -117,7 +117,7 @@ TEST_CASE("a worker that stops between messages loses nothing", "[local]") {
     start = worker.values();
     worker.begin();
     worker.run(4);
-    worker.local.leave();
+    worker.local.leave([] {});
     CHECK(worker.exchange.workers() == 0);
   }
   Worker back(folder.path(), "a", 3, dense(10), 100);

@@ -36,7 +36,7 @@ TEST_CASE("a worker that is killed before its message is out sends it when it is
   CHECK(reply->workers == std::vector<std::string>{"a"});
   std::vector<std::int64_t> all(start.size());
   add_sums(reply->sum, all);
-  back.local.leave();
+  back.local.leave([] {});
   add_kept(back, all);
   CHECK(all == units(start, after_own_steps(3, 4)));
 }
@@ -53,14 +53,14 @@ TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]
     worker.begin();
     worker.run(4);
     const std::string before = read_file(worker.kept);
-    worker.local.leave();
+    worker.local.leave([] {});
     expected.resize(worker.values().size());
     add_kept(worker, expected);
     write_file(worker.kept, before);
   }
   const auto kept_by = [&](Worker& worker) {
     worker.begin();
-    worker.local.leave();
+    worker.local.leave([] {});
     std::vector<std::int64_t> all(expected.size());
     add_kept(worker, all);
     return all;
@@ -96,14 +96,14 @@ TEST_CASE("a worker that is stopped before it has joined keeps what it had", "[l
     worker.run(3);
     worker.stops = true;
     worker.step();
-    worker.local.leave();
+    worker.local.leave([] {});
   }
   const std::string before = read_file(folder / "a.kept");
   Worker back(folder.path(), "a", 3, sparse(4), 100);
   back.stops = true;  // while it waits for the reply to its message
   back.begin();
   CHECK(back.step().is_null());
-  back.local.leave();
+  back.local.leave([] {});
   CHECK(read_file(folder / "a.kept") == before);
 }
 
