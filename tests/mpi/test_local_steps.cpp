@@ -33,9 +33,10 @@ class SharedFolder {
   fs::path path_ = world().broadcast_text(own_.path().string());
 };
 
-TreeExchangeOptions tree_options(const fs::path& shared, std::size_t reply_count, double quorum, int fan_in) {
+TreeExchangeOptions tree_options(const fs::path& shared, std::size_t reply_count, double quorum, int fan_in,
+                                 const char* prefix) {
   TreeExchangeOptions options;
-  options.memory = LocalWorker::folder_options(shared, fmt::format("w{}", world().rank()), reply_count);
+  options.memory = LocalWorker::folder_options(shared, fmt::format("{}{}", prefix, world().rank()), reply_count);
   options.memory.quorum = quorum;
   options.memory.state_every = 1000;
   options.fan_in = fan_in;
@@ -49,9 +50,9 @@ struct InTree {
 // That of this process.
 struct TreeWorker : InTree, LocalWorker {
   TreeWorker(const fs::path& shared, const LocalOptions& options, std::uint64_t steps, std::size_t reply_count = 0,
-             double quorum = 1, int fan_in = 2, mpi::Comm comm = everybody())
-      : InTree{{std::move(comm), tree_options(shared, reply_count, quorum, fan_in), json{{"net", "spirals"}}, json::object(),
-                FieldName(), [this] { return stops.load(); }}},
+             double quorum = 1, int fan_in = 2, mpi::Comm comm = everybody(), const char* prefix = "w")
+      : InTree{{std::move(comm), tree_options(shared, reply_count, quorum, fan_in, prefix), json{{"net", "spirals"}},
+                json::object(), FieldName(), [this] { return stops.load(); }}},
         LocalWorker(exchange, shared / fmt::format("w{}.kept", world().rank()), number(), options, steps) {}
   static std::uint64_t number() { return static_cast<std::uint64_t>(world().rank()) + 1; }
 };
@@ -175,6 +176,31 @@ TEST_CASE("a message that a job did not count counts in a later one", "[local]")
   }
   // Rank 0 made two steps of round 2 twice: these workers have no checkpoints.
   CHECK(tokens == static_cast<std::int64_t>(worker_examples) * (26 + 20 * (world().size() - 1)));
+}
+
+TEST_CASE("workers that come back under other names send what was not counted", "[local]") {
+  constexpr std::uint64_t steps = 24;
+  const SharedFolder folder;
+  const LocalOptions options = sparse(4);
+  {
+    TreeWorker worker(folder.path(), options, steps);
+    worker.begin();
+    worker.run(world().is_root() ? 10 : 8);
+    if (!world().is_root()) worker.run(12);
+    worker.stops = true;
+    worker.local.leave([] {});
+  }
+  world().barrier();
+  TreeWorker worker(folder.path(), options, steps, 0, 1, 2, everybody(), "v");
+  worker.begin();
+  CHECK(worker.trainer.steps() == 8);
+  worker.run(steps);
+  CHECK(same_everywhere(worker.values()));
+  if (!world().is_root()) return;
+  std::int64_t tokens = 0;
+  for (const RoundReply& reply : replies_in(folder.path())) tokens += reply.sum.totals.at(0);
+  // Steps of round 2 that were made before the stop are made again, and count as well.
+  CHECK(tokens == static_cast<std::int64_t>(worker_examples) * (26 + 28 * (world().size() - 1)));
 }
 
 TEST_CASE("a message that comes after the end of its round counts in a later one", "[local]") {

@@ -60,6 +60,8 @@ class LocalExchange {
   // This worker's message for round bundle.update, whose totals are numbers of tokens. Returns its bytes.
   virtual std::uint64_t publish(const mpi::Bundle& bundle) = 0;
   virtual bool has_message(std::uint64_t round) const = 0;
+  // Whether messages stay until they are counted, should their worker be gone.
+  virtual bool keeps_messages() const = 0;
   virtual bool has_reply(std::uint64_t round) const = 0;
   // Whether there is a reply to the round, after an attempt to end it by a worker that has sent its own message and waited
   // since; the deadline is that of others' messages. `last`: the reply before, none of round 0.

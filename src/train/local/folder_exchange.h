@@ -66,6 +66,7 @@ class FolderExchange final : public LocalExchange {
   std::size_t workers() const override { return list_workers().size(); }
   std::uint64_t publish(const mpi::Bundle& bundle) override;
   bool has_message(std::uint64_t round) const override;
+  bool keeps_messages() const override { return true; }
   bool has_reply(std::uint64_t round) const override;
   bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
                   double deadline_seconds) override;

@@ -387,7 +387,7 @@ void LocalSteps::take_back(const mpi::Bundle& message) {
 void LocalSteps::take_back_what_has_no_round() {
   const bool is_renamed = sent_as_ != exchange_.worker();
   std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
-    if (is_counted(bundle, last_)) return true;
+    if (is_counted(bundle, last_) || (is_renamed && exchange_.keeps_messages())) return true;
     if (!is_renamed && (bundle.update <= rounds_ || exchange_.has_message(bundle.update))) return false;
     take_back(bundle);
     return true;

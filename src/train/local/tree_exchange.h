@@ -56,6 +56,7 @@ class TreeExchange final : public LocalExchange {
   bool is_stopping() const override { return is_stopping_; }
   std::uint64_t publish(const mpi::Bundle& bundle) override;
   bool has_message(std::uint64_t round) const override { return round < published_; }
+  bool keeps_messages() const override { return false; }
   bool has_reply(std::uint64_t round) const override;
   bool try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
                   double deadline_seconds) override;
