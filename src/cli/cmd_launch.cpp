@@ -105,8 +105,7 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
   return {settings.layout.tensor * settings.layout.pipeline * settings.local.ranks_per_worker,
-          settings.local.is_job() ? 0 : settings.batch,
-          static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
+          settings.local.is_job() ? 0 : settings.batch, static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
 }
 
 // A run keeps the micro-batch that it began with, for batch norm's sake.
