@@ -9,6 +9,7 @@
 #include "cli/device.h"
 #include "cli/field_names.h"
 #include "cli/gpt_options.h"
+#include "cli/gpt_sequences.h"
 #include "cli/local_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
@@ -18,7 +19,6 @@
 #include "cli/text_source.h"
 #include "core/error.h"
 #include "core/version.h"
-#include "data/text/chunk_order.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
 #include "plan/float_compression.h"
@@ -108,20 +108,6 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   return true;
 }
 
-data::ChunkOrder make_order(const TextSource& text, const models::GptConfig& config, const GptSettings& settings) {
-  if (text.train.size() <= config.context) {
-    fail(ErrorKind::data, "--data: {}: {} tokens for training; expected more than the context, {}", settings.data,
-         text.train.size(), config.context);
-  }
-  const data::TokenDropout dropout{settings.merge_dropout, text.tokenizer.get()};
-  try {
-    return {text.train, config.context, settings.local.stream_seed(settings.seed), data::ChunkOrder::default_shards, dropout};
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::usage) throw;
-    fail(ErrorKind::usage, "--merge-dropout: {}", error.what());
-  }
-}
-
 // Every process reads it; all must have the same.
 TextSource open_shared_text(Session& session, const GptSettings& settings) {
   TextSource source = session.comm.together([&] { return open_text(session.terminal, settings); });
@@ -146,7 +132,7 @@ class GptTraining {
         grid_(settings.layout.make_grid(settings.local.is_job() ? worker_ : session.comm)),
         group_(grid_.tensor()),
         net_(config_, 0, &group_),
-        training_(make_order(text_, config_, settings)) {
+        sequences_(text_, config_, settings) {
     train::Session::Options all;
     all.train = settings.make_options();
     (void)choose_dtype(engine_, settings.values);
@@ -171,7 +157,12 @@ class GptTraining {
           net_, sequences,
           [this, sequences](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
                             std::span<std::int32_t> targets) {
-            fill(step, micro_batch * sequences, sequences, inputs, targets);
+            const std::uint64_t first = micro_batch * sequences;
+            if (training_session_ != nullptr && training_session_->evaluates()) {
+              sequences_.read_validation(first, inputs, targets);
+            } else {
+              sequences_.read_training(step * settings_.batch + first, inputs, targets);
+            }
           });
     };
     all.layout = settings.layout.make_layout(grid_, net_.layers());
@@ -216,40 +207,6 @@ class GptTraining {
     training_session_->trainer().load_model(parameters ? &*parameters : nullptr);
   }
 
-  // `count` sequences from number `first` of the step's on.
-  void fill(std::uint64_t step, std::uint64_t first, std::size_t count, std::span<std::int32_t> inputs,
-            std::span<std::int32_t> targets) {
-    const std::size_t context = config_.context;
-    for (std::size_t s = 0; s < count; ++s) {
-      const auto in = inputs.subspan(s * context, context);
-      const auto out = targets.subspan(s * context, context);
-      if (training_session_ != nullptr && training_session_->evaluates()) {
-        fill_validation(first + s, in, out);
-      } else {
-        training_.read(step * settings_.batch + first + s, in, out);
-      }
-    }
-  }
-
-  // Sequence n of the validation text: tokens n T .. n T + T, the last ones with targets that do not count.
-  void fill_validation(std::size_t n, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
-    std::fill(inputs.begin(), inputs.end(), 0);
-    std::fill(targets.begin(), targets.end(), -1);
-    const std::size_t size = text_.validation.size();
-    const std::size_t begin = n * config_.context;
-    if (n >= validation_sequences() || begin + 1 >= size) return;
-    std::vector<std::int32_t> tokens(std::min(config_.context + 1, size - begin));
-    text_.validation.read(begin, tokens);
-    std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
-    std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-  }
-
-  std::size_t validation_sequences() const {
-    const std::size_t size = text_.validation.size();
-    const std::size_t all = size < 2 ? 0 : (size - 2) / config_.context + 1;
-    return settings_.evaluate_sequences == 0 ? all : std::min(all, settings_.evaluate_sequences);
-  }
-
   train::RunOptions run_options();
   void announce(double peak);
   void announce_compression();
@@ -265,7 +222,7 @@ class GptTraining {
   mpi::Grid grid_;
   train::TensorGroup group_;
   models::Gpt net_;
-  data::ChunkOrder training_;
+  GptSequences sequences_;
   std::unique_ptr<train::Session> training_session_;
 };
 
@@ -324,7 +281,7 @@ void GptTraining::announce(double peak) {
                  format_count(text_.train.documents()), format_count(text_.validation.size()));
   if (settings_.merge_dropout != 0) {
     terminal.print("merge dropout {}: every epoch has other tokens of the same text, about {} of them", settings_.merge_dropout,
-                   format_count(training_.chunks() * config_.context));
+                   format_count(sequences_.training_count() * config_.context));
   }
   const int data_ranks = grid_.shape().data;
   terminal.print("{} steps of {} sequences ({} at once{}), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
@@ -379,9 +336,9 @@ void GptTraining::run() {
   LoggedProgress progress(session_.terminal, fs::path(folder()) / log_file);
   train::RunHooks hooks;
   // What all workers share needs evaluating once.
-  if (settings_.local.number() == 0 && validation_sequences() != 0) {
+  if (settings_.local.number() == 0 && sequences_.validation_count() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
-      return train::Evaluated{training_session_->evaluate(validation_sequences()), {}};
+      return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
     };
   }
   std::optional<LocalTraining> local;

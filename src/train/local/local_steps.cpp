@@ -18,12 +18,6 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* worker_key = "worker";
-constexpr const char* targets_name = "targets";
-
-std::string name_of_kept(const std::string& parameter) { return "kept." + parameter; }
-std::string sent_name(std::size_t number) { return fmt::format("sent.{}", number); }
-
 // Neighbouring parameters of about equally many elements together.
 std::vector<std::size_t> divide(const std::vector<nn::Parameter*>& parameters, std::size_t fragments) {
   std::size_t all = 0;
@@ -44,6 +38,12 @@ std::vector<OuterParameters::Named> values_of(nn::Engine& engine, const std::vec
     named.push_back({parameter->name, engine.to_host<float>(parameter->value)});
   }
   return named;
+}
+
+std::vector<Unsent::Parameter> sizes_of(const std::vector<nn::Parameter*>& parameters) {
+  std::vector<Unsent::Parameter> sizes;
+  for (const nn::Parameter* parameter : parameters) sizes.push_back({parameter->name, parameter->shape.size()});
+  return sizes;
 }
 
 }  // namespace
@@ -99,10 +99,8 @@ LocalSteps::LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOpt
       parameters_(learned(trainer.parameters())),
       fragment_(divide(parameters_, options.fragments)),
       outer_(values_of(trainer.engine(), parameters_), options.outer),
-      targets_(options.fragments) {
+      unsent_(sizes_of(parameters_), options.fragments, exchange.worker()) {
   check(options);
-  for (const nn::Parameter* parameter : parameters_) kept_.emplace_back(parameter->shape.size());
-  sent_as_ = exchange.worker();
 }
 
 std::vector<float> LocalSteps::own_values(std::size_t p) { return trainer_.engine().to_host<float>(parameters_[p]->value); }
@@ -136,7 +134,7 @@ bool LocalSteps::wait(const std::function<bool()>& done, const SignOfLife& alive
 }
 
 void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
-  restore();
+  unsent_.restore(file_);
   if (!exchange_.newest_rounds()) {
     TensorFile first;
     outer_.save(first);
@@ -154,12 +152,12 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   if (!wait(load, alive)) return;
   take_replies();
   go_on_from_round();
-  take_back_what_has_no_round();
-  for (const mpi::Bundle& bundle : sent_) {
-    if (!is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
+  unsent_.take_back(exchange_, last_, rounds_);
+  for (const mpi::Bundle& bundle : unsent_.messages()) {
+    if (!unsent_.is_counted(bundle, last_) && !exchange_.has_message(bundle.update)) sent_bytes_ += exchange_.publish(bundle);
   }
-  if (!sent_.empty() && sent_.back().update >= rounds_) {
-    flight_ = Flight{.round = sent_.back().update, .due = 0, .since = Clock::now(), .values = {}};
+  if (!unsent_.messages().empty() && unsent_.messages().back().update >= rounds_) {
+    flight_ = Flight{.round = unsent_.messages().back().update, .due = 0, .since = Clock::now(), .values = {}};
     if (!wait([&] { return is_ended(*flight_); }, alive)) return;
     take_replies();
     flight_.reset();
@@ -193,7 +191,7 @@ void LocalSteps::go_on_from_round() {
 Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
   Json line;
   if (!is_joined_) return line;  // it is to stop
-  for (std::uint64_t& each : targets_) each += targets;
+  for (std::uint64_t& each : unsent_.targets()) each += targets;
   const std::uint64_t step = trainer_.steps();
   const bool is_last = step >= steps_;
   if (flight_ && (step >= flight_->due || is_last)) finish(line, alive);
@@ -222,15 +220,15 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
     if (!is_last && fragment_[p] != fragment) continue;
     std::vector<float> own = own_values(p);
     bundle.vectors[p] =
-        mpi::add_and_take_largest(learned_since(outer_.values(p), own, weight_of(p)), kept_[p], options_.filter);
+        mpi::add_and_take_largest(learned_since(outer_.values(p), own, weight_of(p)), unsent_.kept(p), options_.filter);
     flight_->values[p] = std::move(own);
   }
   for (std::size_t f = 0; f < options_.fragments; ++f) {
-    if (is_last || f == fragment) bundle.totals[f] = static_cast<std::int64_t>(std::exchange(targets_[f], 0));
+    if (is_last || f == fragment) bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0));
   }
-  sent_.push_back(bundle);
+  unsent_.add(bundle);
   // First what is kept: a worker that is killed in between sends it when it is back.
-  save(std::vector<std::uint64_t>(options_.fragments));
+  unsent_.save(file_, std::vector<std::uint64_t>(options_.fragments));
   sent_bytes_ += exchange_.publish(bundle);
 }
 
@@ -330,7 +328,7 @@ void LocalSteps::take_over(const std::vector<std::vector<float>>& before) {
 }
 
 void LocalSteps::apply(const RoundReply& reply) {
-  settle_messages(reply);
+  unsent_.settle(reply, last_);
   for (std::size_t p = 0; p < parameters_.size() && p < reply.sum.vectors.size(); ++p) {
     const mpi::SparseVector& sum = reply.sum.vectors[p];
     const double weight = static_cast<double>(reply.sum.totals.at(fragment_[p])) / tokens_;
@@ -341,72 +339,13 @@ void LocalSteps::apply(const RoundReply& reply) {
   last_ = reply;
 }
 
-bool LocalSteps::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {
-  if (!reply) return false;
-  const auto counted = reply->counted.find(sent_as_);
-  return counted != reply->counted.end() && message.update <= counted->second;
-}
-
-// What the reply has not of a message that it counts, goes into a later one. Messages that replies before it counted are of the
-// time before this process.
-void LocalSteps::settle_messages(const RoundReply& reply) {
-  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
-    if (is_counted(bundle, last_)) return true;
-    if (!is_counted(bundle, reply)) return false;
-    keep_rest(bundle, reply);
-    return true;
-  });
-}
-
-void LocalSteps::keep_rest(const mpi::Bundle& message, const RoundReply& reply) {
-  for (std::size_t p = 0; p < message.vectors.size(); ++p) {
-    const mpi::SparseVector& own = message.vectors[p];
-    const std::vector<std::uint32_t>& there = reply.sum.vectors[p].index;
-    std::size_t at = 0;
-    for (std::size_t e = 0; e < own.index.size(); ++e) {
-      while (at < there.size() && there[at] < own.index[e]) ++at;
-      if (at < there.size() && there[at] == own.index[e]) continue;
-      std::int32_t& kept = kept_[p][own.index[e]];
-      kept = mpi::kept_sum(kept, static_cast<std::int32_t>(own.value[e]));
-    }
-  }
-}
-
-// As if it had not been sent.
-void LocalSteps::take_back(const mpi::Bundle& message) {
-  RoundReply nothing;
-  nothing.sum.vectors.resize(message.vectors.size());
-  keep_rest(message, nothing);
-  for (std::size_t f = 0; f < targets_.size() && f < message.totals.size(); ++f) {
-    targets_[f] += static_cast<std::uint64_t>(message.totals[f]);
-  }
-}
-
-// Of messages of before: those that were sent under another name, which nobody would count under this one, and those of rounds
-// that are yet to come, the replies before having been damaged.
-void LocalSteps::take_back_what_has_no_round() {
-  const bool is_renamed = sent_as_ != exchange_.worker();
-  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
-    if (is_counted(bundle, last_) || (is_renamed && exchange_.keeps_messages())) return true;
-    if (!is_renamed && (bundle.update <= rounds_ || exchange_.has_message(bundle.update))) return false;
-    take_back(bundle);
-    return true;
-  });
-  sent_as_ = exchange_.worker();
-}
-
 bool LocalSteps::load_newest_state() {
   const auto state = exchange_.newest_state();
   if (!state) return false;
   outer_.load(state->file);
   rounds_ = state->rounds;
   last_ = rounds_ == 0 ? std::nullopt : exchange_.read_reply(rounds_ - 1);
-  // The state has what that reply had of a message; what earlier ones had is not known any more.
-  std::erase_if(sent_, [&](const mpi::Bundle& bundle) {
-    if (!is_counted(bundle, last_)) return false;
-    if (bundle.update == last_->round) keep_rest(bundle, *last_);
-    return true;
-  });
+  unsent_.settle_state(last_);
   return true;
 }
 
@@ -416,35 +355,10 @@ void LocalSteps::leave(const SignOfLife& alive) {
     const std::vector<float> own = own_values(p);
     std::span<const float> from = outer_.values(p);
     if (flight_ && flight_->values.contains(p)) from = flight_->values.at(p);
-    const std::vector<std::int32_t> fresh = learned_since(from, own, weight_of(p));
-    std::ranges::transform(kept_[p], fresh, kept_[p].begin(), mpi::kept_sum<std::int32_t>);
+    unsent_.keep(p, learned_since(from, own, weight_of(p)));
   }
-  save(targets_);
+  unsent_.save(file_);
   exchange_.leave(Leaving::stopped, alive);
-}
-
-void LocalSteps::save(std::span<const std::uint64_t> targets) const {
-  TensorFile file;
-  file.metadata[worker_key] = exchange_.worker();
-  file.put(targets_name, {targets.size()}, targets);
-  for (std::size_t p = 0; p < parameters_.size(); ++p) file.put(name_of_kept(outer_.name(p)), {kept_[p].size()}, kept_[p]);
-  for (std::size_t i = 0; i < sent_.size(); ++i) file.put_raw(sent_name(i), mpi::to_message(sent_[i]));
-  file.save(file_);
-}
-
-void LocalSteps::restore() {
-  if (!fs::exists(file_)) return;
-  const TensorFile file = TensorFile::load(file_, Checksum::required);
-  sent_as_ = file.get_metadata(worker_key);
-  const Tensor& targets = file.get(targets_name, DType::u64, {options_.fragments});
-  std::ranges::copy(targets.as<std::uint64_t>(), targets_.begin());
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const Tensor& kept = file.get(name_of_kept(outer_.name(p)), DType::i32, {kept_[p].size()});
-    std::ranges::copy(kept.as<std::int32_t>(), kept_[p].begin());
-  }
-  for (std::size_t i = 0; file.contains(sent_name(i)); ++i) {
-    sent_.push_back(mpi::from_message(std::as_bytes(file.get(sent_name(i)).as<std::uint8_t>())));
-  }
 }
 
 }  // namespace bitloom::train

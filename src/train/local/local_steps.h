@@ -24,13 +24,11 @@
 #include "mpi/top_filter.h"
 #include "train/local/exchange.h"
 #include "train/local/outer_step.h"
+#include "train/local/unsent.h"
 #include "train/run.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
-
-// In a run's folder: what a worker has not sent yet.
-inline constexpr const char* kept_name = "kept.safetensors";
 
 // Elements that a reply has at most, in messages of one worker.
 inline constexpr std::size_t messages_of_reply = 4;
@@ -82,7 +80,7 @@ class LocalSteps {
   std::uint64_t interval() const { return options_.inner_steps / options_.fragments; }
   std::vector<float> own_values(std::size_t p);
   void set_own_values(std::size_t p, std::span<const float> values);
-  double weight_of(std::size_t p) const { return static_cast<double>(targets_[fragment_[p]]) / tokens_; }
+  double weight_of(std::size_t p) { return static_cast<double>(unsent_.targets()[fragment_[p]]) / tokens_; }
   std::vector<std::int32_t> learned_since(std::span<const float> before, std::span<const float> own, double weight) const;
 
   void send(std::uint64_t round, std::uint64_t due);
@@ -91,17 +89,10 @@ class LocalSteps {
   double deadline() const;
   void take_replies();
   void apply(const RoundReply& reply);
-  void settle_messages(const RoundReply& reply);
-  void keep_rest(const mpi::Bundle& message, const RoundReply& reply);
-  void take_back(const mpi::Bundle& message);
-  void take_back_what_has_no_round();
-  bool is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const;
   bool load_newest_state();
   void take_over(const std::vector<std::vector<float>>& before);
   void go_on_from_round();
   bool wait(const std::function<bool()>& done, const SignOfLife& alive);
-  void save(std::span<const std::uint64_t> targets) const;
-  void restore();
 
   Trainer& trainer_;
   LocalExchange& exchange_;
@@ -116,10 +107,7 @@ class LocalSteps {
   OuterParameters outer_;
   std::uint64_t rounds_ = 0;  // whose replies outer_ has
   std::optional<RoundReply> last_;
-  std::vector<std::vector<std::int32_t>> kept_;  // error feedback by parameter, in units times weights
-  std::vector<std::uint64_t> targets_;           // of own steps since the fragment's last message
-  std::vector<mpi::Bundle> sent_;                // messages that no reply has counted yet
-  std::string sent_as_;                          // this worker's name when it sent those that it was started with
+  Unsent unsent_;
   std::optional<Flight> flight_;
   bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began

@@ -1,0 +1,65 @@
+// What a worker of local steps has learned and others do not have yet: error feedback, and messages that no reply has counted.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mpi/bundle.h"
+#include "train/local/exchange.h"
+
+namespace bitloom::train {
+
+// In a run's folder.
+inline constexpr const char* kept_name = "kept.safetensors";
+
+class Unsent {
+ public:
+  struct Parameter {
+    std::string name;
+    std::size_t size = 0;
+  };
+  // fragments: parts of the parameters, for each of which targets are counted.
+  Unsent(std::vector<Parameter> parameters, std::size_t fragments, std::string worker);
+
+  // Error feedback of a parameter, in units times weights.
+  std::span<std::int32_t> kept(std::size_t p) { return kept_[p]; }
+  void keep(std::size_t p, std::span<const std::int32_t> learned);
+
+  // Targets of own steps since the fragment's last message.
+  std::span<std::uint64_t> targets() { return targets_; }
+
+  // Messages that are sent and not counted yet, the oldest first.
+  const std::vector<mpi::Bundle>& messages() const { return messages_; }
+  void add(mpi::Bundle message) { messages_.push_back(std::move(message)); }
+  bool is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const;
+
+  // Of `reply`, the next after `last`: what it has not of a message that it counts is kept.
+  void settle(const RoundReply& reply, const std::optional<RoundReply>& last);
+  // Of a state that follows on `last`, which takes the place of replies.
+  void settle_state(const std::optional<RoundReply>& last);
+  // Of messages from before this process, as if they had not been sent: those of another name, which nobody would count under
+  // this one, and those of rounds after `rounds`, whose replies have been damaged.
+  void take_back(LocalExchange& exchange, const std::optional<RoundReply>& last, std::uint64_t rounds);
+
+  // targets: others than those of now, if they are given.
+  void save(const std::filesystem::path& file, std::optional<std::vector<std::uint64_t>> targets = std::nullopt) const;
+  // Nothing without the file. Throws Error(data).
+  void restore(const std::filesystem::path& file);
+
+ private:
+  void keep_rest(const mpi::Bundle& message, const RoundReply& reply);
+
+  std::vector<Parameter> parameters_;
+  std::string worker_;   // of now
+  std::string sent_as_;  // this worker's name when it sent the messages
+  std::vector<std::vector<std::int32_t>> kept_;
+  std::vector<std::uint64_t> targets_;
+  std::vector<mpi::Bundle> messages_;
+};
+
+}  // namespace bitloom::train
