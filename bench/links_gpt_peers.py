@@ -56,6 +56,13 @@ def report(rank, start, steps):
             print(json.dumps({"seconds": (time.monotonic() - start) / steps, "steps": steps}), flush=True)
 
 
+def train_step(net, optimiser, pace):
+    time.sleep(pace / 3)
+    optimiser.zero_grad()
+    net().backward()
+    optimiser.step()
+
+
 def every_step(name, rank, ranks, pace):
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     # The hook waits for a sum where another ends: with several buckets on Gloo, which has two threads, for ever.
@@ -72,10 +79,7 @@ def every_step(name, rank, ranks, pace):
             dist.barrier()
             report(rank, None, 0)
             start = time.monotonic()
-        time.sleep(pace / 3)
-        optimiser.zero_grad()
-        net().backward()
-        optimiser.step()
+        train_step(net, optimiser, pace)
     report(rank, start, STEPS)
     dist.barrier()
     dist.destroy_process_group()
@@ -105,10 +109,7 @@ def diloco(rank, ranks, address, first, pace, inner):
             if step == inner:  # the first round has what is made once
                 report(rank, None, 0)
                 start = time.monotonic()
-            time.sleep(pace / 3)
-            optimiser.zero_grad()
-            net().backward()
-            optimiser.step()
+            train_step(net, optimiser, pace)
     report(rank, start, (rounds - 1) * inner)
     time.sleep(2)
     manager.shutdown()

@@ -264,25 +264,21 @@ void BundleTree::close() {
 
 // The root tells all others, so that whoever asks hears it as they do.
 void BundleTree::signal() {
-  if (is_signalled_ || std::exchange(asked_, true)) return;
-  if (is_root()) {
-    take_reply(message_of_mark(stop_mark));
-  } else {
-    comm_.send(tree_.parent(), message_of_mark(stop_mark));
-  }
+  if (!is_signalled_ && !std::exchange(asked_, true)) tell(stop_mark);
 }
 
-// First up, then down: behind a mark nothing comes from the rank that sent it.
+// The root all others, any other rank the one above.
+void BundleTree::tell(std::uint64_t mark) {
+  std::vector<std::byte> message = message_of_mark(mark);
+  if (is_root()) return take_reply(std::move(message));
+  comm_.send(tree_.parent(), std::move(message));
+}
+
+// First up, then down: after a mark nothing comes from the rank that sent it.
 bool BundleTree::has_ended() {
   poll();
   if (ended_ < tree_.children().size()) return false;
-  if (!std::exchange(told_end_, true)) {
-    if (is_root()) {
-      take_reply(message_of_mark(end_mark));
-    } else {
-      comm_.send(tree_.parent(), message_of_mark(end_mark));
-    }
-  }
+  if (!std::exchange(told_end_, true)) tell(end_mark);
   return is_over_ && comm_.sends_finished();
 }
 

@@ -107,6 +107,7 @@ class BundleTree {
     std::size_t workers = 0;
   };
   void accumulate(int child, const std::vector<std::byte>& message);
+  void tell(std::uint64_t mark);
   void take_late(Bundle bundle);
   bool has_statistics(const Bundle& bundle) const;
   void fold_late_statistics(std::uint64_t update, std::vector<Bundle>& bundles);

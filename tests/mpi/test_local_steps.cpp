@@ -143,23 +143,19 @@ TEST_CASE("a message that a job did not count counts in a later one", "[local]")
   constexpr std::uint64_t steps = 24;
   const SharedFolder folder;
   const LocalOptions options = sparse(4);
-  const auto stop = [](TreeWorker& worker) {
-    worker.stops = true;
-    worker.local.leave([] {});
-  };
   {
     TreeWorker worker(folder.path(), options, steps);
     worker.begin();
     worker.run(world().is_root() ? 10 : 8);
     if (!world().is_root()) worker.run(12);  // of round 2, as the stop comes
-    stop(worker);
+    worker.stop();
   }
   world().barrier();
   if (world().is_root()) {
     TreeWorker alone(folder.path(), options, steps, 0, 1, 2, mpi::Comm());
     alone.begin();
     alone.run(16);
-    stop(alone);
+    alone.stop();
   }
   world().barrier();
   TreeWorker worker(folder.path(), options, steps);
@@ -187,8 +183,7 @@ TEST_CASE("workers that come back under other names send what was not counted", 
     worker.begin();
     worker.run(world().is_root() ? 10 : 8);
     if (!world().is_root()) worker.run(12);
-    worker.stops = true;
-    worker.local.leave([] {});
+    worker.stop();
   }
   world().barrier();
   TreeWorker worker(folder.path(), options, steps, 0, 1, 2, everybody(), "v");
@@ -251,8 +246,7 @@ TEST_CASE("a job whose newest replies are damaged goes on from those before", "[
     TreeWorker worker(folder.path(), options, steps);
     worker.begin();
     worker.run(28);
-    worker.stops = true;
-    worker.local.leave([] {});
+    worker.stop();
   }
   world().barrier();
   const fs::path replies = folder.path() / "replies";
@@ -307,20 +301,12 @@ TEST_CASE("the processes of a worker have the parameters of its first, and hear 
         trainer, *exchange, options, 20, 4.0 * worker_examples, folder.path() / "kept", [&] { return stops.load(); }, progress);
   });
   GroupSteps group(trainer, local ? &*local : nullptr);
-  const auto values = [&] {
-    std::vector<float> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      const std::vector<float> own = engine.to_host<float>(parameter->value);
-      all.insert(all.end(), own.begin(), own.end());
-    }
-    return all;
-  };
   group.begin(1, [] {});
   while (trainer.steps() < 8) {
     const StepReport report = trainer.step();
     const json line = group.after_step(report.targets, [] {});
     CHECK(line.is_object() == (world().is_root() && report.step % 4 == 3));
-    CHECK(same_everywhere(values()));
+    CHECK(same_everywhere(values_of(trainer)));
   }
   // Another takes part from here on and is always ahead.
   if (world().is_root()) {
@@ -333,7 +319,7 @@ TEST_CASE("the processes of a worker have the parameters of its first, and hear 
   world().barrier();
   while (trainer.steps() < 16) group.after_step(trainer.step().targets, [] {});
   CHECK(trainer.steps() == 16);
-  CHECK(same_everywhere(values()));
+  CHECK(same_everywhere(values_of(trainer)));
   // The first process is asked to stop while it waits for a worker that never comes.
   if (world().is_root()) {
     FolderExchange never_comes(LocalWorker::folder_options(folder.path(), "third", 3), json{{"net", "spirals"}}, json::object(),

@@ -93,6 +93,13 @@ void check(const FolderOptions& options) {
   if (options.state_every == 0) fail(ErrorKind::usage, "state_every: 0; expected at least 1");
 }
 
+void limit_reply(mpi::Bundle& sum, const FolderOptions& options) {
+  if (options.reply_count == 0) return;
+  for (mpi::SparseVector& vector : sum.vectors) {
+    if (vector.size != 0) vector = mpi::largest_of(vector, options.chunk, options.reply_count);
+  }
+}
+
 FolderExchange::FolderExchange(FolderOptions options, const Json& identity, const Json& founded, const FieldName& field_name)
     : options_(std::move(options)) {
   check(options_);
@@ -259,11 +266,7 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   }
   if (bundles.empty()) return false;
   reply.sum = mpi::merge(std::move(bundles));
-  if (options_.reply_count != 0) {
-    for (mpi::SparseVector& vector : reply.sum.vectors) {
-      if (vector.size != 0) vector = mpi::largest_of(vector, options_.chunk, options_.reply_count);
-    }
-  }
+  limit_reply(reply.sum, options_);
   write_reply(reply);
   return true;
 }

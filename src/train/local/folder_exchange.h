@@ -43,6 +43,8 @@ struct FolderOptions {
 
 // Throws Error(usage).
 void check(const FolderOptions& options);
+// Leaves the elements that a reply may have.
+void limit_reply(mpi::Bundle& sum, const FolderOptions& options);
 
 class FolderExchange final : public LocalExchange {
  public:

@@ -181,7 +181,7 @@ void TreeExchange::rethrow() const {
   if (error_) std::rethrow_exception(error_);
 }
 
-// Behind its totals a message has one for each worker: how many rounds further than the one before it is. In the order in which
+// After its totals a message has one for each worker: how many rounds further than the one before it is. In the order in which
 // a worker's messages are counted these add up to the round after that of the last one.
 std::uint64_t TreeExchange::publish(const mpi::Bundle& bundle) {
   rethrow();
@@ -271,11 +271,7 @@ bool TreeExchange::serve_round(std::uint64_t round) {
   } while (tree_.is_signalled() || !is_complete(round));
   std::optional<mpi::Bundle> sum = tree_.gather(round, std::nullopt);
   if (sum) {
-    if (options_.memory.reply_count != 0) {
-      for (mpi::SparseVector& vector : sum->vectors) {
-        if (vector.size != 0) vector = mpi::largest_of(vector, options_.memory.chunk, options_.memory.reply_count);
-      }
-    }
+    limit_reply(*sum, options_.memory);
     std::vector<std::byte> message = encode(*sum);
     RoundReply reply = take_reply(round, *std::move(sum));
     reply.bytes = message.size();

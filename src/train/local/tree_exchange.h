@@ -1,6 +1,7 @@
 // Rounds of local steps between the processes of an MPI job, along the tree that binary training has for its messages
 // (mpi/bundle_tree.h): what workers have learned is merged wherever it meets, the root ends rounds and sends the replies down,
-// while all of them train. Who has vanished the launcher notices, and starts the job again.
+// while all of them train. The launcher notices who has vanished, and starts the
+// job again.
 //
 // The root's folder is the exchange's memory: states and every reply, as a FolderExchange has them. A reply lies there before
 // it is sent, so that a job that is started again goes on from the last reply, with whichever workers come: nothing is lost

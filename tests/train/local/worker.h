@@ -46,6 +46,16 @@ inline LocalOptions sparse(std::uint64_t inner_steps) {
   return options;
 }
 
+// Of all parameters, one after the other.
+inline std::vector<float> values_of(Trainer& trainer) {
+  std::vector<float> all;
+  for (const nn::Parameter* parameter : trainer.parameters()) {
+    const std::vector<float> own = trainer.engine().to_host<float>(parameter->value);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
 // A worker with an exchange: each has other examples.
 struct LocalWorker {
   LocalWorker(LocalExchange& exchange, const fs::path& file, std::uint64_t number, const LocalOptions& options,
@@ -87,13 +97,11 @@ struct LocalWorker {
   void run(std::uint64_t steps) {
     while (trainer.steps() < steps && !stops) step();
   }
-  std::vector<float> values() {
-    std::vector<float> all;
-    for (const nn::Parameter* parameter : trainer.parameters()) {
-      const std::vector<float> own = engine.to_host<float>(parameter->value);
-      all.insert(all.end(), own.begin(), own.end());
-    }
-    return all;
+  std::vector<float> values() { return values_of(trainer); }
+  // As a run that is asked to.
+  void stop() {
+    stops = true;
+    local.leave([] {});
   }
 
   nn::Engine engine;
