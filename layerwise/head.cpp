@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/softmax.h"
+#include "data/soft_labels.h"
 #include "layerwise/bit_counts.h"
 #include "layerwise/gemm_pairs.h"
 
@@ -280,8 +281,10 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
   work.p.resize(classes_);
   std::vector<float>& logits = work.scores;
   std::vector<float>& p = work.p;
-  const auto target_off = static_cast<float>(objective.smoothing / static_cast<double>(classes_));
-  const auto target_on = static_cast<float>(1.0 - objective.smoothing) + target_off;
+  const double own_share = 1.0 - objective.teacher_share;  // of the label
+  const auto target_off = static_cast<float>(own_share * objective.smoothing / static_cast<double>(classes_));
+  const auto target_on = static_cast<float>(own_share * (1.0 - objective.smoothing)) + target_off;
+  const auto soft_step = static_cast<float>(objective.teacher_share / data::soft_label_sum);
   const auto add = [&](std::vector<std::int64_t>& sum) {
     for (std::size_t k = 0; k < sum.size(); ++k) {
       sum[k] += products[k];
@@ -314,7 +317,9 @@ Head::Loss Head::backward(const simd::Kernels& kernels, const std::int16_t* coun
       loss.micro_nats += micro_nats(cross_entropy(row, label)).value_or(largest_micro_nats);
       loss.correct += static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin()) == label ? 1 : 0;
       for (std::size_t l = 0; l < classes_; ++l) {
-        const std::int16_t e = to_fixed(p[l] - (l == label ? target_on : target_off), error_steps, 4096);
+        float target = l == label ? target_on : target_off;
+        if (soft_step > 0) target += soft_step * static_cast<float>(objective.soft_labels[(begin + i) * classes_ + l]);
+        const std::int16_t e = to_fixed(p[l] - target, error_steps, 4096);
         error[i * padded_classes_ + l] = e;
         error_t[l * even_at_once + i] = e;
         sums.linear_bias[l] += e;

@@ -87,9 +87,11 @@ class Head {
     std::size_t correct = 0;
   };
   struct Objective {
-    double smoothing = 0;                 // label smoothing: probability spread over all classes
-    double dropout = 0;                   // probability that a feature is left out of an image (Srivastava et al. 2014)
-    const std::uint64_t* keys = nullptr;  // (N), with dropout: what an image's choice is drawn from
+    double smoothing = 0;                       // label smoothing: probability spread over all classes
+    double dropout = 0;                         // probability that a feature is left out of an image (Srivastava et al. 2014)
+    const std::uint64_t* keys = nullptr;        // (N), with dropout: what an image's choice is drawn from
+    double teacher_share = 0;                   // share of the target that is the teacher's; of the rest, see smoothing
+    const std::uint8_t* soft_labels = nullptr;  // (N, L), with a share: data/soft_labels.h
   };
   // Forward and backward over counts (N, F) with labels (N): adds to `sums`, writes the loss gradient of every count to
   // `gradient` (N, F), also of features that were left out. Any N; call it per thread with its own `sums`.

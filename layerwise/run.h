@@ -110,7 +110,8 @@ class Run {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Cache> cache_;
-  std::string data_hash_;
+  std::string data_hash_;                // of the training images
+  std::string soft_labels_hash_;         // empty without soft labels
   std::vector<std::byte> encoder_file_;  // at rank 0, until it is written
   std::vector<Hash128> keys_;            // keys of the stages
   std::string identity_;                 // text that a checkpoint must agree with

@@ -28,7 +28,7 @@ constexpr const char* encoder_key = "bitloom.encoder_of";
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
 // to.
 std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,
-                                const Hash128& encoder) {
+                                const std::string& soft_labels_hash, const Hash128& encoder) {
   const Json json = to_json(net);
   const std::vector<std::uint64_t> ids = stage_ids(net);
   std::map<std::string, Hash128> trained_by;
@@ -36,7 +36,9 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
   for (std::size_t s = 0; s < net.stages.size(); ++s) {
     Hasher hasher;
     hasher.update(trainer_version).update(std::string_view(data_hash)).update(ids[s]);
-    hasher.update(std::string_view(encoder.hex())).update(std::string_view(describe(for_stage(train, net.stages[s]))));
+    const TrainOptions options = for_stage(train, net.stages[s]);
+    hasher.update(std::string_view(encoder.hex())).update(std::string_view(describe(options)));
+    if (options.teacher_share > 0) hasher.update(std::string_view(soft_labels_hash));
     Json stage = json["stages"][s];
     stage.erase("options");  // described with the run's, as is
     stage.erase("augment");
@@ -71,8 +73,10 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
 
 // Checkpoints are read by runs of the same alone.
 Json Run::identity(const Hash128& encoder) const {
+  Json data = {{"images", data_.train.size()}, {"content", data_hash_}};
+  if (!soft_labels_hash_.empty()) data["soft_labels"] = soft_labels_hash_;
   return {{"version", fmt::format("{}, {}", trainer_version, checkpoint_version)},
-          {"data", {{"images", data_.train.size()}, {"content", data_hash_}}},
+          {"data", data},
           {"encoder", encoder.hex()},
           {"options", Json::parse(describe(options_.train))},
           {"net", to_json(options_.net)}};
@@ -80,7 +84,7 @@ Json Run::identity(const Hash128& encoder) const {
 
 // Collective: what stages and checkpoints are known by. Throws a data error if the ranks do not hold the same images.
 void Run::identify(const Hash128& encoder) {
-  keys_ = stage_keys(options_.net, options_.train, data_hash_, encoder);
+  keys_ = stage_keys(options_.net, options_.train, data_hash_, soft_labels_hash_, encoder);
   identity_ = identity(encoder).dump();
   const std::string roots = comm_.broadcast_text(identity_);
   comm_.together([&] {

@@ -26,7 +26,8 @@ StagePasses::StagePasses(const StageSetup& setup, const Encoder& encoder, Worker
       at_once_(at_once),
       layer_maps_(learners.layers.size()),
       images_(at_once),
-      labels_(at_once) {
+      labels_(at_once),
+      soft_labels_(setup.options.teacher_share > 0 ? at_once * setup.train.classes() : 0) {
   std::vector<std::size_t> wanted;
   for (const LearningLayer& layer : learners.layers) wanted.push_back(layer.index);
   inputs_ =
@@ -112,9 +113,13 @@ void StagePasses::choose_images(std::size_t step, const Places& places) {
     order_epoch_ = epoch;
   }
   const std::size_t first = step % setup_.steps_per_epoch() / setup_.options.repeat * setup_.batch + places.first;
+  const std::size_t classes = setup_.train.classes();
   for (std::size_t i = 0; i < places.count; ++i) {
     images_[i] = order_[first + i];
     labels_[i] = setup_.train.labels[images_[i]];
+    if (!soft_labels_.empty()) {
+      std::copy_n(setup_.train.soft_labels.data() + images_[i] * classes, classes, soft_labels_.data() + i * classes);
+    }
   }
   // Those of the next minibatch come from the device while this one is computed.
   const std::size_t next = first + setup_.batch;
@@ -279,7 +284,9 @@ void StagePasses::run_heads(const StageStep& step, const Places& places) {
       const std::uint64_t counter = (places.first + begin + i) * 64 + h;
       keys[i] = Random(options.seed, Stream::dropout, setup_.id << 40U | step.number, counter).next();
     }
-    const Head::Objective objective = {options.label_smoothing, options.head_dropout, keys.data()};
+    const std::uint8_t* soft_labels = soft_labels_.empty() ? nullptr : soft_labels_.data() + begin * head.classes();
+    const Head::Objective objective = {options.label_smoothing, options.head_dropout, keys.data(), options.teacher_share,
+                                       soft_labels};
     const Head::Loss loss = head.backward(setup_.kernels, maps.counts.data() + begin * f, labels_.data() + begin, count,
                                           objective, thread.head_sums[h], maps.gradient.data() + begin * f);
     thread.head_totals[2 * h] += loss.micro_nats;

@@ -115,6 +115,7 @@ class StagePasses {
   std::vector<std::uint32_t> order_;   // order of images in this epoch
   std::vector<std::uint32_t> images_;  // data set indices of the local images
   std::vector<std::uint16_t> labels_;
+  std::vector<std::uint8_t> soft_labels_;  // (local images, classes), with a teacher
 };
 
 }  // namespace bitloom::layerwise

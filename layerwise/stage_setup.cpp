@@ -49,15 +49,20 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   if (options.signal != "window" && options.signal != "exact") {
     fail_field(ErrorKind::usage, "signal", "'{}' is not a learning signal; expected window or exact", options.signal);
   }
+  if (options.teacher_share > 0 && train.soft_labels.empty()) {
+    fail_field(ErrorKind::usage, "teacher_share", "{:g} in stage '{}', but there is no teacher", options.teacher_share,
+               spec.name);
+  }
   if (options.signal == "exact") {
     if (spec.train.size() != 1 || spec.heads.size() != 1) {
       fail_field(ErrorKind::usage, "signal", "stage '{}' trains {} layers under {} heads; 'exact' needs one of each", spec.name,
                  spec.train.size(), spec.heads.size());
     }
     // It is the loss of what the net says.
-    if (options.label_smoothing > 0 || options.head_dropout > 0) {
-      fail_field(ErrorKind::usage, "signal", "'exact' takes no label smoothing ({:g}) and no head dropout ({:g}) in stage '{}'",
-                 options.label_smoothing, options.head_dropout, spec.name);
+    if (options.label_smoothing > 0 || options.head_dropout > 0 || options.teacher_share > 0) {
+      fail_field(ErrorKind::usage, "signal",
+                 "'exact' takes no label smoothing ({:g}), no head dropout ({:g}) and no teacher ({:g}) in stage '{}'",
+                 options.label_smoothing, options.head_dropout, options.teacher_share, spec.name);
     }
   }
   const StageLimits limits = exchange.limits(options, batch, ranks);

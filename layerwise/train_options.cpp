@@ -13,11 +13,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* training = "Training";
+constexpr const char* teacher = "Teacher";
 constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 20> options_table = {{
+const std::array<RealOption, 21> options_table = {{
     {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Learning rate of heads (Adam)"},
     {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -26,6 +27,8 @@ const std::array<RealOption, 20> options_table = {{
      "Probability that a feature of a head is left out of a training image; 0 disables dropout"},
     {training, "label_smoothing", [](TrainOptions& o) -> double& { return o.label_smoothing; }, 0, 0.99, false,
      "Probability of the label that is spread over all classes; 0 disables smoothing"},
+    {teacher, "teacher_share", [](TrainOptions& o) -> double& { return o.teacher_share; }, 0, 1, false,
+     "Share of heads' targets that the teacher's probabilities have; the label has the rest"},
     {training, "final_rate", [](TrainOptions& o) -> double& { return o.final_rate; }, 0, 1, false,
      "Share of the learning rates at the end of a stage (cosine schedule)"},
     {weights, "learning_rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
@@ -146,6 +149,7 @@ std::string describe(const TrainOptions& options) {
                {"dead_zone", rule.dead_zone}};
   // Without augmentation all copies are the image itself.
   if (!options.augment.none() && options.augment_copies != 0) json["augment_copies"] = options.augment_copies;
+  if (options.teacher_share != 0) json["teacher_share"] = options.teacher_share;
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;

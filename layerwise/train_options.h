@@ -24,6 +24,7 @@ struct TrainOptions {
   double head_decay = 0;           // decoupled weight decay of heads
   double head_dropout = 0;         // probability that a head's feature is left out of a training image
   double label_smoothing = 0;
+  double teacher_share = 0;             // share of heads' targets that the training set's soft labels have (data/soft_labels.h)
   double final_rate = 0.01;             // share of the learning rates at the end of a stage (cosine)
   std::size_t warmup_steps = 300;       // only heads learn; at most a tenth of the stage
   std::size_t head_warmup_steps = 500;  // the heads' learning rate rises to its value; at most a fifth of the stage

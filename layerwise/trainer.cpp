@@ -143,6 +143,8 @@ void Run::train_stage(std::size_t s) {
 void Run::build_layers() {
   Model& model = result_.model;
   data_hash_ = data::content_hash(data_.train);
+  const std::vector<std::uint8_t>& soft_labels = data_.train.soft_labels;
+  if (!soft_labels.empty()) soft_labels_hash_ = hash_bytes(std::as_bytes(std::span(soft_labels))).hex();
   // Fitted by rank 0 alone, so that no float of the fit can differ between machines.
   TensorFile encoder;
   on_root([&] { encoder = fit_encoder(); });

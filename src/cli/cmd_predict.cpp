@@ -1,21 +1,15 @@
 // bitloom predict: the classes of single images.
 #include <algorithm>
-#include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/command.h"
 #include "cli/image_evaluation.h"
+#include "cli/image_model.h"
 #include "cli/model_source.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/softmax.h"
 #include "data/image.h"
-#include "layerwise/model.h"
-#include "models/cnn/model_file.h"
-#include "models/gpt/model_file.h"
-#include "simd/kernels.h"
 
 namespace bitloom::cli {
 namespace {
@@ -28,44 +22,6 @@ struct Prediction {
   double milliseconds = 0;         // time of encoding and classifying, without reading the file
 };
 
-// A model of any kind that gives probabilities of classes for an image of its shape.
-struct ImageModel {
-  data::ImageShape shape;
-  std::vector<std::string> class_names;
-  std::function<std::vector<float>(std::span<const std::uint8_t> image)> probabilities;
-};
-
-ImageModel open_binary(const std::filesystem::path& file, const ViewOptions& views, const Options& options) {
-  struct Held {
-    layerwise::Model model;
-    layerwise::Classifier classifier;
-    layerwise::ForwardWorkspace work;
-    Held(const std::filesystem::path& path, const ViewOptions& asked, const Options& options)
-        : model(layerwise::Model::load(path)),
-          classifier(
-              layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, asked.over(model.net.views, options))),
-          work(classifier.make_workspace()) {}
-  };
-  const auto held = std::make_shared<Held>(file, views, options);
-  return {held->model.encoder.image_shape(), held->model.class_names, [held](std::span<const std::uint8_t> image) {
-            std::vector<float> scores;
-            held->classifier.scores(image.data(), held->work, scores);
-            softmax(scores, scores);
-            return scores;
-          }};
-}
-
-ImageModel open_cnn(const std::filesystem::path& file, const ViewOptions& views, const Options& options) {
-  CnnUse use;
-  use.views = views.over(use.views, options);
-  const auto held = std::make_shared<OpenCnn>(file, use);
-  return {held->description().config.image, held->description().class_names, [held](std::span<const std::uint8_t> image) {
-            std::vector<float> scores = held->classifier().logits({&image, 1});
-            softmax(scores, scores);
-            return scores;
-          }};
-}
-
 Prediction classify(const std::string& file, const ImageModel& model) {
   Prediction prediction;
   prediction.image = file;
@@ -77,7 +33,8 @@ Prediction classify(const std::string& file, const ImageModel& model) {
     return prediction;
   }
   const Clock::time_point start = Clock::now();
-  prediction.scores = model.probabilities(image.pixels);
+  const std::span<const std::uint8_t> pixels(image.pixels);
+  prediction.scores = model.probabilities({&pixels, 1});
   prediction.milliseconds = 1e3 * seconds_since(start);
   prediction.order.resize(prediction.scores.size());
   std::iota(prediction.order.begin(), prediction.order.end(), std::size_t{0});
@@ -124,10 +81,7 @@ int predict(Session& session, std::span<const std::string> args) {
   int code = exit_done;
   session.on_root([&] {
     const std::filesystem::path file = find_model(arguments.front());
-    const std::string kind = kind_of_model(file);
-    if (kind == models::gpt_kind) require_kind(file, "binary", "bitloom sample");
-    if (kind == models::dvae_kind) require_kind(file, "binary", "bitloom reconstruct");
-    const ImageModel model = kind == models::cnn_kind ? open_cnn(file, views, options) : open_binary(file, views, options);
+    const ImageModel model = open_image_model(file, [&](const layerwise::Views& own) { return views.over(own, options); });
     for (std::size_t i = 1; i < arguments.size(); ++i) {
       const Prediction prediction = classify(arguments[i], model);
       if (!prediction.error.empty()) {

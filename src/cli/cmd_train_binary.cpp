@@ -14,10 +14,12 @@
 #include "cli/shared_data.h"
 #include "cli/signals.h"
 #include "cli/system.h"
+#include "cli/teacher.h"
 #include "cli/train_options.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
+#include "data/soft_labels.h"
 #include "launch/supervisor.h"
 #include "layerwise/search.h"
 #include "layerwise/trainer.h"
@@ -92,8 +94,15 @@ void check_images(Session& session, const Options& options, const TrainSettings&
 }
 
 // Files that --resume reads, by name.
-std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
-  return {{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"}, {options_file, options.to_ini()}};
+std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings,
+                                                const data::Dataset& train) {
+  std::map<std::string, std::string> files{{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"},
+                                           {options_file, options.to_ini()}};
+  if (!train.soft_labels.empty()) {
+    const std::vector<std::byte> bytes = data::soft_labels_file(train).serialize();
+    files[soft_labels_name].assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return files;
 }
 
 void announce(Session& session, const TrainSettings& settings, const data::DataSplits& data, const Threads& threads) {
@@ -175,7 +184,7 @@ layerwise::RunResult train_one(Session& session, const Options& options, TrainSe
   session.on_root([&] {
     if (!settings.resume) check_folder(settings.run.folder);
   });
-  settings.run.files = files_of_run(options, settings);
+  settings.run.files = files_of_run(options, settings, data.train);
   if (session.continuation.command.empty()) session.continuation = continuation_of("binary", settings.out);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
@@ -219,9 +228,14 @@ int train_binary(Session& session, std::span<const std::string> args) {
   if (variants.empty() && is_finished(session, options, settings.run)) return exit_done;
 
   const Threads threads = choose_threads(session.comm);
-  const data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
+  data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(session, options, settings, data.train);
+  if (settings.resume && !settings.teacher.empty() && !options.is_asked_for("teacher")) {
+    restore_soft_labels(session, settings.run.folder, data.train);
+  } else if (!settings.teacher.empty()) {
+    add_soft_labels(session, settings.teacher, data.train);
+  }
   if (variants.empty()) {
     train_one(session, options, settings, data, threads);
     return exit_done;
@@ -233,7 +247,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   session.continuation = continuation_of("binary", settings.out);
   const layerwise::SearchOptions search{settings.run,
                                         settings.spread,
-                                        files_of_run(options, settings),
+                                        files_of_run(options, settings, data.train),
                                         options_file,
                                         {model_file, config_file, metrics_file, options_file, net_file, log_file}};
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {

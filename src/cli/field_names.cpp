@@ -56,6 +56,7 @@ std::string option_of_field(const std::string& field) {
   static const std::map<std::string, std::string> named{
       {"data.images", "training images (--data, --max-train, --validation, --split-seed)"},
       {"data.content", "the training images' content (--data, --max-train, --validation, --split-seed)"},
+      {"data.soft_labels", "the teacher's soft labels (--teacher)"},
       {"encoder", "the encoder's fitted filters (--data, --seed, --set encoder.KEY)"},
       {"net.name", "--net"},
       {"net.mirror", "--set net.mirror"},

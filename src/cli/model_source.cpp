@@ -138,7 +138,7 @@ void DataOptions::declare(Options& options) {
 }
 
 void DataOptions::declare_folders(Options& options) {
-  options.count("image-size", image_size, 8, 512, "Height and width in pixels to which images in folders are resized");
+  options.count("image-size", image_size, 8, 512, "Height and width in pixels that images in folders get");
   options.bytes(
       "image-memory", image_memory,
       "Memory for decoded images of a folder; larger sets are decoded once into a file of the cache, and read from there");

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
+                                                {"teacher-share", "teacher", {}},
                                                 {"augment-copies", "augment", {"!none"}},
                                                 {"learning-rate", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
@@ -129,7 +130,7 @@ void declare_training(Options& options, TrainSettings& settings) {
   layerwise::RunOptions& run = settings.run;
   layerwise::TrainOptions& train = run.train;
   options.group("Training");
-  options.count("epochs", settings.epochs, 0, 100000, "Passes over the training set in every stage; 0: as the net says");
+  options.count("epochs", settings.epochs, 0, 100000, "Passes over the training set per stage; 0: as the net says");
   options.count("batch", train.batch, 1, 1000000, "Images per update, over all processes");
   options.transient(true);
   options.count("batch-per-rank", settings.batch_per_rank, 0, 1000000,
@@ -155,6 +156,12 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.count("head-warmup-steps", train.head_warmup_steps, 0, any_count,
                 "Steps at the start of a stage in which the learning rate of heads rises, at most a fifth of the stage; 0 "
                 "disables the warm-up");
+}
+
+void declare_teacher(Options& options, TrainSettings& settings) {
+  options.text("teacher", settings.teacher, "RUN|FILE",
+               "Trained net, a run or a model, whose probabilities are mixed into heads' targets; or a file of them");
+  declare_reals(options, settings.run.train, "Teacher");
 }
 
 void declare_layers(Options& options, TrainSettings& settings) {
@@ -233,6 +240,7 @@ void declare_exchange(Options& options, TrainSettings& settings) {
 TrainSettings::TrainSettings() {
   run.cache_limit = std::uint64_t{8} << 30;
   run.train.exchange.threshold = 3;
+  run.train.teacher_share = 0.7;
 }
 
 void TrainSettings::declare(Options& options) {
@@ -253,6 +261,7 @@ void TrainSettings::declare(Options& options) {
                     "seed",
                     "augment",
                     "augment-copies",
+                    "teacher",
                     "signal",
                     "rule",
                     "learning-rate",
@@ -269,6 +278,7 @@ void TrainSettings::declare(Options& options) {
   options.group("Data");
   data.declare(options);
   declare_training(options, *this);
+  declare_teacher(options, *this);
   declare_layers(options, *this);
   declare_exchange(options, *this);
   options.group("For tests");
@@ -333,6 +343,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
+  if (teacher.empty()) run.train.teacher_share = 0;
   run.resume = resume;
   run.needs_cache = cache != "auto" && cache != "none";
   if (cache == "auto") {

@@ -36,6 +36,7 @@ struct TrainSettings {
   std::string late = "fold";
   std::string plan;
   std::string augment = "crop4,flip";
+  std::string teacher;
   std::string cache = "auto";
   DataOptions data;
   layerwise::RunOptions run;

@@ -32,6 +32,7 @@ struct Dataset {
   std::vector<std::uint16_t> labels;          // N entries, each below C
   std::shared_ptr<const PixelStore> store{};  // where the pixels are that are not in memory
   std::vector<std::uint32_t> places{};        // with a store: which of its images each is
+  std::vector<std::uint8_t> soft_labels{};    // of a training set: N x C, or empty (soft_labels.h)
 
   std::size_t size() const noexcept { return labels.size(); }
   std::size_t classes() const noexcept { return class_names.size(); }
@@ -56,12 +57,14 @@ struct DataSplits {
   Dataset test;
 };
 
-// 32 hexadecimal digits that depend on shape, class names, labels and pixels, and not on `name`: caches are keyed by it.
+// 32 hexadecimal digits that depend on shape, class names, labels and pixels, not on `name` or soft labels: caches are keyed by
+// it.
 std::string content_hash(const Dataset& dataset);
 
 // A set like `dataset` without its images.
 Dataset without_images(const Dataset& dataset);
-// Appends image i of `from`, a set of the same shape and classes, in memory or of the same store.
+// Appends image i of `from`, a set of the same shape and classes, in memory or of the same store. Not its soft labels, which a
+// set gets when it is as it will be trained on; so below.
 void append_image(Dataset& to, const Dataset& from, std::size_t i);
 
 // Keeps the first `count` images (all of them if there are fewer).

@@ -250,6 +250,66 @@ TEST_CASE("a signal to stop leaves a run that resumes to the same bits, and a se
   }
 }
 
+TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][mpi]") {
+  const TempDir folder;
+  const Args cnn = {"train",      "cnn", "--data",  "synth", "--net",   "tiny", "--max-train", "300",
+                    "--max-test", "20",  "--batch", "20",    "--steps", "30",   "--out",       "teacher"};
+  REQUIRE(run_program(folder.path(), cnn).code == 0);
+  const Args taught = {"--teacher", "teacher", "--cache", "none"};
+  const Outcome straight = run_program(folder.path(), with(quick_training("straight"), taught));
+  INFO(straight.out << straight.err);
+  REQUIRE(straight.code == 0);
+  CHECK(has(straight.out, "teacher teacher/model.safetensors labelled 260 images in "));
+  CHECK(has(straight.out, "of the training images as labelled; their labels have a probability of 0."));
+  REQUIRE(run_program(folder.path(), with(quick_training("untaught"), {"--cache", "none"})).code == 0);
+  CHECK_FALSE(same_tensors(folder / "straight/model.safetensors", folder / "untaught/model.safetensors"));
+
+  CHECK(run_program(folder.path(), with(with(quick_training("stopped"), taught), {"--stop-after-steps", "5"})).code == 4);
+  std::filesystem::rename(folder / "teacher", folder / "gone");
+  const Outcome other =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--teacher", "straight"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "\n  the teacher's soft labels (--teacher): "));
+  const Outcome resumed = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"});
+  INFO(resumed.out << resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
+
+  // What it left for that is a teacher, too, which any number of ranks reads alike; and so is a binary net.
+  const Outcome ranks = run_ranks(
+      folder.path(), 2, with(quick_training("ranks"), {"--teacher", "straight/soft-labels.safetensors", "--cache", "none"}));
+  INFO(ranks.out << ranks.err);
+  REQUIRE(ranks.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "ranks/model.safetensors"));
+  const Outcome binary = run_ranks(folder.path(), 2, with(quick_training("binary"), {"--teacher", "straight"}));
+  INFO(binary.out << binary.err);
+  CHECK(binary.code == 0);
+  CHECK(has(binary.out, "teacher straight/model.safetensors labelled 260 images in "));
+}
+
+TEST_CASE("teachers that cannot teach are refused", "[train]") {
+  const TempDir folder;
+  const auto refusal = [&](const Args& more, int code) {
+    const Outcome outcome = run_program(folder.path(), with(quick_training("run"), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK_FALSE(std::filesystem::exists(folder / "run"));
+    return outcome.err;
+  };
+  CHECK(has(refusal({"--teacher", "nowhere"}, 3), "--teacher: nowhere: there is no such model file or run folder"));
+  write_file(folder / "text", "no model");
+  CHECK(has(refusal({"--teacher", "text"}, 3), "--teacher: 'text' is not a good safetensors file"));
+  CHECK(has(refusal({"--teacher-share", "0.5"}, 2), "--teacher-share: 0.5 has no effect; it needs --teacher"));
+  CHECK(has(refusal({"--set", "layer1.teacher_share=0.5"}, 2),
+            "--teacher-share: 0.5 in stage 'layer1', but there is no teacher"));
+  REQUIRE(run_program(folder.path(), with(quick_training("other"), {"--max-train", "100"})).code == 0);
+  const Args exact = {"--teacher", "other", "--signal", "exact"};
+  CHECK(has(refusal(exact, 2), "no teacher (0.7) in stage"));
+  Args training = with(quick_training("taught"), {"--teacher", "other"});
+  REQUIRE(run_program(folder.path(), training).code == 0);
+  CHECK(has(refusal({"--teacher", "taught/soft-labels.safetensors", "--split-seed", "2"}, 3), "soft labels of other images"));
+}
+
 TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]") {
   const TempDir folder;
   REQUIRE(run_program(folder.path(), quick_training("one")).code == 0);

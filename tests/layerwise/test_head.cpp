@@ -30,11 +30,13 @@ struct Examples {
       draw_map(bits.data(), map, 2 + static_cast<std::uint32_t>(i % 4), random);
       head.count(simd::kernels(), bits.data(), counts.data() + i * head.features());
       labels.push_back(static_cast<std::uint16_t>(random.below(classes)));
+      for (std::size_t l = 0; l < classes; ++l) targets.push_back(l == labels.back() ? 1 : 0);
     }
   }
   std::size_t n;
   std::vector<std::int16_t> counts;
   std::vector<std::uint16_t> labels;
+  std::vector<double> targets;  // (n, classes): those of the loss
 };
 
 void train(Head& head, const Examples& examples, int steps, double rate) {
@@ -89,7 +91,7 @@ struct Reference {
       const auto row = logits(counts.data() + i * features);
       double z = 0;
       for (const double logit : row) z += std::exp(logit);
-      sum += std::log(z) - row[examples.labels[i]];
+      for (std::size_t l = 0; l < classes; ++l) sum += examples.targets[i * classes + l] * (std::log(z) - row[l]);
     }
     return sum;
   }
@@ -283,6 +285,43 @@ TEST_CASE("gradients are the slopes of the loss", "[head]") {
     check_slopes(reference, examples, counts, reference.input, sums.hidden, hidden_error * reference.input_step, 1e-3);
     check_slopes(reference, examples, counts, reference.input_bias, sums.hidden_bias, hidden_error, 1e-6);
     check_slopes(reference, examples, counts, reference.output, sums.output, error * reference.output_step, 1e-2);
+  }
+}
+
+TEST_CASE("a teacher's probabilities have their share of the targets, and label smoothing the label's", "[head]") {
+  const MapShape map = {6, 6, 70, 0};
+  Head head(spec_of("hidden"), map, classes, 1, 1);
+  train(head, Examples(head, map, 21, 6), 30, 0.01);
+  Examples examples(head, map, 21, 60);
+  const std::vector<std::uint8_t> row = {10, 0, 200, 40, 5};
+  std::vector<std::uint8_t> soft;
+  for (std::size_t i = 0; i < examples.n; ++i) {
+    for (std::size_t l = 0; l < classes; ++l) soft.push_back(row[(l + i) % classes]);
+  }
+  for (const double share : {0.0, 0.3, 1.0}) {
+    const double smoothing = 0.2;
+    for (std::size_t k = 0; k < soft.size(); ++k) {
+      const double label = k % classes == examples.labels[k / classes] ? 1 : 0;
+      examples.targets[k] = share * soft[k] / 255 + (1 - share) * ((1 - smoothing) * label + smoothing / classes);
+    }
+    Head::Objective objective;
+    objective.smoothing = smoothing;
+    objective.teacher_share = share;
+    objective.soft_labels = soft.data();
+    Head::Sums sums = head.make_sums();
+    std::vector<float> gradient(examples.counts.size());
+    const Head::Loss loss = head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n,
+                                          objective, sums, gradient.data());
+    Reference reference(head);
+    std::vector<double> counts(examples.counts.begin(), examples.counts.end());
+    check_slopes(reference, examples, counts, counts, gradient, 1, 1e-3);
+    check_slopes(reference, examples, counts, reference.bias, sums.linear_bias, 1.0 / 4096, 1e-5);
+    // What is reported is the loss of the labels, whatever a net learns from.
+    Head::Sums plain = head.make_sums();
+    const Head::Loss of_labels =
+        head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, {}, plain, gradient.data());
+    CHECK(loss.micro_nats == of_labels.micro_nats);
+    CHECK(loss.correct == of_labels.correct);
   }
 }
 

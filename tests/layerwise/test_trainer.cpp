@@ -549,3 +549,28 @@ TEST_CASE("where a layer stands in its net does not matter to a reused stage", "
   CHECK(run(options).stages[1].reused);
   CHECK(difference(undisturbed(net), result_of(folder / "three")) == "");
 }
+
+TEST_CASE("a stage that a teacher taught is reused where the same soft labels would teach it", "[trainer]") {
+  const TempDir folder;
+  NetSpec net = two_layers();
+  net.stages[1].options["teacher_share"] = 0.5;
+  const auto reused = [&](const std::string& name, std::uint8_t first) {
+    data::DataSplits data = splits();
+    for (std::size_t i = 0; i < data.train.size() * data.train.classes(); ++i) {
+      const std::size_t l = i % data.train.classes();
+      data.train.soft_labels.push_back(l == 0 ? first : l == 1 ? static_cast<std::uint8_t>(255 - first) : std::uint8_t{0});
+    }
+    RunOptions options = options_for(folder / name, net);
+    options.cache = folder / "cache";
+    options.cache_limit = 1U << 30U;
+    Lines lines;
+    mpi::Comm comm;
+    const RunResult result = train(simd::kernels(), comm, options, data, lines);
+    return std::pair(result.stages[0].reused, result.stages[1].reused);
+  };
+  CHECK(reused("one", 200) == std::pair(false, false));
+  CHECK(reused("other", 100) == std::pair(true, false));
+  CHECK(reused("again", 200) == std::pair(true, true));
+  RunOptions untaught = options_for(folder / "untaught", net);
+  CHECK(has(complaint(ErrorKind::usage, untaught), "0.5 in stage 'b', but there is no teacher"));
+}
