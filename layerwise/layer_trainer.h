@@ -112,6 +112,10 @@ class LayerTrainer {
   // centred input, without its factor of -2 (see choose()). total: the channel's sum of values.
   void centre(const std::int32_t* counts, std::int64_t total, unsigned shift, std::int32_t* centred) const;
 
+  // The same of exact loss changes (O, M, B): minus the slopes (O, B), for trits twice them, which unlike changes do not depend
+  // on what a weight is. In steps of 2^-20 nats; what exceeds 29 bits is cut off.
+  void exact_slopes(std::span<const std::int64_t> changes, std::span<std::int32_t> slopes) const;
+
   double mean_offset() const;
   double mean_window() const;
   std::size_t state_bits_per_weight() const;

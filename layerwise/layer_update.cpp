@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "layerwise/exact_signal.h"
 #include "layerwise/layer_trainer.h"
+#include "mpi/sparse_filter.h"
 
 namespace bitloom::layerwise {
 
@@ -236,6 +237,30 @@ void LayerTrainer::centre(const std::int32_t* counts, std::int64_t total, unsign
   for (std::size_t k = 0; k < density_of_bit_.size(); ++k) {
     const float mean = scaled * density_of_bit_[k];
     centred[k] = (counts[k] << shift) - static_cast<std::int32_t>(mean + (mean < 0 ? -0.5F : 0.5F));
+  }
+}
+
+void LayerTrainer::exact_slopes(std::span<const std::int64_t> changes, std::span<std::int32_t> slopes) const {
+  constexpr std::int64_t limit = mpi::largest_kept<std::int32_t>;
+  const std::size_t bits = layer_.patch_bits();
+  const bool ternary = layer_.spec().ternary;
+  const auto channels = static_cast<std::ptrdiff_t>(layer_.channels());
+#pragma omp parallel for schedule(static)
+  for (std::ptrdiff_t i = 0; i < channels; ++i) {
+    const auto o = static_cast<std::size_t>(i);
+    const std::uint64_t* sign = layer_.rows().data() + o * layer_.patch_words();
+    const std::uint64_t* nonzero = ternary ? layer_.nonzero_rows().data() + o * layer_.patch_words() : nullptr;
+    const std::int64_t* change = changes.data() + o * bits * (ternary ? 2 : 1);
+    for (std::size_t k = 0; k < bits; ++k) {
+      std::int64_t slope = get_bit(sign, k) ? change[k] : -change[k];
+      if (ternary) {
+        const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
+        const auto moves = trit_moves(value);
+        slope = 0;
+        for (std::size_t m = 0; m < moves.size(); ++m) slope += change[m * bits + k] * 2 / (moves[m] - value);
+      }
+      slopes[o * bits + k] = static_cast<std::int32_t>(std::clamp(-slope, -limit, limit));
+    }
   }
 }
 

@@ -87,6 +87,9 @@ struct StageExchangeKind {
   std::unique_ptr<StageExchange> (*make)(const StageParts& parts);
 };
 
+// Whether exact loss changes are sent as they are, which gives what dense sums do.
+inline bool sends_all_exact(const TrainOptions& options) { return options.signal == "exact" && options.exchange.exact(); }
+
 // The way that the options choose.
 const StageExchangeKind& stage_exchange(const TrainOptions& options);
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "layerwise/stage_exchange.h"
+
 namespace bitloom::layerwise {
 namespace {
 
@@ -65,7 +67,11 @@ void StageServer::choose(std::size_t t, mpi::Bundle& merged, mpi::SparseExchange
   fill_from(std::span(sums.statistics), statistics);
   if (schedule_.statistics_due(step) && images > 0) trainer.observe(sums, images, schedule_.steps_observed(step));
   if (const mpi::SparseVector& gradient = merged.vectors[weights]; gradient.size != 0) {
-    fill_from(std::span(sums.weight), gradient);
+    if (sends_all_exact(setup_.options)) {
+      fill_from(std::span(sums.exact), gradient);
+    } else {
+      fill_from(std::span(sums.weight), gradient);
+    }
     fill_from(sums.value(), merged.vectors[values]);
     std::optional<double> rms;
     if (!setup_.options.exchange.exact()) rms = exchange.rms_of_sum(weights, merged.workers);

@@ -83,6 +83,13 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
                  limits.summed, name, most, limits.summed_by);
     }
     check_rule(options.layer.rule, layer.spec());
+    if (options.sparse && sends_all_exact(options) && layer.spec().ternary) {
+      fail_field(
+          ErrorKind::usage, "threshold",
+          "0 for the ternary weights of layer '{}', whose two loss changes are sent as one with `signal` exact; expected "
+          "more than 0",
+          name);
+    }
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
       fail_field(ErrorKind::usage, "flip_limit",
                  "{} for layer '{}' of {} weights under `rule` {}; expected 0, or binary weights "

@@ -92,7 +92,11 @@ SparseMessages::SparseMessages(const StageParts& parts)
 void SparseMessages::describe_layer(std::size_t t, std::vector<mpi::FeedbackVector>& feedback,
                                     std::vector<std::uint64_t>& statistics) {
   const LayerSums& sums = learners_.layers[t].sums;
-  feedback.push_back({sums.weight.size(), true, 1});
+  if (sends_all_exact(setup_.options)) {
+    feedback.push_back({sums.exact.size(), false, 1});
+  } else {
+    feedback.push_back({sums.weight.size(), true, 1});
+  }
   feedback.push_back({sums.channels, false, setup_.options.bias_threshold_scale});
   statistics.push_back(sums.statistics.size());
   // Sums of a worker take a quarter of 32 bits at most.
@@ -167,8 +171,12 @@ void SparseMessages::run_workers(StageStep& step) {
 void SparseMessages::send_layer(std::size_t step, std::size_t t) {
   LayerSums& sums = learners_.layers[t].sums;
   const LayerTrainer& trainer = *learners_.trainers[t];
-  if (setup_.learns_weights(step)) {
-    if (!setup_.options.exchange.exact()) {
+  if (setup_.learns_weights(step) && sends_all_exact(setup_.options)) {
+    messages_->add(layout_.weights(t), std::span<const std::int64_t>(sums.exact));
+  } else if (setup_.learns_weights(step)) {
+    if (setup_.options.layer.exact) {
+      trainer.exact_slopes(sums.exact, sums.weight);
+    } else if (!setup_.options.exchange.exact()) {
       const std::size_t bits = trainer.layer().patch_bits();
       const auto channels = static_cast<std::ptrdiff_t>(trainer.layer().channels());
 #pragma omp parallel for schedule(static)
@@ -299,8 +307,6 @@ void check_sparse(const TrainOptions& options, std::size_t ranks) {
     fail_field(ErrorKind::usage, "workers", "{} logical workers on {} ranks; expected at least one each", options.workers,
                ranks);
   }
-  if (options.signal == "exact")
-    fail_field(ErrorKind::usage, "signal", "'exact' needs dense sums; expected window with `exchange` sparse");
   if (options.repeat != 1)
     fail_field(ErrorKind::usage, "repeat", "{} needs dense sums; expected 1 with `exchange` sparse", options.repeat);
 }

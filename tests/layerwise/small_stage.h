@@ -53,6 +53,15 @@ inline std::vector<StageCase> stage_cases() {
           {"exact signal", begin + "]}", stage({"a"}, {"a"}, {"class_conv", 1, 0, 3}), exact}};
 }
 
+// The last of them with ternary weights, under the rule that can train these.
+inline StageCase ternary_exact_case() {
+  StageCase c = stage_cases()[4];
+  c.name = "exact signal, ternary";
+  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40, "weights": "ternary"}]})";
+  c.options.layer.rule.name = "accumulate";
+  return c;
+}
+
 // The same and what draws random numbers or moves bits in further ways: dropped features, space to depth, the other rules.
 inline std::vector<StageCase> all_stage_cases() {
   std::vector<StageCase> cases = stage_cases();
@@ -68,6 +77,7 @@ inline std::vector<StageCase> all_stage_cases() {
     other.options.layer.rule.name = rule;
     cases.push_back(other);
   }
+  cases.push_back(ternary_exact_case());
   return cases;
 }
 

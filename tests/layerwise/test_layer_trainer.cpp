@@ -391,6 +391,42 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
   }
 }
 
+TEST_CASE("the slopes of exact loss changes do not depend on what a weight is", "[layer_trainer]") {
+  for (const bool ternary : {false, true}) {
+    CAPTURE(ternary);
+    BinaryLayer layer = make_layer(layer_spec(20, 3, 1, ternary), 6, 6, 70);
+    const LayerTrainer trainer(layer, {}, 1, 2);
+    const std::size_t bits = layer.patch_bits();
+    std::vector<std::int64_t> changes;
+    std::vector<std::int32_t> expected(20 * bits);
+    // The loss is slope * weight, of a slope of its own for every weight.
+    for (std::size_t o = 0; o < 20; ++o) {
+      std::vector<std::int64_t> moves[2];
+      for (std::size_t k = 0; k < bits; ++k) {
+        const auto slope = static_cast<std::int64_t>(o * bits + k) - 5000;
+        const bool sign = get_bit(layer.rows().data() + o * layer.patch_words(), k);
+        const bool zero = ternary && !get_bit(layer.nonzero_rows().data() + o * layer.patch_words(), k);
+        const int value = zero ? 0 : sign ? -1 : 1;
+        if (ternary) {
+          const std::array<int, 2> to = {value == 1 ? 0 : 1, value == -1 ? 0 : -1};
+          for (std::size_t m = 0; m < 2; ++m) moves[m].push_back(slope * (to[m] - value));
+        } else {
+          moves[0].push_back(slope * -value);  // in units of half a flip
+        }
+        expected[o * bits + k] = static_cast<std::int32_t>(-slope * (ternary ? 4 : 1));
+      }
+      for (const auto& each : moves) changes.insert(changes.end(), each.begin(), each.end());
+    }
+    std::vector<std::int32_t> slopes(20 * bits);
+    trainer.exact_slopes(changes, slopes);
+    CHECK(slopes == expected);
+    // Beyond 29 bits they are cut off.
+    std::fill(changes.begin(), changes.end(), std::int64_t{1} << 40U);
+    trainer.exact_slopes(changes, slopes);
+    CHECK(std::ranges::all_of(slopes, [](std::int32_t slope) { return std::abs(slope) <= 1 << 29U; }));
+  }
+}
+
 TEST_CASE("what a trainer cannot do is refused", "[layer_trainer]") {
   BinaryLayer layer = make_layer(layer_spec(20, 3, 1, true), 6, 6, 70);
   CHECK(has(message_of(ErrorKind::usage, [&] { LayerTrainer(layer, with_rule("bop"), 1, 2); }),

@@ -108,7 +108,7 @@ TEST_CASE("losses and flips are those of the whole batch", "[stage]") {
 
 TEST_CASE("sparse messages without a threshold give what dense sums give", "[stage]") {
   for (StageCase c : all_stage_cases()) {
-    if (c.options.signal == "exact") continue;
+    if (c.name == ternary_exact_case().name) continue;  // refused
     INFO(c.name);
     c.options.workers = 5;
     mpi::Comm alone;
@@ -128,13 +128,14 @@ TEST_CASE("sparse messages without a threshold give what dense sums give", "[sta
 
 TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
   for (StageCase c : all_stage_cases()) {
-    if (c.options.signal == "exact") continue;
     INFO(c.name);
     c.options.workers = 6;
     c.options.sparse = true;
     c.options.exchange.threshold = 1.5;
     c.options.exchange.statistics_every = 3;
-    if (c.options.layer.rule.name == "accumulate" && c.name != "three joint layers") c.options.layer.flip_limit = 30;
+    if (c.options.layer.rule.name == "accumulate" && c.name != "three joint layers" && c.name != ternary_exact_case().name) {
+      c.options.layer.flip_limit = 30;
+    }
     mpi::Comm alone;
     SmallStage single(c, simd::kernels(), alone);
     single.run(10);  // one of three whose statistics are sent together
@@ -153,7 +154,7 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
 }
 
 TEST_CASE("with replies that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
-  for (StageCase c : {stage_cases()[1], stage_cases()[3]}) {
+  for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4]}) {
     for (const bool exact : {false, true}) {
       INFO(c.name);
       CAPTURE(exact);
@@ -279,7 +280,7 @@ TEST_CASE("with sparse messages, all ranks hold the same weights, thresholds and
   CHECK(difference_to_root(shared.stage()) == "");
 }
 
-TEST_CASE("sparse messages need at least a worker per rank, the windowed signal and fresh minibatches", "[stage]") {
+TEST_CASE("sparse messages need at least a worker per rank, and fresh minibatches", "[stage]") {
   StageCase c = stage_cases()[0];
   c.options.sparse = true;
   c.options.workers = static_cast<std::size_t>(world().size()) - 1;
@@ -287,10 +288,10 @@ TEST_CASE("sparse messages need at least a worker per rank, the windowed signal 
   c.options.workers = 8;
   c.options.repeat = 2;
   CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "`repeat`: 2"));
-  StageCase exact = stage_cases()[4];
-  exact.options.sparse = true;
-  exact.options.workers = 8;
-  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(exact, simd::kernels(), world()); }), "`signal`: "));
+  c = ternary_exact_case();
+  c.options.sparse = true;
+  c.options.workers = 8;
+  CHECK(has(message_of(ErrorKind::usage, [&] { SmallStage(c, simd::kernels(), world()); }), "`threshold`: 0 for the ternary"));
 }
 
 TEST_CASE("a batch smaller than the ranks is refused", "[stage]") {
