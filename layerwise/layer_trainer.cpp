@@ -38,7 +38,7 @@ void check_rule(const RuleOptions& options, const LayerSpec& layer) {
 }
 
 LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream,
-                           bool again)
+                           bool again, std::span<const std::int16_t> before)
     : layer_(layer),
       options_(options),
       rule_(find_rule(options.rule.name)),
@@ -78,6 +78,13 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
     }
   }
 
+  if (!before.empty()) {
+    if (before.size() != state_.size()) {
+      fail(ErrorKind::internal, "layer '{}': states of {} weights; expected {}", spec.name, before.size(), state_.size());
+    }
+    std::ranges::copy(before, state_.begin());
+    return;
+  }
   std::vector<std::uint64_t> sign(layer.patch_words());
   std::vector<std::uint64_t> nonzero(layer.patch_words());
   for (std::size_t row = 0; row < o; ++row) {

@@ -68,9 +68,11 @@ void check_rule(const RuleOptions& options, const LayerSpec& layer);
 
 class LayerTrainer {
  public:
-  // Draws the weights' accumulators (seed, stream) and sets the signs of `layer`, which must outlive the trainer. `again`: the
-  // layer was trained before; it keeps its weights and thresholds, and what is drawn goes with them.
-  LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream, bool again = false);
+  // Draws the weights' states (seed, stream) and sets the signs of `layer`, which must outlive the trainer. `again`: the layer
+  // was trained before and keeps its weights and thresholds; their states are `before` (O, B) or, where that is empty, drawn to
+  // go with them.
+  LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std::uint64_t seed, std::uint64_t stream, bool again = false,
+               std::span<const std::int16_t> before = {});
 
   BinaryLayer& layer() { return layer_; }
   const BinaryLayer& layer() const { return layer_; }
@@ -119,6 +121,8 @@ class LayerTrainer {
   double mean_offset() const;
   double mean_window() const;
   std::size_t state_bits_per_weight() const;
+  // The states of the weights (O, B), such as accumulators.
+  std::span<const std::int16_t> states() const { return state_; }
 
   // All state for a bit-exact resume, under "<layer>.train.".
   void save(TensorFile& file) const;

@@ -58,6 +58,9 @@ class Run {
   void open_cache();
   void store_stage();
   std::string history_text(std::size_t s) const;
+  bool trains_again(const std::string& layer, std::size_t s) const;
+  void keep_states(const Stage& stage);
+  void drop_states();
   std::vector<std::byte> stage_bytes(std::size_t s, const std::string& history) const;
   void keep_trained(std::size_t s);
   void read_checkpoint();
@@ -116,6 +119,7 @@ class Run {
   std::vector<Hash128> keys_;            // keys of the stages
   std::string identity_;                 // text that a checkpoint must agree with
   RunResult result_;
+  WeightStates states_;                    // of weights that a later stage trains again, as an earlier one left them
   std::size_t stage_ = 0;                  // stages finished
   std::optional<TensorFile> resume_from_;  // state of the stage under way
   EpochSums epoch_;
@@ -134,6 +138,9 @@ class Run {
   bool inputs_error_told_ = false;
   std::uint64_t dense_sent_ = 0;  // largest number of bytes in a step of the stage
 };
+
+// The name of a layer's WeightStates in files.
+inline std::string states_name(const std::string& layer) { return layer + ".states"; }
 
 // In the metadata of a stage's blob: its StageHistory.
 inline constexpr const char* history_key = "bitloom.history";

@@ -20,6 +20,7 @@ void Run::save_trained(TensorFile& file) const {
     if (trained) layer.save(file);
   }
   for (const auto& [name, head] : result_.model.heads) head.save(file, name + ".head", false);
+  for (const auto& [name, states] : states_) file.put(states_name(name), {states.size()}, states);
 }
 
 // Rank 0's, of the state of now; of_stage: what the stage under way saved.

@@ -16,10 +16,10 @@ namespace {
 using Json = nlohmann::json;
 
 // To be raised with every change of the program that changes what training gives: cached stages of before are not used.
-constexpr std::string_view trainer_version = "bitloom stage 4";
+constexpr std::string_view trainer_version = "bitloom stage 5";
 
 // To be raised when checkpoints hold other tensors: older ones are not read.
-constexpr std::string_view checkpoint_version = "checkpoint 4";
+constexpr std::string_view checkpoint_version = "checkpoint 5";
 
 // In the metadata of the encoder's file: what it was fitted to.
 constexpr const char* encoder_key = "bitloom.encoder_of";
@@ -195,13 +195,43 @@ void Run::load_stage(const TensorFile& file, std::size_t s) {
   const StageSpec& spec = options_.net.stages[s];
   for (BinaryLayer& layer : result_.model.layers) {
     const std::string& name = layer.spec().name;
-    if (contains(spec.train, name)) layer.load(file);
+    if (contains(spec.train, name)) {
+      layer.load(file);
+      states_.erase(name);
+      if (file.contains(states_name(name)) && trains_again(name, s)) {
+        const auto states = file.get(states_name(name), DType::i16, {layer.channels() * layer.patch_bits()}).as<std::int16_t>();
+        states_[name].assign(states.begin(), states.end());
+      }
+    }
     // A layer that learned again without a head has none.
     if (!contains(spec.heads, name) || !file.contains(name + ".head.centre")) continue;
     Head head(spec.head, layer.geometry().output, data_.train.classes(), 0, 0);
     head.load(file, name + ".head", false);
     result_.model.heads.insert_or_assign(name, std::move(head));
   }
+}
+
+// Whether a stage after s trains a layer.
+bool Run::trains_again(const std::string& layer, std::size_t s) const {
+  const auto& stages = options_.net.stages;
+  return std::any_of(stages.begin() + static_cast<std::ptrdiff_t>(s) + 1, stages.end(),
+                     [&](const StageSpec& stage) { return contains(stage.train, layer); });
+}
+
+// Collective: what a finished stage knows of its weights, for the cache and for later stages. With sparse messages rank 0 alone
+// knows it; where its replies travel for some steps, it is ahead of the weights.
+void Run::keep_states(const Stage& stage) {
+  if (options_.train.sparse && options_.train.exchange.staleness != 0) return;
+  for (const auto& trainer : stage.trainers()) {
+    const std::string& name = trainer->layer().spec().name;
+    std::vector<std::int16_t>& states = states_[name];
+    states.assign(trainer->states().begin(), trainer->states().end());
+    if (options_.train.sparse && trains_again(name, stage_)) comm_.broadcast(std::span(states));
+  }
+}
+
+void Run::drop_states() {
+  std::erase_if(states_, [&](const auto& each) { return !trains_again(each.first, stage_); });
 }
 
 // A layer that learns again without a head loses the one that read what it gave before.

@@ -203,6 +203,10 @@ std::vector<std::byte> Run::stage_bytes(std::size_t s, const std::string& histor
     const auto head = result_.model.heads.find(name);
     if (head != result_.model.heads.end()) head->second.save(file, name + ".head", false);
   }
+  for (const std::string& name : spec.train) {
+    const auto states = states_.find(name);
+    if (states != states_.end()) file.put(states_name(name), {states->second.size()}, states->second);
+  }
   return file.serialize();
 }
 
@@ -220,6 +224,7 @@ void Run::finish_stage(const Stage& stage) {
   const StageSpec& spec = stage.spec();
   drop_outdated_heads(stage_);
   for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
+  keep_states(stage);
   StageSummary summary;
   summary.name = spec.name;
   validate(spec.heads, summary);
@@ -233,6 +238,7 @@ void Run::finish_stage(const Stage& stage) {
     report_stage(summary);
     store_stage();
   });
+  drop_states();
   progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds), validation_text(summary)));
 }
 

@@ -20,8 +20,10 @@ StageLearners::StageLearners(const StageSetup& setup, const Earlier& earlier) {
   for (const std::string& name : spec.train) {
     const auto found = std::find_if(setup.layers.begin(), setup.layers.end(),
                                     [&](const BinaryLayer& layer) { return layer.spec().name == name; });
+    std::span<const std::int16_t> states;
+    if (earlier.states != nullptr && earlier.states->contains(name)) states = earlier.states->at(name);
     trainers.push_back(std::make_unique<LayerTrainer>(*found, setup.options.layer, setup.options.seed, stream + layers.size(),
-                                                      contains(earlier.layers, name)));
+                                                      contains(earlier.layers, name), states));
     layers.push_back({static_cast<std::size_t>(found - setup.layers.begin()), {}, trainers.back()->make_sums()});
   }
   for (const std::string& name : spec.heads) {

@@ -16,10 +16,14 @@
 
 namespace bitloom::layerwise {
 
-// Results of earlier stages for the layers that a stage trains again: they keep their weights, and their heads start
-// from those that were there.
+// States of weights by layer (LayerTrainer::states).
+using WeightStates = std::map<std::string, std::vector<std::int16_t>>;
+
+// Results of earlier stages for the layers that a stage trains again: they keep their weights and, where they are known, these
+// weights' states, and their heads start from those that were there.
 struct Earlier {
   std::vector<std::string> layers;
+  const WeightStates* states = nullptr;
   const std::map<std::string, Head>* heads = nullptr;
 };
 

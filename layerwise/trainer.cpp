@@ -32,6 +32,7 @@ std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
     earlier.layers.insert(earlier.layers.end(), names.begin(), names.end());
   }
   earlier.heads = &result_.model.heads;
+  earlier.states = &states_;
   TrainOptions training = for_stage(options_.train, options_.net.stages[s]);
   training.error_feedback_place = error_feedback_place_;
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
@@ -67,6 +68,7 @@ void Run::show_step(const Stage& stage) {
 
 void Run::train_stage(std::size_t s) {
   const std::unique_ptr<Stage> stage = make_stage(s);
+  for (const std::string& name : stage->spec().train) states_.erase(name);  // the stage has them now
   std::size_t bits = 0;
   for (const auto& trainer : stage->trainers()) bits = std::max(bits, trainer->state_bits_per_weight());
   if (resume_from_) {  // with the sums of its epoch

@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/metrics.h"
+#include "layerwise/cache.h"
 #include "tests/layerwise/small_run.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
@@ -573,4 +574,42 @@ TEST_CASE("a stage that a teacher taught is reused where the same soft labels wo
   CHECK(reused("again", 200) == std::pair(true, true));
   RunOptions untaught = options_for(folder / "untaught", net);
   CHECK(has(complaint(ErrorKind::usage, untaught), "0.5 in stage 'b', but there is no teacher"));
+}
+
+// What an accumulator had gathered was drawn anew, and trained layers lost some points in the first steps of a further stage.
+TEST_CASE("weights that learn again keep their accumulators, also over a restart between the stages", "[trainer]") {
+  const TempDir folder;
+  NetSpec net = two_layers_again();
+  net.stages[2].options["learning_rate"] = 1e-9;  // less than any accumulator has room for
+  RunOptions options = options_for(folder / "run", net);
+  options.cache = folder / "cache";
+  options.cache_limit = std::uint64_t{1} << 28U;
+  options.checkpoint_seconds = 1e9;
+  options.stop_after_steps = 11;  // one of them in the last stage
+  CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+  const TensorFile checkpoint = TensorFile::load(options.folder / "checkpoint.safetensors");
+  std::size_t kept = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "cache")) {
+    if (entry.path().extension() != ".blob") continue;
+    const auto bytes = Cache(folder / "cache", options.cache_limit, {}).get(entry.path().stem().string());
+    REQUIRE(bytes.has_value());
+    const TensorFile stage = TensorFile::parse(*bytes, "stage");
+    for (const std::string name : {"a", "b"}) {
+      if (!stage.contains(name + ".states")) continue;
+      ++kept;
+      CHECK(std::ranges::equal(stage.get(name + ".states").bytes, checkpoint.get(name + ".train.state").bytes));
+    }
+  }
+  CHECK(kept == 2);
+  CHECK_FALSE(checkpoint.contains("a.states"));  // the stage has them
+  // The checkpoint before is the one between the stages.
+  damage(options.folder / "checkpoint.safetensors");
+  CHECK(TensorFile::load(options.folder / "checkpoint.previous.safetensors").contains("a.states"));
+  options.cache.clear();
+  run(resumed(options));
+  RunOptions whole = options;
+  whole.stop_after_steps = 0;
+  whole.folder = folder / "whole";
+  run(whole);
+  CHECK(difference(result_of(options.folder), result_of(whole.folder)) == "");
 }
