@@ -134,8 +134,11 @@ void SparseExchange::begin(std::uint64_t update, bool statistics, double length)
   update_ = update;
   length_ = length;
   with_statistics_ = statistics;
-  with_magnitudes_ = statistics && options_.has_budget() &&
-                     std::find(up_thresholds_.begin(), up_thresholds_.end(), nothing_passes) != up_thresholds_.end();
+  with_magnitudes_ = false;
+  // Vectors without elements, such as those of units that a head lacks, never get a threshold.
+  for (std::size_t v = 0; v < feedback_.size() && statistics && options_.has_budget(); ++v) {
+    with_magnitudes_ |= feedback_[v].size != 0 && up_thresholds_[v] == nothing_passes;
+  }
 }
 
 void SparseExchange::begin_worker(std::size_t worker) {
@@ -159,7 +162,7 @@ void SparseExchange::add_fresh(std::size_t v, std::span<const T> fresh, std::spa
       const auto width = static_cast<std::size_t>(std::bit_width(magnitude(value)));
       ++current_magnitudes_[v * magnitude_widths + std::min(width, magnitude_widths - 1)];
     }
-    current_is_new_ |= up_thresholds_[v] == nothing_passes;
+    current_is_new_ |= !fresh.empty() && up_thresholds_[v] == nothing_passes;
   }
   if (with_statistics_) current_rms_[v] = std::llround(std::min(rms_parts * root_mean_square(fresh), 0x1p60));
   SparseVector sent;
@@ -237,6 +240,8 @@ std::optional<Bundle> SparseExchange::gather() {
   const auto each = static_cast<double>(merged->workers);
   counts_.workers += merged->workers;
   counts_.worker_bytes += merged->worker_bytes;
+  const auto known = [&] { return std::ranges::count_if(up_.all_rms(), [](double rms) { return rms > 0; }); };
+  const auto known_before = known();
   if (with_statistics_) {
     for (std::size_t v = 0; v < feedback_.size(); ++v) {
       up_.observe(v, static_cast<double>(merged->totals[user_totals_ + v]) / each / rms_parts);
@@ -247,7 +252,7 @@ std::optional<Bundle> SparseExchange::gather() {
     counts_.wanted_bytes += bytes;
     up_.steer(static_cast<double>(merged->worker_bytes) / each, bytes, vectors_in(*merged), !with_statistics_);
     const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * magnitude_widths;
-    if (with_statistics_ && merged->totals.size() == end) {
+    if (with_statistics_ && merged->totals.size() == end && known() > known_before) {
       up_.begin_with(std::span(merged->totals).last(feedback_.size() * magnitude_widths), bytes, each);
     }
   }

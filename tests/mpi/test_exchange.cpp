@@ -336,6 +336,38 @@ TEST_CASE("what messages had too many at the start is saved in those that follow
   CHECK(static_cast<double>(down) > 0.97 * updates * wanted);
 }
 
+// Heads of some kinds have no hidden units: vectors without elements, which never got a threshold, made thresholds begin anew
+// with all statistics.
+TEST_CASE("vectors without elements and without gradients leave messages their length", "[exchange]") {
+  constexpr std::uint64_t updates = 400;
+  constexpr std::size_t size = 4000;
+  constexpr double wanted = 300;
+  ExchangeOptions options;
+  options.bytes_per_update = static_cast<std::uint64_t>(wanted);
+  Comm alone;
+  SparseExchange exchange(alone, options, 1, 0, 1, {{size, true, 1}, {0, true, 1}, {50, true, 1}}, {});
+  // Ever the same, so that what waits grows beyond any first threshold.
+  const std::vector<std::int64_t> drawn_once = drawn(0, 0, 0, size, 100);
+  const std::vector<std::int32_t> fresh(drawn_once.begin(), drawn_once.end());
+  const std::vector<std::int32_t> zeros(50);
+  for (std::uint64_t n = 0; n < updates; ++n) {
+    exchange.begin(n, n % 8 == 0);
+    exchange.begin_worker(0);
+    exchange.add(0, fresh);
+    exchange.add(1, std::span<const std::int32_t>{});
+    exchange.add(2, zeros);
+    exchange.end_worker();
+    Bundle merged = *exchange.gather();
+    for (std::size_t v = 0; v < 3; ++v) merged.vectors[v] = exchange.limit(v, merged.vectors[v]);
+    exchange.spread(std::move(merged));
+    exchange.next_reply(n);
+    if (n + 1 == updates / 2) exchange.take_counts();
+  }
+  const auto late_bytes = static_cast<double>(exchange.take_counts().worker_bytes);
+  CHECK(late_bytes == Approx(wanted * updates / 2).epsilon(0.08));
+  exchange.close();
+}
+
 TEST_CASE("what is urgent waits less", "[exchange]") {
   ExchangeOptions options;
   options.threshold = 4;
