@@ -105,7 +105,8 @@ Json Run::epoch_json() const {
                {"loss", sums.loss},
                {"correct", sums.correct},
                {"flips", sums.flips},
-               {"active_share", sums.active_share}};
+               {"active_share", sums.active_share},
+               {"lower_share", sums.lower_share}};
   // In sparse runs they would stand beside the updates of one process.
   if (!options_.train.sparse) json["times"] = layerwise::to_json(sums.times);
   return json;
@@ -127,6 +128,7 @@ void Run::read_epoch(const Json& json) {
   sums.correct = json["correct"].get<std::vector<std::size_t>>();
   sums.flips = json["flips"].get<std::vector<std::size_t>>();
   sums.active_share = numbers("active_share");
+  sums.lower_share = numbers("lower_share");
   if (json.contains("times") && comm_.is_root()) sums.times = times_of(json["times"]);
 }
 

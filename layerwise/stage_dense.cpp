@@ -1,4 +1,5 @@
 // A stage's step by dense sums: the sums over all images of the minibatch, on all ranks, from which each makes the same update.
+#include <algorithm>
 #include <span>
 
 #include "layerwise/stage_exchange.h"
@@ -11,6 +12,12 @@ StageShare dense_share(const StageSetup& setup, const Workers& workers) {
   const std::size_t begin = setup.rank() * setup.batch / setup.ranks();
   const std::size_t count = (setup.rank() + 1) * setup.batch / setup.ranks() - begin;
   return {{begin, count}, count, {0, workers.count()}};
+}
+
+double lower_share(std::span<const std::int64_t> changes, const BinaryLayer& layer) {
+  const auto lower = std::count_if(changes.begin(), changes.end(), [](std::int64_t change) { return change < 0; });
+  const std::size_t moves = layer.spec().ternary ? 2 : 1;
+  return static_cast<double>(lower) / static_cast<double>(layer.channels() * layer.geometry().valid_bits * moves);
 }
 
 class DenseSums : public StageExchange {
@@ -44,6 +51,7 @@ void DenseSums::step(StageStep& step) {
   learners_.report(learners_.images(), step.result);
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) {
     const LayerSums& sums = learners_.layers[t].sums;
+    if (setup_.options.layer.exact) step.result.lower_share.push_back(lower_share(sums.exact, learners_.trainers[t]->layer()));
     step.result.flips[t] = learners_.trainers[t]->update(sums, setup_.batch, setup_.rate(n), setup_.learns(n), n);
   }
   for (LearningHead& head : learners_.heads) {

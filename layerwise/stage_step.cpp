@@ -11,6 +11,7 @@ void StepResult::clear(std::size_t heads, std::size_t layers) {
   correct.assign(heads, 0);
   flips.assign(layers, 0);
   active_share.assign(layers, 0);
+  lower_share.clear();
   modes.clear();
   times = {};
   exchange = {};

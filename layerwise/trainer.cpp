@@ -54,6 +54,7 @@ void EpochSums::add(const StepResult& step, double step_seconds) {
   add_all(sums.correct, step.correct);
   add_all(sums.flips, step.flips);
   add_all(sums.active_share, step.active_share);
+  add_all(sums.lower_share, step.lower_share);
 }
 
 void Run::show_step(const Stage& stage) {

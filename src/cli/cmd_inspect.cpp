@@ -2,12 +2,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
 #include "cli/inspect_cnn.h"
 #include "cli/inspect_dvae.h"
+#include "cli/inspect_flips.h"
 #include "cli/inspect_gpt.h"
 #include "cli/inspect_pairs.h"
 #include "cli/model_source.h"
@@ -221,6 +223,8 @@ int inspect(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string size = "32x32x3";
   bool json = false;
+  bool flips = false;
+  std::size_t images = 512;
   Options options(
       "bitloom inspect MODEL|RUN|NET [options]",
       "Shows the layers of a model, a run's model, a named net or a net file (*.json): sizes in bits and bytes, bit-MACs\n"
@@ -229,15 +233,26 @@ int inspect(Session& session, std::span<const std::string> args) {
       "tokenizer.");
   options.arguments(arguments, "MODEL|RUN|NET", 1, 1);
   options.text("image-size", size, "HxWxC", "Height and width in pixels, and colours, of the images (for nets)");
+  options.flag(
+      "flips", flips,
+      "Instead, of a run's binary net: how many flips of single weights lower the loss, and how well the changes by one, "
+      "ten, ... at once are foretold; kept in RUN/flips.json, for `bitloom report`");
+  options.count("images", images, 1, 1000000, "Number of training images, and of held-out ones, for --flips");
+  const std::array<Options::Need, 1> needs{{{"images", "flips", {}}}};
+  options.needs(needs);
   options.flag("json", json, "One JSON object instead of tables");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
+    if (flips && is_net(arguments.front())) {
+      fail(ErrorKind::usage, "--flips: {} is a net without trained weights; expected a run", arguments.front());
+    }
     const Shown shown = is_net(arguments.front()) ? describe_named(arguments.front(), size) : [&] {
       const std::filesystem::path file = find_model(arguments.front());
       if (options.source("image-size") != Options::Source::none) {
         fail(ErrorKind::usage, "--image-size: {} has no effect; {} is a model, which knows its images", size, file.string());
       }
       session.terminal.note(checkpoint_note(file));
+      if (flips) return Shown{study_run_flips(arguments.front(), file, images, session.terminal), &print_flips};
       return describe_file(file);
     }();
     json ? session.terminal.json(shown.description) : shown.print(session.terminal, shown.description);

@@ -7,6 +7,7 @@
 
 #include "cli/cnn_report.h"
 #include "cli/command.h"
+#include "cli/inspect_flips.h"
 #include "cli/model_source.h"
 #include "cli/net_picture.h"
 #include "cli/net_table.h"
@@ -82,6 +83,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (input.kind == models::cnn_kind) add_cnn(input, run, terminal);
   add_pairs(input, run, terminal);
   if (!input.kind.empty()) return input;
+  if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
   const std::optional<TensorFile> tensors = read_tensors(run);
   if (!tensors) return input;
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);

@@ -27,6 +27,7 @@ std::string render_report(const ReportInput& input) {
   if (log.result) body += confusion(*log.result, "Images of the test set.");
   body += time_split(log);
   body += weight_activity(log);
+  body += flips(input);
   body += messages(log);
   body += filters(input.filters, "The linear filters of the encoder, whose responses become the first bits.");
   body += layer_table(input, log);

@@ -106,6 +106,7 @@ struct ReportInput {
   std::string test_missing;  // why a net that classifies images has no `test`, as a sentence
   std::string model;         // that made what follows: "the checkpoint after step 120"; empty: the run's model
   std::optional<Samples> samples;
+  nlohmann::json flips;  // what `bitloom inspect RUN --flips` found; not an object: nothing
   std::vector<Reconstruction> reconstructions;
   std::optional<CodeUse> codes;
   std::optional<Similarities> similarities;

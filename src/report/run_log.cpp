@@ -104,6 +104,7 @@ EpochEvent read_epoch(const json& line) {
     LayerEpoch& entry = row(layer);
     entry.flips_per_step = number(layer, "flips_per_step");
     entry.active_share = number(layer, "active_share");
+    entry.lower_share = number(layer, "lower_share");
   }
   for (const json& head : objects(line, "heads")) {
     LayerEpoch& entry = row(head);

@@ -30,6 +30,7 @@ struct LayerEpoch {
   std::string layer;
   double loss = missing, train_accuracy = missing, validation_accuracy = missing;
   double flips_per_step = missing, active_share = missing;
+  double lower_share = missing;  // of flips, those that lower a minibatch's loss
 };
 
 // Where the time of an update by sparse messages goes: seconds per part, of the mean of the ranks, of rank 0, or of the rank

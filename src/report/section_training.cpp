@@ -206,12 +206,19 @@ std::string weight_activity(const RunLog& log) {
   const auto plot = [&](const char* title, const char* y, bool logarithmic, Field field, double scale) {
     return half_chart(log, unit, title, {y, logarithmic}, layer_curves(log, field, scale, false, unit));
   };
+  // Runs that learn from the exact loss change of every flip know it.
+  const bool exact = std::ranges::any_of(log.epochs, [](const EpochEvent& epoch) {
+    return std::ranges::any_of(epoch.layers, [](const LayerEpoch& layer) { return std::isfinite(layer.lower_share); });
+  });
   return section(
       "activity", "What the weights do",
       "How many weights change sign in a step, and for what share of the pixels the count lies close enough to its "
       "threshold (in the surrogate-gradient window) to take part in learning.",
       pair(plot("Flips per step", "weights that flip", true, &LayerEpoch::flips_per_step, 1) +
-           plot("Pixels in the surrogate-gradient window", "share of pixels (%)", false, &LayerEpoch::active_share, 100)));
+           plot("Pixels in the surrogate-gradient window", "share of pixels (%)", false, &LayerEpoch::active_share, 100) +
+           (exact
+                ? plot("Flips that would lower a minibatch's loss", "share of flips (%)", false, &LayerEpoch::lower_share, 100)
+                : "")));
 }
 
 std::string messages(const RunLog& log) {

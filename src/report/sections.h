@@ -56,6 +56,8 @@ std::string repeat_command(const RunLog& log, std::string_view promise);
 std::string learning_curves(const RunLog& log);
 std::string weight_activity(const RunLog& log);
 std::string messages(const RunLog& log);
+// section_flips.cpp
+std::string flips(const ReportInput& input);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
 // section_timeline.cpp: of the last step in the lines of events.jsonl.

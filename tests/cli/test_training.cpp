@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -285,6 +286,41 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   INFO(binary.out << binary.err);
   CHECK(binary.code == 0);
   CHECK(has(binary.out, "teacher straight/model.safetensors labelled 260 images in "));
+}
+
+TEST_CASE("flips of a run's weights are studied, kept and drawn", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), quick_training("run")).code == 0);
+  const Outcome shown = run_program(folder.path(), {"inspect", "run", "--flips", "--images", "20"});
+  INFO(shown.out << shown.err);
+  REQUIRE(shown.code == 0);
+  CHECK(has(shown.out, "over 20 training images and 20 validation images"));
+  CHECK(has(shown.out, "% lower it by themselves, "));
+  const nlohmann::json kept = nlohmann::json::parse(read_file(folder / "run/flips.json"));
+  const Outcome again = run_program(folder.path(), {"inspect", "run", "--flips", "--images", "20", "--json"});
+  CHECK(nlohmann::json::parse(again.out) == kept);
+  REQUIRE(kept["layers"].size() == 2);
+  for (const nlohmann::json& layer : kept["layers"]) {
+    CHECK(layer["lower"] > 0);
+    CHECK(layer["lower"] < 1);
+    const nlohmann::json& first = layer["together"][0];
+    CHECK(first["flips"] == 1);
+    CHECK(std::fabs(first["predicted"].get<double>() - first["realised"].get<double>()) < 1e-5);
+  }
+  REQUIRE(run_program(folder.path(), {"report", "run"}).code == 0);
+  CHECK(has(read_file(folder / "run/report.html"), "What flips would do"));
+
+  const auto refused = [&](const Args& args, int code, const char* text) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(has(outcome.err, text));
+  };
+  refused({"inspect", "tiny", "--flips"}, 2, "--flips: tiny is a net without trained weights; expected a run");
+  refused({"inspect", "run", "--images", "20"}, 2, "--images: 20 has no effect; it needs --flips");
+  std::filesystem::create_directory(folder / "alone");
+  std::filesystem::copy_file(folder / "run/model.safetensors", folder / "alone/model.safetensors");
+  refused({"inspect", "alone/model.safetensors", "--flips"}, 3, "is in no run's folder, whose images it needs");
 }
 
 TEST_CASE("teachers that cannot teach are refused", "[train]") {

@@ -462,3 +462,24 @@ TEST_CASE("accuracies with and without mirror images are both shown, and told ap
   // Tables of stages and of layers agree on the image as it is.
   CHECK(count_of(page, "data-heading=\"validation accuracy\">60.60%") == 2);
 }
+
+TEST_CASE("what flips would do is drawn, and what is no study of them is not") {
+  ReportInput input = full_run();
+  input.flips = json::parse(R"({"images":512,"others":512,"others_are":"validation","layers":[{"layer":"layer<1>","weights":900,
+    "moves":900,"lower":0.44,"neutral":0,"loss":1.4,"others_loss":1.5,"together":[
+    {"flips":1,"predicted":-0.001,"realised":-0.001,"on_others":-0.0005},
+    {"flips":100,"predicted":-0.07,"realised":0.01,"on_others":0.03}]}, 7, {"layer":"bare"}]})");
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  CHECK(has(page, "id=\"flips\""));
+  CHECK(has(page, "layer&lt;1&gt;: 44.00% of 900 flips lower the loss by themselves"));
+  CHECK(has(page, "on validation images"));
+  for (const char* none : {"null", "[]", "{}", R"({"layers":3})", R"({"layers":[1,2]})"}) {
+    INFO(none);
+    input.flips = json::parse(none);
+    CHECK_FALSE(has(render_report(input), "id=\"flips\""));
+  }
+  input.metrics[2]["layers"][0]["lower_share"] = 0.4;
+  CHECK(has(render_report(input), "Flips that would lower a minibatch"));
+  CHECK_FALSE(has(render_report(full_run()), "Flips that would lower a minibatch"));
+}

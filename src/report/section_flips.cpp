@@ -1,0 +1,70 @@
+// What `bitloom inspect RUN --flips` found: how well changes of the loss by many flips at once are foretold.
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "report/markup.h"
+#include "report/plot.h"
+#include "report/sections.h"
+
+namespace bitloom::report {
+namespace {
+
+using Json = nlohmann::json;
+
+const Json& list(const Json& object, const char* key) {
+  static const Json none = Json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : none;
+}
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : nothing;
+}
+
+std::string chart(const Json& layer, const std::string& others) {
+  LineChart lines;
+  lines.title = fmt::format("{}: {} of {} flips lower the loss by themselves", text_of(layer, "layer"),
+                            percent(number(layer, "lower")), whole_text(number(layer, "moves")));
+  lines.x = {"the best flips, made at once", true};
+  lines.y = {"change of the loss (nats)", false};
+  lines.width = half_width;
+  const std::array<std::pair<const char*, std::string>, 3> curves{
+      {{"predicted", "sum of single changes"}, {"realised", "realised"}, {"on_others", fmt::format("on {} images", others)}}};
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    Series series;
+    series.name = curves[i].second;
+    series.colour = static_cast<int>(i);
+    for (const Json& each : list(layer, "together")) {
+      if (!each.is_object()) continue;
+      series.x.push_back(number(each, "flips"));
+      series.y.push_back(number(each, curves[i].first));
+    }
+    lines.series.push_back(std::move(series));
+  }
+  return framed(lines);
+}
+
+}  // namespace
+
+std::string flips(const ReportInput& input) {
+  if (!input.flips.is_object()) return "";
+  std::string charts;
+  for (const Json& layer : list(input.flips, "layers")) {
+    if (layer.is_object()) charts += chart(layer, text_of(input.flips, "others_are"));
+  }
+  if (charts.empty()) return "";
+  return section(
+      "flips", "What flips would do",
+      fmt::format("The exact change of the loss by every single flip of a weight, over {} training images, with the "
+                  "thresholds as they are; and by the best of them at once, which overshoot when they are many, also on "
+                  "{} images that they were not chosen for.",
+                  whole_text(number(input.flips, "images")), whole_text(number(input.flips, "others"))),
+      pair(charts));
+}
+
+}  // namespace bitloom::report
