@@ -31,10 +31,10 @@ std::string chart(const Json& layer, const std::string& others) {
   lines.title = fmt::format("{}: {} of {} flips lower the loss by themselves", text_of(layer, "layer"),
                             percent(number(layer, "lower")), whole_text(number(layer, "moves")));
   lines.x = {"the best flips, made at once", true};
-  lines.y = {"change of the loss (nats)", false};
+  lines.y = {"drop of the loss, % of what they promise", false};
   lines.width = half_width;
-  const std::array<std::pair<const char*, std::string>, 3> curves{
-      {{"predicted", "sum of single changes"}, {"realised", "realised"}, {"on_others", fmt::format("on {} images", others)}}};
+  const std::array<std::pair<const char*, std::string>, 2> curves{
+      {{"realised", "on the same images"}, {"on_others", fmt::format("on {} images", others)}}};
   for (std::size_t i = 0; i < curves.size(); ++i) {
     Series series;
     series.name = curves[i].second;
@@ -42,7 +42,7 @@ std::string chart(const Json& layer, const std::string& others) {
     for (const Json& each : list(layer, "together")) {
       if (!each.is_object()) continue;
       series.x.push_back(number(each, "flips"));
-      series.y.push_back(number(each, curves[i].first));
+      series.y.push_back(100 * number(each, curves[i].first) / number(each, "predicted"));
     }
     lines.series.push_back(std::move(series));
   }
@@ -60,10 +60,11 @@ std::string flips(const ReportInput& input) {
   if (charts.empty()) return "";
   return section(
       "flips", "What flips would do",
-      fmt::format("The exact change of the loss by every single flip of a weight, over {} training images, with the "
-                  "thresholds as they are; and by the best of them at once, which overshoot when they are many, also on "
-                  "{} images that they were not chosen for.",
-                  whole_text(number(input.flips, "images")), whole_text(number(input.flips, "others"))),
+      fmt::format(
+          "The exact change of the loss by every single flip of a weight, over {} training images, with the "
+          "thresholds as they are. Then the best of them are made at once: 100% is the sum of what each does by itself; "
+          "below 0 the loss has grown. Also on {} images that they were not chosen for.",
+          whole_text(number(input.flips, "images")), whole_text(number(input.flips, "others"))),
       pair(charts));
 }
 
