@@ -34,7 +34,8 @@ inline constexpr const char* encoder_name = "encoder.safetensors";
 struct EpochSums {
   StepResult sums;
   std::size_t steps = 0;
-  std::size_t steps_here = 0;  // steps of this process
+  std::size_t steps_here = 0;   // steps of this process
+  std::size_t exact_steps = 0;  // steps that StepResult::lower_share is of
   double seconds = 0;
 
   void add(const StepResult& step, double step_seconds);

@@ -106,7 +106,8 @@ Json Run::epoch_json() const {
                {"correct", sums.correct},
                {"flips", sums.flips},
                {"active_share", sums.active_share},
-               {"lower_share", sums.lower_share}};
+               {"lower_share", sums.lower_share},
+               {"exact_steps", epoch_.exact_steps}};
   // In sparse runs they would stand beside the updates of one process.
   if (!options_.train.sparse) json["times"] = layerwise::to_json(sums.times);
   return json;
@@ -129,6 +130,7 @@ void Run::read_epoch(const Json& json) {
   sums.flips = json["flips"].get<std::vector<std::size_t>>();
   sums.active_share = numbers("active_share");
   sums.lower_share = numbers("lower_share");
+  epoch_.exact_steps = json["exact_steps"];
   if (json.contains("times") && comm_.is_root()) sums.times = times_of(json["times"]);
 }
 

@@ -73,8 +73,9 @@ void Run::report_epoch(const Stage& stage) {
          {"active_share", epoch.active_share[t] / static_cast<double>(steps)},
          {"offset", trainer.mean_offset()},
          {"window", trainer.mean_window()}});
-    // Of the steps in which weights learn.
-    if (epoch.lower_share.size() > t) line["layers"].back()["lower_share"] = epoch.lower_share[t] / static_cast<double>(steps);
+    if (epoch.lower_share.size() > t) {
+      line["layers"].back()["lower_share"] = epoch.lower_share[t] / static_cast<double>(epoch_.exact_steps);
+    }
   }
   line["times"] = to_json(epoch.times);
   if (epoch.exchange.updates != 0) line["exchange"] = report_exchange(stage, epoch, text);

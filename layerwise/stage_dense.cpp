@@ -51,7 +51,8 @@ void DenseSums::step(StageStep& step) {
   learners_.report(learners_.images(), step.result);
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) {
     const LayerSums& sums = learners_.layers[t].sums;
-    if (setup_.options.layer.exact) step.result.lower_share.push_back(lower_share(sums.exact, learners_.trainers[t]->layer()));
+    if (weights && setup_.options.layer.exact)
+      step.result.lower_share.push_back(lower_share(sums.exact, learners_.trainers[t]->layer()));
     step.result.flips[t] = learners_.trainers[t]->update(sums, setup_.batch, setup_.rate(n), setup_.learns(n), n);
   }
   for (LearningHead& head : learners_.heads) {

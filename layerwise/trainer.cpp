@@ -54,7 +54,10 @@ void EpochSums::add(const StepResult& step, double step_seconds) {
   add_all(sums.correct, step.correct);
   add_all(sums.flips, step.flips);
   add_all(sums.active_share, step.active_share);
-  add_all(sums.lower_share, step.lower_share);
+  if (!step.lower_share.empty()) {
+    ++exact_steps;
+    add_all(sums.lower_share, step.lower_share);
+  }
 }
 
 void Run::show_step(const Stage& stage) {

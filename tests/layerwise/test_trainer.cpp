@@ -613,3 +613,28 @@ TEST_CASE("weights that learn again keep their accumulators, also over a restart
   run(whole);
   CHECK(difference(result_of(options.folder), result_of(whole.folder)) == "");
 }
+
+TEST_CASE("runs of the exact signal tell what share of flips lowers the loss, also when they are interrupted", "[trainer]") {
+  const TempDir folder;
+  const auto shares = [&](const std::string& name, std::size_t stop_after) {
+    RunOptions options = options_for(folder / name);
+    options.train.signal = "exact";
+    options.train.layer.rule.name = "topk";
+    options.stop_after_steps = stop_after;
+    if (stop_after != 0) {
+      CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
+      options = resumed(options);
+    }
+    run(options);
+    std::vector<double> found;
+    for (const auto& line : read_metrics(options.folder / "metrics.jsonl")) {
+      if (line["event"] == "epoch") found.push_back(line["layers"][0]["lower_share"]);
+    }
+    return found;
+  };
+  const std::vector<double> whole = shares("whole", 0);
+  REQUIRE(whole.size() == 5);
+  for (const double share : whole) CHECK(share < 0.98);
+  CHECK(whole.back() > 0.02);  // at first heads know nothing yet, and no flip changes anything
+  CHECK(shares("parts", 3) == whole);
+}
