@@ -102,6 +102,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--out runs/search", .says = {"layer1: not trained, taken from the cache", "layer2.width=256"}},
       {.command = "--out runs/spread", .says = {"layer2.width=128"}},
       {.command = "--out runs/exact", .does_not_say = {reused}, .accuracy = 20},
+      {.command = "inspect runs/exact --flips", .says = {"lower it by themselves"}, .makes = {"runs/exact/flips.json"}},
       {.command = "--out runs/taught",
        .says = {"teacher runs/first/model.safetensors labelled 1800 images"},
        .does_not_say = {reused}},
