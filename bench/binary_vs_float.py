@@ -90,7 +90,10 @@ def main():
     for name in names:
         if name not in NETS:
             parser.error(f"--nets: '{name}'; expected some of {', '.join(NETS)}")
+    if options.rounds < 1:
+        parser.error(f"--rounds: {options.rounds}; expected at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
+    earlier_runs.require_same_settings(options.out, {"data": str(options.data.resolve()), "nets": NETS})
     folders = {name: train(options, name) for name in names}
     speeds = {name: ([], []) for name in names}
     rows = []

@@ -62,6 +62,7 @@ class Run {
   bool trains_again(const std::string& layer, std::size_t s) const;
   void keep_states(const Stage& stage);
   void drop_states();
+  void drop_states_of_other_zones(std::size_t s);
   std::vector<std::byte> stage_bytes(std::size_t s, const std::string& history) const;
   void keep_trained(std::size_t s);
   void read_checkpoint();

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/hold.h"
+#include "core/text.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -25,7 +26,24 @@ std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
   return ids;
 }
 
+// Accumulators of trits suit the dead zone that they were trained with.
+void Run::drop_states_of_other_zones(std::size_t s) {
+  const auto& stages = options_.net.stages;
+  const auto zone = [&](std::size_t stage) { return for_stage(options_.train, stages[stage]).layer.rule.dead_zone; };
+  for (std::size_t before = 0; before < s; ++before) {
+    for (const std::string& name : stages[s].train) {
+      // The last of them counts, of which the states are.
+      const bool later =
+          std::any_of(stages.begin() + static_cast<std::ptrdiff_t>(before) + 1, stages.begin() + static_cast<std::ptrdiff_t>(s),
+                      [&](const StageSpec& stage) { return contains(stage.train, name); });
+      if (later || !contains(stages[before].train, name) || !options_.net.layer(name).ternary) continue;
+      if (zone(before) != zone(s)) states_.erase(name);
+    }
+  }
+}
+
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
+  drop_states_of_other_zones(s);
   Earlier earlier;
   for (std::size_t before = 0; before < s; ++before) {
     const auto& names = options_.net.stages[before].train;

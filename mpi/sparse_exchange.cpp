@@ -252,7 +252,9 @@ std::optional<Bundle> SparseExchange::gather() {
     counts_.wanted_bytes += bytes;
     up_.steer(static_cast<double>(merged->worker_bytes) / each, bytes, vectors_in(*merged), !with_statistics_);
     const std::size_t end = user_totals_ + feedback_.size() + feedback_.size() * magnitude_widths;
-    if (with_statistics_ && merged->totals.size() == end && known() > known_before) {
+    // Messages on the way are of workers that did not know the new thresholds.
+    if (known() > known_before) begun_at_ = update_;
+    if (with_statistics_ && merged->totals.size() == end && begun_at_ && update_ - *begun_at_ <= options_.staleness) {
       up_.begin_with(std::span(merged->totals).last(feedback_.size() * magnitude_widths), bytes, each);
     }
   }

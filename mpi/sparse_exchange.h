@@ -192,6 +192,8 @@ class SparseExchange {
   std::vector<FeedbackVector> feedback_;
   std::vector<std::uint64_t> statistics_;
 
+  std::optional<std::uint64_t> begun_at_;  // at the root: the last update that showed how large elements of a vector are
+
   // On every rank, equal: what workers filter by.
   std::vector<std::uint64_t> up_thresholds_;
   KeptState kept_;  // state of this rank's workers; those that keep nothing share an empty one

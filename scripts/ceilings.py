@@ -56,6 +56,10 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, pixels):
+        with torch.autocast(pixels.device.type, enabled=False):  # counts of grey levels need all of f32
+            return self.bits(pixels)
+
+    def bits(self, pixels):
         size = self.filters.shape[2]
         padded = functional.pad(pixels, [size // 2] * 4, mode="replicate")
         responses = functional.conv2d(padded, self.filters)

@@ -94,14 +94,10 @@ void check_images(Session& session, const Options& options, const TrainSettings&
 }
 
 // Files that --resume reads, by name.
-std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings,
-                                                const data::Dataset& train) {
+std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
   std::map<std::string, std::string> files{{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"},
                                            {options_file, options.to_ini()}};
-  if (!train.soft_labels.empty()) {
-    const std::vector<std::byte> bytes = data::soft_labels_file(train).serialize();
-    files[soft_labels_name].assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
+  if (!settings.soft_labels.empty()) files[soft_labels_name] = settings.soft_labels;
   return files;
 }
 
@@ -184,12 +180,14 @@ layerwise::RunResult train_one(Session& session, const Options& options, TrainSe
   session.on_root([&] {
     if (!settings.resume) check_folder(settings.run.folder);
   });
-  settings.run.files = files_of_run(options, settings, data.train);
+  settings.run.files = files_of_run(options, settings);
   if (session.continuation.command.empty()) session.continuation = continuation_of("binary", settings.out);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
-  layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, settings.run, data, progress);
-  if (settings.run.stages == 0) summarise(session, settings.run, result);
+  layerwise::RunOptions run = settings.run;
+  if (data.train.soft_labels.empty()) run.train.teacher_share = 0;
+  layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, run, data, progress);
+  if (run.stages == 0) summarise(session, run, result);
   return result;
 }
 
@@ -231,10 +229,14 @@ int train_binary(Session& session, std::span<const std::string> args) {
   data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(session, options, settings, data.train);
-  if (settings.resume && !settings.teacher.empty() && !options.is_asked_for("teacher")) {
-    restore_soft_labels(session, settings.run.folder, data.train);
-  } else if (!settings.teacher.empty()) {
-    add_soft_labels(session, settings.teacher, data.train);
+  if (!settings.teacher.empty()) {
+    if (!settings.resume || !restore_soft_labels(session, settings.run.folder, settings.teacher, data.train)) {
+      add_soft_labels(session, settings.teacher, data.train);
+    }
+    if (!settings.resume && session.comm.is_root()) {
+      const std::vector<std::byte> bytes = data::soft_labels_file(data.train).serialize();
+      settings.soft_labels.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
   }
   if (variants.empty()) {
     train_one(session, options, settings, data, threads);
@@ -247,7 +249,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   session.continuation = continuation_of("binary", settings.out);
   const layerwise::SearchOptions search{settings.run,
                                         settings.spread,
-                                        files_of_run(options, settings, data.train),
+                                        files_of_run(options, settings),
                                         options_file,
                                         {model_file, config_file, metrics_file, options_file, net_file, log_file}};
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {

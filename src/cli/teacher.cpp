@@ -1,6 +1,10 @@
 #include "cli/teacher.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,29 +37,74 @@ void take_file_of_root(Session& session, const fs::path& path, data::Dataset& tr
   session.comm.together([&] { data::take_soft_labels(TensorFile::parse(bytes, path.string()), path.string(), train); });
 }
 
-// Those of images [first, end).
-std::vector<std::uint8_t> labels_by(Session& session, const ImageModel& model, const data::Dataset& train, std::size_t first,
-                                    std::size_t end) {
+// Which of the ranks that have a teacher this one is: other hosts need not have its file.
+struct Share {
+  bool has_teacher = false;
+  std::size_t place = 0, teachers = 0;
+};
+
+Share share_of(mpi::Comm& comm, const std::string& teacher) {
+  Share share;
+  share.has_teacher = comm.is_root();
+  try {
+    find_model(teacher);
+    share.has_teacher = true;
+  } catch (const Error&) {
+    // Rank 0 has it.
+  }
+  std::vector<std::int64_t> flags(static_cast<std::size_t>(comm.size()));
+  flags[static_cast<std::size_t>(comm.rank())] = share.has_teacher ? 1 : 0;
+  comm.sum(std::span(flags));
+  share.place = static_cast<std::size_t>(std::accumulate(flags.begin(), flags.begin() + comm.rank(), std::int64_t{0}));
+  share.teachers = static_cast<std::size_t>(std::accumulate(flags.begin(), flags.end(), std::int64_t{0}));
+  return share;
+}
+
+// This rank's share of the labels, in rounds in which all ranks meet, so that nobody takes the others for lost and a stop is
+// everybody's.
+std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& teacher, const Share& share,
+                                          const data::Dataset& train) {
+  mpi::Comm& comm = session.comm;
+  std::optional<ImageModel> model;
+  comm.together([&] {
+    if (!share.has_teacher) return;
+    model = open_image_model(find_model(teacher), [](layerwise::Views own) {
+      own.shift = 0;  // each view takes its time
+      return own;
+    });
+    check_fit(train, model->shape, model->class_names);
+  });
+  const std::size_t first = share.has_teacher ? train.size() * share.place / share.teachers : 0;
+  const std::size_t end = share.has_teacher ? train.size() * (share.place + 1) / share.teachers : 0;
   const std::size_t classes = train.classes();
   std::vector<std::uint8_t> labels((end - first) * classes);
   std::vector<std::vector<std::uint8_t>> rooms(images_at_once);
+  const std::size_t most = (train.size() + share.teachers - 1) / share.teachers;
   const Clock::time_point start = Clock::now();
-  for (std::size_t begin = first; begin < end; begin += images_at_once) {
-    if (stop_requested())
+  for (std::size_t done = 0; done < most; done += images_at_once) {
+    std::array<std::int64_t, 1> stops{stop_requested() ? 1 : 0};
+    comm.sum(std::span(stops));
+    if (stops[0] != 0) {
       fail(ErrorKind::interrupted, "interrupted while the teacher labelled the images; nothing was trained");
-    std::vector<std::span<const std::uint8_t>> images;
-    for (std::size_t i = begin; i < std::min(begin + images_at_once, end); ++i)
-      images.push_back(train.image(i, rooms[i - begin]));
-    train.check_reads();
-    const std::vector<float> probabilities = model.probabilities(images);
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      data::quantise_probabilities({probabilities.data() + i * classes, classes},
-                                   std::span(labels).subspan((begin - first + i) * classes, classes));
     }
-    const std::size_t done = begin - first + images.size();
-    session.terminal.update(fmt::format(
-        "teacher: {} of {} images labelled, ends in {}", done, end - first,
-        format_duration(seconds_since(start) * static_cast<double>(end - first - done) / static_cast<double>(done))));
+    comm.together([&] {
+      const std::size_t begin = std::min(first + done, end);
+      std::vector<std::span<const std::uint8_t>> images;
+      for (std::size_t i = begin; i < std::min(begin + images_at_once, end); ++i) {
+        images.push_back(train.image(i, rooms[i - begin]));
+      }
+      train.check_reads();
+      if (images.empty()) return;
+      const std::vector<float> probabilities = model->probabilities(images);
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        data::quantise_probabilities({probabilities.data() + i * classes, classes},
+                                     std::span(labels).subspan((begin - first + i) * classes, classes));
+      }
+    });
+    const auto labelled = static_cast<double>(std::min(done + images_at_once, most));
+    session.terminal.update(fmt::format("teacher: {:.0f}% of the images labelled, ends in {}",
+                                        100 * labelled / static_cast<double>(most),
+                                        format_duration(seconds_since(start) * (static_cast<double>(most) / labelled - 1))));
   }
   return labels;
 }
@@ -93,22 +142,9 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
   if (is_file) {
     take_file_of_root(session, teacher, train);
   } else {
-    std::vector<std::byte> mine;
     const Clock::time_point start = Clock::now();
-    comm.together([&] {
-      const auto views = [](layerwise::Views own) {
-        own.shift = 0;  // each view takes its time
-        return own;
-      };
-      const ImageModel model = open_image_model(find_model(teacher), views);
-      check_fit(train, model.shape, model.class_names);
-      const auto rank = static_cast<std::size_t>(comm.rank());
-      const auto ranks = static_cast<std::size_t>(comm.size());
-      const std::vector<std::uint8_t> labels =
-          labels_by(session, model, train, train.size() * rank / ranks, train.size() * (rank + 1) / ranks);
-      const auto bytes = std::as_bytes(std::span(labels));
-      mine.assign(bytes.begin(), bytes.end());
-    });
+    const std::vector<std::uint8_t> labels = labels_of_share(session, teacher, share_of(comm, teacher), train);
+    const auto mine = std::as_bytes(std::span(labels));
     std::vector<std::byte> all;
     for (const std::vector<std::byte>& part : comm.gather_bytes(mine)) all.insert(all.end(), part.begin(), part.end());
     all = comm.broadcast_bytes(std::move(all));
@@ -121,8 +157,26 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
                          100 * right, sure);
 }
 
-void restore_soft_labels(Session& session, const fs::path& run, data::Dataset& train) {
-  take_file_of_root(session, run / soft_labels_name, train);
+bool restore_soft_labels(Session& session, const fs::path& run, const std::string& teacher, data::Dataset& train) {
+  const fs::path file = run / soft_labels_name;
+  std::string found;
+  session.on_root([&] {
+    if (!fs::exists(file) || !fs::exists(run / options_file)) return;
+    const std::map<std::string, std::string> options = options_of_run(run);
+    const auto before = options.find("teacher");
+    if (before != options.end() && before->second == teacher) found = file.string();
+  });
+  if (session.comm.broadcast_text(found).empty()) return false;
+  try {
+    take_file_of_root(session, file, train);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    fail(ErrorKind::usage,
+         "--resume: {}; expected the images that the run began with (--data, --max-train, --validation, "
+         "--split-seed)",
+         error.what());
+  }
+  return true;
 }
 
 }  // namespace bitloom::cli

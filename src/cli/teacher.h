@@ -12,11 +12,12 @@ namespace bitloom::cli {
 inline constexpr const char* soft_labels_name = "soft-labels.safetensors";  // in a run folder: what --resume reads
 
 // Collective: gives a training set the soft labels of `teacher`: of a run or model file (of a binary or convolutional net),
-// each rank's share of the images by itself, or those in rank 0's file of soft labels. Throws what is wrong with it;
-// Error(interrupted) when asked to stop.
+// of which each rank that has it labels a share of the images, or those in rank 0's file of soft labels. Throws what is wrong
+// with it; Error(interrupted) when asked to stop.
 void add_soft_labels(Session& session, const std::string& teacher, data::Dataset& train);
 
-// The same of what add_soft_labels() gave when a run began, in its folder.
-void restore_soft_labels(Session& session, const std::filesystem::path& run, data::Dataset& train);
+// Collective: the same of what add_soft_labels() gave when a run began, from its folder. False where that is not there or was
+// of another teacher. Throws Error(usage) where it is of other images.
+bool restore_soft_labels(Session& session, const std::filesystem::path& run, const std::string& teacher, data::Dataset& train);
 
 }  // namespace bitloom::cli

@@ -310,6 +310,7 @@ std::map<std::string, layerwise::PlannedBytes> TrainSettings::planned(const std:
 
 void TrainSettings::declare_for_plan(Options& options) {
   exchange = "sparse";
+  run.train.teacher_share = 0;  // messages do not depend on what heads learn
   options.needs(needs_table());
   options.former(former_options);
   options.group("Net and data");
@@ -343,7 +344,8 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
-  if (teacher.empty()) run.train.teacher_share = 0;
+  // Another working directory may go on.
+  if (!teacher.empty()) teacher = fs::absolute(teacher).lexically_normal().string();
   run.resume = resume;
   run.needs_cache = cache != "auto" && cache != "none";
   if (cache == "auto") {

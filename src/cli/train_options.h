@@ -37,6 +37,7 @@ struct TrainSettings {
   std::string plan;
   std::string augment = "crop4,flip";
   std::string teacher;
+  std::string soft_labels;  // the teacher's, as a file that a new run keeps; at rank 0
   std::string cache = "auto";
   DataOptions data;
   layerwise::RunOptions run;

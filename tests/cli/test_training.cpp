@@ -260,18 +260,37 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   const Outcome straight = run_program(folder.path(), with(quick_training("straight"), taught));
   INFO(straight.out << straight.err);
   REQUIRE(straight.code == 0);
-  CHECK(has(straight.out, "teacher teacher/model.safetensors labelled 260 images in "));
+  CHECK(has(straight.out, "/teacher/model.safetensors labelled 260 images in "));
   CHECK(has(straight.out, "of the training images as labelled; their labels have a probability of 0."));
   REQUIRE(run_program(folder.path(), with(quick_training("untaught"), {"--cache", "none"})).code == 0);
   CHECK_FALSE(same_tensors(folder / "straight/model.safetensors", folder / "untaught/model.safetensors"));
 
   CHECK(run_program(folder.path(), with(with(quick_training("stopped"), taught), {"--stop-after-steps", "5"})).code == 4);
+  // What a run began with serves as a configuration.
+  const Args configured = {"train", "binary", "--config", "straight/options.ini", "--out", "configured"};
+  const Outcome alike = run_program(folder.path(), configured);
+  INFO(alike.out << alike.err);
+  REQUIRE(alike.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "configured/model.safetensors"));
+  const Args plain = {"train", "binary", "--config", "untaught/options.ini", "--out", "plain"};
+  REQUIRE(run_program(folder.path(), plain).code == 0);
+  CHECK(same_tensors(folder / "untaught/model.safetensors", folder / "plain/model.safetensors"));
+  REQUIRE(run_program(folder.path(),
+                      {"train", "binary", "--config", "untaught/options.ini", "--out", "late", "--teacher", "teacher"})
+              .code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "late/model.safetensors"));
+
   std::filesystem::rename(folder / "teacher", folder / "gone");
   const Outcome other =
       run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--teacher", "straight"});
   CHECK(other.code == 2);
   CHECK(has(other.err, "\n  the teacher's soft labels (--teacher): "));
-  const Outcome resumed = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"});
+  const Outcome fewer = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--max-train", "100"});
+  CHECK(fewer.code == 2);
+  CHECK(has(fewer.err, "expected the images that the run began with"));
+  // Also by the command of its beginning, as `launch` repeats it.
+  const Outcome resumed =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--teacher", "teacher"});
   INFO(resumed.out << resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
@@ -285,7 +304,40 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   const Outcome binary = run_ranks(folder.path(), 2, with(quick_training("binary"), {"--teacher", "straight"}));
   INFO(binary.out << binary.err);
   CHECK(binary.code == 0);
-  CHECK(has(binary.out, "teacher straight/model.safetensors labelled 260 images in "));
+  CHECK(has(binary.out, "/straight/model.safetensors labelled 260 images in "));
+  REQUIRE(run_program(folder.path(), with(quick_training("binary1"), {"--teacher", "straight"})).code == 0);
+  CHECK(read_file(folder / "binary/soft-labels.safetensors") == read_file(folder / "binary1/soft-labels.safetensors"));
+}
+
+TEST_CASE("layers that train again with sparse messages do so alike on any number of ranks, after a stop, from a cache",
+          "[train][mpi]") {
+  const TempDir folder;
+  write_file(folder / "net.json", R"({"name": "again", "layers": [{"name": "a", "inputs": ["input"], "width": 32},
+      {"name": "b", "inputs": ["a"], "pool": "or", "width": 32}], "stages": [{"train": ["a"], "epochs": 1},
+      {"train": ["b"], "epochs": 1}, {"name": "again", "train": ["a", "b"], "epochs": 2}], "classifier": ["b"]})");
+  const auto training = [](const std::string& out, const Args& more = {"--cache", "none"}) {
+    return with(
+        {"train",   "binary", "--net",      "./net.json", "--data",    "synth", "--max-train", "200", "--max-test", "50",
+         "--batch", "40",     "--exchange", "sparse",     "--workers", "4",     "--threshold", "1.5", "--out",      out},
+        more);
+  };
+  const auto same = [&](const std::string& other) {
+    CHECK(same_tensors(folder / "one/model.safetensors", folder / other / "model.safetensors"));
+  };
+  REQUIRE(run_program(folder.path(), training("one")).code == 0);
+  REQUIRE(run_ranks(folder.path(), 2, training("two")).code == 0);
+  same("two");
+  // In the last stage, then in the first step of it.
+  for (const char* steps : {"11", "9"}) {
+    const std::string out = fmt::format("stopped{}", steps);
+    CHECK(run_ranks(folder.path(), 2, with(training(out), {"--stop-after-steps", steps})).code == 4);
+    REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", out}).code == 0);
+    same(out);
+  }
+  REQUIRE(run_program(folder.path(), training("other", {"--cache", "kept", "--set", "again.learning_rate=0.02"})).code == 0);
+  const Outcome cached = run_ranks(folder.path(), 2, training("cached", {"--cache", "kept"}));
+  CHECK(has(cached.out, "2 of 3 stages were not trained but taken from the cache"));
+  same("cached");
 }
 
 TEST_CASE("flips of a run's weights are studied, kept and drawn", "[train]") {
@@ -332,9 +384,9 @@ TEST_CASE("teachers that cannot teach are refused", "[train]") {
     CHECK_FALSE(std::filesystem::exists(folder / "run"));
     return outcome.err;
   };
-  CHECK(has(refusal({"--teacher", "nowhere"}, 3), "--teacher: nowhere: there is no such model file or run folder"));
+  CHECK(has(refusal({"--teacher", "nowhere"}, 3), "nowhere: there is no such model file or run folder"));
   write_file(folder / "text", "no model");
-  CHECK(has(refusal({"--teacher", "text"}, 3), "--teacher: 'text' is not a good safetensors file"));
+  CHECK(has(refusal({"--teacher", "text"}, 3), "text' is not a good safetensors file"));
   CHECK(has(refusal({"--teacher-share", "0.5"}, 2), "--teacher-share: 0.5 has no effect; it needs --teacher"));
   CHECK(has(refusal({"--set", "layer1.teacher_share=0.5"}, 2),
             "--teacher-share: 0.5 in stage 'layer1', but there is no teacher"));
