@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
 import earlier_runs
 import line_chart
 
-# What `bitloom train` gets for each. Budgets are named as scripts/repro-cifar10 and scripts/repro-cifar10-float have them.
+# What `bitloom train` gets for each; epochs are those of the nets unless they are named.
 NETS = {
     "cifar-small": ["binary", "--net", "cifar-small"],
     "cifar-base": ["binary", "--net", "cifar-base"],
@@ -39,18 +39,13 @@ def run(program, *arguments):
 def train(options, name):
     folder = options.out / name
     kind = NETS[name][0]
-    if (folder / "done.json").exists():
+    if (folder / "model.safetensors").exists():
         return folder
     command = ["train", *NETS[name], "--data", options.data, "--out", folder, *(["--cache", "none"] if kind == "binary" else [])]
     if (folder / "options.ini").exists():
         command = ["train", kind, "--resume", "--out", folder]
     subprocess.run([options.program, *[str(part) for part in command]], check=True, stdout=sys.stderr)
-    (folder / "done.json").write_text(json.dumps({"seconds": seconds_of(folder)}))
     return folder
-
-
-def seconds_of(folder):
-    return earlier_runs.events_of(folder, "result")[-1]["seconds"]
 
 
 def curve(folder, kind):
@@ -106,7 +101,7 @@ def main():
     for name in names:
         kind = NETS[name][0]
         rows.append({"net": name, "kind": "binary" if kind == "binary" else "float",
-                     "minutes": json.loads((folders[name] / "done.json").read_text())["seconds"] / 60,
+                     "minutes": earlier_runs.events_of(folders[name], "result")[-1]["seconds"] / 60,
                      "test_accuracy": results[name][0]["accuracy"], "test_accuracy_one_view": results[name][1]["accuracy"],
                      "images_per_second": statistics.median(speeds[name][0]),
                      "images_per_second_one_view": statistics.median(speeds[name][1])} | describe(options, folders[name], kind))

@@ -41,6 +41,9 @@ inline constexpr double exact_steps = 0x1p20;
 // The values that a trit of `value` -1, 0 or +1 can move to: the larger one first.
 constexpr std::array<int, 2> trit_moves(int value) { return {value == 1 ? 0 : 1, value == -1 ? 0 : -1}; }
 
+// Moves of a weight: 1 of a binary one, 2 of a trit.
+inline std::size_t moves_per_weight(const BinaryLayer& layer) { return layer.spec().ternary ? 2 : 1; }
+
 // Results of one forward pass.
 struct ExactBatch {
   const std::uint64_t* inputs = nullptr;   // (N) maps of geometry().input, with border
@@ -64,7 +67,7 @@ class ExactSignal {
   explicit ExactSignal(const BinaryLayer& layer);
   ~ExactSignal();
 
-  std::size_t moves() const { return layer_.spec().ternary ? 2 : 1; }
+  std::size_t moves() const { return moves_per_weight(layer_); }
   std::size_t size() const { return layer_.channels() * moves() * layer_.patch_bits(); }
 
   // deltas (O, M, B) += loss change of each move in steps of 2^-20 nats, summed over the images; 0 for bits that are no

@@ -121,7 +121,7 @@ void make_move(const BinaryLayer& layer, std::size_t o, std::size_t k, std::size
     set_bit(sign.data(), place, !get_bit(sign.data(), place));
     return;
   }
-  const int value = get_bit(nonzero.data(), place) ? bit_value(get_bit(sign.data(), place)) : 0;
+  const int value = trit_value(sign.data(), nonzero.data(), place);
   const int moved = trit_moves(value)[m];
   set_bit(nonzero.data(), place, moved != 0);
   set_bit(sign.data(), place, moved < 0);
@@ -149,7 +149,7 @@ FlipStudy study_flips(const simd::Kernels& kernels, const Model& model, const st
   study.loss = loss_of(kernels, layer, head, inputs);
   study.others_loss = loss_of(kernels, layer, head, other_inputs);
   const std::size_t bits = layer.patch_bits();
-  const std::size_t moves = layer.spec().ternary ? 2 : 1;
+  const std::size_t moves = moves_per_weight(layer);
   std::vector<std::size_t> best;  // places in `changes`: of the better move of each weight that has one
   for (std::size_t o = 0; o < layer.channels(); ++o) {
     for (std::size_t k = 0; k < bits; ++k) {

@@ -250,11 +250,11 @@ void LayerTrainer::exact_slopes(std::span<const std::int64_t> changes, std::span
     const auto o = static_cast<std::size_t>(i);
     const std::uint64_t* sign = layer_.rows().data() + o * layer_.patch_words();
     const std::uint64_t* nonzero = ternary ? layer_.nonzero_rows().data() + o * layer_.patch_words() : nullptr;
-    const std::int64_t* change = changes.data() + o * bits * (ternary ? 2 : 1);
+    const std::int64_t* change = changes.data() + o * bits * moves_per_weight(layer_);
     for (std::size_t k = 0; k < bits; ++k) {
       std::int64_t slope = get_bit(sign, k) ? change[k] : -change[k];
       if (ternary) {
-        const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
+        const int value = trit_value(sign, nonzero, k);
         const auto moves = trit_moves(value);
         slope = 0;
         for (std::size_t m = 0; m < moves.size(); ++m) slope += change[m * bits + k] * 2 / (moves[m] - value);
@@ -277,7 +277,7 @@ void LayerTrainer::exact_gradient(const LayerSums& sums, std::size_t o, float* g
   const std::uint64_t* nonzero = layer_.nonzero_rows().data() + o * layer_.patch_words();
   const std::int64_t* change = sums.exact.data() + 2 * o * bits;
   for (std::size_t k = 0; k < bits; ++k) {
-    const int value = get_bit(nonzero, k) ? bit_value(get_bit(sign, k)) : 0;
+    const int value = trit_value(sign, nonzero, k);
     const auto moves = trit_moves(value);
     gradient[k] = 0;
     for (std::size_t m = 0; m < moves.size(); ++m) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "layerwise/exact_signal.h"
 #include "layerwise/stage_exchange.h"
 
 namespace bitloom::layerwise {
@@ -16,8 +17,8 @@ StageShare dense_share(const StageSetup& setup, const Workers& workers) {
 
 double lower_share(std::span<const std::int64_t> changes, const BinaryLayer& layer) {
   const auto lower = std::count_if(changes.begin(), changes.end(), [](std::int64_t change) { return change < 0; });
-  const std::size_t moves = layer.spec().ternary ? 2 : 1;
-  return static_cast<double>(lower) / static_cast<double>(layer.channels() * layer.geometry().valid_bits * moves);
+  return static_cast<double>(lower) /
+         static_cast<double>(layer.channels() * layer.geometry().valid_bits * moves_per_weight(layer));
 }
 
 class DenseSums : public StageExchange {

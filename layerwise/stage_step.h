@@ -25,11 +25,10 @@ struct StepResult {
   std::vector<std::size_t> correct;  // per head
   std::vector<std::size_t> flips;    // per trained layer
   std::vector<double> active_share;  // per trained layer, when it was last summed
-  std::vector<double>
-      lower_share;  // per trained layer: of flips, those that lower the minibatch's loss (exact signal, dense sums)
-  std::vector<CountMode> modes;  // per trained layer: how it was computed
-  PhaseTimes times;              // of this rank
-  mpi::ExchangeCounts exchange;  // counts of this rank, with sparse messages
+  std::vector<double> lower_share;   // per trained layer: share of flips that lower the loss (exact signal, dense sums)
+  std::vector<CountMode> modes;      // per trained layer: how it was computed
+  PhaseTimes times;                  // of this rank
+  mpi::ExchangeCounts exchange;      // counts of this rank, with sparse messages
   // Whether any rank asked for it in its StepRequest.
   bool stop = false, checkpoint = false;
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/hold.h"
-#include "core/text.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -26,18 +26,15 @@ std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
   return ids;
 }
 
-// Accumulators of trits suit the dead zone that they were trained with.
+// Accumulators of trits suit the dead zone that they were last trained with.
 void Run::drop_states_of_other_zones(std::size_t s) {
-  const auto& stages = options_.net.stages;
-  const auto zone = [&](std::size_t stage) { return for_stage(options_.train, stages[stage]).layer.rule.dead_zone; };
-  for (std::size_t before = 0; before < s; ++before) {
-    for (const std::string& name : stages[s].train) {
-      // The last of them counts, of which the states are.
-      const bool later =
-          std::any_of(stages.begin() + static_cast<std::ptrdiff_t>(before) + 1, stages.begin() + static_cast<std::ptrdiff_t>(s),
-                      [&](const StageSpec& stage) { return contains(stage.train, name); });
-      if (later || !contains(stages[before].train, name) || !options_.net.layer(name).ternary) continue;
-      if (zone(before) != zone(s)) states_.erase(name);
+  std::map<std::string, double> zones;
+  for (std::size_t stage = 0; stage <= s; ++stage) {
+    const StageSpec& spec = options_.net.stages[stage];
+    const double zone = for_stage(options_.train, spec).layer.rule.dead_zone;
+    for (const std::string& name : spec.train) {
+      const double before = std::exchange(zones.try_emplace(name, zone).first->second, zone);
+      if (stage == s && before != zone && options_.net.layer(name).ternary) states_.erase(name);
     }
   }
 }

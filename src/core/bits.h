@@ -47,6 +47,10 @@ inline void set_bit(std::uint64_t* words, std::size_t i, bool value) {
 
 // The number that a bit stands for.
 constexpr int bit_value(bool bit) { return bit ? -1 : 1; }
+// The same of trit i, which is 0 unless its bit in `nonzero` is set.
+inline int trit_value(const std::uint64_t* sign, const std::uint64_t* nonzero, std::size_t i) {
+  return get_bit(nonzero, i) ? bit_value(get_bit(sign, i)) : 0;
+}
 
 // Reads the 32-bit half `i` of an array of words without breaking the aliasing rules.
 inline std::uint32_t load_half(const std::uint64_t* words, std::size_t i) {

@@ -18,15 +18,6 @@ using nlohmann::json;
 // The parts of a step in the order in which they happen; others follow in the order of their names.
 constexpr std::array<std::string_view, 8> parts = {"data", "encode",   "prefix", "forward",
                                                    "head", "gradient", "reduce", "update"};
-// The objects of an array, nothing when the key is missing or something else.
-std::vector<json> objects(const json& object, const char* key) {
-  std::vector<json> result;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return result;
-  std::copy_if(found->begin(), found->end(), std::back_inserter(result), [](const json& item) { return item.is_object(); });
-  return result;
-}
-
 bool is_true(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_boolean() && found->get<bool>();
@@ -225,6 +216,14 @@ std::optional<UpdateTimes> RunLog::update_times(const std::string& stage, std::s
   if (updates == 0) return std::nullopt;
   for (double& seconds : sums) seconds /= updates;
   return sums;
+}
+
+std::vector<json> objects(const json& object, const char* key) {
+  std::vector<json> result;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return result;
+  std::copy_if(found->begin(), found->end(), std::back_inserter(result), [](const json& item) { return item.is_object(); });
+  return result;
 }
 
 double number(const json& line, const char* key) {

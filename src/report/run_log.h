@@ -18,6 +18,8 @@ inline constexpr double missing = std::numeric_limits<double>::quiet_NaN();
 // A value of a line; `missing` or "" where it is not there or of another type.
 double number(const nlohmann::json& line, const char* key);
 std::string text(const nlohmann::json& line, const char* key);
+// The objects of an array, nothing where it is missing or something else.
+std::vector<nlohmann::json> objects(const nlohmann::json& object, const char* key);
 
 struct StartEvent {
   std::string time, version, command, kernels, net, data;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -15,20 +14,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-const Json& list(const Json& object, const char* key) {
-  static const Json none = Json::array();
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? *found : none;
-}
-
-std::string text_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : nothing;
-}
-
 std::string chart(const Json& layer, const std::string& others) {
   LineChart lines;
-  lines.title = fmt::format("{}: {} of {} flips lower the loss by themselves", text_of(layer, "layer"),
+  lines.title = fmt::format("{}: {} of {} flips lower the loss by themselves", text(layer, "layer"),
                             percent(number(layer, "lower")), whole_text(number(layer, "moves")));
   lines.x = {"the best flips, made at once", true};
   lines.y = {"drop of the loss, % of what they promise", false};
@@ -39,8 +27,7 @@ std::string chart(const Json& layer, const std::string& others) {
     Series series;
     series.name = curves[i].second;
     series.colour = static_cast<int>(i);
-    for (const Json& each : list(layer, "together")) {
-      if (!each.is_object()) continue;
+    for (const Json& each : objects(layer, "together")) {
       series.x.push_back(number(each, "flips"));
       series.y.push_back(100 * number(each, curves[i].first) / number(each, "predicted"));
     }
@@ -54,9 +41,7 @@ std::string chart(const Json& layer, const std::string& others) {
 std::string flips(const ReportInput& input) {
   if (!input.flips.is_object()) return "";
   std::string charts;
-  for (const Json& layer : list(input.flips, "layers")) {
-    if (layer.is_object()) charts += chart(layer, text_of(input.flips, "others_are"));
-  }
+  for (const Json& layer : objects(input.flips, "layers")) charts += chart(layer, text(input.flips, "others_are"));
   if (charts.empty()) return "";
   return section(
       "flips", "What flips would do",

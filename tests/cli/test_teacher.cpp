@@ -1,0 +1,92 @@
+// Teachers: trained nets whose probabilities others learn from.
+#include <filesystem>
+#include <string>
+
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][mpi]") {
+  const TempDir folder;
+  const Args cnn = {"train",      "cnn", "--data",  "synth", "--net",   "tiny", "--max-train", "300",
+                    "--max-test", "20",  "--batch", "20",    "--steps", "30",   "--out",       "teacher"};
+  REQUIRE(run_program(folder.path(), cnn).code == 0);
+  const Args taught = {"--teacher", "teacher", "--cache", "none"};
+  const Outcome straight = run_program(folder.path(), with(quick_training("straight"), taught));
+  INFO(straight.out << straight.err);
+  REQUIRE(straight.code == 0);
+  CHECK(has(straight.out, "/teacher/model.safetensors labelled 260 images in "));
+  CHECK(has(straight.out, "of the training images as labelled; their labels have a probability of 0."));
+  REQUIRE(run_program(folder.path(), with(quick_training("untaught"), {"--cache", "none"})).code == 0);
+  CHECK_FALSE(same_tensors(folder / "straight/model.safetensors", folder / "untaught/model.safetensors"));
+
+  CHECK(run_program(folder.path(), with(with(quick_training("stopped"), taught), {"--stop-after-steps", "5"})).code == 4);
+  // What a run began with serves as a configuration.
+  const Args configured = {"train", "binary", "--config", "straight/options.ini", "--out", "configured"};
+  const Outcome alike = run_program(folder.path(), configured);
+  INFO(alike.out << alike.err);
+  REQUIRE(alike.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "configured/model.safetensors"));
+  const Args plain = {"train", "binary", "--config", "untaught/options.ini", "--out", "plain"};
+  REQUIRE(run_program(folder.path(), plain).code == 0);
+  CHECK(same_tensors(folder / "untaught/model.safetensors", folder / "plain/model.safetensors"));
+  REQUIRE(run_program(folder.path(),
+                      {"train", "binary", "--config", "untaught/options.ini", "--out", "late", "--teacher", "teacher"})
+              .code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "late/model.safetensors"));
+
+  std::filesystem::rename(folder / "teacher", folder / "gone");
+  const Outcome other =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--teacher", "straight"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "\n  the teacher's soft labels (--teacher): "));
+  const Outcome fewer = run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--max-train", "100"});
+  CHECK(fewer.code == 2);
+  CHECK(has(fewer.err, "expected the images that the run began with"));
+  // Also by the command of its beginning, as `launch` repeats it.
+  const Outcome resumed =
+      run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped", "--teacher", "teacher"});
+  INFO(resumed.out << resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
+
+  // What it left for that is a teacher, too, which any number of ranks reads alike; and so is a binary net.
+  const Outcome ranks = run_ranks(
+      folder.path(), 2, with(quick_training("ranks"), {"--teacher", "straight/soft-labels.safetensors", "--cache", "none"}));
+  INFO(ranks.out << ranks.err);
+  REQUIRE(ranks.code == 0);
+  CHECK(same_tensors(folder / "straight/model.safetensors", folder / "ranks/model.safetensors"));
+  const Outcome binary = run_ranks(folder.path(), 2, with(quick_training("binary"), {"--teacher", "straight"}));
+  INFO(binary.out << binary.err);
+  CHECK(binary.code == 0);
+  CHECK(has(binary.out, "/straight/model.safetensors labelled 260 images in "));
+  REQUIRE(run_program(folder.path(), with(quick_training("binary1"), {"--teacher", "straight"})).code == 0);
+  CHECK(read_file(folder / "binary/soft-labels.safetensors") == read_file(folder / "binary1/soft-labels.safetensors"));
+}
+
+TEST_CASE("teachers that cannot teach are refused", "[train]") {
+  const TempDir folder;
+  const auto refusal = [&](const Args& more, int code) {
+    const Outcome outcome = run_program(folder.path(), with(quick_training("run"), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK_FALSE(std::filesystem::exists(folder / "run"));
+    return outcome.err;
+  };
+  CHECK(has(refusal({"--teacher", "nowhere"}, 3), "nowhere: there is no such model file or run folder"));
+  write_file(folder / "text", "no model");
+  CHECK(has(refusal({"--teacher", "text"}, 3), "text' is not a good safetensors file"));
+  CHECK(has(refusal({"--teacher-share", "0.5"}, 2), "--teacher-share: 0.5 has no effect; it needs --teacher"));
+  CHECK(has(refusal({"--set", "layer1.teacher_share=0.5"}, 2),
+            "--teacher-share: 0.5 in stage 'layer1', but there is no teacher"));
+  REQUIRE(run_program(folder.path(), with(quick_training("other"), {"--max-train", "100"})).code == 0);
+  const Args exact = {"--teacher", "other", "--signal", "exact"};
+  CHECK(has(refusal(exact, 2), "no teacher (0.7) in stage"));
+  Args training = with(quick_training("taught"), {"--teacher", "other"});
+  REQUIRE(run_program(folder.path(), training).code == 0);
+  CHECK(has(refusal({"--teacher", "taught/soft-labels.safetensors", "--split-seed", "2"}, 3), "soft labels of other images"));
+}
