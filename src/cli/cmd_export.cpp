@@ -78,22 +78,33 @@ void export_dvae(Terminal& terminal, const fs::path& model, const fs::path& fold
                  models::decoder_file);
 }
 
-struct Exporter {
+struct Format {
   const char* kind;
-  void (*write)(Terminal& terminal, const fs::path& model, const fs::path& folder);
+  const char* name;
+  void (*write)(Terminal& terminal, const fs::path& model, const fs::path& out);
 };
-constexpr Exporter exporters[] = {{models::clip_kind, &export_clip},
-                                  {models::cnn_kind, &export_cnn},
-                                  {models::dalle_kind, &export_dalle},
-                                  {models::dvae_kind, &export_dvae},
-                                  {models::gpt_kind, &export_gpt}};
+// The first of a kind is what it is exported to unless --to names another.
+constexpr Format formats[] = {{models::clip_kind, "pytorch", &export_clip},
+                              {models::cnn_kind, "pytorch", &export_cnn},
+                              {models::dalle_kind, "pytorch", &export_dalle},
+                              {models::dvae_kind, "openai", &export_dvae},
+                              {models::gpt_kind, "transformers", &export_gpt}};
 
-// Throws Error(usage) for a kind that no other program has.
-const Exporter& exporter_of(const std::string& kind, const fs::path& model) {
+// Throws Error(usage) for a kind that no other program has, or not in the format `name`; empty: the kind's first.
+const Format& format_of(const std::string& kind, const std::string& name, const fs::path& model) {
   std::vector<std::string> kinds;
-  for (const Exporter& each : exporters) {
-    if (each.kind == kind) return each;
-    kinds.emplace_back(each.kind);
+  std::vector<std::string> names;
+  for (const Format& each : formats) {
+    if (each.kind != kind) {
+      if (kinds.empty() || kinds.back() != each.kind) kinds.emplace_back(each.kind);
+      continue;
+    }
+    if (name.empty() || each.name == name) return each;
+    names.emplace_back(each.name);
+  }
+  if (!names.empty()) {
+    fail(ErrorKind::usage, "--to: '{}'; a model of kind {} ({}) can be exported to {}", name, kind, model.string(),
+         fmt::join(names, ", "));
   }
   fail(ErrorKind::usage, "{}: a model of kind {}; only those of kinds {} have a layout of other programs", model.string(), kind,
        fmt::join(kinds, ", "));
@@ -104,8 +115,9 @@ const Exporter& exporter_of(const std::string& kind, const fs::path& model) {
 int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string out;
+  std::string to;
   Options options(
-      "bitloom export MODEL|RUN --out FOLDER",
+      "bitloom export MODEL|RUN --out FOLDER [--to FORMAT]",
       "Writes a model in the layout of other programs, in f32. A GPT as Hugging Face's transformers read it\n"
       "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
       "vocab.json and merges.txt. A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
@@ -113,14 +125,15 @@ int export_model(Session& session, std::span<const std::string> args) {
       "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
       "scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
+  options.text("to", to, "FORMAT", "The format, where a kind of model has several; default: the first that is named above");
   options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
   session.on_root([&] {
     const fs::path model = find_model(arguments.front());
-    const Exporter& exporter = exporter_of(kind_of_model(model), model);
+    const Format& format = format_of(kind_of_model(model), to, model);
     session.terminal.note(checkpoint_note(model));
-    exporter.write(session.terminal, model, out);
+    format.write(session.terminal, model, out);
   });
   return exit_done;
 }
