@@ -47,6 +47,10 @@ class Encoder {
   std::size_t taps() const { return patch_ * patch_ * shape_.channels; }
   // (features, taps): taps in the order row, column, colour.
   const std::vector<std::int16_t>& filters() const { return filters_; }
+  // (features, 2): a feature's bits are "at or above the first" and "at or below the second".
+  const std::vector<std::int32_t>& thresholds() const { return thresholds_; }
+  // Grey levels; 0: contrast does not count.
+  float contrast() const { return contrast_; }
   // Multiply-adds per image, and bytes of filters and thresholds.
   std::size_t macs() const {
     return shape_.height * shape_.width * (features_ * taps() + (contrast_ > 0 ? taps() + features_ : 0));

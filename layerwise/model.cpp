@@ -147,6 +147,13 @@ std::size_t Model::head_bytes() const {
   return bytes;
 }
 
+void check_views(const Views& views, const data::ImageShape& shape) {
+  if (views.shift >= std::min(shape.height, shape.width)) {
+    fail(ErrorKind::usage, "shift: {} pixels; expected less than the images have, {} x {}", views.shift, shape.height,
+         shape.width);
+  }
+}
+
 Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
                        std::vector<const Head*> heads, std::vector<std::size_t> head_layers, const Views& views)
     : kernels_(kernels),
@@ -157,11 +164,7 @@ Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, con
       head_layers_(std::move(head_layers)),
       needed_(needed_layers(layers, head_layers_)),
       views_(views) {
-  const data::ImageShape& shape = encoder.image_shape();
-  if (views.shift >= std::min(shape.height, shape.width)) {
-    fail(ErrorKind::usage, "shift: {} pixels; expected less than the images have, {} x {}", views.shift, shape.height,
-         shape.width);
-  }
+  check_views(views, encoder.image_shape());
 }
 
 Classifier Classifier::of(const simd::Kernels& kernels, const Model& model) {

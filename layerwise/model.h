@@ -41,6 +41,9 @@ struct Model {
   std::size_t head_bytes() const;
 };
 
+// Throws Error(usage) for a shift that is not smaller than the images.
+void check_views(const Views& views, const data::ImageShape& shape);
+
 struct Evaluation {
   std::size_t images = 0;
   std::size_t correct = 0;

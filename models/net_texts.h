@@ -1,4 +1,5 @@
-// The descriptions of named nets that are compiled in, and how a net is found by its name or in a file.
+// The descriptions of named nets that are compiled in, how a net is found by its name or in a file; and the texts that binary
+// nets are exported to C with.
 #pragma once
 
 #include <span>
@@ -13,6 +14,12 @@ struct NetText {
 // In the order of their size. Written by CMake from models/*/nets/*.json.
 std::span<const NetText> binary_net_texts();
 std::span<const NetText> cnn_texts();
+
+// Where a name stands between two '@', what it stands for is filled in.
+struct CTexts {
+  const char *header, *source;
+};
+CTexts c_net_texts();
 
 // A description and how messages call its source.
 struct NetSource {

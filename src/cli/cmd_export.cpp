@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/export_binary.h"
+#include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -22,16 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
-}
-
-void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+void export_gpt(Terminal& terminal, const ExportRequest& request) {
+  const fs::path& model = request.model;
+  const fs::path& folder = request.out;
   nn::Engine engine;
   const models::LoadedGpt loaded = models::load_gpt(engine, model);
-  make_folder(folder);
+  make_export_folder(folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
   std::string files = "config.json, model.safetensors";
@@ -46,32 +44,40 @@ void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folde
 
 // model.safetensors as PyTorch's modules have it.
 void write_pytorch(Terminal& terminal, const TensorFile& file, const fs::path& folder) {
-  make_folder(folder);
+  make_export_folder(folder);
   file.save(folder / model_file);
   terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net", folder.string());
 }
 
-void export_cnn(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+void export_cnn(Terminal& terminal, const ExportRequest& request) {
+  const fs::path& model = request.model;
+  const fs::path& folder = request.out;
   const TensorFile file = TensorFile::load(model, Checksum::required);
   (void)models::cnn_description_of(file, model.string());
   write_pytorch(terminal, models::to_pytorch_names(file), folder);
 }
 
-void export_dalle(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+void export_dalle(Terminal& terminal, const ExportRequest& request) {
+  const fs::path& model = request.model;
+  const fs::path& folder = request.out;
   nn::Engine engine;
   write_pytorch(terminal, models::to_pytorch(engine, models::load_dalle(engine, model)), folder);
 }
 
-void export_clip(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+void export_clip(Terminal& terminal, const ExportRequest& request) {
+  const fs::path& model = request.model;
+  const fs::path& folder = request.out;
   nn::Engine engine;
   write_pytorch(terminal, models::to_pytorch(engine, models::load_clip(engine, model)), folder);
 }
 
-void export_dvae(Terminal& terminal, const fs::path& model, const fs::path& folder) {
+void export_dvae(Terminal& terminal, const ExportRequest& request) {
+  const fs::path& model = request.model;
+  const fs::path& folder = request.out;
   nn::Engine engine;
   const models::LoadedDvae loaded = models::load_dvae(engine, model);
   const models::PublishedDvae published = models::to_published(engine, *loaded.net, loaded.description);
-  make_folder(folder);
+  make_export_folder(folder);
   published.encoder.save(folder / models::encoder_file);
   published.decoder.save(folder / models::decoder_file);
   terminal.print("{}: {}, {}, with the names of openai/DALL-E's two modules", folder.string(), models::encoder_file,
@@ -81,59 +87,78 @@ void export_dvae(Terminal& terminal, const fs::path& model, const fs::path& fold
 struct Format {
   const char* kind;
   const char* name;
-  void (*write)(Terminal& terminal, const fs::path& model, const fs::path& out);
+  const char* ending;  // of the file; "" for a folder
+  void (*write)(Terminal& terminal, const ExportRequest& request);
+  bool has_views = false;  // averages over views of an image
 };
-// The first of a kind is what it is exported to unless --to names another.
-constexpr Format formats[] = {{models::clip_kind, "pytorch", &export_clip},
-                              {models::cnn_kind, "pytorch", &export_cnn},
-                              {models::dalle_kind, "pytorch", &export_dalle},
-                              {models::dvae_kind, "openai", &export_dvae},
-                              {models::gpt_kind, "transformers", &export_gpt}};
+// The first of a kind is what it is exported to unless --to or the ending of --out says otherwise.
+constexpr Format formats[] = {
+    {"binary", "c", ".c", &export_c, true},          {models::clip_kind, "pytorch", "", &export_clip},
+    {models::cnn_kind, "pytorch", "", &export_cnn},  {models::dalle_kind, "pytorch", "", &export_dalle},
+    {models::dvae_kind, "openai", "", &export_dvae}, {models::gpt_kind, "transformers", "", &export_gpt}};
 
-// Throws Error(usage) for a kind that no other program has, or not in the format `name`; empty: the kind's first.
-const Format& format_of(const std::string& kind, const std::string& name, const fs::path& model) {
-  std::vector<std::string> kinds;
+// Throws Error(usage) if a model of this kind has no format of this name; without one, the file's ending or the kind decides.
+const Format& format_of(const std::string& kind, const std::string& name, const ExportRequest& request) {
+  const Format* chosen = nullptr;
   std::vector<std::string> names;
   for (const Format& each : formats) {
-    if (each.kind != kind) {
-      if (kinds.empty() || kinds.back() != each.kind) kinds.emplace_back(each.kind);
-      continue;
-    }
-    if (name.empty() || each.name == name) return each;
+    if (each.kind != kind) continue;
     names.emplace_back(each.name);
+    const bool fits = name.empty() ? chosen == nullptr || each.ending == request.out.extension() : name == each.name;
+    if (fits) chosen = &each;
   }
-  if (!names.empty()) {
-    fail(ErrorKind::usage, "--to: '{}'; a model of kind {} ({}) can be exported to {}", name, kind, model.string(),
-         fmt::join(names, ", "));
+  if (chosen == nullptr) {
+    fail(ErrorKind::usage, "--to: '{}'; expected {}, to which a model of kind {} can be exported ({})", name,
+         fmt::join(names, " or "), kind, request.model.string());
   }
-  fail(ErrorKind::usage, "{}: a model of kind {}; only those of kinds {} have a layout of other programs", model.string(), kind,
-       fmt::join(kinds, ", "));
+  return *chosen;
 }
 
 }  // namespace
+
+void make_export_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
+}
 
 int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string out;
   std::string to;
+  ViewOptions views;
   Options options(
-      "bitloom export MODEL|RUN --out FOLDER [--to FORMAT]",
-      "Writes a model in the layout of other programs, in f32. A GPT as Hugging Face's transformers read it\n"
+      "bitloom export MODEL|RUN --out FILE|FOLDER [--to FORMAT]",
+      "Writes a model for other programs. Of a binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the "
+      "scores\n"
+      "of `bitloom predict` to the bit. Of the others, in f32, a folder. A GPT: transformers, as Hugging Face's library reads "
+      "it "
       "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
-      "vocab.json and merges.txt. A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
-      "decoder.safetensors. Of a convolutional net, a text-to-image transformer or a contrastive model the "
+      "vocab.json and merges.txt. A discrete VAE: openai, as openai/DALL-E's modules have theirs: encoder.safetensors and "
+      "decoder.safetensors. A convolutional net, a text-to-image transformer or a contrastive model: pytorch, the "
       "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
       "scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
-  options.text("to", to, "FORMAT", "The format, where a kind of model has several; default: the first that is named above");
-  options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
+  options.text("to", to, "FORMAT",
+               "One of those named above; default: what the ending of --out says, or the first of the kind");
+  options.text("out", out, "PATH",
+               "The file, or the folder for the files, made if it is not there; files of these names are replaced");
+  options.group("Binary nets");
+  views.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the file or folder to write");
   session.on_root([&] {
-    const fs::path model = find_model(arguments.front());
-    const Format& format = format_of(kind_of_model(model), to, model);
-    session.terminal.note(checkpoint_note(model));
-    format.write(session.terminal, model, out);
+    const ExportRequest request = {find_model(arguments.front()), out,
+                                   [&](const layerwise::Views& own) { return views.over(own, options); }};
+    const Format& format = format_of(kind_of_model(request.model), to, request);
+    for (const char* name : {"mirror", "shift"}) {
+      if (!format.has_views && options.is_asked_for(name)) {
+        fail(ErrorKind::usage, "--{}: has no effect on the format '{}', which leaves views of an image to its reader", name,
+             format.name);
+      }
+    }
+    session.terminal.note(checkpoint_note(request.model));
+    format.write(session.terminal, request);
   });
   return exit_done;
 }

@@ -105,6 +105,8 @@ std::vector<Expectation> examples_expectations() {
       {.command = "inspect runs/exact --flips", .says = {"lower it by themselves"}, .makes = {"runs/exact/flips.json"}},
       {.command = "--out runs/taught", .says = {"runs/first/model.safetensors labelled 1800 images"}, .does_not_say = {reused}},
       {.command = "--out runs/copies", .says = {"outputs of frozen layers are cached"}, .does_not_say = {reused}},
+      {.command = "export runs/first", .says = {"net_scores()"}, .makes = {"data/net.c", "data/net.h"}},
+      {.command = "data/net data/noise.ppm", .says = {"data/noise.ppm: "}},
       {.command = "--out runs/control", .does_not_say = {reused}, .accuracy = 12},
       {.command = "--out runs/cnn\n", .makes = {"runs/cnn/model.safetensors"}, .accuracy = 25},
       {.command = "eval runs/cnn", .says = {"test accuracy"}},

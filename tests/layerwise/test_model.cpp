@@ -7,6 +7,7 @@
 #include "core/softmax.h"
 #include "data/augment.h"
 #include "tests/layerwise/cases.h"
+#include "tests/layerwise/random_model.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 
@@ -16,44 +17,12 @@ using namespace bitloom::test;
 
 namespace {
 
-// A net with random weights whose heads have seen a few images.
 Model make_model(const data::Dataset& data, const std::string& head_kind = "hidden") {
-  Model model;
-  model.net = parse_net(std::string("{\"name\": \"small\", ") + thermometer + R"(, "head": {"kind": ")" + head_kind +
-                            R"(", "grid": 2, "hidden": 16}, "classifier": ["a", "b"],
+  Model model = random_model(data, std::string("{\"name\": \"small\", ") + thermometer + R"(, "head": {"kind": ")" + head_kind +
+                                       R"(", "grid": 2, "hidden": 16}, "classifier": ["a", "b"],
         "layers": [{"name": "a", "width": 40}, {"name": "b", "inputs": ["a", "input"], "pool": "or", "width": 24, "weights": "ternary"}],
-        "stages": [{"train": ["a"]}, {"train": ["b"]}]})",
-                        "net.json");
-  model.class_names = data.class_names;
+        "stages": [{"train": ["a"]}, {"train": ["b"]}]})");
   model.notes = {{"data", "small"}, {"seed", "1"}};
-  model.encoder = Encoder::fit(model.net.encoder, data, 1);
-  Random random(1, Stream::test);
-  const auto geometry = derive_geometry(model.net, 12, 12, 64);
-  for (std::size_t i = 0; i < 2; ++i) {
-    model.layers.emplace_back(model.net.layers[i], geometry[i]);
-    draw_weights(model.layers[i], random);
-    const auto middle = static_cast<std::int32_t>(geometry[i].valid_bits / (i == 0 ? 2 : 4));
-    for (std::size_t o = 0; o < model.layers[i].channels(); ++o) model.layers[i].thresholds()[o] = middle - 5;
-  }
-  const NetForward forward(simd::kernels(), model.encoder, model.layers);
-  ForwardWorkspace work = forward.make_workspace();
-  for (std::size_t i = 0; i < 2; ++i) {
-    Head head(model.net.stages[i].head, geometry[i].output, data.classes(), 1, i);
-    std::vector<std::int16_t> counts(data.size() * head.features());
-    std::vector<float> gradient(counts.size());
-    for (std::size_t k = 0; k < data.size(); ++k) {
-      forward.encode(data.image(k).data(), work);
-      for (std::size_t j = 0; j <= i; ++j) forward.run_layer(j, work);
-      head.count(simd::kernels(), work.maps[i + 1], counts.data() + k * head.features());
-    }
-    Head::Sums sums = head.make_sums();
-    for (int step = 0; step < 30; ++step) {
-      sums.clear();
-      head.backward(simd::kernels(), counts.data(), data.labels.data(), data.size(), {}, sums, gradient.data());
-      head.update(sums, data.size(), 0.01, 0);
-    }
-    model.heads.insert_or_assign(model.net.layers[i].name, head);
-  }
   return model;
 }
 

@@ -1,0 +1,46 @@
+#include "cli/export_binary.h"
+
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "layerwise/model.h"
+#include "models/binary/c_source.h"
+
+namespace bitloom::cli {
+namespace {
+
+// The names that the C of a file begins with: its own, as far as letters and digits go.
+std::string identifier_of(const std::string& stem) {
+  std::string name = stem[0] >= '0' && stem[0] <= '9' ? "net_" : "";
+  for (const char c : stem) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    name += fits ? c : '_';
+  }
+  return name;
+}
+
+}  // namespace
+
+void export_c(Terminal& terminal, const ExportRequest& request) {
+  std::error_code ignored;
+  if (request.out.extension() != ".c" || request.out.stem().empty() || std::filesystem::is_directory(request.out, ignored)) {
+    fail(ErrorKind::usage, "--out: {}; expected a file whose name ends in .c", request.out.string());
+  }
+  const layerwise::Model model = layerwise::Model::load(request.model);
+  std::filesystem::path header = request.out;
+  header.replace_extension(".h");
+  const std::string name = identifier_of(request.out.stem().string());
+  const models::CSource source = models::c_source(model, request.views(model.net.views), name, header.filename().string());
+  // The header last: a header without its source would be noticed later.
+  write_atomically(request.out, source.source);
+  write_atomically(header, source.header);
+  terminal.print("{}, {}: {}_scores(), {:.1f} KiB of constants, {:.1f} KiB of working memory", request.out.string(),
+                 header.filename().string(), name, static_cast<double>(source.constant_bytes) / 1024,
+                 static_cast<double>(source.memory_bytes) / 1024);
+  terminal.print("cc -O2 -march=native -DBITLOOM_MAIN {} -lm    makes a program that classifies PPM images",
+                 request.out.string());
+}
+
+}  // namespace bitloom::cli

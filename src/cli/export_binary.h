@@ -1,0 +1,11 @@
+// What `bitloom export` writes of binary nets.
+#pragma once
+
+#include "cli/export_formats.h"
+
+namespace bitloom::cli {
+
+// FILE.c and FILE.h: the net as C99 that needs nothing else. Throws usage errors: FILE does not end in .c, or is a folder.
+void export_c(Terminal& terminal, const ExportRequest& request);
+
+}  // namespace bitloom::cli

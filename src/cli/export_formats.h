@@ -1,0 +1,22 @@
+// What the formats of `bitloom export` are asked for.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "cli/terminal.h"
+#include "layerwise/net.h"
+
+namespace bitloom::cli {
+
+struct ExportRequest {
+  std::filesystem::path model, out;
+  // Given the views that a binary net is made for: those to average over.
+  std::function<layerwise::Views(layerwise::Views)> views;
+};
+
+// Makes a folder that --out names. Throws Error(io).
+void make_export_folder(const std::filesystem::path& folder);
+
+}  // namespace bitloom::cli

@@ -1,0 +1,87 @@
+// `bitloom export` of binary nets, as users call it.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/image.h"
+#include "data/synthetic.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+// The same picture as PNG and as PPM.
+void write_pictures(const TempDir& folder, const data::Dataset& data, std::size_t i) {
+  const std::string name = "image" + std::to_string(i);
+  data::write_png(data.image(i), data.shape, folder / (name + ".png"));
+  std::string ppm = "P6\n# three bytes a pixel\n32 32\n255\n";
+  for (std::size_t k = 0; k < 32 * 32; ++k) {
+    for (std::size_t c = 0; c < 3; ++c) ppm += static_cast<char>(data.image(i)[c * 32 * 32 + k]);
+  }
+  write_file(folder / (name + ".ppm"), ppm);
+}
+
+// What stands between a file's name and the time.
+std::string classes_in(const std::string& line) {
+  const std::size_t begin = line.find(": ");
+  return line.substr(begin, line.find("  (") - begin);
+}
+
+}  // namespace
+
+TEST_CASE("an exported binary net classifies pictures as predict does", "[export]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), with(quick_training("run"), {"--cache", "none"})).code == 0);
+  const data::Dataset data = data::make_synthetic(1, 4);
+  for (std::size_t i = 0; i < data.size(); ++i) write_pictures(folder, data, i);
+
+  for (const Args& views : {Args{}, Args{"--mirror", "off", "--shift", "2"}}) {
+    const Outcome exported = run_program(folder.path(), with({"export", "run", "--out", "my-net.c"}, views));
+    INFO(exported.out << exported.err);
+    REQUIRE(exported.code == 0);
+    CHECK(has(exported.out, "my-net.c, my-net.h: my_net_scores(), "));
+    const Outcome built = run_shell(folder.path(), "cc -O2 -Wall -Wextra -Werror -DBITLOOM_MAIN my-net.c -lm -o net");
+    INFO(built.out << built.err);
+    REQUIRE(built.code == 0);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const std::string name = "image" + std::to_string(i);
+      const Outcome ours = run_program(folder.path(), with({"predict", "run", name + ".png"}, views));
+      const Outcome theirs = run_shell(folder.path(), "./net " + name + ".ppm");
+      REQUIRE(ours.code == 0);
+      CHECK(theirs.out == name + ".ppm" + classes_in(ours.out) + "\n");
+    }
+  }
+}
+
+TEST_CASE("what export cannot write is refused, and nothing is left of it", "[export]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), with(quick_training("run"), {"--cache", "none"})).code == 0);
+  std::filesystem::create_directory(folder / "folder.c");
+  struct Refusal {
+    Args args;
+    int code;
+    std::string says;
+  };
+  const std::vector<Refusal> refusals = {
+      {{"export", "run"}, 2, "--out: missing"},
+      {{"export", "run", "--out", "net"}, 2, "--out: net; expected a file whose name ends in .c"},
+      {{"export", "run", "--out", "folder.c"}, 2, "--out: folder.c; expected a file whose name ends in .c"},
+      {{"export", "run", "--out", "net.c", "--to", "pytorch"}, 2, "--to: 'pytorch'; expected c"},
+      {{"export", "run", "--out", "net.c", "--shift", "32"}, 2, "shift: 32 pixels; expected less than"},
+      {{"export", "run", "--out", "absent/net.c"}, 5, "absent/net.c"},
+      {{"export", "gone", "--out", "net.c"}, 3, "gone"},
+  };
+  for (const Refusal& one : refusals) {
+    const Outcome refused = run_program(folder.path(), one.args);
+    INFO(one.says << "\n" << refused.err);
+    CHECK(refused.code == one.code);
+    CHECK(has(refused.err, one.says));
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "net.c"));
+  CHECK_FALSE(std::filesystem::exists(folder / "net.h"));
+}
