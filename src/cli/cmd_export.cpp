@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/export_onnx.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -78,17 +79,22 @@ void export_dvae(Terminal& terminal, const fs::path& model, const fs::path& fold
                  models::decoder_file);
 }
 
+void export_binary_onnx(Terminal& terminal, const fs::path& model, const fs::path& out) {
+  const layerwise::Model net = layerwise::Model::load(model);
+  export_onnx(terminal, net, net.net.views, out);
+}
+
 struct Format {
   const char* kind;
   const char* name;
   void (*write)(Terminal& terminal, const fs::path& model, const fs::path& out);
 };
 // The first of a kind is what it is exported to unless --to names another.
-constexpr Format formats[] = {{models::clip_kind, "pytorch", &export_clip},
-                              {models::cnn_kind, "pytorch", &export_cnn},
-                              {models::dalle_kind, "pytorch", &export_dalle},
-                              {models::dvae_kind, "openai", &export_dvae},
-                              {models::gpt_kind, "transformers", &export_gpt}};
+constexpr Format formats[] = {
+    {"binary", "onnx", &export_binary_onnx},     {models::clip_kind, "pytorch", &export_clip},
+    {models::cnn_kind, "pytorch", &export_cnn},  {models::dalle_kind, "pytorch", &export_dalle},
+    {models::dvae_kind, "openai", &export_dvae}, {models::gpt_kind, "transformers", &export_gpt},
+};
 
 // Throws Error(usage) for a kind that no other program has, or not in the format `name`; empty: the kind's first.
 const Format& format_of(const std::string& kind, const std::string& name, const fs::path& model) {
@@ -117,18 +123,20 @@ int export_model(Session& session, std::span<const std::string> args) {
   std::string out;
   std::string to;
   Options options(
-      "bitloom export MODEL|RUN --out FOLDER [--to FORMAT]",
-      "Writes a model in the layout of other programs, in f32. A GPT as Hugging Face's transformers read it\n"
+      "bitloom export MODEL|RUN --out FOLDER|FILE [--to FORMAT]",
+      "Writes a model in the layout of other programs, numbers in f32. A GPT as Hugging Face's transformers read it\n"
       "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
       "vocab.json and merges.txt. A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
       "decoder.safetensors. Of a convolutional net, a text-to-image transformer or a contrastive model the "
       "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
-      "scripts/torch_text_to_image.py).");
+      "scripts/torch_text_to_image.py). A binary net as an ONNX file (--to onnx --out net.onnx) of standard operators: the "
+      "same integers, so the same logits.");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("to", to, "FORMAT", "The format, where a kind of model has several; default: the first that is named above");
-  options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
+  options.text("out", out, "FOLDER|FILE",
+               "Folder for the files, made if it is not there; files of these names in it are replaced. Of onnx: the file");
   if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder or file to write");
   session.on_root([&] {
     const fs::path model = find_model(arguments.front());
     const Format& format = format_of(kind_of_model(model), to, model);
