@@ -92,20 +92,29 @@ struct Format {
   bool has_views = false;  // averages over views of an image
 };
 // The first of a kind is what it is exported to unless --to or the ending of --out says otherwise.
-constexpr Format formats[] = {
-    {"binary", "c", ".c", &export_c, true},          {models::clip_kind, "pytorch", "", &export_clip},
-    {models::cnn_kind, "pytorch", "", &export_cnn},  {models::dalle_kind, "pytorch", "", &export_dalle},
-    {models::dvae_kind, "openai", "", &export_dvae}, {models::gpt_kind, "transformers", "", &export_gpt}};
+constexpr Format formats[] = {{"binary", "c", ".c", &export_c, true},
+                              {"binary", "onnx", ".onnx", &export_onnx, true},
+                              {models::clip_kind, "pytorch", "", &export_clip},
+                              {models::cnn_kind, "pytorch", "", &export_cnn},
+                              {models::dalle_kind, "pytorch", "", &export_dalle},
+                              {models::dvae_kind, "openai", "", &export_dvae},
+                              {models::gpt_kind, "transformers", "", &export_gpt}};
 
 // Throws Error(usage) if a model of this kind has no format of this name; without one, the file's ending or the kind decides.
 const Format& format_of(const std::string& kind, const std::string& name, const ExportRequest& request) {
   const Format* chosen = nullptr;
   std::vector<std::string> names;
+  std::vector<std::string> endings;
   for (const Format& each : formats) {
     if (each.kind != kind) continue;
     names.emplace_back(each.name);
+    endings.emplace_back(each.ending);
     const bool fits = name.empty() ? chosen == nullptr || each.ending == request.out.extension() : name == each.name;
     if (fits) chosen = &each;
+  }
+  if (chosen != nullptr && name.empty() && *chosen->ending != '\0' && chosen->ending != request.out.extension()) {
+    fail(ErrorKind::usage, "--out: {}; expected a file whose name ends in {}, or --to", request.out.string(),
+         fmt::join(endings, " or "));
   }
   if (chosen == nullptr) {
     fail(ErrorKind::usage, "--to: '{}'; expected {}, to which a model of kind {} can be exported ({})", name,
@@ -129,10 +138,10 @@ int export_model(Session& session, std::span<const std::string> args) {
   ViewOptions views;
   Options options(
       "bitloom export MODEL|RUN --out FILE|FOLDER [--to FORMAT]",
-      "Writes a model for other programs. Of a binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the "
+      "Writes a model for other programs. A binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the "
       "scores\n"
-      "of `bitloom predict` to the bit. Of the others, in f32, a folder. A GPT: transformers, as Hugging Face's library reads "
-      "it "
+      "of `bitloom predict` to the bit; or onnx, FILE.onnx of standard operators, which computes with the same integers. The "
+      "others in f32. A GPT: transformers, a folder as Hugging Face's library reads it "
       "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
       "vocab.json and merges.txt. A discrete VAE: openai, as openai/DALL-E's modules have theirs: encoder.safetensors and "
       "decoder.safetensors. A convolutional net, a text-to-image transformer or a contrastive model: pytorch, the "

@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "layerwise/model.h"
 #include "models/binary/c_source.h"
+#include "models/binary/onnx.h"
 
 namespace bitloom::cli {
 namespace {
@@ -41,6 +42,18 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
                  static_cast<double>(source.memory_bytes) / 1024);
   terminal.print("cc -O2 -march=native -DBITLOOM_MAIN {} -lm    makes a program that classifies PPM images",
                  request.out.string());
+}
+
+void export_onnx(Terminal& terminal, const ExportRequest& request) {
+  const layerwise::Model model = layerwise::Model::load(request.model);
+  const layerwise::Views views = request.views(model.net.views);
+  const std::string file = models::to_onnx(model, views);
+  write_atomically(request.out, file);
+  const data::ImageShape& shape = model.encoder.image_shape();
+  terminal.print(
+      "{}: ONNX, {} KiB. Input image, bytes (N, {}, {}, {}); output scores, log-probabilities (N, {}), the mean of {} votes",
+      request.out.string(), file.size() / 1024, shape.channels, shape.height, shape.width, model.class_names.size(),
+      views.count() * model.net.classifier.size());
 }
 
 }  // namespace bitloom::cli

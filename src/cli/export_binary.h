@@ -8,4 +8,7 @@ namespace bitloom::cli {
 // FILE.c and FILE.h: the net as C99 that needs nothing else. Throws usage errors: FILE does not end in .c, or is a folder.
 void export_c(Terminal& terminal, const ExportRequest& request);
 
+// FILE: the net as ONNX (models/binary/onnx.h).
+void export_onnx(Terminal& terminal, const ExportRequest& request);
+
 }  // namespace bitloom::cli

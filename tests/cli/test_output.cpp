@@ -71,6 +71,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "verify run",
       "verify run --json",
       "report run",
+      "export run --to onnx --out run.onnx",
       "export gpt.safetensors --out hf",
       "import gpt hf --tokenizer bytes --out back.safetensors",
       "eval cnn --json",

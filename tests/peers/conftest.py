@@ -52,9 +52,9 @@ def bitloom(tmp_path_factory):
     return Program(path, tmp_path_factory.mktemp("peers"))
 
 
-def train(bitloom, name, *options, data="synth"):
+def train(bitloom, name, *options, data="synth", net="tiny"):
     """The model file of a short run, by default on synthetic images."""
-    done = bitloom("train", "binary", "--net", "tiny", "--data", data, "--max-train", 300, "--max-test", 20,
+    done = bitloom("train", "binary", "--net", net, "--data", data, "--max-train", 300, "--max-test", 20,
                    "--validation", 0, "--epochs", 1, "--batch", 32, "--seed", 1, "--cache", "none", "--out", name, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return bitloom.folder / name / "model.safetensors"
