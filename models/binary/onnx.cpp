@@ -293,11 +293,7 @@ std::string NetGraph::file() {
 }  // namespace
 
 std::string to_onnx(const layerwise::Model& model, const layerwise::Views& views) {
-  const data::ImageShape& shape = model.encoder.image_shape();
-  if (views.shift >= std::min(shape.height, shape.width)) {
-    fail(ErrorKind::usage, "shift: {} pixels; expected less than the images have, {} x {}", views.shift, shape.height,
-         shape.width);
-  }
+  layerwise::check_views(views, model.encoder.image_shape());
   return NetGraph(model, views).file();
 }
 

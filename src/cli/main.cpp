@@ -1,6 +1,7 @@
 // The program `bitloom VERB [KIND] [options]`: finds the command, runs it, and turns errors into text and exit codes.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/field_names.h"
+#include "cli/roff.h"
 #include "cli/start_up.h"
 #include "cli/system.h"
 #include "cli/wrapped.h"
@@ -105,6 +107,19 @@ std::string general_help() {
              "XDG_CACHE_HOME (where the cache goes)");
 }
 
+// The page of `man` that names all commands.
+std::string general_manual() {
+  std::string text = roff_title("bitloom") +
+                     ".SH NAME\nbitloom \\- trains neural networks on cheap, ordinary machines\n.SH SYNOPSIS\n" +
+                     roff("bitloom VERB [KIND] [options]") + "\n.SH COMMANDS\n";
+  for (const Command& command : commands) {
+    std::string page = "bitloom-" + full_name(command);
+    std::replace(page.begin(), page.end(), ' ', '-');
+    text += ".TP\n\\fB" + roff(page) + "\\fR(1)\n" + roff(command.summary) + "\n";
+  }
+  return text + ".SH NOTES\n.nf\n" + roff(general_help().substr(general_help().find("Exit codes:"))) + "\n.fi";
+}
+
 std::vector<std::string> names_of(const std::string& verb) {
   std::vector<std::string> names;
   for (const Command& command : commands) {
@@ -150,6 +165,14 @@ int run_command(Session& session, std::vector<std::string> args) {
   }
   if (args.front() == "--version") {
     session.terminal.print("bitloom {}", version);
+    return exit_done;
+  }
+  if (args.front() == "--help-manual") {  // these two are for scripts/manuals
+    session.terminal.line(general_manual());
+    return exit_done;
+  }
+  if (args.front() == "--help-words") {
+    for (const Command& command : commands) session.terminal.line(full_name(command));
     return exit_done;
   }
   const bool help = args.front() == "help";

@@ -123,6 +123,7 @@ void Options::choice(const std::string& name, std::string& value, std::vector<st
                      const std::string& description) {
   Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), fmt::format("{} (default {})", description, value));
   if (allowed.size() > 3) entry.placeholder = "NAME";
+  entry.allowed = allowed;
   entry.set = [&value, allowed = std::move(allowed)](const std::string& label, const std::vector<std::string>& values) {
     if (!contains(allowed, values.front())) {
       fail(ErrorKind::usage, "{}: unknown value '{}'{}", label, values.front(), did_you_mean(values.front(), allowed));
@@ -217,7 +218,7 @@ std::string Options::suggestion(const std::string& unknown) const {
 template <typename Parser, typename Label>
 void Options::collect(Parser&& parser, Label&& label, Source source) {
   po::options_description all;
-  all.add_options()("help,h", "")("help-all", "");
+  all.add_options()("help,h", "")("help-all", "")("help-manual", "")("help-words", "");
   for (const Entry& entry : entries_) {
     if (entry.is_flag) {
       all.add_options()(entry.name.c_str(), po::value<std::string>()->zero_tokens(), "");
@@ -269,7 +270,9 @@ bool Options::parse(std::span<const std::string> args) {
   };
   collect(
       command_line, [](const std::string& name) { return "--" + name; }, Source::command_line);
-  if (given_.contains("help") || given_.contains("help-all")) return false;
+  for (const char* help : {"help", "help-all", "help-manual", "help-words"}) {
+    if (given_.contains(help)) return false;
+  }
   const std::vector<std::string> values =
       given_.contains(argument_key) ? given_.at(argument_key).values : std::vector<std::string>{};
   if (values.size() > high_arguments_) {

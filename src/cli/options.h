@@ -77,7 +77,7 @@ class Options {
   void arguments(std::vector<std::string>& values, const std::string& what, std::size_t low, std::size_t high);
 
   // Reads the command line (and --config if that is declared). Of a value that is given twice the last one counts. Throws usage
-  // errors. Returns false if --help was given.
+  // errors. Returns false if help was asked for.
   bool parse(std::span<const std::string> args);
   // Adds the options of an INI file that were not given yet. `name` stands for it in messages, which add the line.
   void read_ini(const std::string& ini, const std::string& name, Source source);
@@ -91,7 +91,8 @@ class Options {
   std::string raw(const std::string& name) const;
 
   // As wide as the screen, if there is one; with --help-all all options, otherwise those of everyday() and how many more there
-  // are.
+  // are. For scripts/manuals: with --help-manual a page of `man`, in roff; with --help-words a line for each option, "--name"
+  // and its values if these are few.
   std::string help() const;
   // All options that are not transient, with the values that the variables have now.
   std::string to_ini() const;
@@ -99,7 +100,7 @@ class Options {
  private:
   struct Entry {
     std::string name, placeholder, description, group;
-    std::vector<std::string> default_values;
+    std::vector<std::string> default_values, allowed;
     bool is_flag = false, repeatable = false, series = false, transient = false;
     std::function<void(const std::string& label, const std::vector<std::string>& values)> set;
     std::function<std::vector<std::string>()> get;
@@ -113,6 +114,9 @@ class Options {
   const Entry* find(const std::string& name) const;
   const Former* find_former(const std::string& name) const;
   std::string command() const;
+  std::string help_on_screen() const;
+  std::string manual() const;
+  std::string words() const;
   std::string suggestion(const std::string& unknown) const;
   void check_needs() const;
   void remember(const std::string& name, const std::string& label, const std::vector<std::string>& values, Source source,

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/options.h"
+#include "cli/roff.h"
 #include "cli/wrapped.h"
 #include "core/text.h"
 
@@ -23,7 +24,7 @@ std::string Options::command() const {
   return name;
 }
 
-std::string Options::help() const {
+std::string Options::help_on_screen() const {
   const auto columns = static_cast<unsigned>(columns_of_help());
   const bool all = everyday_.empty() || given_.contains("help-all");
   const auto is_shown = [&](const Entry& entry) { return all || contains(everyday_, entry.name); };
@@ -53,6 +54,37 @@ std::string Options::help() const {
   const auto left_out = std::count_if(entries_.begin(), entries_.end(), std::not_fn(is_shown));
   if (left_out != 0) out << fmt::format("\n`{} --help-all` shows {} more options.", command(), left_out);
   return out.str();
+}
+
+std::string Options::words() const {
+  std::string lines;
+  for (const Entry& entry : entries_) {
+    lines += "--" + entry.name;
+    for (const std::string& value : entry.allowed) lines += " " + value;
+    lines += "\n";
+  }
+  return lines + "--help" + (everyday_.empty() ? "" : "\n--help-all");
+}
+
+std::string Options::manual() const {
+  const std::string name = command();
+  std::string page = name;
+  std::replace(page.begin(), page.end(), ' ', '-');
+  const std::size_t sentence = std::min(summary_.find(". "), summary_.find(".\n"));
+  std::string text = roff_title(page) + ".SH NAME\n" + roff(page) + " \\- " + roff(summary_.substr(0, sentence)) +
+                     "\n.SH SYNOPSIS\n" + roff(usage_) + "\n.SH DESCRIPTION\n" + roff(summary_) + "\n.SH OPTIONS\n";
+  std::string group;
+  for (const Entry& entry : entries_) {
+    if (entry.group != group) text += ".SS " + roff(entry.group) + "\n";
+    group = entry.group;
+    text += ".TP\n\\fB" + roff("--" + entry.name) + "\\fR" + (entry.is_flag ? "" : " \\fI" + roff(entry.placeholder) + "\\fR") +
+            "\n" + roff(entry.description) + "\n";
+  }
+  return text + ".SH SEE ALSO\n\\fBbitloom\\fR(1)";
+}
+
+std::string Options::help() const {
+  return given_.contains("help-manual") ? manual() : given_.contains("help-words") ? words() : help_on_screen();
 }
 
 }  // namespace bitloom::cli
