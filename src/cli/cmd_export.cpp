@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/export_gguf.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
-#include "data/text/gpt2_files.h"
+#include "data/text/hugging_face_tokenizer.h"
 #include "models/clip/model_file.h"
 #include "models/cnn/model_file.h"
 #include "models/dalle/model_file.h"
@@ -34,14 +35,9 @@ void export_gpt(Terminal& terminal, const fs::path& model, const fs::path& folde
   make_folder(folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
-  std::string files = "config.json, model.safetensors";
-  if (tokenizer.kind() == "gpt2") {
-    data::write_gpt2_files(tokenizer, folder);
-    files += ", vocab.json, merges.txt";
-  } else {
-    terminal.print("no files for the tokenizer: that layout has none for those of kind '{}'", tokenizer.kind());
-  }
-  terminal.print("{}: {}", folder.string(), files);
+  const data::WrittenTokenizer written = data::write_hugging_face_tokenizer(tokenizer, loaded.net->config().context, folder);
+  if (!written.reason.empty()) terminal.print("no tokenizer.json, which could not say the tokenizer: {}", written.reason);
+  terminal.print("{}: config.json, model.safetensors, {}", folder.string(), fmt::join(written.files, ", "));
 }
 
 // model.safetensors as PyTorch's modules have it.
@@ -82,13 +78,14 @@ struct Format {
   const char* kind;
   const char* name;
   void (*write)(Terminal& terminal, const fs::path& model, const fs::path& out);
+  // Instead of it, where --type has a choice.
+  void (*write_as)(Terminal& terminal, const fs::path& model, const fs::path& out, const std::string& type) = nullptr;
 };
 // The first of a kind is what it is exported to unless --to names another.
-constexpr Format formats[] = {{models::clip_kind, "pytorch", &export_clip},
-                              {models::cnn_kind, "pytorch", &export_cnn},
-                              {models::dalle_kind, "pytorch", &export_dalle},
-                              {models::dvae_kind, "openai", &export_dvae},
-                              {models::gpt_kind, "transformers", &export_gpt}};
+constexpr Format formats[] = {
+    {models::clip_kind, "pytorch", &export_clip},    {models::cnn_kind, "pytorch", &export_cnn},
+    {models::dalle_kind, "pytorch", &export_dalle},  {models::dvae_kind, "openai", &export_dvae},
+    {models::gpt_kind, "transformers", &export_gpt}, {models::gpt_kind, "gguf", nullptr, &export_gguf}};
 
 // Throws Error(usage) for a kind that no other program has, or not in the format `name`; empty: the kind's first.
 const Format& format_of(const std::string& kind, const std::string& name, const fs::path& model) {
@@ -116,23 +113,34 @@ int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string out;
   std::string to;
+  std::string type = "f32";
+  static const std::vector<Options::Need> needs{{"type", "to", {"gguf"}}};
   Options options(
-      "bitloom export MODEL|RUN --out FOLDER [--to FORMAT]",
-      "Writes a model in the layout of other programs, in f32. A GPT as Hugging Face's transformers read it\n"
-      "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
-      "vocab.json and merges.txt. A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
+      "bitloom export MODEL|RUN --out FOLDER|FILE [--to FORMAT]",
+      "Writes a model in the layout of other programs, in f32 without --type. A GPT as Hugging Face's transformers read it\n"
+      "(AutoModelForCausalLM and AutoTokenizer.from_pretrained(FOLDER)): model.safetensors, config.json, tokenizer.json "
+      "and what else there is for its tokenizer (of kind gpt2 vocab.json and merges.txt, of kind sentencepiece "
+      "tokenizer.model); with --to gguf as llama.cpp reads it: one file of the architecture gpt2 with the tokenizer in it. "
+      "A discrete VAE as openai/DALL-E's modules have theirs: encoder.safetensors and "
       "decoder.safetensors. Of a convolutional net, a text-to-image transformer or a contrastive model the "
       "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
       "scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("to", to, "FORMAT", "The format, where a kind of model has several; default: the first that is named above");
-  options.text("out", out, "FOLDER", "Folder for the files, made if it is not there; files of these names in it are replaced");
+  options.text("out", out, "FOLDER|FILE",
+               "Folder for the files, made if it is not there; files of these names in it are replaced; "
+               "with --to gguf the file");
+  options.choice("type", type, gguf_type_choices(),
+                 "Numbers of matrices in a GGUF file. q8_0: 8 bits each and a scale for every 32 of a row; a matrix whose rows "
+                 "are no multiple of 32 stays in f16. Norms, biases and positions are in f32");
+  options.needs(needs);
   if (!parse_or_show_help(session, args, options)) return exit_done;
-  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder to write");
+  if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the folder or file to write");
   session.on_root([&] {
     const fs::path model = find_model(arguments.front());
     const Format& format = format_of(kind_of_model(model), to, model);
     session.terminal.note(checkpoint_note(model));
+    if (format.write_as != nullptr) return format.write_as(session.terminal, model, out, type);
     format.write(session.terminal, model, out);
   });
   return exit_done;
