@@ -1,17 +1,21 @@
 // bitloom export: a model in the layout of other programs.
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
 #include "cli/export_binary.h"
+#include "cli/export_gguf.h"
 #include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
-#include "data/text/gpt2_files.h"
+#include "data/text/hugging_face_tokenizer.h"
 #include "models/clip/model_file.h"
 #include "models/cnn/model_file.h"
 #include "models/dalle/model_file.h"
@@ -32,14 +36,9 @@ void export_gpt(Terminal& terminal, const ExportRequest& request) {
   make_export_folder(folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
-  std::string files = "config.json, model.safetensors";
-  if (tokenizer.kind() == "gpt2") {
-    data::write_gpt2_files(tokenizer, folder);
-    files += ", vocab.json, merges.txt";
-  } else {
-    terminal.print("no files for the tokenizer: that layout has none for those of kind '{}'", tokenizer.kind());
-  }
-  terminal.print("{}: {}", folder.string(), files);
+  const data::WrittenTokenizer written = data::write_hugging_face_tokenizer(tokenizer, loaded.net->config().context, folder);
+  if (!written.reason.empty()) terminal.print("no tokenizer.json, which could not say the tokenizer: {}", written.reason);
+  terminal.print("{}: config.json, model.safetensors, {}", folder.string(), fmt::join(written.files, ", "));
 }
 
 // model.safetensors as PyTorch's modules have it.
@@ -89,16 +88,14 @@ struct Format {
   const char* name;
   const char* ending;  // of the file; "" for a folder
   void (*write)(Terminal& terminal, const ExportRequest& request);
-  bool has_views = false;  // averages over views of an image
+  std::array<const char*, 2> options = {};  // those of some formats alone that it has
 };
 // The first of a kind is what it is exported to unless --to or the ending of --out says otherwise.
-constexpr Format formats[] = {{"binary", "c", ".c", &export_c, true},
-                              {"binary", "onnx", ".onnx", &export_onnx, true},
-                              {models::clip_kind, "pytorch", "", &export_clip},
-                              {models::cnn_kind, "pytorch", "", &export_cnn},
-                              {models::dalle_kind, "pytorch", "", &export_dalle},
-                              {models::dvae_kind, "openai", "", &export_dvae},
-                              {models::gpt_kind, "transformers", "", &export_gpt}};
+constexpr Format formats[] = {
+    {"binary", "c", ".c", &export_c, {"mirror", "shift"}}, {"binary", "onnx", ".onnx", &export_onnx, {"mirror", "shift"}},
+    {models::clip_kind, "pytorch", "", &export_clip},      {models::cnn_kind, "pytorch", "", &export_cnn},
+    {models::dalle_kind, "pytorch", "", &export_dalle},    {models::dvae_kind, "openai", "", &export_dvae},
+    {models::gpt_kind, "transformers", "", &export_gpt},   {models::gpt_kind, "gguf", ".gguf", &export_gguf, {"type"}}};
 
 // Throws Error(usage) if a model of this kind has no format of this name; without one, the file's ending or the kind decides.
 const Format& format_of(const std::string& kind, const std::string& name, const ExportRequest& request) {
@@ -135,36 +132,44 @@ int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
   std::string out;
   std::string to;
+  std::string type = "f32";
   ViewOptions views;
   Options options(
       "bitloom export MODEL|RUN --out FILE|FOLDER [--to FORMAT]",
-      "Writes a model for other programs. A binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the "
-      "scores\n"
-      "of `bitloom predict` to the bit; or onnx, FILE.onnx of standard operators, which computes with the same integers. The "
-      "others in f32. A GPT: transformers, a folder as Hugging Face's library reads it "
-      "(GPT2LMHeadModel.from_pretrained(FOLDER)): model.safetensors, config.json and, for a tokenizer of kind gpt2, "
-      "vocab.json and merges.txt. A discrete VAE: openai, as openai/DALL-E's modules have theirs: encoder.safetensors and "
-      "decoder.safetensors. A convolutional net, a text-to-image transformer or a contrastive model: pytorch, the "
-      "model.safetensors with the names of PyTorch's layers (see scripts/torch_cnn.py, "
-      "scripts/torch_text_to_image.py).");
+      "Writes a model for other programs.\n"
+      "A binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the scores of `bitloom predict` to the bit; "
+      "or "
+      "onnx, FILE.onnx of standard operators, which computes with the same integers.\n"
+      "A GPT: transformers, a folder as Hugging Face's library reads it (AutoModelForCausalLM and "
+      "AutoTokenizer.from_pretrained(FOLDER)): model.safetensors, config.json, tokenizer.json and what else there is for its "
+      "tokenizer (of kind gpt2 vocab.json and merges.txt, of kind sentencepiece tokenizer.model); or gguf, FILE.gguf as "
+      "llama.cpp "
+      "reads it, of the architecture gpt2 with the tokenizer in it.\n"
+      "A discrete VAE: openai, a folder as openai/DALL-E's modules have theirs: encoder.safetensors and decoder.safetensors.\n"
+      "A convolutional net, a text-to-image transformer or a contrastive model: pytorch, a folder with the model.safetensors "
+      "of "
+      "PyTorch's layers (see scripts/torch_cnn.py, scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("to", to, "FORMAT",
                "One of those named above; default: what the ending of --out says, or the first of the kind");
   options.text("out", out, "PATH",
                "The file, or the folder for the files, made if it is not there; files of these names are replaced");
+  options.choice("type", type, gguf_type_choices(),
+                 "Numbers of matrices in a GGUF file. q8_0: 8 bits each and a scale for every 32 of a row; a matrix whose rows "
+                 "are no multiple of 32 stays in f16. Norms, biases and positions are in f32");
   options.group("Binary nets");
   views.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the file or folder to write");
   session.on_root([&] {
     const ExportRequest request = {find_model(arguments.front()), out,
-                                   [&](const layerwise::Views& own) { return views.over(own, options); }};
+                                   [&](const layerwise::Views& own) { return views.over(own, options); }, type};
     const Format& format = format_of(kind_of_model(request.model), to, request);
-    for (const char* name : {"mirror", "shift"}) {
-      if (!format.has_views && options.is_asked_for(name)) {
-        fail(ErrorKind::usage, "--{}: has no effect on the format '{}', which leaves views of an image to its reader", name,
-             format.name);
-      }
+    for (const char* name : {"mirror", "shift", "type"}) {
+      const bool has = std::any_of(format.options.begin(), format.options.end(),
+                                   [&](const char* own) { return own != nullptr && std::string_view(own) == name; });
+      if (!has && options.is_asked_for(name))
+        fail(ErrorKind::usage, "--{}: has no effect on the format '{}'", name, format.name);
     }
     session.terminal.note(checkpoint_note(request.model));
     format.write(session.terminal, request);

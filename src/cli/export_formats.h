@@ -14,6 +14,7 @@ struct ExportRequest {
   std::filesystem::path model, out;
   // Given the views that a binary net is made for: those to average over.
   std::function<layerwise::Views(layerwise::Views)> views;
+  std::string type;  // of a GGUF file's matrices
 };
 
 // Makes a folder that --out names. Throws Error(io).

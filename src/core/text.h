@@ -23,6 +23,9 @@ bool is_utf8(std::string_view text);
 // bytes that are no UTF-8 become \xNN. What it gives is UTF-8.
 std::string printable(std::string_view text);
 
+// RFC 4648, section 4.
+std::string base64(std::string_view bytes);
+
 bool contains(std::span<const std::string> names, std::string_view name);
 
 // The number that the whole string spells in decimal (no spaces, no leading plus sign), or nothing: also when it is out of

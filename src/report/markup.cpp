@@ -70,19 +70,6 @@ std::string shorten(std::string_view text, std::size_t limit) {
   return std::string(text.substr(0, end)) + "…";
 }
 
-std::string base64(std::string_view bytes) {
-  static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<std::uint8_t>(bytes[i + j]) : 0U);
-    }
-    for (std::size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? letters[group >> (18 - 6 * j) & 63U] : '=';
-  }
-  return text;
-}
-
 double text_width(std::string_view text, double font_size) {
   return 0.58 * font_size * static_cast<double>(count_characters(text));
 }

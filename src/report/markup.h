@@ -17,9 +17,6 @@ std::size_t count_characters(std::string_view text);
 // At most `limit` characters; a longer text ends with an ellipsis.
 std::string shorten(std::string_view text, std::size_t limit);
 
-// RFC 4648, section 4.
-std::string base64(std::string_view bytes);
-
 // An upper estimate of the width of a line of sans-serif text, in the unit of `font_size`.
 double text_width(std::string_view text, double font_size);
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "report/markup.h"
 #include "report/plot.h"
 #include "report/scale.h"

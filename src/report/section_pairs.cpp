@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "report/float_lines.h"
 #include "report/markup.h"
 #include "report/picture.h"

@@ -142,6 +142,7 @@ TEST_CASE("a model goes out and comes back", "[gpt]") {
   Models models;
   REQUIRE(models.run({"export", "model.safetensors", "--out", "hf"}).code == 0);
   CHECK(Json::parse(read_file(models.folder / "hf/config.json"))["eos_token_id"] == 256);
+  CHECK(Json::parse(read_file(models.folder / "hf/tokenizer.json"))["model"]["vocab"].size() == 257);
   const Outcome back = models.run({"import", "gpt", "hf", "--out", "back.safetensors", "--tokenizer", "bytes"});
   INFO(back.err);
   REQUIRE(back.code == 0);
@@ -170,6 +171,22 @@ TEST_CASE("a GPT-2 tokenizer goes along", "[gpt]") {
   REQUIRE(models.run({"import", "gpt", "hf", "--out", "back.safetensors"}).code == 0);
   CHECK(models.json_of({"inspect", "back.safetensors"})["tokenizer"] ==
         models.json_of({"inspect", "model.safetensors"})["tokenizer"]);
+}
+
+TEST_CASE("a model goes out as a GGUF file", "[gpt]") {
+  Models models;
+  const auto exported = [&](const char* type) {
+    const Outcome done = models.run({"export", "model.safetensors", "--to", "gguf", "--type", type, "--out", "m.gguf"});
+    INFO(done.err);
+    REQUIRE(done.code == 0);
+    CHECK(has(done.out, fmt::format("m.gguf: 28 tensors, matrices in {}, and the tokenizer", type)));
+    CHECK(read_file(models.folder / "m.gguf").starts_with("GGUF"));
+    return done.out;
+  };
+  CHECK(!has(exported("f32"), "f16"));
+  exported("f16");
+  // Rows of 24 numbers are no whole blocks.
+  CHECK(has(exported("q8_0"), "7 matrices are in f16, since their rows are no multiple of 32 numbers: token_embd.weight"));
 }
 
 TEST_CASE("inspect shows what a GPT consists of", "[gpt]") {
@@ -277,6 +294,11 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"eval", model, "--tokens", "1,x", "--logits", "a"}, 2, "--tokens: 'x'");
   refuses({"eval", model, "--tokens", "1,257", "--logits", "a"}, 2, "257; expected 0 to 256");
   refuses({"export", model}, 2, "--out: missing");
+  refuses({"export", model, "--out", "a", "--type", "f16"}, 2, "--type: f16 has no effect; it needs --to gguf");
+  refuses({"export", model, "--out", "a", "--to", "gguf", "--type", "q4_0"}, 2, "--type: unknown value 'q4_0'");
+  refuses({"export", model, "--out", "nowhere/a", "--to", "gguf"}, 5, "cannot write 'nowhere/a': No such file or directory");
+  refuses({"export", model, "--out", ".", "--to", "gguf"}, 5, "cannot write '.': ");
+  refuses({"export", model, "--out", "a", "--to", "ggml"}, 2, "--to: 'ggml'; a model of kind gpt");
   refuses({"import", "gpt", "nowhere", "--out", "a"}, 3, "nowhere: there is no such folder");
   refuses({"import", "gpt", ".", "--out", "a"}, 3, "config.json");
   refuses({"import", "bert", "."}, 2, "unknown kind 'bert'");

@@ -48,6 +48,14 @@ TEST_CASE("control characters and bytes that are no UTF-8 are written out", "[te
   for (const char c : printable(all)) CHECK((c == '\n' || c == '\t' || (c >= ' ' && c < '\x7f')));
 }
 
+TEST_CASE("base64 is that of RFC 4648", "[text]") {
+  CHECK(base64("").empty());
+  CHECK(base64("f") == "Zg==");
+  CHECK(base64("fo") == "Zm8=");
+  CHECK(base64("foobar") == "Zm9vYmFy");
+  CHECK(base64("\xFB\xFF\xFE") == "+//+");
+}
+
 TEST_CASE("numbers must fill the whole string", "[text]") {
   CHECK(parse_int("-42") == -42);
   CHECK(parse_int("9223372036854775807") == 9223372036854775807);

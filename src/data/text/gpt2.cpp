@@ -191,6 +191,10 @@ std::vector<std::string> read_merges(std::string_view text) {
 
 }  // namespace
 
+const std::string& gpt2_spelling(unsigned char byte) { return spelling().character[byte]; }
+
+bool is_gpt2_spelling(std::string_view token) { return spelling().read(token).has_value(); }
+
 std::unique_ptr<Tokenizer> parse_gpt2(std::string_view body, std::string_view name) {
   std::vector<std::string> tokens;
   std::vector<std::string> merges;

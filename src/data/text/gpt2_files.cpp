@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/text/tokenizer_tables.h"
 
 namespace bitloom::data {
 
@@ -13,16 +14,11 @@ void write_gpt2_files(const Tokenizer& tokenizer, const std::filesystem::path& f
     fail(ErrorKind::usage, "a tokenizer of kind '{}' has no vocab.json and merges.txt; expected one of kind 'gpt2'",
          tokenizer.kind());
   }
-  // Behind the first line is what gpt2.cpp keeps: tokens, spelt as in vocab.json, by number, and merges by rank.
-  const std::string serialized = tokenizer.serialize();
-  const nlohmann::json content = nlohmann::json::parse(serialized.substr(serialized.find('\n') + 1));
+  const ByteLevelTables tables = byte_level_tables(tokenizer);
   nlohmann::json vocabulary = nlohmann::json::object();
-  for (const nlohmann::json& token : content.at("tokens")) {
-    const std::size_t number = vocabulary.size();
-    vocabulary[token.get<std::string>()] = number;
-  }
+  for (std::size_t i = 0; i < tables.tokens.size(); ++i) vocabulary[tables.tokens[i]] = i;
   std::string merges = "#version: 0.2\n";
-  for (const nlohmann::json& merge : content.at("merges")) merges += merge.get<std::string>() + "\n";
+  for (const std::string& merge : tables.merges) merges += merge + "\n";
   write_atomically(folder / "vocab.json", vocabulary.dump());
   write_atomically(folder / "merges.txt", merges);
 }

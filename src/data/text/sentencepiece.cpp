@@ -24,12 +24,6 @@ using PieceKind = SentencepieceModel::PieceKind;
 constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581, which stands for a space in pieces
 constexpr std::size_t byte_pieces = 256;
 
-// Bytes of the UTF-8 character that begins with `first`.
-std::size_t character_length(char first) {
-  const auto byte = static_cast<unsigned char>(first);
-  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
-
 class SentencepieceTokenizer final : public Tokenizer {
  public:
   SentencepieceTokenizer(std::string_view bytes, std::string_view name)
@@ -89,14 +83,9 @@ class SentencepieceTokenizer final : public Tokenizer {
       if (piece.kind == PieceKind::byte && texts_[i].size() == 1) bytes_of_[static_cast<unsigned char>(texts_[i][0])] = token;
       if (piece.kind == PieceKind::normal) numbers_.emplace(piece.text, token);
     }
-    if (model_.kind != SentencepieceModel::Kind::bpe) return;
-    for (const auto& [text, token] : numbers_) {
-      for (std::size_t cut = character_length(text[0]); cut < text.size(); cut += character_length(text[cut])) {
-        const auto left = numbers_.find(text.substr(0, cut));
-        const auto right = numbers_.find(text.substr(cut));
-        if (left == numbers_.end() || right == numbers_.end()) continue;
-        merges_.add(left->second, right->second, token, -model_.pieces[static_cast<std::size_t>(token)].score);
-      }
+    for (const PieceMerge& merge : piece_merges(model_)) {
+      merges_.add(static_cast<std::int32_t>(merge.left), static_cast<std::int32_t>(merge.right),
+                  static_cast<std::int32_t>(merge.whole), -model_.pieces[merge.whole].score);
     }
   }
 

@@ -1,7 +1,10 @@
 #include "data/text/sentencepiece_model.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <unordered_map>
 
 #include "core/error.h"
 
@@ -83,6 +86,31 @@ SentencepieceModel::Piece read_piece(std::string_view bytes, std::string_view na
 
 }  // namespace
 
+std::size_t character_length(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+std::vector<PieceMerge> piece_merges(const SentencepieceModel& model) {
+  std::vector<PieceMerge> merges;
+  if (model.kind != SentencepieceModel::Kind::bpe) return merges;
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < model.pieces.size(); ++i) {
+    if (model.pieces[i].kind == SentencepieceModel::PieceKind::normal) numbers.emplace(model.pieces[i].text, i);
+  }
+  for (std::size_t i = 0; i < model.pieces.size(); ++i) {
+    const std::string_view text = model.pieces[i].text;
+    if (model.pieces[i].kind != SentencepieceModel::PieceKind::normal || text.empty()) continue;
+    for (std::size_t cut = character_length(text[0]); cut < text.size(); cut += character_length(text[cut])) {
+      const auto left = numbers.find(text.substr(0, cut));
+      const auto right = numbers.find(text.substr(cut));
+      if (left != numbers.end() && right != numbers.end()) merges.push_back({left->second, right->second, i});
+    }
+  }
+  std::ranges::stable_sort(merges, std::greater(), [&](const PieceMerge& merge) { return model.pieces[merge.whole].score; });
+  return merges;
+}
+
 SentencepieceModel read_sentencepiece_model(std::string_view bytes, std::string_view name) {
   SentencepieceModel model;
   Message message(bytes, name);
@@ -95,12 +123,14 @@ SentencepieceModel read_sentencepiece_model(std::string_view bytes, std::string_
           if (spec.value < 1 || spec.value > 4) message.damaged();
           model.kind = static_cast<SentencepieceModel::Kind>(spec.value);
         }
+        if (spec.number == 24) model.treat_whitespace_as_suffix = spec.flag();
         if (spec.number == 35) model.byte_fallback = spec.flag();
       }
     }
     if (field.number == 3) {  // how text is normalised
       for (Field spec; inner.next(spec);) {
         if (spec.number == 1) model.normalizer = spec.bytes;
+        if (spec.number == 2) model.charsmap = spec.bytes;
         if (spec.number == 3) model.add_dummy_prefix = spec.flag();
         if (spec.number == 4) model.remove_extra_whitespaces = spec.flag();
         if (spec.number == 5) model.escape_whitespaces = spec.flag();

@@ -29,6 +29,10 @@ void require_no_dropout(const MergeDropout& dropout, std::string_view kind);
 // Throws Error(usage) that names the token.
 std::size_t checked_token(std::int32_t token, std::size_t size);
 
+// How GPT-2's vocab.json spells a byte; whether a token is spelt in such characters alone.
+const std::string& gpt2_spelling(unsigned char byte);
+bool is_gpt2_spelling(std::string_view token);
+
 // Name of the end of text in gpt2.
 inline constexpr std::string_view gpt2_end_of_text = "<|endoftext|>";
 

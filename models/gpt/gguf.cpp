@@ -1,0 +1,141 @@
+#include "models/gpt/gguf.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "core/error.h"
+#include "models/gpt/gguf_tokenizer.h"
+#include "nn/floats.h"
+
+namespace bitloom::models {
+namespace {
+
+constexpr const char* architecture = "gpt2";
+constexpr const char* gguf_activation = "gelu_tanh";  // llama.cpp's gpt2 has no other
+constexpr std::uint32_t quantization_version = 2;     // of ggml, when it has q8_0 as here
+constexpr float gguf_norm_epsilon = 1e-5F;            // of all layer norms of a Gpt
+
+struct TensorName {
+  std::string_view ours, theirs;
+};
+
+constexpr std::array<TensorName, 4> outer_tensors{{{"embedding.tokens", "token_embd.weight"},
+                                                   {"embedding.positions", "position_embd.weight"},
+                                                   {"norm.gain", "output_norm.weight"},
+                                                   {"norm.bias", "output_norm.bias"}}};
+
+constexpr std::array<TensorName, 12> block_tensors{{{"attention.norm.gain", "attn_norm.weight"},
+                                                    {"attention.norm.bias", "attn_norm.bias"},
+                                                    {"attention.qkv.weight", "attn_qkv.weight"},
+                                                    {"attention.qkv.bias", "attn_qkv.bias"},
+                                                    {"attention.projection.weight", "attn_output.weight"},
+                                                    {"attention.projection.bias", "attn_output.bias"},
+                                                    {"feed_forward.norm.gain", "ffn_norm.weight"},
+                                                    {"feed_forward.norm.bias", "ffn_norm.bias"},
+                                                    {"feed_forward.first.weight", "ffn_up.weight"},
+                                                    {"feed_forward.first.bias", "ffn_up.bias"},
+                                                    {"feed_forward.second.weight", "ffn_down.weight"},
+                                                    {"feed_forward.second.bias", "ffn_down.bias"}}};
+
+std::string gguf_tensor_name(std::string_view ours) {
+  constexpr std::string_view blocks = "blocks.";
+  const bool is_of_block = ours.starts_with(blocks);
+  const std::size_t dot = is_of_block ? ours.find('.', blocks.size()) : 0;
+  const std::string_view part = is_of_block ? ours.substr(dot + 1) : ours;
+  const std::span<const TensorName> table = is_of_block ? std::span<const TensorName>(block_tensors) : outer_tensors;
+  const auto found = std::ranges::find(table, part, &TensorName::ours);
+  if (found == table.end()) fail(ErrorKind::internal, "no name for the parameter '{}' in a GGUF file", ours);
+  if (!is_of_block) return std::string(found->theirs);
+  return fmt::format("blk.{}.{}", ours.substr(blocks.size(), dot - blocks.size()), found->theirs);
+}
+
+// values (rows,columns) -> (columns,rows)
+std::vector<float> transposed(const std::vector<float>& values, std::size_t rows, std::size_t columns) {
+  std::vector<float> result(values.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) result[c * rows + r] = values[r * columns + c];
+  }
+  return result;
+}
+
+// How one parameter goes into the file.
+struct Layout {
+  std::vector<std::size_t> shape;  // there
+  bool is_transposed = false;
+  bool is_f32 = false;  // whatever type is asked for
+};
+
+Layout layout_of(const nn::Parameter& parameter, const GptConfig& config) {
+  const auto lengths = parameter.shape.lengths();
+  Layout layout{{lengths.begin(), lengths.end()}};
+  layout.is_f32 = lengths.size() == 1 || parameter.name == "embedding.positions";
+  layout.is_transposed = lengths.size() == 2 && !parameter.name.starts_with("embedding.");
+  if (layout.is_transposed) std::ranges::reverse(layout.shape);  // Linear keeps (inputs, outputs)
+  if (parameter.name == "embedding.tokens") layout.shape.front() = config.vocabulary;
+  return layout;
+}
+
+GgufType type_in_file(const Layout& layout, GgufType wanted) {
+  if (layout.is_f32) return GgufType::f32;
+  if (wanted == GgufType::q8_0 && layout.shape.back() % q8_0_block != 0) return GgufType::f16;
+  return wanted;
+}
+
+// Number of llama.cpp's enum llama_ftype.
+std::uint32_t file_type(GgufType type) {
+  switch (type) {
+    case GgufType::f32: return 0;
+    case GgufType::f16: return 1;
+    case GgufType::q8_0: return 7;
+  }
+  fail(ErrorKind::internal, "no file type for the GGUF type {}", static_cast<std::uint32_t>(type));
+}
+
+void set_architecture(GgufFile& file, const GptConfig& config) {
+  const auto set = [&](const char* key, std::size_t value) {
+    file.set(fmt::format("{}.{}", architecture, key), static_cast<std::uint32_t>(value));
+  };
+  set("context_length", config.context);
+  set("embedding_length", config.width);
+  set("feed_forward_length", 4 * config.width);
+  set("block_count", config.layers);
+  set("attention.head_count", config.heads);
+  file.set(fmt::format("{}.attention.layer_norm_epsilon", architecture), gguf_norm_epsilon);
+}
+
+}  // namespace
+
+GgufSummary save_gguf(nn::Engine& engine, Gpt& net, const data::Tokenizer& tokenizer, GgufType type, const std::string& name,
+                      const std::filesystem::path& path) {
+  const GptConfig& config = net.config();
+  if (config.activation != gguf_activation) {
+    fail(ErrorKind::usage, "activation: {}; expected {}, the only one that the architecture '{}' of GGUF files has",
+         config.activation, gguf_activation, architecture);
+  }
+  GgufFile file;
+  file.set("general.architecture", std::string(architecture));
+  file.set("general.name", name);
+  file.set("general.file_type", file_type(type));
+  file.set("general.quantization_version", quantization_version);
+  set_architecture(file, config);
+  set_gguf_tokenizer(file, tokenizer);
+  GgufSummary summary;
+  for (const nn::Parameter* parameter : nn::parameters_of(net)) {
+    const Layout layout = layout_of(*parameter, config);
+    const std::string tensor = gguf_tensor_name(parameter->name);
+    const GgufType found = type_in_file(layout, type);
+    if (found == GgufType::f16 && type == GgufType::q8_0) summary.in_f16.push_back(tensor);
+    file.add(tensor, found, layout.shape, [&engine, parameter, layout] {
+      std::vector<float> values = nn::to_floats(engine, parameter->value);
+      if (layout.is_transposed) return transposed(values, layout.shape[1], layout.shape[0]);
+      if (layout.shape.size() == 2) values.resize(layout.shape[0] * layout.shape[1]);  // without the rows of padding
+      return values;
+    });
+    ++summary.tensors;
+  }
+  file.save(path);
+  return summary;
+}
+
+}  // namespace bitloom::models
