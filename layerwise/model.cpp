@@ -89,6 +89,7 @@ Model Model::load(const std::filesystem::path& path) {
   try {
     model.net = net_from_json(nlohmann::json::parse(file.get_metadata(net_key)), path.string());
     model.class_names = nlohmann::json::parse(file.get_metadata(classes_key)).get<std::vector<std::string>>();
+    if (model.class_names.empty()) fail(ErrorKind::data, "there are no names of classes");
     model.encoder = Encoder::load(file);
     const MapShape input = model.encoder.output();
     const auto geometry = derive_geometry(model.net, input.height, input.width, input.channels);
@@ -121,6 +122,13 @@ Model Model::load(const std::filesystem::path& path) {
     if (key.starts_with(note_prefix)) model.notes[key.substr(std::string(note_prefix).size())] = value;
   }
   return model;
+}
+
+std::vector<std::size_t> Model::voters() const {
+  std::vector<std::size_t> indices;
+  for (const std::string& name : net.classifier)
+    indices.push_back(static_cast<std::size_t>(&net.layer(name) - net.layers.data()));
+  return indices;
 }
 
 std::size_t Model::weight_bits() const {

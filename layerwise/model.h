@@ -35,6 +35,9 @@ struct Model {
   // Throws data errors: not a Bitloom model, another version, missing or misshapen tensors, damaged.
   static Model load(const std::filesystem::path& path);
 
+  // Indices of the layers whose heads vote, in the order of net.classifier.
+  std::vector<std::size_t> voters() const;
+
   std::size_t weight_bits() const;
   std::size_t bit_macs() const;   // per view of an image
   std::size_t head_macs() const;  // integer multiply-adds, per view

@@ -11,9 +11,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "raw_data is little-endian");
 
-// Wire types.
-constexpr unsigned wire_varint = 0, wire_length = 2;
-
 // Field numbers, by message.
 namespace model_field {
 constexpr unsigned ir_version = 1, producer_name = 2, producer_version = 3, doc_string = 6, graph = 7, opset_import = 8,
@@ -81,22 +78,6 @@ ProtoMessage value_message(const OnnxValue& value) {
 }
 
 }  // namespace
-
-void ProtoMessage::varint(std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
-  bytes_ += static_cast<char>(value);
-}
-
-void ProtoMessage::integer(unsigned field, std::int64_t value) {
-  varint(field << 3U | wire_varint);
-  varint(static_cast<std::uint64_t>(value));
-}
-
-void ProtoMessage::text(unsigned field, std::string_view value) {
-  varint(field << 3U | wire_length);
-  varint(value.size());
-  bytes_ += value;
-}
 
 void OnnxGraph::input(const OnnxValue& value) { inputs_.message(graph_field::input, value_message(value)); }
 

@@ -1,5 +1,5 @@
 // Writes ONNX files: a graph of operators as a message of Protocol Buffers. Field numbers and enumerations are those of
-// onnx.proto (https://github.com/onnx/onnx), the bytes those of https://protobuf.dev/programming-guides/encoding.
+// onnx.proto (https://github.com/onnx/onnx).
 #pragma once
 
 #include <concepts>
@@ -12,22 +12,9 @@
 #include <variant>
 #include <vector>
 
+#include "core/protobuf.h"
+
 namespace bitloom::models {
-
-// A message, field by field. Fields are in the order of the calls; repeating one makes a list.
-class ProtoMessage {
- public:
-  void integer(unsigned field, std::int64_t value);
-  void text(unsigned field, std::string_view value);  // also bytes
-  void message(unsigned field, const ProtoMessage& value) { text(field, value.bytes_); }
-  void append(const ProtoMessage& fields) { bytes_ += fields.bytes_; }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  void varint(std::uint64_t value);
-
-  std::string bytes_;
-};
 
 // TensorProto.DataType
 enum class OnnxType : int { f32 = 1, u8 = 2, i8 = 3, i16 = 5, i32 = 6, i64 = 7, f64 = 11 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -261,17 +262,6 @@ void check_identifier(const std::string& name) {
   }
 }
 
-// The layers whose heads vote, in the order of their votes.
-std::vector<std::size_t> voting_layers(const layerwise::Model& model) {
-  std::vector<std::size_t> voting;
-  for (const std::string& name : model.net.classifier) {
-    for (std::size_t i = 0; i < model.layers.size(); ++i) {
-      if (model.net.layers[i].name == name) voting.push_back(i);
-    }
-  }
-  return voting;
-}
-
 std::string joined(const std::vector<std::string>& rows) { return fmt::format("{}", fmt::join(rows, ",\n")); }
 
 // Bytes of struct memory of the template, but for what the compiler adds so that members are aligned.
@@ -291,7 +281,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   const layerwise::Encoder& encoder = model.encoder;
   const data::ImageShape& image = encoder.image_shape();
   layerwise::check_views(views, image);
-  const std::vector<std::size_t> voting = voting_layers(model);
+  const std::vector<std::size_t> voting = model.voters();
   const std::vector<bool> needed = layerwise::needed_layers(model.layers, voting);
   const Maps maps(model, needed);
   const std::size_t classes = model.class_names.size();
@@ -306,9 +296,11 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     if (needed[i]) layer_rows.push_back(declare_layer(constants, model.layers[i], i, maps));
   }
+  std::map<std::size_t, std::string> declared;  // a head may vote more than once
   for (const std::size_t i : voting) {
     const Head& head = model.heads.at(model.net.layers[i].name);
-    head_rows.push_back(declare_head(constants, head, model.layers[i], i, maps));
+    if (!declared.contains(i)) declared[i] = declare_head(constants, head, model.layers[i], i, maps);
+    head_rows.push_back(declared[i]);
     features = std::max(features, head.features());
   }
   for (const std::string& each : model.class_names) names.push_back("    " + quoted(each));
@@ -346,7 +338,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
                          {"@data@", all_data},
                          {"@name@", name},
                          {"@NAME@", upper_case(name)},
-                         {"@GUARD@", upper_case(name) + "_H"},
+                         {"@GUARD@", "BITLOOM_NET_" + upper_case(name) + "_H"},
                          {"@height@", fmt::format("{}", image.height)},
                          {"@width@", fmt::format("{}", image.width)},
                          {"@colours@", fmt::format("{}", image.channels)},

@@ -110,7 +110,6 @@ class NetGraph {
   std::string layer(const BinaryLayer& layer);
   void run_layers(const std::string& images, const std::vector<std::size_t>& wanted);
   void vote(const std::vector<std::size_t>& voters);
-  std::vector<std::size_t> voters() const;
   std::string votes_text() const;
 
   const layerwise::Model& model_;
@@ -227,17 +226,6 @@ void NetGraph::run_layers(const std::string& images, const std::vector<std::size
   for (std::size_t i = 0; i < model_.layers.size(); ++i) maps_.push_back(needed[i] ? layer(model_.layers[i]) : "");
 }
 
-// Indices of the layers whose heads decide.
-std::vector<std::size_t> NetGraph::voters() const {
-  std::vector<std::size_t> result;
-  for (const std::string& name : model_.net.classifier) {
-    const auto found = std::find_if(model_.layers.begin(), model_.layers.end(),
-                                    [&](const BinaryLayer& layer) { return layer.spec().name == name; });
-    result.push_back(static_cast<std::size_t>(found - model_.layers.begin()));
-  }
-  return result;
-}
-
 // FORMAT.md, section 7, from the logits on.
 void NetGraph::vote(const std::vector<std::size_t>& voters) {
   const auto classes = static_cast<std::int64_t>(model_.class_names.size());
@@ -278,7 +266,7 @@ std::string NetGraph::file() {
   const auto colours = static_cast<std::int64_t>(shape_.channels);
   const auto height = static_cast<std::int64_t>(shape_.height), width = static_cast<std::int64_t>(shape_.width);
   graph_.input({image_name, OnnxType::u8, {-1, colours, height, width}, "images, a byte per pixel and colour"});
-  const std::vector<std::size_t> wanted = voters();
+  const std::vector<std::size_t> wanted = model_.voters();
   run_layers(seen_images(), wanted);
   vote(wanted);
   const std::string doc = fmt::format(

@@ -12,21 +12,18 @@ namespace {
 
 constexpr std::int64_t largest_byte = 255;
 
-// What Encoder keeps for itself.
+// The encoder's numbers, in the order that tensors of the graph have them in.
 struct EncoderTensors {
   explicit EncoderTensors(const layerwise::Encoder& encoder)
       : colours(static_cast<std::int64_t>(encoder.image_shape().channels)),
         patch(static_cast<std::int64_t>(encoder.patch())),
         features(static_cast<std::int64_t>(encoder.features())),
         filters(encoder.filters()) {
-    TensorFile file;
-    encoder.save(file);
-    const auto stored = file.get("encoder.thresholds").as<std::int32_t>();
     for (std::size_t f = 0; f < encoder.features(); ++f) {
-      upper.push_back(stored[2 * f]);
-      lower.push_back(stored[2 * f + 1]);
+      upper.push_back(encoder.thresholds()[2 * f]);
+      lower.push_back(encoder.thresholds()[2 * f + 1]);
     }
-    if (file.contains("encoder.contrast")) contrast = file.get("encoder.contrast").as<float>()[0];
+    if (encoder.contrast() > 0) contrast = encoder.contrast();
   }
 
   std::int64_t taps() const { return patch * patch * colours; }

@@ -1,6 +1,9 @@
 // bitloom data synth, info and sheet.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "cli/command.h"
 #include "cli/model_source.h"
@@ -48,17 +51,36 @@ void write_sheet(const data::Dataset& set, std::size_t columns, const fs::path& 
   data::write_png(pixels, shape, file);
 }
 
+// FOLDER/CLASS/00000.png, ...: as users have pictures of their own.
+void write_pictures(const data::Dataset& set, const fs::path& folder) {
+  std::vector<std::size_t> placed(set.classes(), 0);
+  std::vector<std::uint8_t> room;
+  for (const std::string& name : set.class_names) {
+    std::error_code error;
+    fs::create_directories(folder / name, error);
+    if (error) fail(ErrorKind::io, "--out: {}: {}", (folder / name).string(), error.message());
+  }
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const std::size_t label = set.labels[i];
+    data::write_png(set.image(i, room), set.shape, folder / set.class_names[label] / fmt::format("{:05}.png", placed[label]++));
+  }
+}
+
 }  // namespace
 
 int data_synth(Session& session, std::span<const std::string> args) {
   std::string out;
+  std::string format = "cifar10";
   std::size_t train = 10000;
   std::size_t test = 2000;
   std::size_t seed = 1;
   bool force = false;
-  Options options("bitloom data synth --out FOLDER [options]",
-                  "Writes the built-in data set as CIFAR-10 binary files: procedural 32 x 32 colour pictures of ten classes.");
+  Options options(
+      "bitloom data synth --out FOLDER [options]",
+      "Writes the built-in data set, procedural 32 x 32 colour pictures of ten classes, as CIFAR-10 binary files or as PNG\n"
+      "files in train/CLASS and test/CLASS, as one's own pictures may lie.");
   options.text("out", out, "FOLDER", "Folder for the files, new or empty");
+  options.choice("format", format, {"cifar10", "pictures"}, "Files to write");
   options.count("train", train, 5, 100000000, "Number of training images");
   options.count("test", test, 1, 100000000, "Number of test images");
   options.count("seed", seed, 0, any_count, "Seed of the series of images");
@@ -70,7 +92,14 @@ int data_synth(Session& session, std::span<const std::string> args) {
       fail(ErrorKind::usage,
            "--out: {} is there already and not an empty folder; --force replaces the files of a data set in it", out);
     }
-    data::write_cifar10(data::make_synthetic(seed, train), data::make_synthetic(seed, test, data::synthetic_test_first), out);
+    const data::Dataset training = data::make_synthetic(seed, train);
+    const data::Dataset testing = data::make_synthetic(seed, test, data::synthetic_test_first);
+    if (format == "cifar10") {
+      data::write_cifar10(training, testing, out);
+    } else {
+      write_pictures(training, fs::path(out) / "train");
+      write_pictures(testing, fs::path(out) / "test");
+    }
     session.terminal.print("{}: {} training and {} test images, seed {}", out, train, test, seed);
   });
   return exit_done;

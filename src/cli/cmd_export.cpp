@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +114,13 @@ const Format& format_of(const std::string& kind, const std::string& name, const 
     fail(ErrorKind::usage, "--out: {}; expected a file whose name ends in {}, or --to", request.out.string(),
          fmt::join(endings, " or "));
   }
+  const bool is_of_others = std::any_of(std::begin(formats), std::end(formats), [&](const Format& each) {
+    return *each.ending != '\0' && each.ending == request.out.extension() && each.kind != kind;
+  });
+  if (name.empty() && is_of_others && *chosen->ending == '\0') {
+    fail(ErrorKind::usage, "--out: {}; a model of kind {} has no such file; expected a folder, or --to", request.out.string(),
+         kind);
+  }
   if (chosen == nullptr) {
     fail(ErrorKind::usage, "--to: '{}'; expected {}, to which a model of kind {} can be exported ({})", name,
          fmt::join(names, " or "), kind, request.model.string());
@@ -169,7 +177,7 @@ int export_model(Session& session, std::span<const std::string> args) {
       const bool has = std::any_of(format.options.begin(), format.options.end(),
                                    [&](const char* own) { return own != nullptr && std::string_view(own) == name; });
       if (!has && options.is_asked_for(name))
-        fail(ErrorKind::usage, "--{}: has no effect on the format '{}'", name, format.name);
+        fail(ErrorKind::usage, "--{}: {} has no effect on the format '{}'", name, options.raw(name), format.name);
     }
     session.terminal.note(checkpoint_note(request.model));
     format.write(session.terminal, request);

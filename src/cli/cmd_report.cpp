@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "cli/cnn_report.h"
 #include "cli/command.h"
@@ -21,6 +22,7 @@
 #include "layerwise/encoder.h"
 #include "models/gpt/model_file.h"
 #include "report/report.h"
+#include "report/tensorboard.h"
 
 namespace bitloom::cli {
 namespace {
@@ -102,37 +104,123 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   return input;
 }
 
+// Whether a folder is that of a run that there is something to say of.
+bool holds_run(const fs::path& run) {
+  const auto has = [&](const char* name) { return fs::exists(run / name); };
+  return has(config_file) || has(metrics_file) || (has(options_file) && has(model_file));
+}
+
+// The runs that are meant: those named, or those in the one folder that is named, as of a search.
+std::vector<fs::path> runs_meant(const std::vector<std::string>& arguments) {
+  std::vector<fs::path> runs;
+  for (const std::string& argument : arguments) {
+    const fs::path run = argument;
+    if (!fs::is_directory(run)) fail(ErrorKind::data, "{}: there is no such run folder", run.string());
+    if (holds_run(run)) {
+      runs.push_back(run);
+      continue;
+    }
+    const std::vector<std::string> inside = runs_inside(run);
+    if (inside.empty()) {
+      fail(ErrorKind::data, "{}: the folder holds no run: there is neither {} nor {}", run.string(), config_file, metrics_file);
+    }
+    for (const std::string& name : inside) runs.push_back(run / name);
+  }
+  return runs;
+}
+
+// What a run is called where there are several.
+std::string title_of(const fs::path& run) {
+  std::string title = run.lexically_normal().string();
+  if (title.size() > 1 && title.back() == '/') title.pop_back();
+  return title;
+}
+
+// For a page that compares runs.
+report::ReportInput gather_for_comparison(const fs::path& run) {
+  report::ReportInput input;
+  input.title = title_of(run);
+  if (fs::exists(run / metrics_file)) input.metrics = read_metrics(run / metrics_file);
+  if (fs::exists(run / options_file)) {
+    input.config = options_of_run(run);
+    input.config.erase("out");  // differs always
+  }
+  input.kind = report::model_kind(input);
+  if (input.kind.empty()) input.kind = kind_by_files(run);
+  return input;
+}
+
+// Where the events of a run go below a folder: by its own path, as far as that does not lead out of it.
+fs::path events_folder(const fs::path& below, const fs::path& run) {
+  fs::path folder = below;
+  for (const fs::path& part : fs::path(title_of(run))) {
+    if (part != ".." && part != "/" && part != ".") folder /= part;
+  }
+  return folder;
+}
+
+void write_tensorboard(Terminal& terminal, const fs::path& below, const fs::path& run) {
+  if (!fs::exists(run / metrics_file)) fail(ErrorKind::data, "{}: the run has no {} yet", run.string(), metrics_file);
+  const std::vector<Json> metrics = read_metrics(run / metrics_file);
+  std::vector<report::EventPicture> pictures;
+  for (const Json& line : metrics) {
+    if (!line.is_object() || line.value("event", Json()) != "samples" || !line.value("file", Json()).is_string()) continue;
+    const fs::path picture = run / line["file"].get<std::string>();
+    if (!line.value("step", Json()).is_number() || !fs::exists(picture)) continue;
+    pictures.push_back({"samples", line["step"].get<double>(), read_text(picture)});
+  }
+  const fs::path folder = events_folder(below, run);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::io, "--tensorboard: {}: {}", folder.string(), error.message());
+  const fs::path file = folder / "events.out.tfevents.0.bitloom";
+  const std::string events = report::tensorboard_events(metrics, pictures);
+  write_atomically(file, events);
+  terminal.print("{} ({})", file.string(), format_bytes(events.size()));
+}
+
+std::string comparison_of(const std::vector<fs::path>& runs) {
+  std::vector<report::ReportInput> inputs;
+  for (const fs::path& run : runs) inputs.push_back(gather_for_comparison(run));
+  return report::render_comparison(inputs);
+}
+
 }  // namespace
 
 int report(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;
-  std::string out, picture, image;
+  std::string out, picture, image, tensorboard;
   Options options(
-      "bitloom report RUN [--out FILE.html] [--picture FILE.png|FILE.svg]",
+      "bitloom report RUN... [--out FILE.html] [--picture FILE.png|FILE.svg]",
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
       "also its confusion matrix, filters, flips per step and where the time went; of a convolutional net also its layers and\n"
       "filters and, from the run's test images, the confusion matrix and the surest mistakes; of a discrete VAE held-out\n"
       "images beside their reconstructions, and its codes; of a text-to-image transformer the images that it drew as it\n"
-      "trained; of a contrastive model which captions are near which images.");
-  options.arguments(arguments, "RUN", 1, 1);
-  options.text("out", out, "FILE", "Page to write; without it: RUN/report.html, or none with --picture");
+      "trained; of a contrastive model which captions are near which images; of a GPT texts that it drew. Of several runs, or "
+      "of a "
+      "folder of runs, one page that compares them: results, curves over each other, the options that differ.");
+  options.arguments(arguments, "RUN", 1, 1000);
+  options.text(
+      "out", out, "FILE",
+      "Page to write; without it: RUN/report.html, or none with --picture or --tensorboard; of several runs comparison.html");
   options.text("picture", picture, "FILE",
                "Drawing (.png or .svg) of an image on its way through a binary net, and of its training");
   options.text("image", image, "FILE", "Image for --picture, PNG or JPEG; without it: one of the run's test images");
+  options.text("tensorboard", tensorboard, "FOLDER",
+               "Folder for TensorBoard: the numbers, texts and pictures of each run's metrics in a folder of its own");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   choose_threads(session.comm);
   if (picture.empty() && !image.empty()) fail(ErrorKind::usage, "--image: '{}'; expected it with --picture", image);
   const report::PictureFormat format = picture.empty() ? nullptr : report::picture_format(picture, "--picture");
   session.on_root([&] {
-    const fs::path run = arguments.front();
-    if (!fs::is_directory(run)) fail(ErrorKind::data, "{}: there is no such run folder", run.string());
-    const auto has = [&](const char* name) { return fs::exists(run / name); };
-    if (!has(config_file) && !has(metrics_file) && !(has(options_file) && has(model_file))) {
-      if (const std::vector<std::string> runs = runs_inside(run); !runs.empty()) {
-        fail(ErrorKind::data, "{}: the folder holds {} runs; expected one of them, {}: {}", run.string(), runs.size(),
-             (run / runs.front()).string(), fmt::join(runs, " "));
-      }
-      fail(ErrorKind::data, "{}: the folder holds no run: there is neither {} nor {}", run.string(), config_file, metrics_file);
+    const std::vector<fs::path> runs = runs_meant(arguments);
+    if (runs.size() > 1 && !picture.empty()) {
+      fail(ErrorKind::usage, "--picture: '{}'; expected one run, not {}", picture, runs.size());
+    }
+    const fs::path& run = runs.front();
+    if (!tensorboard.empty()) {
+      for (const fs::path& each : runs) write_tensorboard(session.terminal, tensorboard, each);
+      if (out.empty() && picture.empty()) return;
     }
     if (!picture.empty()) {
       const std::string drawing = format(report::draw(picture_of_run(run, image)));
@@ -140,8 +228,9 @@ int report(Session& session, std::span<const std::string> args) {
       session.terminal.print("{} ({})", picture, format_bytes(drawing.size()));
       if (out.empty()) return;
     }
-    const fs::path page = out.empty() ? run / "report.html" : fs::path(out);
-    const std::string html = report::render_report(gather(run, session.terminal));
+    const bool one = runs.size() == 1;
+    const fs::path page = !out.empty() ? fs::path(out) : one ? run / "report.html" : fs::path("comparison.html");
+    const std::string html = one ? report::render_report(gather(run, session.terminal)) : comparison_of(runs);
     write_atomically(page, html);
     session.terminal.print("{} ({})", page.string(), format_bytes(html.size()));
   });

@@ -210,6 +210,7 @@ class GptTraining {
   train::RunOptions run_options();
   void announce(double peak);
   void announce_compression();
+  void choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress);
   void summarise(const train::RunResult& result);
 
   Session& session_;
@@ -224,6 +225,7 @@ class GptTraining {
   models::Gpt net_;
   GptSequences sequences_;
   std::unique_ptr<train::Session> training_session_;
+  std::optional<TextSamples> samples_;
 };
 
 train::RunOptions GptTraining::run_options() {
@@ -329,6 +331,31 @@ std::string GptTraining::memory_text(std::size_t sequences) {
   return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
 }
 
+// Where every process has the whole net. Of a job's workers that train by themselves the first draws; all look at the options.
+void GptTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
+  const bool is_whole =
+      settings_.layout.tensor == 1 && settings_.layout.pipeline == 1 && settings_.layout.shard != "parameters";
+  if (!is_whole) {
+    for (const char* name : {"sample-every", "sample-prompt", "sample-tokens"}) {
+      if (!options_.is_asked_for(name) || settings_.samples.every == "0") continue;
+      fail(ErrorKind::usage, "--{}: {} has no effect where processes have parts of the net (--tensor, --pipeline, --shard)",
+           name, options_.raw(name));
+    }
+    return;
+  }
+  samples_.emplace(settings_.samples, *text_.tokenizer, engine_, net_);
+  // While one process draws, all wait.
+  const std::uint64_t every = samples_->steps_between(
+      settings_.steps, settings_.batch * config_.context / static_cast<std::size_t>(grid_.shape().data));
+  if (every == 0 || (settings_.local.is_job() && settings_.local.number() != 0)) return;
+  run.sample_every = every;
+  hooks.sample = [this, &progress](const train::SignOfLife& alive) {
+    Json line = samples_->draw(*training_session_, alive);
+    if (line.contains("text")) progress.line(fmt::format("  \"{}\"", in_one_line(line["text"].get<std::string>(), 140)));
+    return line;
+  };
+}
+
 void GptTraining::run() {
   train::RunOptions options = run_options();
   announce(options.peak_operations);
@@ -341,6 +368,7 @@ void GptTraining::run() {
       return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
     };
   }
+  choose_samples(options, hooks, progress);
   std::optional<LocalTraining> local;
   if (settings_.local.is_local()) {
     LocalRun run{.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},

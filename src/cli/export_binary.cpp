@@ -14,12 +14,10 @@ namespace {
 
 // The names that the C of a file begins with: its own, as far as letters and digits go.
 std::string identifier_of(const std::string& stem) {
-  std::string name = stem[0] >= '0' && stem[0] <= '9' ? "net_" : "";
-  for (const char c : stem) {
-    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    name += fits ? c : '_';
-  }
-  return name;
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  std::string name = is_letter(stem[0]) ? "" : "net_";  // names that begin with '_' are the compiler's
+  for (const char c : stem) name += is_letter(c) || (c >= '0' && c <= '9') ? c : '_';
+  return name == "bitloom" ? "bitloom_net" : name;  // libbitloom has bitloom_scores()
 }
 
 }  // namespace
@@ -28,6 +26,10 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
   std::error_code ignored;
   if (request.out.extension() != ".c" || request.out.stem().empty() || std::filesystem::is_directory(request.out, ignored)) {
     fail(ErrorKind::usage, "--out: {}; expected a file whose name ends in .c", request.out.string());
+  }
+  const std::string file = request.out.filename().string();
+  if (file.find_first_of("\"\\\n") != std::string::npos) {
+    fail(ErrorKind::usage, "--out: {}; expected a name that #include of C can have, without quotes and backslashes", file);
   }
   const layerwise::Model model = layerwise::Model::load(request.model);
   std::filesystem::path header = request.out;

@@ -65,12 +65,11 @@ void declare_run(Options& options, GptSettings& settings) {
 
 void GptSettings::declare(Options& options, bool runs) {
   if (runs) {
-    options.everyday({"net",        "layers",          "heads",  "width",          "context",
-                      "dropout",    "activation-bits", "init",   "data",           "tokenizer",
-                      "validation", "steps",           "batch",  "micro-batch",    "learning-rate",
-                      "warmup",     "weight-decay",    "dtype",  "seed",           "out",
-                      "resume",     "config",          "device", "evaluate-every", "checkpoint-seconds",
-                      "tensor",     "pipeline",        "shard",  "exchange",       "through"});
+    options.everyday(
+        {"net",    "layers",    "heads",      "width",  "context", "dropout",     "activation-bits", "init",
+         "data",   "tokenizer", "validation", "steps",  "batch",   "micro-batch", "learning-rate",   "warmup",
+         "dtype",  "seed",      "out",        "resume", "config",  "device",      "evaluate-every",  "checkpoint-seconds",
+         "tensor", "pipeline",  "exchange",   "through"});
   }
   declare_net(options, *this);
   if (runs) declare_text(options, *this);
@@ -88,6 +87,8 @@ void GptSettings::declare(Options& options, bool runs) {
   static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}}};
   options.needs(needs);
   local.declare(options);
+  options.group("Texts");
+  samples.declare(options);
   declare_run(options, *this);
 }
 

@@ -9,6 +9,7 @@
 #include "cli/local_options.h"
 #include "cli/options.h"
 #include "cli/text_options.h"
+#include "cli/text_samples.h"
 #include "models/gpt/config.h"
 #include "train/trainer.h"
 
@@ -43,6 +44,7 @@ struct GptSettings : AdamSettings {
   LocalSettings local;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all
+  TextSampleOptions samples;
 
   // runs: those that say where and how a run goes, besides what it computes.
   void declare(Options& options, bool runs);

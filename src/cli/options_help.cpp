@@ -70,9 +70,11 @@ std::string Options::manual() const {
   const std::string name = command();
   std::string page = name;
   std::replace(page.begin(), page.end(), ' ', '-');
-  const std::size_t sentence = std::min(summary_.find(". "), summary_.find(".\n"));
-  std::string text = roff_title(page) + ".SH NAME\n" + roff(page) + " \\- " + roff(summary_.substr(0, sentence)) +
-                     "\n.SH SYNOPSIS\n" + roff(usage_) + "\n.SH DESCRIPTION\n" + roff(summary_) + "\n.SH OPTIONS\n";
+  std::string name_line = summary_.substr(0, std::min(summary_.find(". "), summary_.find(".\n")));
+  name_line = name_line.substr(0, std::min(name_line.find(", "), name_line.find(": ")));
+  std::replace(name_line.begin(), name_line.end(), '\n', ' ');
+  std::string text = roff_title(page) + ".SH NAME\n" + roff(page) + " \\- " + roff(name_line) + "\n.SH SYNOPSIS\n" +
+                     roff(usage_) + "\n.SH DESCRIPTION\n" + roff(summary_) + "\n.SH OPTIONS\n";
   std::string group;
   for (const Entry& entry : entries_) {
     if (entry.group != group) text += ".SS " + roff(entry.group) + "\n";

@@ -15,6 +15,9 @@ std::string roff(const std::string& text) {
     } else if (at_start && (c == '.' || c == '\'')) {
       result += "\\&";
     }
+    if (!at_start && c == '\n') {  // a line of its own, as on the screen
+      result += "\n.br";
+    }
     at_start = c == '\n';
     if (c == '\\') {
       result += "\\e";

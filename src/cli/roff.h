@@ -6,7 +6,7 @@
 namespace bitloom::cli {
 
 // Text in which nothing is an instruction: backslashes and hyphens escaped, no line that begins with '.' or an apostrophe;
-// empty lines begin paragraphs.
+// lines stay lines, empty lines begin paragraphs.
 std::string roff(const std::string& text);
 
 // The first line of a page of section 1.

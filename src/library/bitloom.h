@@ -6,8 +6,8 @@
  *   bitloom_scores(net, pixels, 1, scores);
  *   bitloom_free(net);
  *
- * Every function may be called by any number of threads at once, with the same net too, but bitloom_free(): no other thread may
- * then be using that net. */
+ * Every function may be called by any number of threads at once, with the same net too, but bitloom_free() and
+ * bitloom_set_views(): no other thread may be using that net meanwhile. */
 #ifndef BITLOOM_H
 #define BITLOOM_H
 

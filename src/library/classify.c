@@ -11,11 +11,11 @@ static int classify(const bitloom_net *net, const char *name) {
   unsigned char *pixels = malloc(size);
   float *scores = malloc(classes * sizeof *scores);
   FILE *file = fopen(name, "rb");
-  size_t wide = 0, high = 0, best = 0, l;
+  size_t wide = 0, high = 0, most = 0, best = 0, l;
   int done = 0;
-  if (!pixels || !scores || !file || fscanf(file, "P6 %zu %zu 255", &wide, &high) != 2 || getc(file) == EOF || wide != width ||
-      high != height || fread(pixels, 1, size, file) != size) {
-    fprintf(stderr, "%s: not a PPM image of %zu x %zu pixels\n", name, width, height);
+  if (!pixels || !scores || !file || fscanf(file, "P6 %zu %zu %zu", &wide, &high, &most) != 3 || getc(file) == EOF ||
+      wide != width || high != height || most != 255 || fread(pixels, 1, size, file) != size) {
+    fprintf(stderr, "%s: not a PPM image of %zu x %zu pixels, 255 and no comments\n", name, width, height);
   } else if (bitloom_scores(net, pixels, 1, scores) != BITLOOM_OK) {
     fprintf(stderr, "%s: %s\n", name, bitloom_error());
   } else {

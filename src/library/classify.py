@@ -18,7 +18,7 @@ for name in sys.argv[2:]:
     image = open(name, "rb").read()
     header = re.match(rb"P6\s+(\d+)\s+(\d+)\s+255\s", image)
     if not header or (int(header[1]), int(header[2])) != (width, height) or len(image) - header.end() != 3 * width * height:
-        sys.exit(f"{name}: not a PPM image of {width} x {height} pixels")
+        sys.exit(f"{name}: not a PPM image of {width} x {height} pixels, 255 and no comments")
     if library.bitloom_scores(net, image[header.end():], ctypes.c_size_t(1), scores) != 0:
         sys.exit(library.bitloom_error().decode())
     print(f"{name}: {library.bitloom_class_name(net, ctypes.c_size_t(max(range(classes), key=scores.__getitem__))).decode()}")

@@ -39,6 +39,15 @@ int status_of(ErrorKind kind) {
   }
 }
 
+int failed(const char* text, int status) noexcept {
+  try {
+    last_error() = text;
+  } catch (const std::bad_alloc&) {
+    last_error() = "no memory";  // short enough to need none
+  }
+  return status;
+}
+
 // Calls `f`: what it throws must not reach C.
 template <typename F>
 int guarded(F&& f) {
@@ -47,14 +56,13 @@ int guarded(F&& f) {
     f();
     return BITLOOM_OK;
   } catch (const Error& error) {
-    last_error() = error.what();
-    return status_of(error.kind());
+    return failed(error.what(), status_of(error.kind()));
   } catch (const std::bad_alloc&) {
-    last_error() = "out of memory";
-    return BITLOOM_SYSTEM;
+    return failed("no memory", BITLOOM_SYSTEM);
   } catch (const std::exception& error) {
-    last_error() = error.what();
-    return BITLOOM_INTERNAL;
+    return failed(error.what(), BITLOOM_INTERNAL);
+  } catch (...) {
+    return failed("an exception of no known kind", BITLOOM_INTERNAL);
   }
 }
 

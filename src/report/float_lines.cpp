@@ -58,6 +58,7 @@ FloatLines::FloatLines(const ReportInput& input) : kind(model_kind(input)) {
     const std::string event = text(line, "event");
     if (event == "start") starts.push_back(line);
     if (event == "step") steps.push_back(line);
+    if (event == "samples") samples.push_back(line);
     if (event == "exchange") exchanges.push_back(line);
     if (event == "evaluation") evaluations.push_back(line);
     if (event == "result") result = line;
@@ -160,8 +161,9 @@ void add_costs(Cards& cards, const FloatLines& lines, const CostCards& what) {
   const double operations = number(start, what.operations);
   const double share = rate * operations / number(start, "peak_operations");
   cards.add("Speed", std::isfinite(rate) ? count_text(rate) + "/s" : nothing,
-            std::isfinite(share) ? fmt::format("{}, median; {:.0f}% of the matmul peak", what.unit, 100 * share)
-                                 : fmt::format("{}, median", what.unit));
+            share <= 1  // more: the peak was measured while other programs ran; NaN: it was not
+                ? fmt::format("{}, median; {:.0f}% of the matmul peak", what.unit, 100 * share)
+                : fmt::format("{}, median", what.unit));
   // A forward pass, a third of a training step, whose multiplications and additions come in pairs.
   if (what.per_image) cards.add("Work per image", count_text(operations / 6), "multiply-adds to classify it");
   cards.add("Peak memory", bytes_text(number(last, "memory_bytes")), "of tensors");

@@ -15,6 +15,7 @@ namespace bitloom::report {
 struct FloatLines {
   std::vector<nlohmann::json> starts, steps, evaluations;
   std::vector<nlohmann::json> exchanges;  // rounds of local steps
+  std::vector<nlohmann::json> samples;
   nlohmann::json result = nlohmann::json::object();
   std::string kind;         // of the model
   bool keeps_best = false;  // the model is that of the best evaluation, not of the last
@@ -94,5 +95,7 @@ std::string samples(const ReportInput& input, const FloatLines& lines);
 std::string reconstructions(const ReportInput& input);
 std::string code_use(const ReportInput& input);
 std::string similarities(const ReportInput& input);
+// Text that a GPT drew as it was trained.
+std::string text_samples(const FloatLines& lines);
 
 }  // namespace bitloom::report

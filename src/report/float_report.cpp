@@ -164,7 +164,7 @@ std::string float_report(const ReportInput& input) {
   const json& start = lines.first_start();
   const ReportKind& kind = kind_of(lines);
   std::string body = heading(input, lines) + kind.cards(input, lines) + kind.curves(lines);
-  body += samples(input, lines) + reconstructions(input) + code_use(input) + similarities(input);
+  body += text_samples(lines) + samples(input, lines) + reconstructions(input) + code_use(input) + similarities(input);
   body += timeline(input.events);
   body += classification(input) + filters_of(input) + float_layer_table(input.float_layers);
   ReportInput options;

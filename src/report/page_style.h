@@ -76,6 +76,9 @@ figure img{display:block;width:100%;height:auto;border:1px solid var(--line);bor
 .small img{image-rendering:pixelated}
 .twins{grid-template-columns:repeat(6,minmax(0,1fr))}
 .twins div{display:grid;grid-template-columns:1fr 1fr;gap:2px}
+.drawn{margin:0 0 14px}
+.drawn dt{font-size:13px;color:var(--muted);margin-top:12px}
+.drawn dd{margin:2px 0 0;padding:8px 12px;border:1px solid var(--line);border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
 .samples{width:auto}
 .samples th,.samples td{border:0;padding:3px 6px 3px 0}
 .samples thead th{vertical-align:bottom;font-size:12px;line-height:1.3;font-weight:400;white-space:normal;overflow-wrap:anywhere;

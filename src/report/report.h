@@ -120,4 +120,8 @@ std::string model_kind(const ReportInput& input);
 // when the sizes of filters do not fit their taps, or those of images their pixels.
 std::string render_report(const ReportInput& input);
 
+// A page that compares runs, at least two, of the same kind or of several, the best first: results, curves over each other, and
+// the options that differ. Of each it takes the title, the kind, the metrics and, as `config`, its options by name.
+std::string render_comparison(const std::vector<ReportInput>& given);
+
 }  // namespace bitloom::report

@@ -71,6 +71,25 @@ std::string samples(const ReportInput& input, const FloatLines& lines) {
                              small ? " small" : "", head, rows));
 }
 
+std::string text_samples(const FloatLines& lines) {
+  // Of many, as many as can be read: the first, the last, and some from between.
+  constexpr std::size_t most = 8;
+  std::vector<const nlohmann::json*> all;
+  for (const nlohmann::json& line : lines.samples) {
+    if (!text(line, "text").empty()) all.push_back(&line);
+  }
+  if (all.empty()) return "";
+  std::string list;
+  const std::size_t shown = std::min(most, all.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const nlohmann::json& line = *all[shown == 1 ? all.size() - 1 : i * (all.size() - 1) / (shown - 1)];
+    list += fmt::format("<dt>step {}</dt><dd>{}</dd>\n", whole_text(number(line, "step")), escape(text(line, "text")));
+  }
+  return section("samples", "Text by step",
+                 "What the model drew as the training went on, with the same random numbers every time.",
+                 "<dl class=\"drawn\">" + list + "</dl>\n");
+}
+
 std::string reconstructions(const ReportInput& input) {
   if (input.reconstructions.empty()) return "";
   std::string figures;

@@ -81,8 +81,9 @@ void RunRecord::sync() {
 std::string RunRecord::rate_text(std::uint64_t targets, double seconds) const {
   const double rate = static_cast<double>(targets) / std::max(seconds, 1e-9);
   std::string text = fmt::format("{} {}/s", format_count(static_cast<std::uint64_t>(rate)), options_.unit);
-  if (options_.operations_per_target > 0 && options_.peak_operations > 0) {
-    text += fmt::format(", {:.0f}% of the matmul peak", 100 * rate * options_.operations_per_target / options_.peak_operations);
+  // More than all of it: the peak was measured while other programs ran, and says nothing.
+  if (const double share = rate * options_.operations_per_target / options_.peak_operations; share > 0 && share <= 1) {
+    text += fmt::format(", {:.0f}% of the matmul peak", 100 * share);
   }
   return text;
 }

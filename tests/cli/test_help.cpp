@@ -69,7 +69,7 @@ std::string help_of(const std::string& command, const char* option) {
 
 const std::set<std::string>& all_options() {
   static const std::set<std::string> options = [] {
-    std::set<std::string> all{"version"};
+    std::set<std::string> all{"version", "help-manual", "help-words"};
     for (const std::string& command : listed_commands()) {
       for (const std::string& name : options_in(help_of(command, "--help-all"))) all.insert(name);
     }
@@ -137,7 +137,7 @@ TEST_CASE("every command has help with defaults", "[usage]") {
   CHECK(has(run_program(folder.path(), {"data", "--help"}).out, "data synth"));
 }
 
-TEST_CASE("--help has at most 30 options, --help-all has every option once, both in 100 columns", "[help]") {
+TEST_CASE("help has at most 30 options, --help-all has every option once, both in 100 columns", "[help]") {
   std::set<std::string> all;
   for (const std::string& command : listed_commands()) {
     INFO(command);
@@ -180,6 +180,56 @@ TEST_CASE("--help has at most 30 options, --help-all has every option once, both
     INFO(real.name);
     CHECK(all.contains(cli::option_of_field(real.name).substr(2)));
   }
+}
+
+TEST_CASE("pages of man have every option of a command, and completion their values", "[help]") {
+  const TempDir folder;
+  const Args own = words(run_program(folder.path(), {"--help-words"}).out);
+  REQUIRE(own.size() > listed_commands().size());  // two words for most
+  CHECK(has(run_program(folder.path(), {"--help-manual"}).out, "\n.TP\n\\fBbitloom\\-train\\-binary\\fR(1)\n"));
+  for (const std::string& command : listed_commands()) {
+    INFO(command);
+    std::string page = help_of(command, "--help-manual");
+    CHECK(page.starts_with(".TH BITLOOM-"));
+    std::string plain;
+    for (const char c : page) plain += c == '\\' ? "" : std::string(1, c);
+    std::istringstream lines(help_of(command, "--help-words"));
+    std::set<std::string> completed;
+    for (std::string line; std::getline(lines, line);) completed.insert(line.substr(2, line.find(' ') - 2));
+    for (const std::string& name : options_in(help_of(command, "--help-all"))) {
+      INFO(name);
+      if (!name.starts_with("help")) CHECK(has(plain, "\n.TP\nfB--" + name + "fR"));
+      CHECK(completed.contains(name));
+    }
+  }
+  CHECK(has(help_of("train binary", "--help-words"), "\n--exchange dense sparse\n"));
+}
+
+TEST_CASE("the completion of bash knows commands, options and their values", "[help]") {
+  const TempDir folder;
+  const std::string made = "'" + (source_folder() / "scripts/manuals").string() +
+                           "' \"$BITLOOM\" . && source ./bitloom\n"
+                           "compopt() { echo files; }\n"
+                           "complete_() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _bitloom; echo \"${COMPREPLY[*]}\"; }\n";
+  const auto completed = [&](const std::string& line) {
+    const Outcome done = run_shell(folder.path(), made + "complete_ " + line);
+    INFO(done.err);
+    CHECK(done.code == 0);
+    CHECK(done.err.empty());
+    return done.out;
+  };
+  CHECK(completed("bitloom rep") == "report\n");
+  CHECK(completed("bitloom import c") == "clip cnn\n");
+  CHECK(completed("bitloom train binary --teacher-") == "--teacher-share\n");
+  CHECK(completed("bitloom predict runs/x --mirror ''") == "on off model\n");
+  CHECK(completed("bitloom plan gpt --ranks-") == "--ranks-per-host\n");
+  for (const char* line :
+       {"bitloom eval ''", "bitloom eval runs/x ''", "bitloom train gpt --data a/b ''", "bitloom predict 'tr[' ''"}) {
+    CHECK(has(completed(line), "files"));
+  }
+  CHECK(completed("bitloom 'tr['") == "\n");
+  const Outcome pages = run_shell(folder.path(), "for page in man1/*.gz; do zcat $page; done | grep -c '^.TH '");
+  CHECK(std::stoul(pages.out) == listed_commands().size() + 1);
 }
 
 // Some messages named options that no command had.

@@ -208,7 +208,7 @@ bool wait_until(const std::function<bool()>& done) {
 
 Outcome run_shell(const std::filesystem::path& folder, const std::string& script) {
   std::vector<std::string> command = mpi_settings();
-  command.insert(command.end(), {"bash", "-c", "unset OMP_NUM_THREADS\n" + script});
+  command.insert(command.end(), {std::string("BITLOOM=") + BITLOOM_PROGRAM, "bash", "-c", "unset OMP_NUM_THREADS\n" + script});
   return run(folder, command);
 }
 

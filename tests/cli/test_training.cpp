@@ -451,7 +451,13 @@ TEST_CASE("a search trains every combination and ranks them", "[train]") {
   CHECK_FALSE(has(again.out, "steps of"));
 
   // The folder of a search was called one without a run.
-  for (const char* verb : {"report", "eval", "inspect"}) {
+  const Outcome compared = run_program(folder.path(), {"report", "found", "--out", "found.html"});
+  INFO(compared.err);
+  REQUIRE(compared.code == 0);
+  const std::string page = read_file(folder / "found.html");
+  CHECK(has(page, "<h1>2 runs</h1>"));
+  for (const nlohmann::json& variant : ranking) CHECK(has(page, "found/" + variant["name"].get<std::string>()));
+  for (const char* verb : {"eval", "inspect"}) {
     const Outcome whole = run_program(folder.path(), {verb, "found"});
     CHECK(whole.code == 3);
     CHECK(has(whole.err, "found: the folder holds 2 runs; expected one of them, found/layer2.width=32,layer2.kernel=3: "));

@@ -142,10 +142,41 @@ TEST_CASE("a binary net in C gives the scores of the program to the bit", "[c_so
   }
 }
 
+// Sums of more than 24 bits are rounded, and those of more than 32 wrap around, as in the program.
+TEST_CASE("large weights, and a head that votes twice, are the same in C", "[c_source]") {
+  const data::Dataset data = small_data(60);
+  const TempDir folder;
+  for (const char* kind : {"linear", "hidden"}) {
+    layerwise::Model model =
+        random_model(data, std::string(R"({"encoder": {"kind": "thermometer", "levels": 20}, "head": {"kind": ")") + kind +
+                               R"(", "grid": 1, "hidden": 16}, "classifier": ["a", "a"], "layers": [
+      {"name": "a", "width": 1280, "kernel": 1}], "stages": [{"train": ["a"]}]})");
+    model.save(folder / "model.safetensors");
+    TensorFile file = TensorFile::load(folder / "model.safetensors");
+    for (const char* name : {"a.head.linear", "a.head.output", "a.head.input"}) {
+      if (!file.contains(name)) continue;
+      const std::vector<std::size_t> shape = file.get(name).shape;
+      std::vector<std::int16_t> large(shape[0] * shape[1]);
+      for (std::size_t k = 0; k < large.size(); ++k) large[k] = static_cast<std::int16_t>(k % 7 == 0 ? 9000 : 32767 - k % 1000);
+      file.put(name, shape, large);
+    }
+    file.put("a.head.centre", {1280}, std::vector<std::int16_t>(1280, 0));
+    file.save(folder / "model.safetensors");
+    model = layerwise::Model::load(folder / "model.safetensors");
+    const models::CSource source = models::c_source(model, {true, 0}, "net", "net.h");
+    for (const char* flags : {"-O2 -march=native", "-O1 -fsanitize=undefined -fno-sanitize-recover=all"}) {
+      INFO(kind << ", " << flags);
+      CHECK(differing(model, {true, 0}, data, Compiled(source, flags)) == 0);
+    }
+  }
+}
+
 TEST_CASE("names of classes pass into C as they are", "[c_source]") {
   data::Dataset data = small_data(20);
   for (std::size_t i = 0; i < data.classes(); ++i) data.class_names[i] = "class " + std::to_string(i);
-  data.class_names[1] = "a \"quoted\" back\\slash, ?" "?/ and K\xc3\xa4se 8\n";
+  data.class_names[1] =
+      "a \"quoted\" back\\slash, ?"
+      "?/ and K\xc3\xa4se 8\n";
   const layerwise::Model model = random_model(data, cases()[5].net);
   const Compiled compiled(models::c_source(model, {false, 0}, "net", "net.h"), "-O0");
   const auto names = compiled.symbol<const char* const*>("net_classes");

@@ -22,25 +22,6 @@ std::string field(int tag, const std::string& content) { return bytes({tag, stat
 
 }  // namespace
 
-TEST_CASE("the wire format is that of its documentation") {
-  // https://protobuf.dev/programming-guides/encoding: Test1 with a = 150, Test2 with b = "testing", Test3 with c = that Test1.
-  ProtoMessage one, two, three;
-  one.integer(1, 150);
-  CHECK(one.bytes() == bytes({0x08, 0x96, 0x01}));
-  two.text(2, "testing");
-  CHECK(two.bytes() == bytes({0x12, 0x07, 0x74, 0x65, 0x73, 0x74, 0x69, 0x6e, 0x67}));
-  three.message(3, one);
-  CHECK(three.bytes() == bytes({0x1a, 0x03, 0x08, 0x96, 0x01}));
-  // Negative numbers take ten bytes, tags of fields from 16 on two.
-  ProtoMessage negative, far, longer;
-  negative.integer(1, -2);
-  CHECK(negative.bytes() == bytes({0x08, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}));
-  far.integer(20, 2);
-  CHECK(far.bytes() == bytes({0xa0, 0x01, 0x02}));
-  longer.text(1, std::string(300, 'x'));
-  CHECK(longer.bytes() == bytes({0x0a, 0xac, 0x02}) + std::string(300, 'x'));
-}
-
 TEST_CASE("a graph is a message with the fields of onnx.proto") {
   OnnxGraph graph;
   graph.input({"x", OnnxType::u8, {-1, 2}, "d"});

@@ -328,6 +328,22 @@ TEST_CASE("the page of a float model's run shows its curves and figures, unfinis
   require_self_contained(render_report(input));
 }
 
+TEST_CASE("the page of a GPT's run shows texts that it drew, and no share of a peak that was measured too low", "[report]") {
+  ReportInput input = float_run();
+  CHECK(!has(render_report(input), "Text by step"));
+  for (int step = 1; step <= 30; ++step) {
+    input.metrics.push_back(
+        json{{"event", "samples"}, {"step", step}, {"text", "text <" + std::to_string(step) + ">\nand a line"}});
+  }
+  input.metrics.push_back(json::parse(R"({"event":"samples","step":31})"));
+  input.metrics[0]["peak_operations"] = 1e10;
+  const std::string page = render_report(input);
+  require_self_contained(page);
+  for (const char* shown : {"text &lt;1&gt;\nand a line", "text &lt;30&gt;"}) CHECK(has(page, shown));
+  CHECK(!has(page, "text &lt;2&gt;"));
+  CHECK(!has(page, "matmul peak"));
+}
+
 // It said "learning-rate 0", which stands for a rate that depends on the net.
 TEST_CASE("the page of a float model's run shows the values that options stood for", "[report]") {
   ReportInput input = float_run();

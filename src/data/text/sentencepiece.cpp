@@ -145,7 +145,7 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
     const std::size_t before = symbols.size();
     for (std::size_t at = 0; at < piece.text.size();) {
-      const std::size_t length = character_length(piece.text[at]);
+      const std::size_t length = length_by_first_byte(piece.text[at]);
       const auto found = numbers_.find(piece.text.substr(at, length));
       if (found == numbers_.end()) {  // a character that is in the vocabulary only within pieces
         symbols.resize(before);

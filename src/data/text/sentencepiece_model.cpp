@@ -86,7 +86,7 @@ SentencepieceModel::Piece read_piece(std::string_view bytes, std::string_view na
 
 }  // namespace
 
-std::size_t character_length(char first) {
+std::size_t length_by_first_byte(char first) {
   const auto byte = static_cast<unsigned char>(first);
   return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
@@ -101,7 +101,7 @@ std::vector<PieceMerge> piece_merges(const SentencepieceModel& model) {
   for (std::size_t i = 0; i < model.pieces.size(); ++i) {
     const std::string_view text = model.pieces[i].text;
     if (model.pieces[i].kind != SentencepieceModel::PieceKind::normal || text.empty()) continue;
-    for (std::size_t cut = character_length(text[0]); cut < text.size(); cut += character_length(text[cut])) {
+    for (std::size_t cut = length_by_first_byte(text[0]); cut < text.size(); cut += length_by_first_byte(text[cut])) {
       const auto left = numbers.find(text.substr(0, cut));
       const auto right = numbers.find(text.substr(cut));
       if (left != numbers.end() && right != numbers.end()) merges.push_back({left->second, right->second, i});

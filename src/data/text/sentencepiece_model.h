@@ -37,7 +37,7 @@ struct SentencepieceModel {
 };
 
 // Bytes of the UTF-8 character that begins with `first`.
-std::size_t character_length(char first);
+std::size_t length_by_first_byte(char first);
 
 // Two normal pieces of a byte-pair model that make a third, by their numbers.
 struct PieceMerge {
