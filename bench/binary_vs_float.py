@@ -113,7 +113,8 @@ def main():
     line_chart.draw(options.out / "minutes.svg", "minutes of training", "validation accuracy in %, one view",
                     {row["net"] + f" ({row['kind']})": curve(folders[row["net"]], NETS[row["net"]][0]) for row in rows})
     line_chart.draw(options.out / "bytes.svg", "bytes of the model", "test accuracy in %",
-                    {row["net"]: [(row["bytes"], 100 * row["test_accuracy"])] for row in rows}, lines=False, by_powers=True)
+                    {f"{row['net']} ({row['kind']})": [(row["bytes"], 100 * row["test_accuracy"])] for row in rows}, lines=False, by_powers=True,
+                    groups={f"{row['net']} ({row['kind']})": int(row["kind"] == "float") for row in rows})
     print(f"pictures: {options.out / 'minutes.svg'}, {options.out / 'bytes.svg'}")
     print(json.dumps({"rows": rows}))
 

@@ -4,16 +4,25 @@ import math
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 30, 50
 COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce"]
-TICKS = 5
+TICKS = 9
 
 
-def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=False):
+def round_numbers(low, high):
+    """Some four to nine numbers from low to high that people count by."""
+    rough = (high - low) / (TICKS - 1)
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= 0.999 * rough)
+    return [step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=False, groups=None):
     """series: {name: [(x, y), ...]}, whose names are a legend or, without lines, above the highest points. The axis of x begins at 0 or,
-    by_powers, has powers of ten at equal distances; that of y begins a little below its least number unless from_zero."""
+    by_powers, has powers of ten at equal distances; that of y begins a little below its least number unless from_zero. groups: {name:
+    number}, of what has one colour."""
     points = [point for each in series.values() for point in each]
     scale = math.log10 if by_powers else float
-    first_x = math.floor(min(scale(x) for x, _ in points)) if by_powers else 0
-    last_x = math.ceil(max(scale(x) for x, _ in points)) if by_powers else max(x for x, _ in points) or 1
+    first_x = min(scale(x) for x, _ in points) - 0.2 if by_powers else 0
+    last_x = max(scale(x) for x, _ in points) + (0.2 if by_powers else 0) or 1
     low, high = min(y for _, y in points), max(y for _, y in points)
     margin = (high - low) / 10 or 0.01
     # The legend stands above the lines.
@@ -27,7 +36,7 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
 
     marks = []
     for i, (name, each) in enumerate(series.items()):
-        colour = COLOURS[i % len(COLOURS) if lines else 0]
+        colour = COLOURS[(groups[name] if groups else i if lines else 0) % len(COLOURS)]
         if lines:
             path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in each)
             marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -37,14 +46,12 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
             x, y = max(each, key=lambda point: point[1])
             anchor = "start" if across(x) < LEFT + 80 else "end" if across(x) > WIDTH - 100 else "middle"
             marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="{anchor}">{name}</text>')
-    for i in range(TICKS):
-        part = i / (TICKS - 1)
-        y = low + (high - low) * part
+    for y in round_numbers(low, high):
         marks.append(f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.4g}</text>')
-    ticks = [10.0**power for power in range(first_x, last_x + 1)] if by_powers else [last_x * i / (TICKS - 1) for i in range(TICKS)]
-    for x in ticks:
-        marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.0f}</text>' if by_powers else
-                     f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:.3g}</text>')
+    tens = [factor * 10.0**power for power in range(math.floor(first_x), math.ceil(last_x) + 1) for factor in (1, 2, 5)] if by_powers else []
+    for x in [x for x in tens if first_x <= scale(x) <= last_x] if by_powers else round_numbers(first_x, last_x):
+        marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.4g}</text>' if x < 1e4 else
+                     f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.0f}</text>')
     file.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12" fill="#1c2430">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'

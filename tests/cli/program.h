@@ -46,7 +46,8 @@ Outcome run_on_emulated_gpu(const std::filesystem::path& folder, const std::vect
 // The same under mpirun with `ranks` ranks on this machine.
 Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vector<std::string>& args);
 
-// Runs lines of bash in `folder`, with as many threads as there are cores, and what mpirun needs in tests; $BITLOOM is the program.
+// Runs lines of bash in `folder`, with as many threads as there are cores, and what mpirun needs in tests; $BITLOOM is the
+// program.
 Outcome run_shell(const std::filesystem::path& folder, const std::string& script);
 
 // A program that runs beside the test.

@@ -73,8 +73,7 @@ TEST_CASE("a GPT draws texts as it is trained, which changes nothing of what it 
   // Runs on one page: what differs is shown, what does not is not.
   REQUIRE(run_program(folder.path(), {"report", "shown", "silent/", "--out", "both.html"}).code == 0);
   const std::string page = read_file(folder / "both.html");
-  for (const char* part : {"<h1>2 runs</h1>", ">shown<", ">silent<", ">sample-every<", "Loss by time"})
-    CHECK(has(page, part));
+  for (const char* part : {"<h1>2 runs</h1>", ">shown<", ">silent<", ">sample-every<", "Loss by time"}) CHECK(has(page, part));
   CHECK(!has(page, ">batch<"));
   CHECK(run_program(folder.path(), {"report", "shown", "absent"}).code == 3);
   const Outcome pictured = run_program(folder.path(), {"report", "shown", "silent", "--picture", "both.svg"});
