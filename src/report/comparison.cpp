@@ -156,9 +156,11 @@ std::string results(const std::vector<Compared>& runs) {
   }
   return section(
       "results", "Results",
-      "Beside accuracies stand Wilson's intervals of 95%, by the number of images alone. Runs on the same images differ "
-      "by less than these say; other seeds may differ by more. Times are those of training and evaluation, of reused "
-      "stages too.",
+      "The best on validation images or text first. A binary net's accuracies are those of the views that it votes with, a "
+      "convolutional net's is that of images as they are. Beside them stand Wilson's intervals of 95%, by the number of "
+      "images alone: two runs on the same images can be told apart by less; other "
+      "seeds may differ by more. Times are those of training "
+      "and evaluation, of reused stages too.",
       table(columns, rows));
 }
 
@@ -212,15 +214,15 @@ std::string differences(const std::vector<ReportInput>& inputs) {
   std::vector<std::vector<std::string>> rows;
   for (const std::string& name : names) {
     std::vector<std::string> row{escape(name)};
-    bool differs = false;
+    std::set<std::string> values;  // of the runs that have the option: those of other kinds have others
     for (const ReportInput& input : inputs) {
-      const std::string value = option_of(input, name);
-      differs = differs || value != option_of(inputs.front(), name);
-      row.push_back(value.empty() ? nothing : escape(value));
+      const bool has_it = input.config.is_object() && input.config.contains(name);
+      if (has_it) values.insert(option_of(input, name));
+      row.push_back(has_it ? escape(option_of(input, name)) : nothing);
     }
-    if (differs) rows.push_back(std::move(row));
+    if (values.size() > 1) rows.push_back(std::move(row));
   }
-  if (rows.empty()) return section("options", "Options", "All runs have the same.", "");
+  if (rows.empty()) return section("options", "Options", "None differs.", "");
   return section("options", "Options that differ", "", table(columns, rows));
 }
 
