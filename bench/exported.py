@@ -79,8 +79,8 @@ def main():
             hashes.add(scores)
             return rate
 
-        for compiler in ("gcc", "clang-14", "clang"):
-            if not shutil.which(compiler) or (compiler == "clang" and shutil.which("clang-14")):
+        for compiler in ("gcc", "clang"):
+            if not shutil.which(compiler):
                 continue
             for march in ("native", "x86-64-v3"):
                 program = compile_net(compiler, [f"-march={march}"], folder, f"{compiler}-{march}")
