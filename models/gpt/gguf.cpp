@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "core/error.h"
+#include "models/gpt/foreign_names.h"
 #include "models/gpt/gguf_tokenizer.h"
 #include "nn/floats.h"
 
@@ -16,39 +16,25 @@ constexpr const char* gguf_activation = "gelu_tanh";  // llama.cpp's gpt2 has no
 constexpr std::uint32_t quantization_version = 2;     // of ggml, when it has q8_0 as here
 constexpr float gguf_norm_epsilon = 1e-5F;            // of all layer norms of a Gpt
 
-struct TensorName {
-  std::string_view ours, theirs;
-};
+constexpr std::array<ForeignName, 4> outer_tensors{{{"embedding.tokens", "token_embd.weight"},
+                                                    {"embedding.positions", "position_embd.weight"},
+                                                    {"norm.gain", "output_norm.weight"},
+                                                    {"norm.bias", "output_norm.bias"}}};
 
-constexpr std::array<TensorName, 4> outer_tensors{{{"embedding.tokens", "token_embd.weight"},
-                                                   {"embedding.positions", "position_embd.weight"},
-                                                   {"norm.gain", "output_norm.weight"},
-                                                   {"norm.bias", "output_norm.bias"}}};
+constexpr std::array<ForeignName, 12> block_tensors{{{"attention.norm.gain", "attn_norm.weight"},
+                                                     {"attention.norm.bias", "attn_norm.bias"},
+                                                     {"attention.qkv.weight", "attn_qkv.weight"},
+                                                     {"attention.qkv.bias", "attn_qkv.bias"},
+                                                     {"attention.projection.weight", "attn_output.weight"},
+                                                     {"attention.projection.bias", "attn_output.bias"},
+                                                     {"feed_forward.norm.gain", "ffn_norm.weight"},
+                                                     {"feed_forward.norm.bias", "ffn_norm.bias"},
+                                                     {"feed_forward.first.weight", "ffn_up.weight"},
+                                                     {"feed_forward.first.bias", "ffn_up.bias"},
+                                                     {"feed_forward.second.weight", "ffn_down.weight"},
+                                                     {"feed_forward.second.bias", "ffn_down.bias"}}};
 
-constexpr std::array<TensorName, 12> block_tensors{{{"attention.norm.gain", "attn_norm.weight"},
-                                                    {"attention.norm.bias", "attn_norm.bias"},
-                                                    {"attention.qkv.weight", "attn_qkv.weight"},
-                                                    {"attention.qkv.bias", "attn_qkv.bias"},
-                                                    {"attention.projection.weight", "attn_output.weight"},
-                                                    {"attention.projection.bias", "attn_output.bias"},
-                                                    {"feed_forward.norm.gain", "ffn_norm.weight"},
-                                                    {"feed_forward.norm.bias", "ffn_norm.bias"},
-                                                    {"feed_forward.first.weight", "ffn_up.weight"},
-                                                    {"feed_forward.first.bias", "ffn_up.bias"},
-                                                    {"feed_forward.second.weight", "ffn_down.weight"},
-                                                    {"feed_forward.second.bias", "ffn_down.bias"}}};
-
-std::string gguf_tensor_name(std::string_view ours) {
-  constexpr std::string_view blocks = "blocks.";
-  const bool is_of_block = ours.starts_with(blocks);
-  const std::size_t dot = is_of_block ? ours.find('.', blocks.size()) : 0;
-  const std::string_view part = is_of_block ? ours.substr(dot + 1) : ours;
-  const std::span<const TensorName> table = is_of_block ? std::span<const TensorName>(block_tensors) : outer_tensors;
-  const auto found = std::ranges::find(table, part, &TensorName::ours);
-  if (found == table.end()) fail(ErrorKind::internal, "no name for the parameter '{}' in a GGUF file", ours);
-  if (!is_of_block) return std::string(found->theirs);
-  return fmt::format("blk.{}.{}", ours.substr(blocks.size(), dot - blocks.size()), found->theirs);
-}
+constexpr ForeignNames gguf_names{"a GGUF file", outer_tensors, "blk", block_tensors};
 
 // values (rows,columns) -> (columns,rows)
 std::vector<float> transposed(const std::vector<float>& values, std::size_t rows, std::size_t columns) {
@@ -123,7 +109,7 @@ GgufSummary save_gguf(nn::Engine& engine, Gpt& net, const data::Tokenizer& token
   GgufSummary summary;
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
     const Layout layout = layout_of(*parameter, config);
-    const std::string tensor = gguf_tensor_name(parameter->name);
+    const std::string tensor = gguf_names.of(parameter->name);
     const GgufType found = type_in_file(layout, type);
     if (found == GgufType::f16 && type == GgufType::q8_0) summary.in_f16.push_back(tensor);
     file.add(tensor, found, layout.shape, [&engine, parameter, layout] {

@@ -16,6 +16,7 @@
 #include "core/safetensors.h"
 #include "core/text.h"
 #include "models/foreign_tensors.h"
+#include "models/gpt/foreign_names.h"
 
 namespace bitloom::models {
 namespace {
@@ -27,52 +28,37 @@ constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
 constexpr double norm_epsilon = 1e-5;  // of all layer norms of a Gpt
 
-struct Names {
-  std::string_view ours, theirs;
-};
-
 // The functions of transformers' ACT2FN that are here; of several names for one, the first is written.
-constexpr std::array<Names, 8> activation_names{{{"gelu_tanh", "gelu_new"},
-                                                 {"gelu_tanh", "gelu_pytorch_tanh"},
-                                                 {"gelu_tanh", "gelu_fast"},
-                                                 {"gelu", "gelu"},
-                                                 {"silu", "silu"},
-                                                 {"silu", "swish"},
-                                                 {"relu", "relu"},
-                                                 {"tanh", "tanh"}}};
+constexpr std::array<ForeignName, 8> activation_names{{{"gelu_tanh", "gelu_new"},
+                                                       {"gelu_tanh", "gelu_pytorch_tanh"},
+                                                       {"gelu_tanh", "gelu_fast"},
+                                                       {"gelu", "gelu"},
+                                                       {"silu", "silu"},
+                                                       {"silu", "swish"},
+                                                       {"relu", "relu"},
+                                                       {"tanh", "tanh"}}};
 
-constexpr std::array<Names, 4> outer_names{{{"embedding.tokens", "wte.weight"},
-                                            {"embedding.positions", "wpe.weight"},
-                                            {"norm.gain", "ln_f.weight"},
-                                            {"norm.bias", "ln_f.bias"}}};
+constexpr std::array<ForeignName, 4> outer_names{{{"embedding.tokens", "wte.weight"},
+                                                  {"embedding.positions", "wpe.weight"},
+                                                  {"norm.gain", "ln_f.weight"},
+                                                  {"norm.bias", "ln_f.bias"}}};
 
 // Their "Conv1D" keeps matrices as (inputs, outputs), as Linear does.
-constexpr std::array<Names, 12> block_names{{{"attention.norm.gain", "ln_1.weight"},
-                                             {"attention.norm.bias", "ln_1.bias"},
-                                             {"attention.qkv.weight", "attn.c_attn.weight"},
-                                             {"attention.qkv.bias", "attn.c_attn.bias"},
-                                             {"attention.projection.weight", "attn.c_proj.weight"},
-                                             {"attention.projection.bias", "attn.c_proj.bias"},
-                                             {"feed_forward.norm.gain", "ln_2.weight"},
-                                             {"feed_forward.norm.bias", "ln_2.bias"},
-                                             {"feed_forward.first.weight", "mlp.c_fc.weight"},
-                                             {"feed_forward.first.bias", "mlp.c_fc.bias"},
-                                             {"feed_forward.second.weight", "mlp.c_proj.weight"},
-                                             {"feed_forward.second.bias", "mlp.c_proj.bias"}}};
-
-std::string_view their_part(std::span<const Names> table, std::string_view ours) {
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Names& names) { return names.ours == ours; });
-  if (found == table.end()) fail(ErrorKind::internal, "no name for the parameter '{}' in GPT-2", ours);
-  return found->theirs;
-}
+constexpr std::array<ForeignName, 12> block_names{{{"attention.norm.gain", "ln_1.weight"},
+                                                   {"attention.norm.bias", "ln_1.bias"},
+                                                   {"attention.qkv.weight", "attn.c_attn.weight"},
+                                                   {"attention.qkv.bias", "attn.c_attn.bias"},
+                                                   {"attention.projection.weight", "attn.c_proj.weight"},
+                                                   {"attention.projection.bias", "attn.c_proj.bias"},
+                                                   {"feed_forward.norm.gain", "ln_2.weight"},
+                                                   {"feed_forward.norm.bias", "ln_2.bias"},
+                                                   {"feed_forward.first.weight", "mlp.c_fc.weight"},
+                                                   {"feed_forward.first.bias", "mlp.c_fc.bias"},
+                                                   {"feed_forward.second.weight", "mlp.c_proj.weight"},
+                                                   {"feed_forward.second.bias", "mlp.c_proj.bias"}}};
 
 // Without the prefix.
-std::string their_name(std::string_view ours) {
-  constexpr std::string_view blocks = "blocks.";
-  if (!ours.starts_with(blocks)) return std::string(their_part(outer_names, ours));
-  const std::size_t dot = ours.find('.', blocks.size());
-  return fmt::format("h.{}.{}", ours.substr(blocks.size(), dot - blocks.size()), their_part(block_names, ours.substr(dot + 1)));
-}
+constexpr ForeignNames their_names{"GPT-2", outer_names, "h", block_names};
 
 // --- config.json ---
 
@@ -101,7 +87,7 @@ void require(const Json& json, const char* key, bool fallback, bool wanted, cons
 
 std::string our_activation(const std::string& theirs, const std::string& name) {
   std::vector<std::string_view> known;
-  for (const Names& names : activation_names) {
+  for (const ForeignName& names : activation_names) {
     if (names.theirs == theirs) return std::string(names.ours);
     known.push_back(names.theirs);
   }
@@ -220,7 +206,7 @@ void load_hugging_face(nn::Engine& engine, const fs::path& folder, Gpt& net) {
   std::vector<std::size_t> table_shape;
   for (nn::Parameter* parameter : parameters) {
     const std::vector<std::size_t> shape = their_shape(*parameter, net.config());
-    std::vector<float> values = weights.take(their_name(parameter->name), shape);
+    std::vector<float> values = weights.take(their_names.of(parameter->name), shape);
     if (parameter->name == "embedding.tokens") {
       table = values;
       table_shape = shape;
@@ -235,7 +221,7 @@ void load_hugging_face(nn::Engine& engine, const fs::path& folder, Gpt& net) {
 void save_hugging_face(nn::Engine& engine, Gpt& net, const fs::path& folder, std::int32_t end_of_text) {
   const GptConfig& config = net.config();
   const auto activation = std::find_if(activation_names.begin(), activation_names.end(),
-                                       [&](const Names& names) { return names.ours == config.activation; });
+                                       [&](const ForeignName& names) { return names.ours == config.activation; });
   if (activation == activation_names.end()) {
     fail(ErrorKind::usage, "activation '{}': transformers have no such function", config.activation);
   }
@@ -245,7 +231,7 @@ void save_hugging_face(nn::Engine& engine, Gpt& net, const fs::path& folder, std
     const std::vector<std::size_t> shape = their_shape(*parameter, config);
     std::vector<float> values = engine.to_host<float>(parameter->value);
     if (parameter->name == "embedding.tokens") values.resize(config.vocabulary * config.width);
-    file.put("transformer." + their_name(parameter->name), shape, values);
+    file.put("transformer." + their_names.of(parameter->name), shape, values);
   }
   file.save(folder / weights_name);
   const Json json = {{"architectures", {"GPT2LMHeadModel"}},

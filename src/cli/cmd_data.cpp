@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "cli/command.h"
+#include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "core/error.h"
 #include "data/image.h"
@@ -55,11 +55,7 @@ void write_sheet(const data::Dataset& set, std::size_t columns, const fs::path& 
 void write_pictures(const data::Dataset& set, const fs::path& folder) {
   std::vector<std::size_t> placed(set.classes(), 0);
   std::vector<std::uint8_t> room;
-  for (const std::string& name : set.class_names) {
-    std::error_code error;
-    fs::create_directories(folder / name, error);
-    if (error) fail(ErrorKind::io, "--out: {}: {}", (folder / name).string(), error.message());
-  }
+  for (const std::string& name : set.class_names) make_folder("--out", folder / name);
   for (std::size_t i = 0; i < set.size(); ++i) {
     const std::size_t label = set.labels[i];
     data::write_png(set.image(i, room), set.shape, folder / set.class_names[label] / fmt::format("{:05}.png", placed[label]++));

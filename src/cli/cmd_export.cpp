@@ -13,6 +13,7 @@
 #include "cli/export_binary.h"
 #include "cli/export_gguf.h"
 #include "cli/image_evaluation.h"
+#include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -34,7 +35,7 @@ void export_gpt(Terminal& terminal, const ExportRequest& request) {
   const fs::path& folder = request.out;
   nn::Engine engine;
   const models::LoadedGpt loaded = models::load_gpt(engine, model);
-  make_export_folder(folder);
+  make_folder("--out", folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
   models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
   const data::WrittenTokenizer written = data::write_hugging_face_tokenizer(tokenizer, loaded.net->config().context, folder);
@@ -44,7 +45,7 @@ void export_gpt(Terminal& terminal, const ExportRequest& request) {
 
 // model.safetensors as PyTorch's modules have it.
 void write_pytorch(Terminal& terminal, const TensorFile& file, const fs::path& folder) {
-  make_export_folder(folder);
+  make_folder("--out", folder);
   file.save(folder / model_file);
   terminal.print("{}: model.safetensors, with the names of PyTorch's layers; its metadata describe the net", folder.string());
 }
@@ -77,7 +78,7 @@ void export_dvae(Terminal& terminal, const ExportRequest& request) {
   nn::Engine engine;
   const models::LoadedDvae loaded = models::load_dvae(engine, model);
   const models::PublishedDvae published = models::to_published(engine, *loaded.net, loaded.description);
-  make_export_folder(folder);
+  make_folder("--out", folder);
   published.encoder.save(folder / models::encoder_file);
   published.decoder.save(folder / models::decoder_file);
   terminal.print("{}: {}, {}, with the names of openai/DALL-E's two modules", folder.string(), models::encoder_file,
@@ -129,12 +130,6 @@ const Format& format_of(const std::string& kind, const std::string& name, const 
 }
 
 }  // namespace
-
-void make_export_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
-}
 
 int export_model(Session& session, std::span<const std::string> args) {
   std::vector<std::string> arguments;

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <system_error>
 
 #include "cli/cnn_report.h"
 #include "cli/command.h"
 #include "cli/inspect_flips.h"
+#include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "cli/net_picture.h"
 #include "cli/net_table.h"
@@ -170,9 +170,7 @@ void write_tensorboard(Terminal& terminal, const fs::path& below, const fs::path
     pictures.push_back({"samples", line["step"].get<double>(), read_text(picture)});
   }
   const fs::path folder = events_folder(below, run);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::io, "--tensorboard: {}: {}", folder.string(), error.message());
+  make_folder("--tensorboard", folder);
   const fs::path file = folder / "events.out.tfevents.0.bitloom";
   const std::string events = report::tensorboard_events(metrics, pictures);
   write_atomically(file, events);

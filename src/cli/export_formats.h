@@ -17,7 +17,4 @@ struct ExportRequest {
   std::string type;  // of a GGUF file's matrices
 };
 
-// Makes a folder that --out names. Throws Error(io).
-void make_export_folder(const std::filesystem::path& folder);
-
 }  // namespace bitloom::cli

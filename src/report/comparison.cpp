@@ -203,22 +203,22 @@ std::string option_of(const ReportInput& input, const std::string& name) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string differences(const std::vector<ReportInput>& inputs) {
+std::string differences(const std::vector<const ReportInput*>& inputs) {
   std::set<std::string> names;
-  for (const ReportInput& input : inputs) {
-    if (!input.config.is_object()) continue;
-    for (const auto& [name, value] : input.config.items()) names.insert(name);
+  for (const ReportInput* input : inputs) {
+    if (!input->config.is_object()) continue;
+    for (const auto& [name, value] : input->config.items()) names.insert(name);
   }
   std::vector<Column> columns{{"option", false}};
-  for (const ReportInput& input : inputs) columns.push_back({input.title, false});
+  for (const ReportInput* input : inputs) columns.push_back({input->title, false});
   std::vector<std::vector<std::string>> rows;
   for (const std::string& name : names) {
     std::vector<std::string> row{escape(name)};
     std::set<std::string> values;  // of the runs that have the option: those of other kinds have others
-    for (const ReportInput& input : inputs) {
-      const bool has_it = input.config.is_object() && input.config.contains(name);
-      if (has_it) values.insert(option_of(input, name));
-      row.push_back(has_it ? escape(option_of(input, name)) : nothing);
+    for (const ReportInput* input : inputs) {
+      const bool has_it = input->config.is_object() && input->config.contains(name);
+      if (has_it) values.insert(option_of(*input, name));
+      row.push_back(has_it ? escape(option_of(*input, name)) : nothing);
     }
     if (values.size() > 1) rows.push_back(std::move(row));
   }
@@ -243,10 +243,10 @@ std::string render_comparison(const std::vector<ReportInput>& given) {
   for (const ReportInput& input : given) sorted.emplace_back(compared(input), &input);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return is_better(a.first, b.first); });
   std::vector<Compared> runs;
-  std::vector<ReportInput> inputs;
+  std::vector<const ReportInput*> inputs;
   for (auto& [run, input] : sorted) {
     runs.push_back(std::move(run));
-    inputs.push_back(*input);
+    inputs.push_back(input);
   }
   const std::string title = fmt::format("{} runs", inputs.size());
   return page(title, "", "<header><h1>" + title + "</h1></header>\n" + results(runs) + curves(runs) + differences(inputs));
