@@ -10,6 +10,7 @@ void ProgressFile::mark(std::size_t stage, std::size_t step, bool now) {
   stage_ = stage;
   step_ = step;
   evaluated_ = 0;
+  if (now && !began_) began_ = {stage, step};
   if (now || seconds_since(marked_) >= interval_seconds_) write();
 }
 
@@ -25,8 +26,8 @@ void ProgressFile::write() {
   // A symbolic link would lead to somebody's file.
   if (std::filesystem::is_symlink(std::filesystem::symlink_status(next, ignored))) std::filesystem::remove(next, ignored);
   std::ofstream file(next);
-  const nlohmann::json mark = {
-      {"stage", stage_}, {"step", step_}, {"evaluated", evaluated_}, {"start", start_}, {"beat", ++beats_}};
+  nlohmann::json mark = {{"stage", stage_}, {"step", step_}, {"evaluated", evaluated_}, {"start", start_}, {"beat", ++beats_}};
+  if (began_) mark.update({{"began_stage", began_->stage}, {"began_step", began_->step}});
   file << mark.dump() << "\n";
   file.close();
   if (!file) return;

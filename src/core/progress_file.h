@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "core/clock.h"
@@ -10,7 +11,8 @@
 namespace bitloom {
 
 // {"stage": index, "step": in that stage, "evaluated": images that an evaluation after that step has seen, "start": what the
-// process calls itself, "beat": a number that grows}. The first of a start says where it begins.
+// process calls itself, "beat": a number that grows, "began_stage" and "began_step": of the first mark that was made at once, which
+// says where this start begins; not there before it}.
 inline constexpr const char* progress_file_name = "progress.json";
 
 class ProgressFile {
@@ -29,7 +31,12 @@ class ProgressFile {
   std::filesystem::path folder_;
   std::string start_;
   double interval_seconds_;
+  struct Place {
+    std::size_t stage, step;
+  };
+
   std::size_t stage_ = 0, step_ = 0, evaluated_ = 0;
+  std::optional<Place> began_;
   Clock::time_point marked_;
   std::size_t beats_ = 0;
 };

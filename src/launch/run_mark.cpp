@@ -28,6 +28,9 @@ Mark read_mark(const std::filesystem::path& folder) {
   mark.stage = number("stage");
   mark.step = number("step");
   mark.evaluated = number("evaluated");
+  mark.has_begun = json.contains("began_step");
+  mark.began_stage = number("began_stage");
+  mark.began_step = number("began_step");
   return mark;
 }
 

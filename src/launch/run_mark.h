@@ -13,6 +13,8 @@ struct Mark {
   std::size_t stage = 0;      // under way
   std::size_t step = 0;       // step of the stage
   std::size_t evaluated = 0;  // images evaluated after that step
+  bool has_begun = false;     // says where the start began
+  std::size_t began_stage = 0, began_step = 0;
 
   bool is_beyond(const Mark& other) const;
 };

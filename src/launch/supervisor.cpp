@@ -169,15 +169,22 @@ std::vector<std::string> Supervisor::mpirun_command() const {
   return command;
 }
 
-// `first`: of this start.
+// `first`: of this start that says where it began. It may be the last too: a start can be over before somebody looks again.
 void Supervisor::note_progress(const Mark& mark, bool first, End& end) {
-  if (first && furthest_.is_beyond(mark)) {
-    // A stage is counted as far as it had come; those before it were done.
-    const std::size_t lost = furthest_.step - (furthest_.stage == mark.stage ? mark.step : 0);
-    recomputed_ += lost;
-    event({{"event", "recompute"}, {"steps", lost}});
+  Mark began;
+  began.stage = mark.began_stage;
+  began.step = mark.began_step;
+  if (first) {
+    if (furthest_.is_beyond(began)) {
+      // A stage is counted as far as it had come; those before it were done.
+      const std::size_t lost = furthest_.step - (furthest_.stage == began.stage ? began.step : 0);
+      recomputed_ += lost;
+      event({{"event", "recompute"}, {"steps", lost}});
+    } else {
+      furthest_ = began;
+    }
   }
-  if (first) return;
+  if (!mark.is_beyond(began)) return;
   if (broken_) {
     event({{"event", "recovered"}, {"seconds", seconds_since(*broken_)}});
     voice_.line(fmt::format("launch: back at work after {:.1f} s, {} processes", seconds_since(*broken_), roster_.processes()));
@@ -230,7 +237,7 @@ End Supervisor::watch() {
     const std::optional<int> code = mpirun.poll();
     if (Mark now = read_mark(options_.folder); now.start == name && now.text != mark.text) {
       changed = Clock::now();
-      note_progress(now, mark.text.empty(), end);
+      if (now.has_begun) note_progress(now, !mark.has_begun, end);
       mark = std::move(now);
     }
     if (code) {

@@ -26,11 +26,14 @@ echo "$hosts" >> started
 mkdir -p run
 : > run/options.ini
 write() { echo "$1" > run/next && mv run/next run/progress.json; }
+# mark STEP of this start, which began at step $began
+began=$(cat steps 2>/dev/null || echo 0)
+mark() { write "{\"stage\":0,\"step\":$1,\"start\":\"$BITLOOM_SUPERVISED\",\"beat\":$1,\"began_stage\":0,\"began_step\":$began}"; }
 # Steps go on where the last start left them.
 step() {
   steps=$(($(cat steps 2>/dev/null || echo 0) + 1))
   echo $steps > steps
-  write "{\"stage\":0,\"step\":$steps,\"start\":\"$BITLOOM_SUPERVISED\",\"beat\":$steps}"
+  mark $steps
   sleep 0.05
 }
 until_asked() { while :; do step; done; }
@@ -126,6 +129,21 @@ TEST_CASE("a host that came when rank 0 had trouble with its own disk is not sus
   REQUIRE(outcome.code == 0);
   CHECK(has(outcome.out, "launch: rank 0: exit code 5"));
   CHECK_FALSE(has(outcome.out, "goes on without"));
+}
+
+// Where a start was over before somebody looked at its progress twice, nothing was said of it and no step was counted.
+TEST_CASE("a start that ends at once has recovered the run, and its steps count", "[launch]") {
+  Play play(R"(
+if ! test -e broken; then : > broken; mark 12; exit 137; fi
+began=5
+mark 20
+: > run/model.safetensors
+)");
+  const Outcome outcome = play.launch("");
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "launch: back at work after"));
+  CHECK(has(outcome.out, "launch: done after 2 starts, 7 steps computed twice"));
 }
 
 // The names were made of process id and number: in a container both come again.

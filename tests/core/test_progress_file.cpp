@@ -12,8 +12,10 @@ using namespace bitloom::test;
 TEST_CASE("marks come once per interval, and some at once", "[progress_file]") {
   const TempDir folder;
   const auto mark = [&] { return nlohmann::json::parse(read_file(folder / progress_file_name)); };
-  const auto expected = [](int step, int evaluated, int beat) {
-    return nlohmann::json{{"stage", 1}, {"step", step}, {"evaluated", evaluated}, {"start", "start 3"}, {"beat", beat}};
+  int began = 2;
+  const auto expected = [&](int step, int evaluated, int beat) {
+    return nlohmann::json{{"stage", 1},         {"step", step},     {"evaluated", evaluated}, {"beat", beat},
+                          {"start", "start 3"}, {"began_stage", 1}, {"began_step", began}};
   };
   {
     ProgressFile file(folder.path(), "start 3", 1e9);
@@ -26,7 +28,8 @@ TEST_CASE("marks come once per interval, and some at once", "[progress_file]") {
     CHECK(mark() == expected(4, 0, 2));
   }
   ProgressFile file(folder.path(), "start 3", 0);
-  file.mark(1, 5, false);
+  began = 5;
+  file.mark(1, 5, true);
   CHECK(mark() == expected(5, 0, 1));
   file.mark_evaluated(7);
   CHECK(mark() == expected(5, 7, 2));
