@@ -306,7 +306,7 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"import", "bert", "."}, 2, "unknown kind 'bert'");
   REQUIRE(models.run(with(quick_training("binary"), {})).code == 0);
   refuses({"export", "binary", "--to", "transformers", "--out", "hf"}, 2,
-          "--to: 'transformers'; expected c or onnx, to which a model of kind binary can be exported");
+          "--to: 'transformers'; expected c or onnx or qonnx, to which a model of kind binary can be exported");
   refuses({"sample", "binary"}, 3, "a model of kind binary; expected one of kind gpt. For this one there is `bitloom predict`");
   refuses({"inspect", "binary", "--image-size", "32x32x3"}, 2, "--image-size: 32x32x3 has no effect");
   refuses({"eval", "binary", "--cloze", "text.txt"}, 2, "--cloze: not for a model of kind binary");
