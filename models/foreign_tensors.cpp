@@ -34,7 +34,7 @@ std::vector<std::size_t> lengths_of(const nn::Shape& shape) { return {shape.leng
 
 }  // namespace
 
-std::vector<float> to_floats(const Tensor& tensor, const std::string& label) {
+std::vector<float> to_floats(const bitloom::Tensor& tensor, const std::string& label) {
   std::vector<float> values(tensor.size());
   const auto convert = [&](const auto& from) {
     std::transform(from.begin(), from.end(), values.begin(), [](auto value) { return to_float(value); });

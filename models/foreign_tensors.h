@@ -12,7 +12,7 @@ namespace bitloom::models {
 
 // Elements of a tensor of type f32, f16 or bf16. Throws Error(data) for another type; `label` stands for the tensor in
 // messages.
-std::vector<float> to_floats(const Tensor& tensor, const std::string& label);
+std::vector<float> to_floats(const bitloom::Tensor& tensor, const std::string& label);
 
 // The name that a module of PyTorch has for a parameter or moving average called `ours`.
 using Renaming = std::function<std::string(const std::string& ours)>;

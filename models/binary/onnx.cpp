@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -14,49 +14,6 @@ namespace bitloom::models {
 using layerwise::BinaryLayer;
 using layerwise::Downsample;
 using layerwise::LayerGeometry;
-
-std::string onnx_cast(OnnxGraph& graph, const std::string& value, OnnxType type) {
-  return graph.node("Cast", {value}, {{"to", static_cast<std::int64_t>(type)}});
-}
-
-std::string onnx_reshape(OnnxGraph& graph, const std::string& value, const std::vector<std::int64_t>& shape) {
-  return graph.node("Reshape", {value, graph.constant({static_cast<std::int64_t>(shape.size())}, shape)});
-}
-
-std::int8_t OnnxSigns::value_of(unsigned base, unsigned digit) {
-  return static_cast<std::int8_t>(base == 2 ? bit_value(digit != 0) : static_cast<int>(digit) - 1);
-}
-
-const std::string& OnnxSigns::name_of(Table& table) {
-  if (!table.name.empty()) return table.name;
-  std::vector<std::int8_t> values;
-  std::int64_t rows = 1;
-  for (unsigned k = 0; k < table.digits; ++k) rows *= table.base;
-  for (std::int64_t byte = 0; byte < rows; ++byte) {
-    auto rest = static_cast<unsigned>(byte);
-    for (unsigned k = 0; k < table.digits; ++k, rest /= table.base) values.push_back(value_of(table.base, rest % table.base));
-  }
-  return table.name = graph_.constant({rows, table.digits}, values);
-}
-
-std::string OnnxSigns::unpack(const std::vector<std::int8_t>& values, const std::vector<std::int64_t>& shape) {
-  const bool ternary = std::find(values.begin(), values.end(), 0) != values.end();
-  Table& table = ternary ? ternary_ : binary_;
-  std::vector<std::uint8_t> bytes((values.size() + table.digits - 1) / table.digits, 0);
-  for (std::size_t i = values.size(); i-- > 0;) {  // the last digits first
-    std::uint8_t& byte = bytes[i / table.digits];
-    const unsigned digit = ternary ? static_cast<unsigned>(values[i] + 1) : (values[i] < 0 ? 1U : 0U);
-    byte = static_cast<std::uint8_t>(byte * table.base + digit);
-  }
-  const std::string packed = graph_.constant({static_cast<std::int64_t>(bytes.size())}, bytes);
-  const std::string& rows = name_of(table);
-  std::string all = graph_.node("Gather", {rows, onnx_cast(graph_, packed, OnnxType::i32)});
-  if (values.size() % table.digits != 0) {
-    const std::string end = graph_.constant<std::int64_t>({1}, {static_cast<std::int64_t>(values.size())});
-    all = graph_.node("Slice", {onnx_reshape(graph_, all, {-1}), graph_.constant<std::int64_t>({1}, {0}), end});
-  }
-  return onnx_cast(graph_, onnx_reshape(graph_, all, shape), OnnxType::f32);
-}
 
 namespace {
 
@@ -97,8 +54,8 @@ std::vector<OnnxView> onnx_views(const layerwise::Views& views) {
 
 class NetGraph {
  public:
-  NetGraph(const layerwise::Model& model, const layerwise::Views& views)
-      : model_(model), views_(onnx_views(views)), shape_(model.encoder.image_shape()), signs_(graph_) {}
+  NetGraph(const layerwise::Model& model, const layerwise::Views& views, std::unique_ptr<OnnxMaps> (*maps_of)(OnnxGraph& graph))
+      : model_(model), views_(onnx_views(views)), shape_(model.encoder.image_shape()), numbers_(maps_of(graph_)) {}
 
   std::string file();
 
@@ -107,7 +64,6 @@ class NetGraph {
   std::string seen_images();
   std::string pooled(const std::string& map, std::size_t factor, Downsample pool);
   std::string input_of(const BinaryLayer& layer);
-  std::string layer(const BinaryLayer& layer);
   void run_layers(const std::string& images, const std::vector<std::size_t>& wanted);
   void vote(const std::vector<std::size_t>& voters);
   std::string votes_text() const;
@@ -116,7 +72,7 @@ class NetGraph {
   const std::vector<OnnxView> views_;
   const data::ImageShape shape_;
   OnnxGraph graph_;
-  OnnxSigns signs_;
+  const std::unique_ptr<OnnxMaps> numbers_;
   std::vector<std::string> maps_;  // of the encoder, then of each layer; "" for those that no head needs
 };
 
@@ -147,14 +103,14 @@ std::string NetGraph::pooled(const std::string& map, std::size_t factor, Downsam
   if (pool == Downsample::space_to_depth) return graph_.node("SpaceToDepth", {map}, {{"blocksize", f}});
   const std::vector<OnnxAttribute> cells = {{"kernel_shape", Sizes{f, f}}, {"strides", Sizes{f, f}}};
   if (pool == Downsample::all) {
-    const std::string unset = graph_.node("Sub", {graph_.scalar(1.0F), map});
-    return graph_.node("Sub", {graph_.scalar(1.0F), graph_.node("MaxPool", {unset}, cells)});
+    const std::string sum = graph_.scalar(numbers_->set_plus_unset());
+    return graph_.node("Sub", {sum, graph_.node("MaxPool", {graph_.node("Sub", {sum, map})}, cells)});
   }
   if (pool == Downsample::majority) {
     // Between the counts n / 2, rounded down, and the next one: however the mean is rounded.
     const auto pixels = static_cast<float>(f * f);
-    const std::string half = graph_.scalar((static_cast<float>(f * f / 2) + 0.5F) / pixels);
-    return onnx_cast(graph_, graph_.node("Greater", {graph_.node("AveragePool", {map}, cells), half}), OnnxType::f32);
+    const float half = (static_cast<float>(f * f / 2) + 0.5F) / pixels;
+    return numbers_->above(graph_.node("AveragePool", {map}, cells), half);
   }
   return graph_.node("MaxPool", {map}, cells);
 }
@@ -167,63 +123,14 @@ std::string NetGraph::input_of(const BinaryLayer& layer) {
   return concatenated(graph_, parts, 1);
 }
 
-// Weights (O, C, k, k) of a layer, without those of tails: +1, -1 or, of ternary ones, 0.
-std::vector<std::int8_t> layer_weights(const BinaryLayer& layer) {
-  const std::size_t taps = layer.spec().kernel * layer.spec().kernel;
-  const std::size_t pixel_bits = layer.patch_bits() / taps;
-  std::vector<std::int8_t> values;
-  values.reserve(layer.channels() * layer.geometry().valid_bits);
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
-    const std::uint64_t* sign = layer.rows().data() + o * layer.patch_words();
-    const std::uint64_t* nonzero = layer.spec().ternary ? layer.nonzero_rows().data() + o * layer.patch_words() : nullptr;
-    for (std::size_t c = 0; c < pixel_bits; ++c) {
-      if (!get_bit(layer.valid_bits().data(), c)) continue;
-      for (std::size_t k = c; k < layer.patch_bits(); k += pixel_bits) {
-        values.push_back(
-            static_cast<std::int8_t>(nonzero != nullptr ? trit_value(sign, nonzero, k) : bit_value(get_bit(sign, k))));
-      }
-    }
-  }
-  return values;
-}
-
-// With bits x, signs w and nonzero weights c: d = sum of c (x xor w) = sum of c (x + w - 2 x w), so that
-//   d <= T  iff  sum of x c (1 - 2 w) <= T - sum of c w,
-// whose left side is a convolution with weights of 1, -1 and 0. Those right sides, f32 (O); none outside of what a sum can be.
-std::vector<float> layer_limits(const BinaryLayer& layer) {
-  const auto most = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  std::vector<float> limits;
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
-    std::int64_t limit = layer.thresholds()[o];
-    for (std::size_t w = 0; w < layer.patch_words(); ++w) limit -= std::popcount(layer.rows()[o * layer.patch_words() + w]);
-    limits.push_back(static_cast<float>(std::clamp(limit, -most - 1, most)));
-  }
-  return limits;
-}
-
-// FORMAT.md, section 5.
-std::string NetGraph::layer(const BinaryLayer& layer) {
-  const layerwise::LayerSpec& spec = layer.spec();
-  graph_.scope(spec.name);
-  if (static_cast<std::int64_t>(layer.geometry().valid_bits) >= exact_in_f32) {
-    fail(ErrorKind::data, "layer '{}': sums of {} weights; expected fewer than {}, which f32 adds exactly", spec.name,
-         layer.geometry().valid_bits, exact_in_f32);
-  }
-  const auto outputs = static_cast<std::int64_t>(spec.width), kernel = static_cast<std::int64_t>(spec.kernel);
-  const auto padding = static_cast<std::int64_t>(spec.padding), stride = static_cast<std::int64_t>(spec.stride);
-  const auto taps = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  const std::string input = input_of(layer);
-  const std::string weights = signs_.unpack(layer_weights(layer), {outputs, taps / (kernel * kernel), kernel, kernel});
-  const std::string sums = graph_.node(
-      "Conv", {input, weights}, {{"pads", Sizes{padding, padding, padding, padding}}, {"strides", Sizes{stride, stride}}});
-  const std::string bits = graph_.node("LessOrEqual", {sums, graph_.constant({outputs, 1, 1}, layer_limits(layer))});
-  return onnx_cast(graph_, bits, OnnxType::f32);
-}
-
 void NetGraph::run_layers(const std::string& images, const std::vector<std::size_t>& wanted) {
   const std::vector<bool> needed = layerwise::needed_layers(model_.layers, wanted);
-  maps_.push_back(onnx_encoder(graph_, model_.encoder, images));
-  for (std::size_t i = 0; i < model_.layers.size(); ++i) maps_.push_back(needed[i] ? layer(model_.layers[i]) : "");
+  maps_.push_back(numbers_->from_bits(onnx_encoder(graph_, model_.encoder, images)));
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    const BinaryLayer& layer = model_.layers[i];
+    graph_.scope(layer.spec().name);
+    maps_.push_back(needed[i] ? numbers_->layer(layer, input_of(layer)) : "");
+  }
 }
 
 // FORMAT.md, section 7, from the logits on.
@@ -235,16 +142,20 @@ void NetGraph::vote(const std::vector<std::size_t>& voters) {
     const BinaryLayer& layer = model_.layers[i];
     const layerwise::Head& head = model_.heads.at(layer.spec().name);
     graph_.scope(layer.spec().name + "/head");
+    const std::string bits = numbers_->to_bits(maps_[i + 1]);
     heads.push_back(
-        onnx_reshape(graph_, onnx_head(graph_, signs_, head, layer.geometry().output, maps_[i + 1]), {views, -1, 1, classes}));
+        onnx_reshape(graph_, onnx_head(graph_, *numbers_, head, layer.geometry().output, bits), {views, -1, 1, classes}));
   }
   graph_.scope("votes");
   const std::string by_view = graph_.node("Transpose", {concatenated(graph_, heads, 2)}, {{"perm", Sizes{1, 0, 2, 3}}});
   const std::int64_t votes = views * static_cast<std::int64_t>(heads.size());
   const std::string shape = graph_.constant<std::int64_t>({3}, {-1, votes, classes});
+  graph_.output({"scores",
+                 OnnxType::f32,
+                 {numbers_->batch(), classes},
+                 "mean log-probabilities of the votes; the largest is that of the class"});
   graph_.output(
-      {"scores", OnnxType::f32, {-1, classes}, "mean log-probabilities of the votes; the largest is that of the class"});
-  graph_.output({"logits", OnnxType::f32, {-1, votes, classes}, "logits of each vote, for each view those of each head"});
+      {"logits", OnnxType::f32, {numbers_->batch(), votes, classes}, "logits of each vote, for each view those of each head"});
   graph_.output_node("logits", "Reshape", {by_view, shape});
   const std::string exact = onnx_cast(graph_, "logits", OnnxType::f64);
   const std::string terms = graph_.node("LogSoftmax", {exact}, {{"axis", std::int64_t{-1}}});
@@ -265,7 +176,7 @@ std::string NetGraph::votes_text() const {
 std::string NetGraph::file() {
   const auto colours = static_cast<std::int64_t>(shape_.channels);
   const auto height = static_cast<std::int64_t>(shape_.height), width = static_cast<std::int64_t>(shape_.width);
-  graph_.input({image_name, OnnxType::u8, {-1, colours, height, width}, "images, a byte per pixel and colour"});
+  graph_.input({image_name, OnnxType::u8, {numbers_->batch(), colours, height, width}, "images, a byte per pixel and colour"});
   const std::vector<std::size_t> wanted = model_.voters();
   run_layers(seen_images(), wanted);
   vote(wanted);
@@ -282,7 +193,12 @@ std::string NetGraph::file() {
 
 std::string to_onnx(const layerwise::Model& model, const layerwise::Views& views) {
   layerwise::check_views(views, model.encoder.image_shape());
-  return NetGraph(model, views).file();
+  return NetGraph(model, views, &standard_maps).file();
+}
+
+std::string to_qonnx(const layerwise::Model& model, const layerwise::Views& views) {
+  layerwise::check_views(views, model.encoder.image_shape());
+  return NetGraph(model, views, &bipolar_maps).file();
 }
 
 }  // namespace bitloom::models

@@ -18,4 +18,9 @@ namespace bitloom::models {
 // Throws Error(usage) for a shift that is not smaller than the image, Error(data) for a net whose sums could be inexact.
 std::string to_onnx(const layerwise::Model& model, const layerwise::Views& views);
 
+// The same in the dialect QONNX, for one image (N = 1): maps and weights are f32 of 1 (a set bit) and -1, which nodes
+// BipolarQuant of the domain qonnx.custom_op.general make, ternary weights come from nodes Quant. 32 times as large where
+// weights make up the file. What the package qonnx computes from it has the same bits.
+std::string to_qonnx(const layerwise::Model& model, const layerwise::Views& views);
+
 }  // namespace bitloom::models

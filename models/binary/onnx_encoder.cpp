@@ -118,9 +118,12 @@ std::string patch_sums(OnnxGraph& graph, const EncoderTensors& encoder, const st
   return onnx_cast(graph, graph.node("Conv", {values, onnx_cast(graph, weights, OnnxType::f32)}), OnnxType::f64);
 }
 
+// x^2. The two factors have two names, since the package qonnx renames one of them alone where a node has the same input twice.
+std::string squared(OnnxGraph& graph, const std::string& x) { return graph.node("Mul", {x, graph.node("Identity", {x})}); }
+
 // Sums of squares: of their quotients and of their remainders by 256, since those of squares can exceed 2^24.
 std::string patch_squares(OnnxGraph& graph, const EncoderTensors& encoder, const std::string& pixels) {
-  const std::string squares = graph.node("Mul", {pixels, pixels});
+  const std::string squares = squared(graph, pixels);
   const std::string high = graph.node("Floor", {graph.node("Mul", {squares, graph.scalar(1.0F / 256)})});
   const std::string low = graph.node("Sub", {squares, graph.node("Mul", {high, graph.scalar(256.0F)})});
   const std::string scaled = graph.node("Mul", {patch_sums(graph, encoder, high), graph.scalar(256.0)});
@@ -133,7 +136,7 @@ std::string patch_gains(OnnxGraph& graph, const EncoderTensors& encoder, const s
   const std::string n = graph.scalar(static_cast<double>(encoder.taps()));
   const std::string mean = graph.node("Div", {patch_sums(graph, encoder, pixels), n});
   const std::string mean_square = graph.node("Div", {patch_squares(graph, encoder, pixels), n});
-  const std::string difference = graph.node("Sub", {mean_square, graph.node("Mul", {mean, mean})});
+  const std::string difference = graph.node("Sub", {mean_square, squared(graph, mean)});
   const std::string variance = graph.node("Max", {difference, graph.scalar(0.0)});
   const std::string root = graph.node("Sqrt", {graph.node("Add", {variance, graph.scalar(contrast * contrast)})});
   return onnx_cast(graph, graph.node("Div", {graph.scalar(contrast), root}), OnnxType::f32);

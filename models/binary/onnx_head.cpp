@@ -13,7 +13,7 @@ using layerwise::MapShape;
 constexpr float largest_hidden = 2047;  // FORMAT.md, section 6
 
 // 1 for the pixels of each region, f32 (H * W, regions).
-std::string region_masks(OnnxGraph& graph, OnnxSigns& signs, const Head& head, const MapShape& shape) {
+std::string region_masks(OnnxGraph& graph, OnnxMaps& maps, const Head& head, const MapShape& shape) {
   std::vector<std::int8_t> masks(shape.height * shape.width * head.regions(), 1);
   const auto take = [&](std::size_t region, std::size_t top, std::size_t bottom, std::size_t left, std::size_t right) {
     for (std::size_t y = top; y < bottom; ++y) {
@@ -40,7 +40,7 @@ std::string region_masks(OnnxGraph& graph, OnnxSigns& signs, const Head& head, c
   }
   const std::vector<std::int64_t> sizes = {static_cast<std::int64_t>(shape.height * shape.width),
                                            static_cast<std::int64_t>(head.regions())};
-  const std::string inside = graph.node("Less", {signs.unpack(masks, sizes), graph.scalar(0.0F)});
+  const std::string inside = graph.node("Less", {maps.numbers(masks, sizes), graph.scalar(0.0F)});
   return onnx_cast(graph, inside, OnnxType::f32);
 }
 
@@ -90,14 +90,14 @@ std::string scaled(OnnxGraph& graph, const std::string& sums, float step) {
 
 class HeadGraph {
  public:
-  HeadGraph(OnnxGraph& graph, OnnxSigns& signs, const Head& head, const MapShape& shape)
-      : graph_(graph), signs_(signs), head_(head), shape_(shape), integers_(head.integers()) {}
+  HeadGraph(OnnxGraph& graph, OnnxMaps& maps, const Head& head, const MapShape& shape)
+      : graph_(graph), maps_(maps), head_(head), shape_(shape), integers_(head.integers()) {}
 
   std::string logits(const std::string& map) {
     const auto pixels = static_cast<std::int64_t>(shape_.height * shape_.width);
     const auto channels = static_cast<std::int64_t>(shape_.channels), regions = static_cast<std::int64_t>(head_.regions());
     const std::string flat = onnx_reshape(graph_, map, {-1, channels, pixels});
-    const std::string counted = graph_.node("MatMul", {flat, region_masks(graph_, signs_, head_, shape_)});
+    const std::string counted = graph_.node("MatMul", {flat, region_masks(graph_, maps_, head_, shape_)});
     const std::string by_region = graph_.node("Transpose", {counted}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}});
     const std::string counts = onnx_cast(graph_, by_region, OnnxType::f64);  // (N, regions, C)
     const std::string features = onnx_reshape(graph_, counts, {-1, regions * channels});
@@ -126,7 +126,7 @@ class HeadGraph {
     const std::vector<std::int8_t> stored = transposed(all, classes, head_.channels(), shape_.channels);
     const auto rows = static_cast<std::int64_t>(stored.size() / classes);
     const std::string matrix =
-        onnx_cast(graph_, signs_.unpack(stored, {rows, static_cast<std::int64_t>(classes)}), OnnxType::f64);
+        onnx_cast(graph_, maps_.numbers(stored, {rows, static_cast<std::int64_t>(classes)}), OnnxType::f64);
     const std::string sum = centred_product(graph_, features, matrix, all, integers_.centre, classes);
     return graph_.node("Mul", {sum, graph_.scalar(static_cast<double>(weights[0]))});
   }
@@ -149,7 +149,7 @@ class HeadGraph {
   }
 
   OnnxGraph& graph_;
-  OnnxSigns& signs_;
+  OnnxMaps& maps_;
   const Head& head_;
   const MapShape& shape_;
   const Head::Integers integers_;
@@ -157,8 +157,8 @@ class HeadGraph {
 
 }  // namespace
 
-std::string onnx_head(OnnxGraph& graph, OnnxSigns& signs, const Head& head, const MapShape& shape, const std::string& map) {
-  return HeadGraph(graph, signs, head, shape).logits(map);
+std::string onnx_head(OnnxGraph& graph, OnnxMaps& maps, const Head& head, const MapShape& shape, const std::string& bits) {
+  return HeadGraph(graph, maps, head, shape).logits(bits);
 }
 
 }  // namespace bitloom::models

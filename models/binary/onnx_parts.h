@@ -1,24 +1,20 @@
-// Parts of the graph that onnx.h tells of. All maps are f32 (N, C, H, W), 1 where a bit is set and 0 elsewhere; only channels
-// that the net has, no tails of words.
+// Parts of the graph that onnx.h tells of. Maps are f32 (N, C, H, W); only channels that the net has, no tails of words.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "layerwise/encoder.h"
 #include "layerwise/head.h"
+#include "layerwise/layer.h"
 #include "models/onnx_writer.h"
 
 namespace bitloom::models {
 
 // Integers whose magnitude is below this are exact in f32, also as sums on the way.
 inline constexpr std::int64_t exact_in_f32 = std::int64_t{1} << 24;
-
-// `value` as numbers of another type.
-std::string onnx_cast(OnnxGraph& graph, const std::string& value, OnnxType type);
-// `value` in another shape.
-std::string onnx_reshape(OnnxGraph& graph, const std::string& value, const std::vector<std::int64_t>& shape);
 
 // Numbers that are 1, 0 or -1, stored as bits and unpacked by the graph: what runs it does so once, when it loads it.
 class OnnxSigns {
@@ -40,11 +36,50 @@ class OnnxSigns {
   Table binary_{2, 8, {}}, ternary_{3, 5, {}};
 };
 
-// The first map, (N, 2 F, H, W), of images, u8 (N, colours, H, W). Throws Error(data) for filters whose sums could be inexact.
+// How a graph has maps of bits, and the numbers 1, 0 and -1.
+class OnnxMaps {
+ public:
+  OnnxMaps() = default;
+  OnnxMaps(const OnnxMaps&) = delete;
+  OnnxMaps& operator=(const OnnxMaps&) = delete;
+  virtual ~OnnxMaps() = default;
+
+  // Number of images.
+  virtual OnnxSize batch() const = 0;
+  // Name of `values`, of that shape, as f32.
+  virtual std::string numbers(const std::vector<std::int8_t>& values, const std::vector<std::int64_t>& shape) = 0;
+  // What a set and an unset bit are, added.
+  virtual float set_plus_unset() const = 0;
+  // A map of f32 that are 1 for set bits, 0 for others, and back.
+  virtual std::string from_bits(const std::string& bits) = 0;
+  virtual std::string to_bits(const std::string& map) = 0;
+  // The map whose bits are set where a mean over bits of another map is above that of `share` of them, which none is equal to.
+  virtual std::string above(const std::string& mean, float share) = 0;
+  // FORMAT.md, section 5, from the patches on.
+  virtual std::string layer(const layerwise::BinaryLayer& layer, const std::string& input) = 0;
+};
+
+// Bits are 1 and 0, weights are stored as bits: standard operators.
+std::unique_ptr<OnnxMaps> standard_maps(OnnxGraph& graph);
+// Bits are 1 and -1, quantized by QONNX's operators, as weights are.
+std::unique_ptr<OnnxMaps> bipolar_maps(OnnxGraph& graph);
+
+// Weights (O, C, k, k) of a layer, without those of tails: +1, -1 (a set bit) or, of ternary ones, 0.
+std::vector<std::int8_t> layer_weights(const layerwise::BinaryLayer& layer);
+// Throws Error(data) for a layer whose sums f32 could not have.
+std::vector<std::int64_t> checked_weight_shape(const layerwise::BinaryLayer& layer);
+// Numbers of bits that the filters of a layer have set, and weights that are not 0; (O) each.
+struct LayerCounts {
+  std::vector<std::int64_t> set, nonzero;
+};
+LayerCounts layer_counts(const layerwise::BinaryLayer& layer);
+
+// The bits of the first map, (N, 2 F, H, W), f32 of 1 and 0, of images, u8 (N, colours, H, W). Throws Error(data) for filters
+// whose sums could be inexact.
 std::string onnx_encoder(OnnxGraph& graph, const layerwise::Encoder& encoder, const std::string& images);
 
-// Logits (N, L) of the map of a layer.
-std::string onnx_head(OnnxGraph& graph, OnnxSigns& signs, const layerwise::Head& head, const layerwise::MapShape& shape,
-                      const std::string& map);
+// Logits (N, L) of the map of a layer, as bits.
+std::string onnx_head(OnnxGraph& graph, OnnxMaps& maps, const layerwise::Head& head, const layerwise::MapShape& shape,
+                      const std::string& bits);
 
 }  // namespace bitloom::models

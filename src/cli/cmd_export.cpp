@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/export_binary.h"
 #include "cli/export_gguf.h"
+#include "cli/export_gpt_onnx.h"
 #include "cli/image_evaluation.h"
 #include "cli/make_folder.h"
 #include "cli/model_source.h"
@@ -93,11 +94,16 @@ struct Format {
   std::array<const char*, 2> options = {};  // those of some formats alone that it has
 };
 // The first of a kind is what it is exported to unless --to or the ending of --out says otherwise.
-constexpr Format formats[] = {
-    {"binary", "c", ".c", &export_c, {"mirror", "shift"}}, {"binary", "onnx", ".onnx", &export_onnx, {"mirror", "shift"}},
-    {models::clip_kind, "pytorch", "", &export_clip},      {models::cnn_kind, "pytorch", "", &export_cnn},
-    {models::dalle_kind, "pytorch", "", &export_dalle},    {models::dvae_kind, "openai", "", &export_dvae},
-    {models::gpt_kind, "transformers", "", &export_gpt},   {models::gpt_kind, "gguf", ".gguf", &export_gguf, {"type"}}};
+constexpr Format formats[] = {{"binary", "c", ".c", &export_c, {"mirror", "shift"}},
+                              {"binary", "onnx", ".onnx", &export_onnx, {"mirror", "shift"}},
+                              {"binary", "qonnx", ".qonnx", &export_qonnx, {"mirror", "shift"}},
+                              {models::clip_kind, "pytorch", "", &export_clip},
+                              {models::cnn_kind, "pytorch", "", &export_cnn},
+                              {models::dalle_kind, "pytorch", "", &export_dalle},
+                              {models::dvae_kind, "openai", "", &export_dvae},
+                              {models::gpt_kind, "transformers", "", &export_gpt},
+                              {models::gpt_kind, "gguf", ".gguf", &export_gguf, {"type"}},
+                              {models::gpt_kind, "onnx", ".onnx", &export_gpt_onnx, {"type"}}};
 
 // Throws Error(usage) if a model of this kind has no format of this name; without one, the file's ending or the kind decides.
 const Format& format_of(const std::string& kind, const std::string& name, const ExportRequest& request) {
@@ -141,25 +147,25 @@ int export_model(Session& session, std::span<const std::string> args) {
       "bitloom export MODEL|RUN --out FILE|FOLDER [--to FORMAT]",
       "Writes a model for other programs.\n"
       "A binary net: c, FILE.c and FILE.h, C99 that needs nothing else and gives the scores of `bitloom predict` to the bit; "
-      "or "
-      "onnx, FILE.onnx of standard operators, which computes with the same integers.\n"
+      "onnx, FILE.onnx of standard operators, which computes with the same integers; or qonnx, FILE.qonnx for one image at a "
+      "time, in which QONNX's operators BipolarQuant make the maps and weights of 1 and -1.\n"
       "A GPT: transformers, a folder as Hugging Face's library reads it (AutoModelForCausalLM and "
       "AutoTokenizer.from_pretrained(FOLDER)): model.safetensors, config.json, tokenizer.json and what else there is for its "
-      "tokenizer (of kind gpt2 vocab.json and merges.txt, of kind sentencepiece tokenizer.model); or gguf, FILE.gguf as "
-      "llama.cpp "
-      "reads it, of the architecture gpt2 with the tokenizer in it.\n"
+      "tokenizer (of kind gpt2 vocab.json and merges.txt, of kind sentencepiece tokenizer.model); gguf, FILE.gguf as "
+      "llama.cpp reads it, of the architecture gpt2 with the tokenizer in it; or onnx, FILE.onnx of standard operators, with "
+      "the cache of keys and values among its inputs and outputs and tokenizer.json in its metadata.\n"
       "A discrete VAE: openai, a folder as openai/DALL-E's modules have theirs: encoder.safetensors and decoder.safetensors.\n"
       "A convolutional net, a text-to-image transformer or a contrastive model: pytorch, a folder with the model.safetensors "
-      "of "
-      "PyTorch's layers (see scripts/torch_cnn.py, scripts/torch_text_to_image.py).");
+      "of PyTorch's layers (see scripts/torch_cnn.py, scripts/torch_text_to_image.py).");
   options.arguments(arguments, "MODEL|RUN", 1, 1);
   options.text("to", to, "FORMAT",
                "One of those named above; default: what the ending of --out says, or the first of the kind");
   options.text("out", out, "PATH",
                "The file, or the folder for the files, made if it is not there; files of these names are replaced");
   options.choice("type", type, gguf_type_choices(),
-                 "Numbers of matrices in a GGUF file. q8_0: 8 bits each and a scale for every 32 of a row; a matrix whose rows "
-                 "are no multiple of 32 stays in f16. Norms, biases and positions are in f32");
+                 "Numbers of a GPT's matrices in a GGUF or ONNX file. q8_0, of GGUF files alone: 8 bits each and a scale for "
+                 "every 32 of a row; a matrix whose rows are no multiple of 32 stays in f16. Norms, biases and positions are "
+                 "in f32, and so is all that ONNX computes");
   options.group("Binary nets");
   views.declare(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;

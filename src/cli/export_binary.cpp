@@ -46,16 +46,30 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
                  request.out.string());
 }
 
-void export_onnx(Terminal& terminal, const ExportRequest& request) {
+namespace {
+
+// says: the format. images: how many there may be.
+void write_graph(Terminal& terminal, const ExportRequest& request, const char* says, const char* images,
+                 std::string (*graph_of)(const layerwise::Model& model, const layerwise::Views& views)) {
   const layerwise::Model model = layerwise::Model::load(request.model);
   const layerwise::Views views = request.views(model.net.views);
-  const std::string file = models::to_onnx(model, views);
+  const std::string file = graph_of(model, views);
   write_atomically(request.out, file);
   const data::ImageShape& shape = model.encoder.image_shape();
   terminal.print(
-      "{}: ONNX, {} KiB. Input image, bytes (N, {}, {}, {}); output scores, log-probabilities (N, {}), the mean of {} votes",
-      request.out.string(), file.size() / 1024, shape.channels, shape.height, shape.width, model.class_names.size(),
-      views.count() * model.net.classifier.size());
+      "{}: {}, {} KiB. Input image, bytes ({}, {}, {}, {}); output scores, log-probabilities ({}, {}), the mean of {} votes",
+      request.out.string(), says, file.size() / 1024, images, shape.channels, shape.height, shape.width, images,
+      model.class_names.size(), views.count() * model.net.classifier.size());
+}
+
+}  // namespace
+
+void export_onnx(Terminal& terminal, const ExportRequest& request) {
+  write_graph(terminal, request, "ONNX", "N", &models::to_onnx);
+}
+
+void export_qonnx(Terminal& terminal, const ExportRequest& request) {
+  write_graph(terminal, request, "QONNX", "1", &models::to_qonnx);
 }
 
 }  // namespace bitloom::cli

@@ -14,7 +14,7 @@ struct ExportRequest {
   std::filesystem::path model, out;
   // Given the views that a binary net is made for: those to average over.
   std::function<layerwise::Views(layerwise::Views)> views;
-  std::string type;  // of a GGUF file's matrices
+  std::string type;  // of a GPT's matrices, in GGUF and ONNX files
 };
 
 }  // namespace bitloom::cli

@@ -20,9 +20,13 @@ void ProtoMessage::integer(unsigned field, std::int64_t value) {
   varint(static_cast<std::uint64_t>(value));
 }
 
-void ProtoMessage::text(unsigned field, std::string_view value) {
+void ProtoMessage::open(unsigned field, std::uint64_t bytes) {
   varint(field << 3U | wire_length);
-  varint(value.size());
+  varint(bytes);
+}
+
+void ProtoMessage::text(unsigned field, std::string_view value) {
+  open(field, value.size());
   bytes_ += value;
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
   };
   const std::vector<Refusal> refusals = {
       {{"export", "run"}, 2, "--out: missing"},
-      {{"export", "run", "--out", "net"}, 2, "--out: net; expected a file whose name ends in .c or .onnx, or --to"},
+      {{"export", "run", "--out", "net"}, 2, "--out: net; expected a file whose name ends in .c or .onnx or .qonnx, or --to"},
       {{"export", "run", "--out", "folder.c"}, 2, "--out: folder.c; expected a file whose name ends in .c"},
       {{"export", "run", "--out", "a\"b.c"}, 2, "expected a name that #include of C can have"},
       {{"export", "run", "--out", "net.gguf"}, 2, "--out: net.gguf; expected a file whose name ends in .c or .onnx"},

@@ -298,15 +298,17 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"export", model, "--out", "a", "--to", "gguf", "--type", "q4_0"}, 2, "--type: unknown value 'q4_0'");
   refuses({"export", model, "--out", "nowhere/a", "--to", "gguf"}, 5, "cannot write 'nowhere/a': No such file or directory");
   refuses({"export", model, "--out", ".", "--to", "gguf"}, 5, "cannot write '.': ");
-  refuses({"export", model, "--out", "a.onnx"}, 2, "--out: a.onnx; a model of kind gpt has no such file");
+  refuses({"export", model, "--out", "a.c"}, 2, "--out: a.c; a model of kind gpt has no such file");
+  refuses({"export", model, "--out", "a.onnx", "--type", "q8_0"}, 2, "--type: q8_0; expected f32 or f16");
+  refuses({"export", model, "--out", ".", "--to", "onnx"}, 5, "cannot write '.': ");
   refuses({"export", model, "--out", "a", "--to", "ggml"}, 2,
-          "--to: 'ggml'; expected transformers or gguf, to which a model of kind gpt can be exported");
+          "--to: 'ggml'; expected transformers or gguf or onnx, to which a model of kind gpt can be exported");
   refuses({"import", "gpt", "nowhere", "--out", "a"}, 3, "nowhere: there is no such folder");
   refuses({"import", "gpt", ".", "--out", "a"}, 3, "config.json");
   refuses({"import", "bert", "."}, 2, "unknown kind 'bert'");
   REQUIRE(models.run(with(quick_training("binary"), {})).code == 0);
   refuses({"export", "binary", "--to", "transformers", "--out", "hf"}, 2,
-          "--to: 'transformers'; expected c or onnx, to which a model of kind binary can be exported");
+          "--to: 'transformers'; expected c or onnx or qonnx, to which a model of kind binary can be exported");
   refuses({"sample", "binary"}, 3, "a model of kind binary; expected one of kind gpt. For this one there is `bitloom predict`");
   refuses({"inspect", "binary", "--image-size", "32x32x3"}, 2, "--image-size: 32x32x3 has no effect");
   refuses({"eval", "binary", "--cloze", "text.txt"}, 2, "--cloze: not for a model of kind binary");

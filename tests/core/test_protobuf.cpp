@@ -30,6 +30,10 @@ TEST_CASE("the wire format is that of its documentation") {
   CHECK(far.bytes() == bytes({0xa0, 0x01, 0x02}));
   longer.text(1, std::string(300, 'x'));
   CHECK(longer.bytes() == bytes({0x0a, 0xac, 0x02}) + std::string(300, 'x'));
+  // What is opened is what comes behind it.
+  ProtoMessage opened;
+  opened.open(1, 300);
+  CHECK(opened.bytes() + std::string(300, 'x') == longer.bytes());
   // Numbers of a fixed size, the lowest byte first.
   ProtoMessage real;
   real.real32(2, 1.5F);

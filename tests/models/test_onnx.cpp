@@ -24,7 +24,7 @@ std::string field(int tag, const std::string& content) { return bytes({tag, stat
 
 TEST_CASE("a graph is a message with the fields of onnx.proto") {
   OnnxGraph graph;
-  graph.input({"x", OnnxType::u8, {-1, 2}, "d"});
+  graph.input({"x", OnnxType::u8, {"N", 2}, "d"});
   graph.output({"y", OnnxType::f32, {2}, ""});
   graph.output_node("y", "Cast", {"x"}, {{"to", std::int64_t{1}}});
   const std::string attribute = bytes({0x0a, 2, 't', 'o', 0x18, 1, 0xa0, 0x01, 2});  // name, i, type INT
@@ -64,4 +64,29 @@ TEST_CASE("a byte of an ONNX file holds eight weights, or five where one is 0") 
   signs.unpack({-1, 0, 1, 1, -1, 1}, {6});
   // Digits 0 1 2 2 0 of base 3, the lowest first, then 2.
   CHECK(has(graph.file("", {}), bytes({0x08, 2, 0x10, 2}) + field(0x42, "t/constant") + field(0x4a, bytes({3 + 18 + 54, 2}))));
+}
+
+TEST_CASE("operators of another domain name it, and the file has its version") {
+  OnnxGraph graph;
+  graph.scope("a");
+  const auto maps = bipolar_maps(graph);
+  CHECK(maps->batch() == OnnxSize{std::int64_t{1}});
+  CHECK(maps->from_bits("x") == "a/BipolarQuant");
+  const std::string domain = "qonnx.custom_op.general";
+  const std::string file = graph.file("", {});
+  CHECK(has(file, field(0x0a, "a/Sub") + field(0x0a, "a/constant_2") + field(0x12, "a/BipolarQuant") +
+                      field(0x1a, "a/BipolarQuant") + field(0x22, "BipolarQuant") + field(0x3a, domain)));
+  CHECK(has(file, bytes({0x42, 4, 0x0a, 0, 0x10, 17}) + field(0x42, field(0x0a, domain) + bytes({0x10, 1}))));
+  // Limits of means: the share of set bits s is a mean of 2 s - 1.
+  maps->above("y", 0.75F);
+  CHECK(has(graph.file("", {}), field(0x4a, bytes({0, 0, 0, 0x3f}))));
+}
+
+TEST_CASE("a node may have several outputs, an attribute a real number") {
+  OnnxGraph graph;
+  graph.scope("a");
+  CHECK(graph.nodes(2, "Split", {"x"}, {{"e", 1.5F}}) == std::vector<std::string>{"a/Split", "a/Split_2"});
+  const std::string attribute = bytes({0x0a, 1, 'e', 0x15, 0, 0, 0xc0, 0x3f, 0xa0, 0x01, 1});  // name, f, type FLOAT
+  CHECK(has(graph.file("", {}), field(0x0a, "x") + field(0x12, "a/Split") + field(0x12, "a/Split_2") + field(0x1a, "a/Split") +
+                                    field(0x22, "Split") + field(0x2a, attribute)));
 }

@@ -1,4 +1,4 @@
-"""What the peer tests share: the program, a small trained model, images of the data it was trained on."""
+"""What the peer tests share: the program, a small trained model, images of the data it was trained on, GPTs."""
 import json
 import os
 import pathlib
@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
+from gpts import CONTEXT, TEXT, TRAINED, model
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # read_model
@@ -85,3 +86,45 @@ def images(bitloom):
     for file, image in zip(files, pixels):
         write_png(file, image)
     return pixels, files
+
+
+@pytest.fixture(scope="session")
+def byte_model(bitloom):
+    return model(bitloom, "of-bytes", "bytes", 257)
+
+
+@pytest.fixture(scope="session")
+def gpt2_tokenizer(bitloom):
+    import tokenizers
+
+    (bitloom.folder / "gpt.txt").write_text(TEXT * 20, encoding="utf-8")
+    theirs = tokenizers.ByteLevelBPETokenizer()
+    theirs.train(files=[str(bitloom.folder / "gpt.txt")], vocab_size=330, min_frequency=2, special_tokens=["<|endoftext|>"])
+    folder = bitloom.folder / "gpt-gpt2"
+    folder.mkdir()
+    theirs.save_model(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gpt2_model(bitloom, gpt2_tokenizer):
+    return model(bitloom, "of-gpt2", gpt2_tokenizer, len(json.loads((gpt2_tokenizer / "vocab.json").read_text("utf-8"))))
+
+
+@pytest.fixture(scope="session")
+def sentencepiece_model(bitloom):
+    (bitloom.folder / "gpt-lines.txt").write_text(TEXT * 20, encoding="utf-8")
+    done = bitloom("tokenizer", "train", "--input", "gpt-lines.txt", "--vocabulary", 330, "--out", "gpt-pieces")
+    assert done.returncode == 0, done.stderr
+    return model(bitloom, "of-pieces", "gpt-pieces", 330)
+
+
+@pytest.fixture(scope="session")
+def trained_gpts(bitloom, gpt2_tokenizer, sentencepiece_model):
+    """Runs that know TEXT, by tokenizer."""
+    for name, tokenizer in TRAINED.items():
+        done = bitloom("train", "gpt", "--data", "gpt.txt", "--tokenizer", tokenizer, "--layers", 2, "--heads", 2, "--width", 64,
+                       "--context", CONTEXT, "--batch", 8, "--steps", 150, "--learning-rate", 3e-3, "--dropout", 0,
+                       "--out", f"gpt-run-{name}")
+        assert done.returncode == 0, done.stderr
+    return {name: f"gpt-run-{name}" for name in TRAINED}

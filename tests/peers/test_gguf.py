@@ -6,80 +6,17 @@ import gguf
 import numpy as np
 import pytest
 import sentencepiece
-import tokenizers
-from safetensors.numpy import load_file, save_file
-
-CONTEXT, LAYERS, HEADS, WIDTH = 48, 2, 2, 64
-TEXT = "The king of France, and his citizens; shall never speak again. naïve café Привет мир 日本語 😀 it's 1789\n"
+from gpts import CONTEXT, HEADS, LAYERS, PROMPT, TEXT, TRAINED, WIDTH, model, our_logits, our_text, our_tokens, weights
 
 MATRICES = {"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 NORMS = {"ln_1": "attn_norm", "ln_2": "ffn_norm"}
 TYPES = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "q8_0": gguf.GGMLQuantizationType.Q8_0}
 
 
-def weights(vocabulary, width=WIDTH):
-    """Random ones under transformers' names, of which the most likely next token depends on the ones before."""
-    draw = np.random.default_rng(1)
-    shapes = {"wte.weight": (vocabulary, width), "wpe.weight": (CONTEXT, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
-    for layer in range(LAYERS):
-        for name, shape in {"ln_1.weight": (width,), "ln_1.bias": (width,), "attn.c_attn.weight": (width, 3 * width),
-                            "attn.c_attn.bias": (3 * width,), "attn.c_proj.weight": (width, width), "attn.c_proj.bias": (width,),
-                            "ln_2.weight": (width,), "ln_2.bias": (width,), "mlp.c_fc.weight": (width, 4 * width),
-                            "mlp.c_fc.bias": (4 * width,), "mlp.c_proj.weight": (4 * width, width), "mlp.c_proj.bias": (width,)
-                            }.items():
-            shapes[f"h.{layer}.{name}"] = shape
-    values = {name: 0.2 * draw.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    for name, value in values.items():
-        if name.startswith("ln") or ".ln_" in name:
-            value += name.endswith("weight")
-    return values
-
-
-def model(bitloom, name, tokenizer, vocabulary, width=WIDTH, activation="gelu_new"):
-    folder = bitloom.folder / f"{name}-theirs"
-    folder.mkdir(exist_ok=True)
-    config = {"model_type": "gpt2", "vocab_size": vocabulary, "n_positions": CONTEXT, "n_embd": width, "n_layer": LAYERS,
-              "n_head": HEADS, "activation_function": activation}
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(vocabulary, width), folder / "model.safetensors")
-    done = bitloom("import", "gpt", folder, "--out", f"{name}.safetensors", "--tokenizer", tokenizer)
-    assert done.returncode == 0, done.stderr
-    return f"{name}.safetensors"
-
-
 def exported(bitloom, source, *options, name="exported.gguf"):
     done = bitloom("export", source, "--to", "gguf", "--out", name, *options)
     assert done.returncode == 0, done.stderr
     return bitloom.folder / name
-
-
-@pytest.fixture(scope="module")
-def byte_model(bitloom):
-    return model(bitloom, "of-bytes", "bytes", 257)
-
-
-@pytest.fixture(scope="module")
-def gpt2_tokenizer(bitloom):
-    (bitloom.folder / "gguf.txt").write_text(TEXT * 20, encoding="utf-8")
-    theirs = tokenizers.ByteLevelBPETokenizer()
-    theirs.train(files=[str(bitloom.folder / "gguf.txt")], vocab_size=330, min_frequency=2, special_tokens=["<|endoftext|>"])
-    folder = bitloom.folder / "gguf-gpt2"
-    folder.mkdir()
-    theirs.save_model(str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def gpt2_model(bitloom, gpt2_tokenizer):
-    return model(bitloom, "of-gpt2", gpt2_tokenizer, len(json.loads((gpt2_tokenizer / "vocab.json").read_text("utf-8"))))
-
-
-@pytest.fixture(scope="module")
-def sentencepiece_model(bitloom):
-    (bitloom.folder / "gguf-lines.txt").write_text(TEXT * 20, encoding="utf-8")
-    done = bitloom("tokenizer", "train", "--input", "gguf-lines.txt", "--vocabulary", 330, "--out", "gguf-pieces")
-    assert done.returncode == 0, done.stderr
-    return model(bitloom, "of-pieces", "gguf-pieces", 330)
 
 
 def expected_tensors(values):
@@ -160,7 +97,7 @@ def test_a_gpt2_tokenizer_goes_along(bitloom, gpt2_model, gpt2_tokenizer):
 def test_a_sentencepiece_tokenizer_goes_along(bitloom, sentencepiece_model):
     keys = contents(exported(bitloom, sentencepiece_model))
     theirs = sentencepiece.SentencePieceProcessor(
-        model_proto=(bitloom.folder / "gguf-pieces").read_bytes().split(b"\n", 1)[1])
+        model_proto=(bitloom.folder / "gpt-pieces").read_bytes().split(b"\n", 1)[1])
     numbers = range(theirs.get_piece_size())
     assert keys["tokenizer.ggml.model"] == "llama"
     assert keys["tokenizer.ggml.tokens"] == [theirs.id_to_piece(i) for i in numbers]
@@ -200,42 +137,14 @@ def test_what_llama_cpp_does_not_have_is_refused(bitloom):
     assert done.returncode == 2 and "--type: f16 has no effect on the format" in done.stderr, done.stderr
 
 
-TRAINED = {"bytes": "bytes", "gpt2": "gguf-gpt2", "pieces": "gguf-pieces"}  # their tokenizers
-PROMPT = "The king of"
-
-
-@pytest.fixture(scope="module")
-def trained(bitloom, gpt2_tokenizer, sentencepiece_model):
-    """Runs that know TEXT, by tokenizer."""
-    for name, tokenizer in TRAINED.items():
-        done = bitloom("train", "gpt", "--data", "gguf.txt", "--tokenizer", tokenizer, "--layers", 2, "--heads", 2, "--width", 64,
-                       "--context", CONTEXT, "--batch", 8, "--steps", 150, "--learning-rate", 3e-3, "--dropout", 0,
-                       "--out", f"gguf-run-{name}")
-        assert done.returncode == 0, done.stderr
-    return {name: f"gguf-run-{name}" for name in TRAINED}
-
-
-def our_tokens(bitloom, name, text):
-    line, = bitloom.lines_of_json("tokenizer", "info", TRAINED[name], "--json", "--text", text)
-    return line["tokens"]
-
-
-def our_text(bitloom, run, tokens):
-    """The prompt and the likeliest text after it."""
-    done = bitloom("sample", run, "--prompt", PROMPT, "--temperature", 0, "--tokens", tokens)
-    assert done.returncode == 0, done.stderr
-    assert len(set(done.stdout)) > 10, "text that says nothing"
-    return done.stdout.removesuffix("\n")
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", list(TYPES))
 @pytest.mark.parametrize("name", ["bytes", "gpt2"])
-def test_transformers_compute_our_logits_from_the_file_alone(bitloom, trained, name, kind):
+def test_transformers_compute_our_logits_from_the_file_alone(bitloom, trained_gpts, name, kind):
     import torch
     import transformers
 
-    path = exported(bitloom, trained[name], "--type", kind, name=f"{name}-{kind}.gguf")
+    path = exported(bitloom, trained_gpts[name], "--type", kind, name=f"{name}-{kind}.gguf")
     # The number of positions that they take from a file goes to n_ctx, which GPT2Config no longer reads.
     config = transformers.AutoConfig.from_pretrained(bitloom.folder, gguf_file=path.name)
     config.n_positions = CONTEXT
@@ -243,9 +152,7 @@ def test_transformers_compute_our_logits_from_the_file_alone(bitloom, trained, n
     tokenizer = transformers.AutoTokenizer.from_pretrained(bitloom.folder, gguf_file=path.name)
     tokens = our_tokens(bitloom, name, PROMPT)
     assert tokenizer(PROMPT).input_ids == tokens
-    done = bitloom("eval", trained[name], "--tokens", ",".join(map(str, tokens)), "--logits", "gguf-logits.safetensors")
-    assert done.returncode == 0, done.stderr
-    ours = load_file(bitloom.folder / "gguf-logits.safetensors")["logits"]
+    ours = our_logits(bitloom, trained_gpts[name], tokens)
     ids = torch.tensor([tokens])
     with torch.no_grad():
         logits = theirs(ids).logits[0].float().numpy()
@@ -253,7 +160,7 @@ def test_transformers_compute_our_logits_from_the_file_alone(bitloom, trained, n
     assert ours.std() > 0.1 and error < {"f32": 1e-4, "f16": 1e-2, "q8_0": 0.2}[kind], error
     if kind == "f32":
         written = theirs.generate(ids, do_sample=False, max_new_tokens=CONTEXT - len(tokens))[0].tolist()
-        assert tokenizer.decode(written, skip_special_tokens=True) == our_text(bitloom, trained[name], CONTEXT - len(tokens))
+        assert tokenizer.decode(written, skip_special_tokens=True) == our_text(bitloom, trained_gpts[name], CONTEXT - len(tokens))
 
 
 # How sentencepiece's own defaults and others train models, by what llama.cpp reads them as.
@@ -271,7 +178,7 @@ TEXTS = [PROMPT, TEXT, "  two  spaces  ", "tabs\tand\nlines\r\n\r\n", "日本語
 def test_llama_cpp_gives_the_tokens_of_models_of_others(bitloom, sentencepiece_model, name):
     import llama_cpp
 
-    sentencepiece.SentencePieceTrainer.train(input=str(bitloom.folder / "gguf-lines.txt"), minloglevel=4,
+    sentencepiece.SentencePieceTrainer.train(input=str(bitloom.folder / "gpt-lines.txt"), minloglevel=4,
                                              model_prefix=str(bitloom.folder / f"gguf-{name}"), **OTHERS[name])
     source = model(bitloom, f"other-{name}", f"gguf-{name}.model", OTHERS[name]["vocab_size"])
     theirs = llama_cpp.Llama(str(exported(bitloom, source, name=f"other-{name}.gguf")), n_ctx=CONTEXT, verbose=False)
@@ -282,14 +189,14 @@ def test_llama_cpp_gives_the_tokens_of_models_of_others(bitloom, sentencepiece_m
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", list(TRAINED))
-def test_llama_cpp_writes_the_same_text(bitloom, trained, name):
+def test_llama_cpp_writes_the_same_text(bitloom, trained_gpts, name):
     """Tokens of difficult texts, and the likeliest text after a prompt."""
     import llama_cpp
 
-    path = exported(bitloom, trained[name], name=f"{name}-llama.gguf")
+    path = exported(bitloom, trained_gpts[name], name=f"{name}-llama.gguf")
     theirs = llama_cpp.Llama(str(path), n_ctx=CONTEXT, verbose=False)
     for text in TEXTS:
         assert theirs.tokenize(text.encode(), add_bos=True, special=False) == our_tokens(bitloom, name, text), text
     tokens = CONTEXT - len(our_tokens(bitloom, name, PROMPT)) - 1
     done = theirs.create_completion(PROMPT, max_tokens=tokens, temperature=0, top_k=1, repeat_penalty=1)
-    assert PROMPT + done["choices"][0]["text"] == our_text(bitloom, trained[name], tokens)
+    assert PROMPT + done["choices"][0]["text"] == our_text(bitloom, trained_gpts[name], tokens)

@@ -170,6 +170,6 @@ def test_refusals(bitloom, model_file):
         done = bitloom("export", model_file, *options)
         assert done.returncode == code and text in done.stderr, done.stderr
 
-    refuses(2, "--to: 'tensorflow'; expected c or onnx", "--to", "tensorflow", "--out", "a.onnx")
+    refuses(2, "--to: 'tensorflow'; expected c or onnx or qonnx", "--to", "tensorflow", "--out", "a.onnx")
     refuses(2, "--out: missing", "--to", "onnx")
     refuses(5, "nowhere/a.onnx", "--to", "onnx", "--out", "nowhere/a.onnx")

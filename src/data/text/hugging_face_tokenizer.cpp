@@ -132,68 +132,60 @@ HfJson sentencepiece_json(const SentencepieceModel& model, std::size_t unknown) 
       model.kind == SentencepieceModel::Kind::bpe ? merge_model(model, unknown) : unigram_model(model, unknown));
 }
 
-// --- folders ---
-
-class TokenizerFolder {
- public:
-  TokenizerFolder(std::filesystem::path folder, std::size_t context) : folder_(std::move(folder)), context_(context) {}
-
-  void write(const char* name, const std::string& text) {
-    write_atomically(folder_ / name, text);
-    written_.files.emplace_back(name);
-  }
-
-  // end: spelling of the end of text. unknown: that of the token for what has none; null: none.
-  void write_json(const HfJson& json, const std::string& end, const HfJson& unknown) {
-    HfJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                     {"bos_token", end},
-                     {"eos_token", end},
-                     {"clean_up_tokenization_spaces", false},
-                     {"model_max_length", context_}};
-    if (!unknown.is_null()) config["unk_token"] = unknown;
-    write("tokenizer.json", json.dump() + "\n");
-    write("tokenizer_config.json", config.dump(2) + "\n");
-  }
-
-  void write_byte_level(const Tokenizer& tokenizer) {
-    if (tokenizer.kind() == "gpt2") {
-      write_gpt2_files(tokenizer, folder_);
-      written_.files = {"vocab.json", "merges.txt"};
-    }
-    const ByteLevelTables tables = byte_level_tables(tokenizer);
-    write_json(byte_level_json(tables), tables.tokens.at(static_cast<std::size_t>(tokenizer.end_of_text())), nullptr);
-  }
-
-  void write_sentencepiece(const Tokenizer& tokenizer) {
-    const std::string file = sentencepiece_file(tokenizer);
-    write("tokenizer.model", file);
-    const SentencepieceModel model = read_sentencepiece_model(file, "tokenizer.model");
-    written_.reason = reason_against(model);
-    if (!written_.reason.empty()) return;
-    const auto unknown = std::ranges::find(model.pieces, HfPieceKind::unknown, &HfPiece::kind);  // its library insists on one
-    write_json(sentencepiece_json(model, static_cast<std::size_t>(unknown - model.pieces.begin())),
-               model.pieces.at(static_cast<std::size_t>(tokenizer.end_of_text())).text, unknown->text);
-  }
-
-  const WrittenTokenizer& written() const { return written_; }
-
- private:
-  std::filesystem::path folder_;
-  std::size_t context_;
-  WrittenTokenizer written_;
+// What tokenizer.json says, and what tokenizer_config.json repeats of it.
+struct HfTokenizer {
+  TokenizerJson file;
+  std::string end;      // spelling of the end of text
+  std::string unknown;  // that of the token for what has none; "": there is none
 };
+
+HfTokenizer byte_level_tokenizer(const Tokenizer& tokenizer) {
+  const ByteLevelTables tables = byte_level_tables(tokenizer);
+  return {{byte_level_json(tables).dump() + "\n", ""}, tables.tokens.at(static_cast<std::size_t>(tokenizer.end_of_text())), ""};
+}
+
+HfTokenizer sentencepiece_tokenizer(const Tokenizer& tokenizer) {
+  const SentencepieceModel model = read_sentencepiece_model(sentencepiece_file(tokenizer), "tokenizer.model");
+  std::string reason = reason_against(model);
+  if (!reason.empty()) return {{"", std::move(reason)}, "", ""};
+  const auto unknown = std::ranges::find(model.pieces, HfPieceKind::unknown, &HfPiece::kind);  // its library insists on one
+  const HfJson json = sentencepiece_json(model, static_cast<std::size_t>(unknown - model.pieces.begin()));
+  return {{json.dump() + "\n", ""}, model.pieces.at(static_cast<std::size_t>(tokenizer.end_of_text())).text, unknown->text};
+}
+
+HfTokenizer hf_tokenizer(const Tokenizer& tokenizer) {
+  return is_byte_level(tokenizer) ? byte_level_tokenizer(tokenizer) : sentencepiece_tokenizer(tokenizer);
+}
 
 }  // namespace
 
+TokenizerJson hugging_face_json(const Tokenizer& tokenizer) { return hf_tokenizer(tokenizer).file; }
+
 WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
                                               const std::filesystem::path& folder) {
-  TokenizerFolder files(folder, context);
-  if (is_byte_level(tokenizer)) {
-    files.write_byte_level(tokenizer);
-  } else {
-    files.write_sentencepiece(tokenizer);
+  WrittenTokenizer written;
+  const auto write = [&](const char* name, const std::string& text) {
+    write_atomically(folder / name, text);
+    written.files.emplace_back(name);
+  };
+  if (tokenizer.kind() == "gpt2") {
+    write_gpt2_files(tokenizer, folder);
+    written.files = {"vocab.json", "merges.txt"};
+  } else if (!is_byte_level(tokenizer)) {
+    write("tokenizer.model", sentencepiece_file(tokenizer));
   }
-  return files.written();
+  const HfTokenizer made = hf_tokenizer(tokenizer);
+  written.reason = made.file.reason;
+  if (!written.reason.empty()) return written;
+  HfJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                   {"bos_token", made.end},
+                   {"eos_token", made.end},
+                   {"clean_up_tokenization_spaces", false},
+                   {"model_max_length", context}};
+  if (!made.unknown.empty()) config["unk_token"] = made.unknown;
+  write("tokenizer.json", made.file.text);
+  write("tokenizer_config.json", config.dump(2) + "\n");
+  return written;
 }
 
 }  // namespace bitloom::data

@@ -10,6 +10,15 @@
 
 namespace bitloom::data {
 
+struct TokenizerJson {
+  std::string text;  // that of a tokenizer.json
+  // Why it could not say the tokenizer; "" if it does.
+  std::string reason;
+};
+
+// Gives the tokens that `tokenizer` gives, with the exceptions named below, and adds none in front or behind.
+TokenizerJson hugging_face_json(const Tokenizer& tokenizer);
+
 struct WrittenTokenizer {
   std::vector<std::string> files;  // names of those that were written
   // Why there is no tokenizer.json; "" if there is one.
