@@ -111,11 +111,14 @@ int data_info(Session& session, std::span<const std::string> args) {
   data.declare_folders(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   session.on_root([&] {
-    const data::DataSplits splits = data::load(spec.front(), load_options(data));
+    data::LoadOptions load = load_options(data);
+    load.test_alone = true;
+    const data::DataSplits splits = data::load(spec.front(), load);
     const data::ImageShape& shape = splits.train.shape;
     session.terminal.print("{}: {} x {} pixels, {} colour{}, {} classes", splits.train.name, shape.height, shape.width,
                            shape.channels, shape.channels == 1 ? "" : "s", splits.train.classes());
     print_set(session.terminal, "train", splits.train);
+    if (splits.train.size() == 0) session.terminal.line("\ntrain: no images, so that nets can be measured but not trained");
     print_set(session.terminal, "test", splits.test);
   });
   return exit_done;
@@ -137,7 +140,9 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the name of a PNG file");
   session.on_root([&] {
-    const data::DataSplits splits = data::load(spec.front(), load_options(data));
+    data::LoadOptions load = load_options(data);
+    load.test_alone = split == "test";
+    const data::DataSplits splits = data::load(spec.front(), load);
     write_sheet(split == "train" ? splits.train : splits.test, columns, out);
     session.terminal.print("{}", out);
   });

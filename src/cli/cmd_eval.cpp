@@ -120,8 +120,8 @@ std::string note_on_part(const Options& options, const EvalSettings& settings) {
   return fmt::format("--{}: {} images, as in the run of the model; 0 takes all of --data", name, images);
 }
 
-// Reads the images that --data and the run say, which have to fit a model.
-data::DataSplits read_images(Session& session, Options& options, EvalSettings& settings) {
+// Finds which images --data and the run mean, and gives all options their values.
+void choose_images(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([&] {
     const std::filesystem::path run = find_run(settings.model.front());
     if (!run.empty()) options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
@@ -131,7 +131,17 @@ data::DataSplits read_images(Session& session, Options& options, EvalSettings& s
     }
   });
   session.terminal.note(note_on_part(options, settings));
-  return session.comm.together([&] { return load_data(settings.data); });
+}
+
+// Reads the images for a model of these classes.
+data::DataSplits read_images(Session& session, const EvalSettings& settings, const std::vector<std::string>& class_names) {
+  data::DataSplits splits = session.comm.together(
+      [&] { return settings.split == "test" ? load_test_data(settings.data, class_names) : load_data(settings.data); });
+  if (splits.train.size() == 0) {
+    session.terminal.note(fmt::format("{} has no training images; what is measured are its {} test images", settings.data.spec,
+                                      splits.test.size()));
+  }
+  return splits;
 }
 
 const data::Dataset& fitting_split(Session& session, const data::DataSplits& splits, const std::string& split,
@@ -154,9 +164,10 @@ void show(Terminal& terminal, const EvalSettings& settings, const std::vector<st
 
 void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
-  const data::DataSplits splits = read_images(session, options, settings);
+  choose_images(session, options, settings);
   const layerwise::Model model =
       session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
+  const data::DataSplits splits = read_images(session, settings, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   const layerwise::Views views = settings.views.over(model.net.views, options);
@@ -165,11 +176,12 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
 }
 
 void eval_cnn(Session& session, Options& options, EvalSettings& settings, const std::filesystem::path& file) {
-  const data::DataSplits splits = read_images(session, options, settings);
+  choose_images(session, options, settings);
   CnnUse use{settings.gpt.values, settings.gpt.device, settings.gpt.backend};
   use.views = settings.views.over(use.views, options);
   const auto cnn = session.comm.together([&] { return std::make_unique<OpenCnn>(file, use); });
   const models::CnnDescription& model = cnn->description();
+  const data::DataSplits splits = read_images(session, settings, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.config.image, model.class_names);
   show(session.terminal, settings, model.class_names, cnn->classifier().evaluate(session.comm, set), {});
 }

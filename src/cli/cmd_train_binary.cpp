@@ -112,7 +112,7 @@ void announce(Session& session, const TrainSettings& settings, const data::DataS
 }
 
 void print_next(Terminal& terminal, const std::string& folder) {
-  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} IMAGE...\n  bitloom report {}", folder, folder, folder);
+  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} PICTURE...\n  bitloom report {}", folder, folder, folder);
 }
 
 // Tells of stages that this run did not train itself, and whose they are.

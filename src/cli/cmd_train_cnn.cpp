@@ -74,7 +74,7 @@ constexpr TrainedModel::Traits cnn_traits{.kind = models::cnn_kind,
                                           .speed = "images/s",
                                           .loss_unit = "nats",
                                           .savers = "a smaller --micro-batch, --activation-bits, or a smaller net",
-                                          .next = "bitloom eval {0}\n  bitloom predict {0} IMAGE...\n  bitloom report {0}",
+                                          .next = "bitloom eval {0}\n  bitloom predict {0} PICTURE...\n  bitloom report {0}",
                                           .option_of = &cnn_option,
                                           .evaluations = most_evaluations};
 

@@ -60,6 +60,13 @@ struct Command {
   CommandFunction run;
 };
 
+// All commands, in the order in which the general help lists them.
+std::span<const Command> commands();
+// "train binary", "eval".
+std::string full_name(const Command& command);
+// The summary of the command with this full name, "" if there is none.
+std::string summary_of(const std::string& name);
+
 int train_binary(Session& session, std::span<const std::string> args);
 int train_clip(Session& session, std::span<const std::string> args);
 int train_cnn(Session& session, std::span<const std::string> args);

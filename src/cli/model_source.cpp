@@ -138,7 +138,7 @@ void DataOptions::declare(Options& options) {
 }
 
 void DataOptions::declare_folders(Options& options) {
-  options.count("image-size", image_size, 8, 512, "Height and width in pixels that images in folders get");
+  options.count("image-size", image_size, 8, 512, "Height and width in pixels that the middle of each image in a folder gets");
   options.bytes(
       "image-memory", image_memory,
       "Memory for decoded images of a folder; larger sets are decoded once into a file of the cache, and read from there");
@@ -198,16 +198,30 @@ data::LoadOptions load_options(const DataOptions& options) {
   return load;
 }
 
-data::DataSplits load_data(const DataOptions& options) {
-  data::DataSplits splits = data::load(options.spec, load_options(options));
+namespace {
+
+data::DataSplits load_by(const DataOptions& options, const data::LoadOptions& load) {
+  data::DataSplits splits = data::load(options.spec, load);
   if (options.image_size != DataOptions().image_size && splits.train.shape.height != options.image_size) {
     fail(ErrorKind::usage,
          "--image-size: {} has no effect; the images of {} are {} x {} pixels, and only those in folders are resized",
          options.image_size, options.spec, splits.train.shape.height, splits.train.shape.width);
   }
+  if (splits.train.size() == 0) return splits;
   const std::size_t held_back = options.validation_images(splits.train.size());
   if (held_back != 0) splits.validation = data::split_validation(splits.train, held_back, options.split_seed);
   return splits;
+}
+
+}  // namespace
+
+data::DataSplits load_data(const DataOptions& options) { return load_by(options, load_options(options)); }
+
+data::DataSplits load_test_data(const DataOptions& options, const std::vector<std::string>& class_names) {
+  data::LoadOptions load = load_options(options);
+  load.test_alone = true;
+  load.class_names = class_names;
+  return load_by(options, load);
 }
 
 data::DataSplits data_of_run(const fs::path& run) {

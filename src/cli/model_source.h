@@ -76,6 +76,9 @@ data::LoadOptions load_options(const DataOptions& options);
 // Reads what `options` says, with the validation set split off.
 data::DataSplits load_data(const DataOptions& options);
 
+// The same to measure a model of these classes on the test set, which may be all that there is.
+data::DataSplits load_test_data(const DataOptions& options, const std::vector<std::string>& class_names);
+
 // The images that a run was trained on, validated and tested, by its options.ini.
 data::DataSplits data_of_run(const std::filesystem::path& run);
 

@@ -36,7 +36,7 @@ Subject choose_subject(const fs::path& run, const std::string& file, const layer
                        const layerwise::Classifier& classifier) {
   const data::ImageShape& shape = model.encoder.image_shape();
   if (!file.empty()) {
-    return {data::resize(data::read_image(file, shape.channels), shape.height, shape.width).pixels, ""};
+    return {data::fit(data::read_image(file, shape.channels), shape.height, shape.width).pixels, ""};
   }
   const data::Dataset test = data_of_run(run).test;
   if (test.size() == 0 || test.shape != shape || test.class_names != model.class_names) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <sstream>
 
+#include "cli/command.h"
 #include "cli/options.h"
 #include "cli/roff.h"
 #include "cli/wrapped.h"
@@ -18,7 +19,10 @@ namespace po = boost::program_options;
 std::string Options::command() const {
   std::istringstream words(usage_);
   std::string name;
-  for (std::string word; words >> word && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos;) {
+  const auto is_of_name = [](const std::string& word) {
+    return !word.starts_with('-') && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz-") == std::string::npos;
+  };
+  for (std::string word; words >> word && is_of_name(word);) {
     name += (name.empty() ? "" : " ") + word;
   }
   return name;
@@ -70,10 +74,8 @@ std::string Options::manual() const {
   const std::string name = command();
   std::string page = name;
   std::replace(page.begin(), page.end(), ' ', '-');
-  std::string name_line = summary_.substr(0, std::min(summary_.find(". "), summary_.find(".\n")));
-  name_line = name_line.substr(0, std::min(name_line.find(", "), name_line.find(": ")));
-  std::replace(name_line.begin(), name_line.end(), '\n', ' ');
-  std::string text = roff_title(page) + ".SH NAME\n" + roff(page) + " \\- " + roff(name_line) + "\n.SH SYNOPSIS\n" +
+  const std::string summary = summary_of(name.substr(name.find(' ') + 1));
+  std::string text = roff_title(page) + ".SH NAME\n" + roff(page) + " \\- " + roff(summary) + "\n.SH SYNOPSIS\n" +
                      roff(usage_) + "\n.SH DESCRIPTION\n" + roff(summary_) + "\n.SH OPTIONS\n";
   std::string group;
   for (const Entry& entry : entries_) {

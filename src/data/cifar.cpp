@@ -41,10 +41,12 @@ std::string grouped(std::size_t number) {
 
 std::string batch_name(std::size_t number) { return "data_batch_" + std::to_string(number) + ".bin"; }
 
-std::vector<std::string> read_class_names(const fs::path& folder, const CifarFormat& format) {
+std::vector<std::string> read_class_names(const fs::path& folder, const CifarFormat& format,
+                                          const std::vector<std::string>& otherwise) {
   std::vector<std::string> names;
   const fs::path path = folder / format.names_file;
   if (!fs::exists(path)) {
+    if (!otherwise.empty() && otherwise.size() <= 256) return otherwise;
     for (std::size_t i = 0; i < format.classes; ++i) names.push_back(std::to_string(i));
     return names;
   }
@@ -92,7 +94,8 @@ void append_records(const fs::path& path, const CifarFormat& format, Dataset& da
   }
 }
 
-Dataset read_files(const fs::path& folder, const CifarFormat& format, const std::vector<std::string>& files) {
+Dataset read_files(const fs::path& folder, const CifarFormat& format, const std::vector<std::string>& files,
+                   const std::vector<std::string>& class_names) {
   if (!fs::is_directory(folder))
     fail(ErrorKind::data, "{}: no such folder (looked for {} there)", folder.string(), files.front());
   std::size_t records = 0;
@@ -110,7 +113,7 @@ Dataset read_files(const fs::path& folder, const CifarFormat& format, const std:
     least = std::min(least, here);
     most = std::max(most, here);
   }
-  std::vector<std::string> classes = read_class_names(folder, format);
+  std::vector<std::string> classes = read_class_names(folder, format, class_names);
   std::string name = name_of(folder, format, classes);
   Dataset dataset{std::move(name), cifar_shape, std::move(classes), {}, {}};
   dataset.pixels.reserve(records * cifar_shape.size());
@@ -137,15 +140,15 @@ std::string encode_records(const Dataset& dataset, std::size_t begin, std::size_
 
 }  // namespace
 
-Dataset read_cifar10(const fs::path& folder, bool train) {
+Dataset read_cifar10(const fs::path& folder, bool train, const std::vector<std::string>& class_names) {
   std::vector<std::string> files;
   for (std::size_t batch = 1; train && batch <= train_batches; ++batch) files.push_back(batch_name(batch));
   if (!train) files.emplace_back("test_batch.bin");
-  return read_files(folder, cifar10, files);
+  return read_files(folder, cifar10, files, class_names);
 }
 
-Dataset read_cifar100(const fs::path& folder, bool train) {
-  return read_files(folder, cifar100, {train ? "train.bin" : "test.bin"});
+Dataset read_cifar100(const fs::path& folder, bool train, const std::vector<std::string>& class_names) {
+  return read_files(folder, cifar100, {train ? "train.bin" : "test.bin"}, class_names);
 }
 
 void write_cifar10(const Dataset& train, const Dataset& test, const fs::path& folder) {

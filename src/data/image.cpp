@@ -94,4 +94,32 @@ Image resize(const Image& image, std::size_t height, std::size_t width) {
   return result;
 }
 
+Part middle_part(const ImageShape& picture, std::size_t height, std::size_t width) {
+  Part part{0, 0, picture.height, picture.width};
+  if (picture.width * height > picture.height * width) {
+    part.width = std::max<std::size_t>(1, picture.height * width / height);
+  } else {
+    part.height = std::max<std::size_t>(1, picture.width * height / width);
+  }
+  part.top = (picture.height - part.height) / 2;
+  part.left = (picture.width - part.width) / 2;
+  return part;
+}
+
+Image part_of(const Image& image, const Part& part) {
+  const auto [height, width, channels] = image.shape;
+  if (part.height == height && part.width == width) return image;
+  Image cut{{part.height, part.width, channels}, std::vector<std::uint8_t>(part.height * part.width * channels)};
+  std::uint8_t* out = cut.pixels.data();
+  for (std::size_t c = 0; c < channels; ++c) {
+    for (std::size_t y = 0; y < part.height; ++y, out += part.width)
+      std::copy_n(image.pixels.data() + (c * height + part.top + y) * width + part.left, part.width, out);
+  }
+  return cut;
+}
+
+Image fit(const Image& image, std::size_t height, std::size_t width) {
+  return resize(part_of(image, middle_part(image.shape, height, width)), height, width);
+}
+
 }  // namespace bitloom::data

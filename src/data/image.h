@@ -1,5 +1,5 @@
-// One picture: reading PNG and JPEG, writing PNG, resizing. Integer arithmetic only, so that every machine sees the same
-// bytes.
+// One picture: reading PNG and JPEG, writing PNG, cutting and resizing. Integer arithmetic only, so that every machine sees the
+// same bytes.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,22 @@ bool is_image_name(const std::filesystem::path& path);
 // Area average where the picture shrinks, bilinear where it grows, each axis by itself; the aspect ratio is not kept.
 // height, width > 0. Returns a copy if the size is right already.
 Image resize(const Image& image, std::size_t height, std::size_t width);
+
+// A rectangle of a picture.
+struct Part {
+  std::size_t top = 0, left = 0, height = 0, width = 0;
+  bool operator==(const Part&) const = default;
+};
+
+// The part in the middle of a picture that has the proportions of height x width, as large as it fits in, to the pixel below;
+// at least one pixel. All sizes > 0.
+Part middle_part(const ImageShape& picture, std::size_t height, std::size_t width);
+
+// The pixels of a part that lies in the picture.
+Image part_of(const Image& image, const Part& part);
+
+// What nets get of a picture of any size: the part in its middle that has their proportions, resized.
+Image fit(const Image& image, std::size_t height, std::size_t width);
 
 // Writes an 8-bit PNG; shape.channels is 1 or 3, pixels are channels x height x width. Throws an io error.
 void write_png(std::span<const std::uint8_t> pixels, const ImageShape& shape, const std::filesystem::path& path);

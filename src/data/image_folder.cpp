@@ -61,7 +61,7 @@ Listing list_images(const fs::path& folder, const std::vector<std::string>& foun
 // Everything that the pixels depend on: a picture that changes has another size or time.
 Hash128 key_of(const fs::path& folder, const Dataset& dataset, const Listing& listing) {
   Hasher hasher;
-  hasher.update(std::string_view("bitloom pixels 1"));
+  hasher.update(std::string_view("bitloom pixels 2"));
   hasher.update(dataset.shape.height).update(dataset.shape.width).update(dataset.shape.channels);
   for (std::size_t i = 0; i < listing.files.size(); ++i) {
     const fs::path path = listing.path(folder, dataset, i);
@@ -88,7 +88,7 @@ Dataset read_image_folder(const fs::path& folder, const ImageShape& shape, const
   const std::size_t images = listing.labels.size();
   if (images == 0) fail(ErrorKind::data, "{}: no sub-folders with images in them", folder.string());
   const DecodeImage decode = [&](std::size_t i, std::span<std::uint8_t> out) {
-    const Image image = resize(read_image(listing.path(folder, dataset, i), shape.channels), shape.height, shape.width);
+    const Image image = fit(read_image(listing.path(folder, dataset, i), shape.channels), shape.height, shape.width);
     std::copy(image.pixels.begin(), image.pixels.end(), out.begin());
   };
   if (memory.store_folder.empty() || std::uint64_t{images} * shape.size() <= memory.limit) {

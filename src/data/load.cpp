@@ -22,11 +22,19 @@ bool any_exists(const fs::path& folder, std::initializer_list<const char*> names
   return std::any_of(names.begin(), names.end(), [&](const char* name) { return fs::exists(folder / name); });
 }
 
-bool is_cifar10(const fs::path& folder) { return any_exists(folder, {"data_batch_1.bin", "test_batch.bin"}); }
-bool is_cifar100(const fs::path& folder) { return any_exists(folder, {"train.bin", "test.bin"}); }
+// One of several training files is enough: that others are missing the reader says.
+bool trains_cifar10(const fs::path& folder) {
+  return any_exists(folder,
+                    {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"});
+}
+bool trains_cifar100(const fs::path& folder) { return any_exists(folder, {"train.bin"}); }
+bool trains_idx(const fs::path& folder) {
+  return any_exists(folder, {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"});
+}
+bool is_cifar10(const fs::path& folder) { return trains_cifar10(folder) || any_exists(folder, {"test_batch.bin"}); }
+bool is_cifar100(const fs::path& folder) { return trains_cifar100(folder) || any_exists(folder, {"test.bin"}); }
 bool is_idx(const fs::path& folder) {
-  return any_exists(
-      folder, {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz"});
+  return trains_idx(folder) || any_exists(folder, {"t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz"});
 }
 // True if there are sub-folders with images directly in them.
 bool holds_classes(const fs::path& folder) {
@@ -39,15 +47,25 @@ bool holds_classes(const fs::path& folder) {
   }
   return false;
 }
-bool is_image_folder(const fs::path& folder) { return holds_classes(folder) || holds_classes(folder / "train"); }
+bool trains_folder(const fs::path& folder) { return holds_classes(folder) || holds_classes(folder / "train"); }
+bool is_image_folder(const fs::path& folder) { return trains_folder(folder) || holds_classes(folder / "test"); }
 
 DataSplits load_image_folder(const fs::path& folder, const LoadOptions& options) {
   const auto read = [&](const fs::path& from, const std::vector<std::string>& classes) {
     return read_image_folder(from, {options.height, options.width, options.channels}, options.folder_memory, classes);
   };
+  DataSplits splits;
+  if (!trains_folder(folder) && holds_classes(folder / "test")) {
+    if (!options.test_alone) {
+      fail(ErrorKind::data,
+           "{}: no training images there: test/ has sub-folders of images, but there is no train/ that has some",
+           folder.string());
+    }
+    splits.test = read(folder / "test", options.class_names);
+    return splits;
+  }
   // "train" may also be a class, so its name alone says nothing.
   const bool has_train = holds_classes(folder / "train");
-  DataSplits splits;
   splits.train = read(has_train ? folder / "train" : folder, {});
   if (has_train && fs::is_directory(folder / "test")) {
     splits.test = read(folder / "test", splits.train.class_names);
@@ -71,9 +89,16 @@ DataSplits load_some_of_folder(const fs::path& folder, const LoadOptions& option
   return splits;
 }
 
-template <Dataset (*read)(const fs::path&, bool)>
-DataSplits load_pair(const fs::path& folder, const LoadOptions&) {
-  return {read(folder, true), {}, read(folder, false)};
+Dataset read_part_of_idx(const fs::path& folder, bool train, const std::vector<std::string>&) {
+  return read_idx(folder, train);
+}
+
+template <auto read, bool (*trains)(const fs::path&)>
+DataSplits load_pair(const fs::path& folder, const LoadOptions& options) {
+  DataSplits splits;
+  if (!options.test_alone || trains(folder)) splits.train = read(folder, true, options.class_names);
+  splits.test = read(folder, false, options.class_names);
+  return splits;
 }
 
 // Kinds of data that can be read from a folder, in the order of recognition.
@@ -86,9 +111,17 @@ struct Kind {
 };
 
 constexpr std::array<Kind, 4> kinds{{
-    {"cifar10", &is_cifar10, &load_pair<&read_cifar10>, {"cifar-10-batches-bin", ""}, "data_batch_1.bin (CIFAR-10)"},
-    {"cifar100", &is_cifar100, &load_pair<&read_cifar100>, {"cifar-100-binary", ""}, "train.bin (CIFAR-100)"},
-    {"idx", &is_idx, &load_pair<&read_idx>, {"MNIST/raw", "FashionMNIST/raw"}, "train-images-idx3-ubyte or .gz (MNIST)"},
+    {"cifar10",
+     &is_cifar10,
+     &load_pair<&read_cifar10, &trains_cifar10>,
+     {"cifar-10-batches-bin", ""},
+     "data_batch_1.bin (CIFAR-10)"},
+    {"cifar100", &is_cifar100, &load_pair<&read_cifar100, &trains_cifar100>, {"cifar-100-binary", ""}, "train.bin (CIFAR-100)"},
+    {"idx",
+     &is_idx,
+     &load_pair<&read_part_of_idx, &trains_idx>,
+     {"MNIST/raw", "FashionMNIST/raw"},
+     "train-images-idx3-ubyte or .gz (MNIST)"},
     {"folder", &is_image_folder, &load_some_of_folder, {"", ""}, "sub-folders of images"},
 }};
 
@@ -167,6 +200,7 @@ DataSplits load(const std::string& spec, const LoadOptions& options) {
   } catch (const fs::filesystem_error& error) {  // no permission to look, a device that fails
     fail(ErrorKind::data, "{}: {}", error.path1().string(), error.code().message());
   }
+  if (splits.train.size() == 0) splits.train = without_images(splits.test);
   if (splits.train.class_names != splits.test.class_names || splits.train.shape != splits.test.shape)
     fail(ErrorKind::data, "{}: the training and the test set differ in image shape or classes", spec);
   if (options.max_train != 0) truncate(splits.train, options.max_train);

@@ -16,12 +16,12 @@ namespace bitloom::data {
 // CIFAR-10 "binary version": data_batch_1.bin .. data_batch_5.bin (train; all five) or test_batch.bin, each any
 // whole number of records of 1 label byte and 3 x 32 x 32 pixel bytes; the five of equal length but for one record, since a
 // file cut at the end of a record looks whole. Class names and their number come from batches.meta.txt, one per line; without
-// it there are ten classes named "0" .. "9". Source: https://www.cs.toronto.edu/~kriz/cifar.html
-Dataset read_cifar10(const std::filesystem::path& folder, bool train);
+// it they are `class_names` or, if these are none, "0" .. "9". Source: https://www.cs.toronto.edu/~kriz/cifar.html
+Dataset read_cifar10(const std::filesystem::path& folder, bool train, const std::vector<std::string>& class_names = {});
 
 // CIFAR-100: train.bin or test.bin, records of 1 coarse label, 1 fine label and 3 x 32 x 32 bytes. The fine label is used;
 // names come from fine_label_names.txt if it is there.
-Dataset read_cifar100(const std::filesystem::path& folder, bool train);
+Dataset read_cifar100(const std::filesystem::path& folder, bool train, const std::vector<std::string>& class_names = {});
 
 // MNIST and Fashion-MNIST: train-images-idx3-ubyte and train-labels-idx1-ubyte (train) or t10k-..., each as it is or with
 // .gz added (the unpacked one wins). One channel; ten classes "0" .. "9".
@@ -35,9 +35,10 @@ struct FolderMemory {
   std::uint64_t store_limit = std::uint64_t{8} << 30;  // bytes of such files of earlier runs together with this one
 };
 
-// One sub-folder per class (its name is the class name), PNG and JPEG files in it, directly; resized to the shape, which has 3
-// channels (RGB) or 1 (grey). Classes and files are in byte order of their names; other files are skipped. `class_names` may be
-// given to fix the list (a test folder may lack a class); a sub-folder that is not in it is an error. All threads decode.
+// One sub-folder per class (its name is the class name), PNG and JPEG files in it, directly; cut and resized to the shape as
+// fit() does, with 3 channels (RGB) or 1 (grey). Classes and files are in byte order of their names; other files are skipped.
+// `class_names` may be given to fix the list (a test folder may lack a class); a sub-folder that is not in it is an error. All
+// threads decode.
 Dataset read_image_folder(const std::filesystem::path& folder, const ImageShape& shape, const FolderMemory& memory = {},
                           const std::vector<std::string>& class_names = {});
 
@@ -60,6 +61,10 @@ struct LoadOptions {
   std::size_t channels = 3;
   FolderMemory folder_memory{};
   double folder_test_share = 0.2;  // share of a folder without test/ for the test set
+  // Whether a set may have test images alone: the training set is empty then. If it does not tell the names of its classes, or
+  // has not all of them, these are taken, where there are any.
+  bool test_alone = false;
+  std::vector<std::string> class_names{};
 };
 
 // `spec` is one of
@@ -69,7 +74,7 @@ struct LoadOptions {
 //                       cifar-10-batches-bin, cifar-100-binary, MNIST/raw, FashionMNIST/raw
 // A folder of images holds train/ and test/ with one sub-folder per class each; without test/ a share of the images, keyed
 // by the seed, becomes the test set; without train/ the folder itself holds the classes. Throws a usage error for an unknown
-// kind or an impossible option.
+// kind or an impossible option, a data error for a set without training images unless `test_alone`.
 DataSplits load(const std::string& spec, const LoadOptions& options = {});
 
 }  // namespace bitloom::data

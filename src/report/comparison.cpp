@@ -223,7 +223,7 @@ std::string differences(const std::vector<const ReportInput*>& inputs) {
     if (values.size() > 1) rows.push_back(std::move(row));
   }
   if (rows.empty()) return section("options", "Options", "None differs.", "");
-  return section("options", "Options that differ", "", table(columns, rows));
+  return section("options", "Options that differ", "", "<div class=\"even\">" + table(columns, rows) + "</div>\n");
 }
 
 // By accuracy, or else by loss, of validation: test images must not choose. What has neither comes last.

@@ -70,6 +70,15 @@ std::string shorten(std::string_view text, std::size_t limit) {
   return std::string(text.substr(0, end)) + "…";
 }
 
+std::string shorten_middle(std::string_view text, std::size_t limit) {
+  const std::size_t length = count_characters(text);
+  if (length <= limit || limit < 2) return shorten(text, limit);
+  std::size_t begin = text.size();
+  for (std::size_t kept = 0; kept < limit / 2; --begin)
+    kept += continues(static_cast<unsigned char>(text[begin - 1])) ? 0U : 1U;
+  return shorten(text, limit - limit / 2) + std::string(text.substr(begin));
+}
+
 double text_width(std::string_view text, double font_size) {
   return 0.58 * font_size * static_cast<double>(count_characters(text));
 }

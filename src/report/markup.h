@@ -17,6 +17,9 @@ std::size_t count_characters(std::string_view text);
 // At most `limit` characters; a longer text ends with an ellipsis.
 std::string shorten(std::string_view text, std::size_t limit);
 
+// The same with the ellipsis in the middle: where the ends of names tell them apart.
+std::string shorten_middle(std::string_view text, std::size_t limit);
+
 // An upper estimate of the width of a line of sans-serif text, in the unit of `font_size`.
 double text_width(std::string_view text, double font_size);
 

@@ -48,6 +48,7 @@ svg text{font-family:inherit}
 .line{stroke:var(--c);fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .line.faint{stroke-width:1.5;stroke-dasharray:4 4;stroke-linecap:butt}
 circle{fill:var(--c)}
+.values rect:hover{fill:var(--ink);fill-opacity:.06}
 .heat-frame{fill:none;stroke:var(--line)}
 .on-strong{fill:#fff}
 .in-box{fill:var(--page);font-size:11px}
@@ -56,6 +57,7 @@ circle{fill:var(--c)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{padding:6px 14px 6px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--muted);font-weight:600;white-space:nowrap}
+.even table{table-layout:fixed}.even th,.even td{white-space:normal;overflow-wrap:anywhere}
 tbody tr:last-child td{border-bottom:0}
 tfoot td{font-weight:600;border-top:1px solid var(--axis);border-bottom:0}
 .num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
@@ -100,13 +102,14 @@ main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
 .samples img{width:84px}.samples thead th{min-width:90px;max-width:90px}
 .samples tbody th{min-width:58px;max-width:76px;padding-right:8px;font-size:13px}
 .pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
-th{white-space:normal}td,th{padding-right:8px}
+th{white-space:normal}td,th{padding-right:8px}th,td:not(.num){overflow-wrap:anywhere;min-width:4em}
 .listed thead{display:none}.listed tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}
 .listed tbody tr:last-child{border-bottom:0}.listed tfoot tr{border-top:1px solid var(--axis);border-bottom:0}
-.listed td,.listed .num,.listed .num+td:not(.num){display:flex;justify-content:space-between;gap:16px;padding:2px 0;border:0;
-text-align:right;white-space:normal;overflow-wrap:anywhere}
+.listed td,.listed .num,.listed .num+td:not(.num){display:flex;justify-content:flex-end;align-items:baseline;gap:6px;padding:2px 0;
+border:0;text-align:right;white-space:normal;overflow-wrap:anywhere}
 .listed td:first-child{font-weight:600}.listed td:empty:empty{display:none}
-.listed td:before{content:attr(data-heading);color:var(--muted);text-align:left;font-weight:400}}
+.listed td:before{content:attr(data-heading);color:var(--muted);text-align:left;font-weight:400;margin-right:auto;padding-right:10px;
+flex:none;max-width:60%}}
 @media print{body{background:#fff}section,.card{break-inside:avoid}}
 )css";
 

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <span>
 
 #include "core/error.h"
 #include "report/markup.h"
@@ -98,13 +101,83 @@ std::string draw_series(const LineChart& chart, const Series& series, const Fram
     // A point without neighbours has no line to show it.
     const bool alone = !continued && !drawn(i + 1);
     if (alone || (!series.faint && series.x.size() <= most_dots)) {
-      dots += fmt::format(R"(<circle cx="{}" cy="{}" r="{}"><title>{}: {:.4g} at {:.4g}</title></circle>)", at(x), at(y),
-                          alone ? 3.5 : 2.4, escape(series.name), series.y[i], series.x[i]);
+      dots += fmt::format(R"(<circle cx="{}" cy="{}" r="{}"/>)", at(x), at(y), alone ? 3.5 : 2.4);
     }
   }
   if (path.empty()) return "";
   return fmt::format(R"(<g style="--c:{}"><path class="{}" d="{}"/>{}</g>)", colour_of(series.colour),
                      series.faint ? "line faint" : "line", path, dots);
+}
+
+// A point of a series, and where it is along the axis.
+struct Spot {
+  double px = 0;
+  std::size_t series = 0, point = 0;
+};
+
+std::vector<Spot> spots_of(const LineChart& chart, const Frame& frame) {
+  std::vector<Spot> spots;
+  for (std::size_t s = 0; s < chart.series.size(); ++s) {
+    const Series& series = chart.series[s];
+    for (std::size_t i = 0; i < series.x.size(); ++i) {
+      if (plottable(series.x[i], chart.x.logarithmic) && plottable(series.y[i], chart.y.logarithmic))
+        spots.push_back({frame.px(series.x[i]), s, i});
+    }
+  }
+  std::ranges::stable_sort(spots, {}, &Spot::px);
+  return spots;
+}
+
+std::string value_text(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : grouped(value); }
+
+std::string name_of(const LineChart& chart, const Series& series) {
+  constexpr std::size_t longest = 60;
+  const std::string note = series.faint ? chart.faint_note : chart.solid_note;
+  const std::string name = shorten(series.name.empty() ? chart.title : series.name, longest);
+  return note.empty() || note == name ? name : name + ", " + note;
+}
+
+// The values at the x of the spot that is nearest to the middle: of each series that of its nearest spot.
+std::string words_for(const LineChart& chart, std::span<const Spot> spots) {
+  const double middle = (spots.front().px + spots.back().px) / 2;
+  const auto is_nearer = [](double to) {
+    return [to](const Spot& a, const Spot& b) { return std::abs(a.px - to) < std::abs(b.px - to); };
+  };
+  const Spot& chosen = *std::ranges::min_element(spots, is_nearer(middle));
+  const double x = chart.series[chosen.series].x[chosen.point];
+  std::string words = fmt::format("{} {}", chart.x.title, value_text(x));
+  const auto band = std::ranges::find_if(chart.bands, [&](const Band& b) { return b.from <= x && x <= b.to; });
+  if (band != chart.bands.end()) words += ", " + shorten(band->label, 60);
+  std::map<std::size_t, Spot> nearest;
+  for (const Spot& spot : spots) {
+    const auto [known, is_new] = nearest.try_emplace(spot.series, spot);
+    if (!is_new && is_nearer(chosen.px)(spot, known->second)) known->second = spot;
+  }
+  for (const auto& [number, spot] : nearest) {
+    const Series& series = chart.series[number];
+    words += fmt::format("\n{}: {}", name_of(chart, series), value_text(series.y[spot.point]));
+    if (series.x[spot.point] != x) words += fmt::format(" (at {})", value_text(series.x[spot.point]));
+  }
+  return words;
+}
+
+// Columns that no one sees, over the whole chart: under the pointer, each has the values of the points near it.
+std::string draw_values(const LineChart& chart, const Frame& frame) {
+  constexpr double least_column = 18;
+  const std::vector<Spot> spots = spots_of(chart, frame);
+  std::string svg;
+  double from = frame.left;
+  for (std::size_t begin = 0; begin < spots.size();) {
+    std::size_t end = begin;
+    while (end < spots.size() && spots[end].px - spots[begin].px < least_column) ++end;
+    const double to = end == spots.size() ? frame.right : (spots[end - 1].px + spots[end].px) / 2;
+    svg += fmt::format(R"(<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>)", at(from), at(frame.top),
+                       at(to - from), at(frame.bottom - frame.top),
+                       escape(words_for(chart, std::span(spots).subspan(begin, end - begin))));
+    from = to;
+    begin = end;
+  }
+  return R"(<g class="values" fill="none" pointer-events="all">)" + svg + "</g>";
 }
 
 }  // namespace
@@ -159,7 +232,7 @@ std::string to_svg(const LineChart& chart) {
       svg += series.filled ? draw_area(chart, series, frame) : draw_series(chart, series, frame);
     }
   }
-  return svg + "</svg>\n";
+  return svg + draw_values(chart, frame) + "</svg>\n";
 }
 
 }  // namespace bitloom::report

@@ -39,7 +39,7 @@ Legend make_legend(const std::vector<LegendEntry>& entries, double x, double y, 
   if (entries.size() < 2) return legend;
   double dx = 0, dy = 0;
   for (const LegendEntry& entry : entries) {
-    const std::string name = shorten(entry.name, longest);
+    const std::string name = shorten_middle(entry.name, longest);
     const double needed = mark + text_width(name, chart_font) + gap;
     if (dx > 0 && dx + needed - gap > width) {
       dx = 0;

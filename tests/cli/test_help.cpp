@@ -78,6 +78,12 @@ const std::set<std::string>& all_options() {
   return options;
 }
 
+std::string without_escapes(const std::string& roff) {
+  std::string plain;
+  for (const char c : roff) plain += c == '\\' ? "" : std::string(1, c);
+  return plain;
+}
+
 // Calls `see` with each string literal and the line that it is in, comments left out. src/report is too: its pages have
 // variables of CSS, "--muted".
 template <typename F>
@@ -186,13 +192,24 @@ TEST_CASE("pages of man have every option of a command, and completion their val
   const TempDir folder;
   const Args own = words(run_program(folder.path(), {"--help-words"}).out);
   REQUIRE(own.size() > listed_commands().size());  // two words for most
-  CHECK(has(run_program(folder.path(), {"--help-manual"}).out, "\n.TP\n\\fBbitloom\\-train\\-binary\\fR(1)\n"));
+  const std::string general = run_program(folder.path(), {"--help-manual"}).out;
+  CHECK(has(general, "\n.TP\n\\fBbitloom\\-train\\-binary\\fR(1)\n"));
+  const std::string plain_general = without_escapes(general);
   for (const std::string& command : listed_commands()) {
     INFO(command);
     std::string page = help_of(command, "--help-manual");
     CHECK(page.starts_with(".TH BITLOOM-"));
-    std::string plain;
-    for (const char c : page) plain += c == '\\' ? "" : std::string(1, c);
+    const std::string plain = without_escapes(page);
+    // NAME is what `apropos` shows: the summary of the table of commands, not the first words of the description.
+    std::string page_name = "bitloom-" + command;
+    std::replace(page_name.begin(), page_name.end(), ' ', '-');
+    const std::string entry = "\n.TP\nfB" + page_name + "fR(1)\n";
+    const std::size_t place = plain_general.find(entry);
+    REQUIRE(place != std::string::npos);
+    const std::size_t begin = place + entry.size();
+    const std::string summary = plain_general.substr(begin, plain_general.find('\n', begin) - begin);
+    CHECK(summary.size() > 8);
+    CHECK(has(plain, "\n.SH NAME\n" + page_name + " - " + summary + "\n.SH SYNOPSIS\n"));
     std::istringstream lines(help_of(command, "--help-words"));
     std::set<std::string> completed;
     for (std::string line; std::getline(lines, line);) completed.insert(line.substr(2, line.find(' ') - 2));

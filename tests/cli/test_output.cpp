@@ -65,7 +65,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "eval gpt.safetensors --data text.txt",
       "eval gpt.safetensors --data text.txt --json",
       "predict run image.png",
-      "predict run image.png --json",
+      "predict run image.png --jsonl",
       "sample gpt.safetensors --tokens 3",
       "sample gpt.safetensors --tokens 3 --count 2",
       "verify run",

@@ -83,7 +83,7 @@ TEST_CASE("a convolutional net is trained and learns, and the verbs know what it
   CHECK(has(out, "120 steps of 20 images, 2.5 epochs"));
   CHECK(has(out, "test accuracy"));
   CHECK(has(out, "6 views each"));
-  CHECK(has(out, "bitloom predict run IMAGE..."));
+  CHECK(has(out, "bitloom predict run PICTURE..."));
   for (const char* file : {"model.safetensors", "metrics.jsonl", "options.ini", "log.txt", "checkpoint.safetensors"}) {
     CHECK(std::filesystem::exists(folder / "run" / file));
   }
@@ -134,13 +134,13 @@ TEST_CASE("a convolutional net is trained and learns, and the verbs know what it
   CHECK(read_file(folder / "back") == read_file(folder / "run/model.safetensors"));
 
   run({"data", "sheet", "synth", "--out", "sheet.png"});
-  const Json predicted = Json::parse(run({"predict", "run", "sheet.png", "--json", "--top", "10"}));
-  REQUIRE(predicted["classes"].size() == 10);
+  const Json predicted = Json::parse(run({"predict", "run", "sheet.png", "--jsonl"}));
+  REQUIRE(predicted["probabilities"].size() == 10);
   double sum = 0;
-  for (const Json& each : predicted["classes"]) sum += each["score"].get<double>();
+  for (const Json& each : predicted["probabilities"]) sum += each.get<double>();
   CHECK(sum == Approx(1).epsilon(1e-5));
-  const Json one_view = Json::parse(run({"predict", "run", "sheet.png", "--json", "--mirror", "off", "--shift", "0"}));
-  CHECK(one_view["classes"] != predicted["classes"]);
+  const Json one_view = Json::parse(run({"predict", "run", "sheet.png", "--jsonl", "--mirror", "off", "--shift", "0"}));
+  CHECK(one_view["probabilities"] != predicted["probabilities"]);
   const Outcome text = run_program(folder.path(), {"sample", "run"});
   CHECK(text.code == 3);
   CHECK(has(text.err, "a model of kind cnn; expected one of kind gpt. For this one there is `bitloom predict`"));

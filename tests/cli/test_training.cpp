@@ -59,9 +59,9 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   CHECK(has(run_program(folder.path(), {"inspect", "run"}).out, "16 x 16 x 64"));
 
   REQUIRE(run_program(folder.path(), {"data", "sheet", "synth", "--out", "image.png", "--columns", "1"}).code == 0);
-  const Outcome predict = run_program(folder.path(), {"predict", "run", "image.png", "--top", "2", "--json"});
+  const Outcome predict = run_program(folder.path(), {"predict", "run", "image.png", "--top", "2", "--jsonl"});
   REQUIRE(predict.code == 0);
-  CHECK(nlohmann::json::parse(predict.out)["classes"].size() == 2);
+  CHECK(nlohmann::json::parse(predict.out)["probabilities"].size() == 2);
   const Outcome partly = run_program(folder.path(), {"predict", "run", "none.png", "image.png"});
   CHECK(partly.code == 3);
   CHECK(has(partly.err, "none.png"));

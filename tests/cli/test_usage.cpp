@@ -80,7 +80,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --resume --out nowhere", "--resume: there is no run in nowhere"},
       {"train binary --data synth --config none.ini", "--config: cannot read 'none.ini'"},
       {"eval", "missing MODEL|RUN"},
-      {"predict model", "missing MODEL|RUN or IMAGE"},
+      {"predict model", "missing MODEL|RUN or PICTURE"},
       {"inspect tinny", "did you mean 'tiny'?"},
       {"inspect tiny --image-size 32x32", "--image-size: '32x32' is not"},
       {"data synth", "--out: missing"},

@@ -54,6 +54,23 @@ void check_small(const Dataset& dataset) {
 
 }  // namespace
 
+TEST_CASE("a folder with the test files of MNIST alone can be read to measure nets") {
+  const TempDir folder;
+  write_gz(folder / "t10k-images-idx3-ubyte.gz", images(12));
+  write_file(folder / "t10k-labels-idx1-ubyte", labels(12));
+  const std::string here = folder.path().string();
+  for (const std::string& spec : {here, "idx:" + here}) {
+    const DataSplits splits = load(spec, {.test_alone = true});
+    check_small(splits.test);
+    CHECK(splits.train.size() == 0);
+    CHECK(splits.train.shape == splits.test.shape);
+    CHECK(splits.train.class_names == splits.test.class_names);
+    CHECK(splits.validation.size() == 0);
+    CHECK(message_of(ErrorKind::data, [&] { load(spec); }) ==
+          here + ": neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there");
+  }
+}
+
 TEST_CASE("IDX files are read plain and compressed") {
   const TempDir folder;
   write_file(folder / "train-images-idx3-ubyte", images(12));

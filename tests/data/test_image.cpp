@@ -174,6 +174,41 @@ TEST_CASE("resize averages areas where it shrinks and interpolates where it grow
   CHECK(has(message_of(ErrorKind::usage, [&] { resize({{2, 2, 3}, {1}}, 2, 2); }), "cannot be resized"));
 }
 
+TEST_CASE("nets get the middle of a picture, as large as their proportions allow") {
+  CHECK(middle_part({3024, 4032, 3}, 32, 32) == Part{0, 504, 3024, 3024});
+  CHECK(middle_part({4033, 3024, 1}, 32, 32) == Part{504, 0, 3024, 3024});
+  CHECK(middle_part({32, 32, 3}, 64, 64) == Part{0, 0, 32, 32});
+  CHECK(middle_part({30, 100, 3}, 10, 20) == Part{0, 20, 30, 60});
+  CHECK(middle_part({100, 30, 3}, 10, 20) == Part{42, 0, 15, 30});
+  CHECK(middle_part({1, 1, 3}, 10, 20) == Part{0, 0, 1, 1});
+  CHECK(middle_part({1, 10000, 3}, 20, 10) == Part{0, 4999, 1, 1});  // not half a pixel
+  CHECK(middle_part({10000, 1, 3}, 10, 20) == Part{4999, 0, 1, 1});
+  const Image image{{2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}};
+  CHECK(part_of(image, {1, 1, 1, 2}).pixels == std::vector<std::uint8_t>{5, 6, 11, 12});
+  CHECK(part_of(image, {0, 0, 2, 3}).pixels == image.pixels);
+  CHECK(fit(image, 2, 2).pixels == std::vector<std::uint8_t>{1, 2, 4, 5, 7, 8, 10, 11});
+  CHECK(fit(image, 1, 1).pixels == std::vector<std::uint8_t>{3, 9});
+  CHECK(fit(image, 2, 3).pixels == image.pixels);
+}
+
+// They were squeezed to a square.
+TEST_CASE("pictures of a folder keep their proportions") {
+  const TempDir folder;
+  const std::vector<Image> pictures{slopes(20, 90, 3), slopes(77, 31, 3), slopes(1, 1, 3), slopes(16, 16, 3)};
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    const fs::path place = folder / (i % 2 == 0 ? "a" : "b");
+    fs::create_directories(place);
+    write_png(pictures[i].pixels, pictures[i].shape, place / (std::to_string(i) + ".png"));
+  }
+  const Dataset set = read_image_folder(folder.path(), {16, 16, 3});
+  REQUIRE(set.size() == 4);
+  std::size_t k = 0;
+  for (const std::size_t i : {0, 2, 1, 3}) {
+    const auto read = set.image(k++);
+    CHECK(std::vector<std::uint8_t>(read.begin(), read.end()) == fit(pictures[i], 16, 16).pixels);
+  }
+}
+
 TEST_CASE("a folder of images gives its classes and files in the order of their names") {
   const TempDir folder;
   const Image red{{4, 4, 3}, [] {

@@ -50,6 +50,33 @@ TEST_CASE("load recognises CIFAR-10 in the folder and in the folder that its arc
   CHECK(few.train.labels[5] == train.labels[5]);
 }
 
+TEST_CASE("classes without names get those that are expected, in sets of test images too") {
+  const TempDir folder;
+  const Dataset images = make_synthetic(3, 20);
+  write_cifar10(images, images, folder.path());
+  fs::remove(folder / "batches.meta.txt");
+  const std::string here = folder.path().string();
+  const std::vector<std::string> letters{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+  CHECK(load(here).test.class_names.front() == "0");
+  CHECK(load(here, {.class_names = letters}).train.class_names == letters);
+  for (int batch = 1; batch <= 5; ++batch) fs::remove(folder / fmt::format("data_batch_{}.bin", batch));
+  const DataSplits alone = load(here, {.test_alone = true, .class_names = letters});
+  CHECK(alone.train.size() == 0);
+  CHECK(alone.test.size() == 20);
+  CHECK(alone.test.class_names == letters);
+  // Fewer than the labels there are.
+  CHECK(has(message_of(ErrorKind::data,
+                       [&] {
+                         load(here, {.test_alone = true, .class_names = {"a", "b"}});
+                       }),
+            "expected 0 to 1"));
+  const TempDir other;
+  fs::create_directory(other / "cifar-100-binary");
+  write_file(other / "cifar-100-binary/test.bin", std::string(2 * 3074, '\1'));
+  CHECK(load(other.path().string(), {.test_alone = true}).test.size() == 2);
+  CHECK(has(message_of(ErrorKind::data, [&] { load(other.path().string()); }), "train.bin is missing"));
+}
+
 TEST_CASE("load recognises CIFAR-100") {
   const TempDir folder;
   fs::create_directory(folder / "cifar-100-binary");

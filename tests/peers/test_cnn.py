@@ -32,9 +32,8 @@ def exported(bitloom, model):
 
 def our_probabilities(bitloom, model, files, classes):
     """(images, classes), of the images themselves: no views are averaged."""
-    lines = bitloom.lines_of_json("predict", model, *files, "--json", "--top", len(classes), "--mirror", "off", "--shift", 0)
-    scores = [{each["class"]: each["score"] for each in line["classes"]} for line in lines]
-    return np.array([[each[name] for name in classes] for each in scores])
+    lines = bitloom.lines_of_json("predict", model, *files, "--jsonl", "--mirror", "off", "--shift", 0)
+    return np.array([[line["probabilities"][name] for name in classes] for line in lines])
 
 
 def assert_same(bitloom, model, module, scale, classes, images):

@@ -73,14 +73,14 @@ def test_numpy_predicts_what_bitloom_predicts(request, bitloom, images, which):
     net = Model(path)
     pixels, files = images
     expected_all = np.exp(net.scores(pixels))
-    predictions = bitloom.lines_of_json("predict", path, *files, "--json", "--top", 10)
-    assert [prediction["image"] for prediction in predictions] == [str(file) for file in files]
+    predictions = bitloom.lines_of_json("predict", path, *files, "--jsonl")
+    assert [prediction["file"] for prediction in predictions] == [str(file) for file in files]
     for expected, prediction in zip(expected_all / expected_all.sum(axis=1, keepdims=True), predictions):
-        actual = {each["class"]: each["score"] for each in prediction["classes"]}
-        assert prediction["classes"][0]["class"] == net.classes[int(np.argmax(expected))]
+        actual = prediction["probabilities"]
+        assert prediction["class"] == net.classes[int(np.argmax(expected))]
         assert [actual[name] for name in net.classes] == pytest.approx(list(expected), abs=1e-4)
     # Else the test could not tell one evaluation from another.
-    assert len({round(prediction["classes"][0]["score"], 4) for prediction in predictions}) > len(predictions) // 2
+    assert len({round(max(prediction["probabilities"].values()), 4) for prediction in predictions}) > len(predictions) // 2
 
 
 def test_layers_let_some_bits_through(model_file, images):

@@ -22,4 +22,16 @@ inline void require_self_contained(const std::string& page) {
   REQUIRE(count_of(page, "http") == count_of(page, "xmlns=\"http://www.w3.org/"));
 }
 
+// Whether one of the page's line charts has, under the pointer, this line below the first one, which names a place on the x
+// axis.
+inline bool shows_value(const std::string& page, const std::string& place, const std::string& line) {
+  const std::string opening = "<title>" + place;
+  for (std::size_t at = page.find(opening); at != std::string::npos; at = page.find(opening, at + 1)) {
+    std::string words = page.substr(at + 7, page.find("</title>", at) - at - 7) + "\n";
+    if ((words.starts_with(place + "\n") || words.starts_with(place + ",")) && test::has(words, "\n" + line + "\n"))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace bitloom::report

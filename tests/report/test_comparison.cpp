@@ -77,6 +77,16 @@ TEST_CASE("runs of several kinds are compared on one page, the best first", "[re
   CHECK(!has(page, "sent in a step"));
 }
 
+// Runs of a search differ at the end of their names, which was cut.
+TEST_CASE("names of curves that are too long keep their ends, and options that differ have columns of one width", "[report]") {
+  const std::string name = "runs/of-a-search-over-very-many-nets/layer2.width=";
+  const std::string page = render_comparison({binary_run(name + "64", 0.4), binary_run(name + "128", 0.5)});
+  require_self_contained(page);
+  CHECK(has(page, ">runs/of-a-sea…ayer2.width=64</text>"));
+  CHECK(has(page, ">runs/of-a-sea…yer2.width=128</text>"));
+  CHECK(has(page, "<div class=\"even\"><div class=\"scroll\"><table>"));
+}
+
 TEST_CASE("runs without metrics are compared by what there is", "[report]") {
   ReportInput empty;
   empty.title = "empty";

@@ -25,6 +25,11 @@ TEST_CASE("shorten counts characters, not bytes") {
   CHECK(shorten("üüüü", 4) == "üüüü");
   CHECK(shorten("üüüüü", 4) == "üüü…");
   CHECK(shorten("ab", 1) == "…");
+  CHECK(shorten_middle("run-1", 5) == "run-1");
+  CHECK(shorten_middle("a-run-number-1", 6) == "a-…r-1");
+  CHECK(shorten_middle("a-run-number-12", 7) == "a-r…-12");
+  CHECK(shorten_middle("üüüüüäöü", 6) == "üü…äöü");
+  CHECK(shorten_middle("abc", 1) == "…");
   CHECK(count_characters("a猫😀") == 3);
   CHECK(text_width("wider", 12) > text_width("wide", 12));
 }

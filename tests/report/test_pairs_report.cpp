@@ -122,11 +122,14 @@ TEST_CASE("the page of a discrete VAE's run has its curves, reconstructions and 
             {"discrete VAE ti&lt;ny · f32 · 922 training images", ">12.25 dB<", "103 images without noise, after step 40",
              ">19 of 32<", "perplexity 7.25", ">-0.4000<", "relaxed -0.5000", "images, median; 36% of the matmul peak",
              // Of 3 x 4 x 4 numbers: 24 nats are half a nat each, with a weight of 3 in the loss and of 1 in the bounds.
-             "validation: 1.5 at 40<", "relaxed: 0 at 40<", "hard: -0.1 at 40<", ">Divergence from the uniform prior<",
-             ">Weight of the divergence<", ">Temperature of the relaxation<", "in use: 19 at 40<", "perplexity: 7.25 at 40<",
+             ">Divergence from the uniform prior<", ">Weight of the divergence<", ">Temperature of the relaxation<",
              "title=\"a &lt;cat&gt;\"", ">step 40</th>", ">original</th>", "2 of 5 steps with pictures are shown", ">20.5 dB<",
              "103 held-out images are 16 tokens of 5 codes: 3 are used, 2 never. Half of the tokens are of the 1 most",
              ">2 never used<", "Reconstructions by step"});
+  for (const char* line : {"validation: 1.5", "relaxed: 0", "hard: -0.1", "in use: 19", "perplexity: 7.25"}) {
+    INFO(line);
+    CHECK(shows_value(page, "step 40", line));
+  }
   check_none(page, {"oken of the", "Kept for backward", "accuracy", "unfinished", "Not shown", ">nan", "to classify"});
   CHECK(count_of(page, "<img ") == 3 + 2 * 2);  // the gap has none
   // Bars for wide and for narrow screens, for the used codes only.
@@ -142,8 +145,10 @@ TEST_CASE("the page of a text-to-image transformer's run has losses of text and 
   require_self_contained(page);
   check_all(page, {"text-to-image transformer tiny · 5.00 M parameters · f32 · 922 training pairs", ">4.8750<",
                    "nats per code of 103 validation pairs, after step 40; 6.24 if all 512 codes were as likely", ">3.2500<",
-                   "training pairs: 4.75 at 40<", "validation pairs: 5.5 at 20<", ">Text loss<", ">Image loss<",
-                   ">thousand image tokens/s<", "Images that the model drew for the same captions", ">step 20</th>"});
+                   ">Text loss<", ">Image loss<", ">thousand image tokens/s<",
+                   "Images that the model drew for the same captions", ">step 20</th>"});
+  CHECK(shows_value(page, "step 40", "training pairs: 4.75"));
+  CHECK(shows_value(page, "step 20", "validation pairs: 5.5"));
   check_none(page, {"perplexity", "PSNR", "id=\"codes\"", "are shown; the others", "Not shown"});
   // The first evaluation is as good as the last, and the model is that of the first of the best.
   input.config["keep"] = "best";
@@ -159,10 +164,12 @@ TEST_CASE("the page of a contrastive model's run has retrieval beside chance, an
   require_self_contained(page);
   check_all(page, {"contrastive model tiny · f32 · 922 training pairs", ">18.75%<", ">12.50%<",
                    "of 50 images, the own caption nearest; chance 2.00%", ">37.50%<", "captions; images 37.50%; chance 10.00%",
-                   ">0.0625<", "captions of images: 25 at 20<", ">chance<", "telling 16 pairs apart",
-                   "2.77 without any knowledge", "12% of the matmul peak", "a &lt;cat&gt;, 2: -0.25",
-                   "data-heading=\"image&#39;s rank\">17<", "among all 50 held-out ones", "cosines from -0.25, pale, to 0.75"});
+                   ">0.0625<", ">chance<", "telling 16 pairs apart", "2.77 without any knowledge", "12% of the matmul peak",
+                   "a &lt;cat&gt;, 2: -0.25", "data-heading=\"image&#39;s rank\">17<", "among all 50 held-out ones",
+                   "cosines from -0.25, pale, to 0.75"});
   CHECK(count_of(page, "<image ") == 2 * 2);
+  CHECK(shows_value(page, "step 20", "captions of images: 25"));
+  CHECK(shows_value(page, "step 20", "chance: 2"));
   check_none(page, {"PSNR", "id=\"samples\"", "Not shown"});
   input.config["keep"] = "best";
   CHECK(has(render_report(input), ">25.00%<"));

@@ -1,4 +1,6 @@
+#include <cmath>
 #include <limits>
+#include <string>
 
 #include "core/error.h"
 #include "report/plot.h"
@@ -99,6 +101,46 @@ TEST_CASE("line charts survive one point, gaps and constants") {
   LineChart band = line({1, 2}, {1, 2});
   band.bands = {{not_a_number, 2, "a"}, {0, infinity, "b"}, {2, 1, "c"}};
   require_sound(to_svg(band));
+}
+
+// Lines of many points, dashed ones and areas had no values under the pointer.
+TEST_CASE("under the pointer a line chart has the values of every curve, in few columns however many points there are") {
+  LineChart chart = line({}, {});
+  for (int i = 0; i < 5000; ++i) {
+    chart.series[0].x.push_back(i);
+    chart.series[0].y.push_back(i == 4999 ? 0.125 : 1);
+  }
+  chart.series.push_back({"", {0, 4999}, {123456, 2}, 1, true});
+  chart.series.push_back({"are<a>", {4999, 5000}, {not_a_number, 7}, 2});
+  chart.series.back().filled = true;
+  const std::string svg = to_svg(chart);
+  require_sound(svg);
+  const std::string columns = svg.substr(svg.find("<g class=\"values\""));
+  CHECK(count_of(columns, "<title>") <= 1080 / 18);
+  CHECK(count_of(columns, "<title>") > 40);
+  CHECK(columns.find("<title>time (s) 0\nlayer1: 1\nLoss: 123,456</title>") == std::string::npos);  // not the middle
+  CHECK(columns.find("\nLoss: 123,456 (at 0)</title>") != std::string::npos);
+  CHECK(columns.find("\nare&lt;a&gt;: 7 (at 5000)</title>") != std::string::npos);
+  CHECK(columns.size() < 12000);
+
+  // Few points: the columns meet between them and reach both ends.
+  chart = line({1, 2, not_a_number, 4}, {0.5, 0.25, 1, 3});
+  chart.bands = {{0, 3, "first"}, {3, 4, "second"}};
+  const std::string few = to_svg(chart);
+  require_sound(few);
+  CHECK(few.find("<title>time (s) 1, first\nlayer1: 0.5</title>") != std::string::npos);
+  CHECK(few.find("<title>time (s) 4, second\nlayer1: 3</title>") != std::string::npos);
+  const std::string own = few.substr(few.find("<g class=\"values\""));
+  REQUIRE(count_of(own, "<rect") == 3);
+  double end = -1, total = 0;
+  for (std::size_t place = own.find("<rect"); place != std::string::npos; place = own.find("<rect", place + 1)) {
+    const auto number = [&](const std::string& name) { return std::stod(own.substr(own.find(name, place) + name.size())); };
+    if (end >= 0) CHECK(std::abs(number("x=\"") - end) < 0.2);
+    end = number("x=\"") + number("width=\"");
+    total += number("width=\"");
+  }
+  CHECK(std::abs(end - (1080 - 14)) < 0.2);
+  CHECK(total > 900);
 }
 
 TEST_CASE("labels of narrow bands are cut") {

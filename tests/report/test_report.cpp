@@ -459,11 +459,13 @@ TEST_CASE("curves of reused stages are drawn and marked", "[report]") {
   CHECK(has(page, "360 k"));
   CHECK(has(page, "and 90.0 k by the runs of reused stages"));
   // Stages follow one another: the reused one ends at 40 s, and what this run had at 400 s stands at 440.
-  CHECK(has(page, "layer1: 60.6 at 0.6667<"));
-  CHECK(has(page, "at 7.333<"));
+  const std::string time = "training time, reused stages included (min) ";
+  CHECK(shows_value(page, time + "0.6667", "layer1, validation: 60.6"));
+  CHECK(has(page, "<title>" + time + "0.6667, layer1 (reused)\n"));
+  CHECK(has(page, "<title>" + time + "7.333"));
   const std::string fresh = render_report(full_run());
   CHECK(!has(fresh, "class=\"band-marked"));
-  CHECK(has(fresh, "at 6.667<"));
+  CHECK(has(fresh, "(min) 6.667"));
 }
 
 // One page said 79.40%, 76.6%, 63.60% and 60.60% without saying what each was of.

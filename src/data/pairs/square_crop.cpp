@@ -69,19 +69,6 @@ constexpr NamedCrop crops[] = {{"centre", CropKind::centre, &centre_crop},
                                {"dvae", CropKind::dvae, &dvae_crop},
                                {"transformer", CropKind::transformer, &transformer_crop}};
 
-// side x side pixels of each channel.
-Image part_of(const Image& image, std::size_t top, std::size_t left, std::size_t side) {
-  const auto [height, width, channels] = image.shape;
-  if (height == side && width == side) return image;
-  Image part{{side, side, channels}, std::vector<std::uint8_t>(side * side * channels)};
-  std::uint8_t* out = part.pixels.data();
-  for (std::size_t c = 0; c < channels; ++c) {
-    for (std::size_t y = 0; y < side; ++y, out += side)
-      std::copy_n(image.pixels.data() + (c * height + top + y) * width + left, side, out);
-  }
-  return part;
-}
-
 }  // namespace
 
 std::vector<std::string> crop_names() { return names_of(crops); }
@@ -107,8 +94,8 @@ Image cut(const Image& image, const SquareCrop& crop, std::size_t target) {
          "a square of {} pixels at row {}, column {}, resized to {}, of it {} at {} and {}: not within {} x {}", crop.side,
          crop.top, crop.left, crop.resized, target, crop.inner_top, crop.inner_left, width, height);
   }
-  const Image square = resize(part_of(image, crop.top, crop.left, crop.side), crop.resized, crop.resized);
-  Image result = part_of(square, crop.inner_top, crop.inner_left, target);
+  const Image square = resize(part_of(image, {crop.top, crop.left, crop.side, crop.side}), crop.resized, crop.resized);
+  Image result = part_of(square, {crop.inner_top, crop.inner_left, target, target});
   for (std::size_t row = 0; crop.flip && row < channels * target; ++row) {
     const auto begin = result.pixels.begin() + static_cast<std::ptrdiff_t>(row * target);
     std::reverse(begin, begin + static_cast<std::ptrdiff_t>(target));
