@@ -21,6 +21,7 @@ import line_chart
 # What `bitloom train` gets for each; epochs are those of the nets unless they are named.
 NETS = {
     "cifar-small": ["binary", "--net", "cifar-small"],
+    "cifar-deep": ["binary", "--net", "cifar-deep"],
     "cifar-base": ["binary", "--net", "cifar-base"],
     "tiny": ["cnn", "--net", "tiny", "--epochs", "10"],
     "airbench-narrow": ["cnn", "--net", "airbench-narrow", "--dtype", "bf16"],

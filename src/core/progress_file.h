@@ -11,8 +11,8 @@
 namespace bitloom {
 
 // {"stage": index, "step": in that stage, "evaluated": images that an evaluation after that step has seen, "start": what the
-// process calls itself, "beat": a number that grows, "began_stage" and "began_step": of the first mark that was made at once, which
-// says where this start begins; not there before it}.
+// process calls itself, "beat": a number that grows, "began_stage" and "began_step": of the first mark that was made at once,
+// which says where this start begins; not there before it}.
 inline constexpr const char* progress_file_name = "progress.json";
 
 class ProgressFile {
