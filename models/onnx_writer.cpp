@@ -268,14 +268,20 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
       saved.bytes += place;
     });
   }
-  write_atomically(path, [&](const TakeBytes& take) {
-    take_text(take, all.before);
-    for (std::size_t i = 0; i < inside.size(); ++i) {
-      take_text(take, all.heads[i]);
-      take(values_of(inside[i]));
-    }
-    take_text(take, all.behind);
-  });
+  try {
+    write_atomically(path, [&](const TakeBytes& take) {
+      take_text(take, all.before);
+      for (std::size_t i = 0; i < inside.size(); ++i) {
+        take_text(take, all.heads[i]);
+        take(values_of(inside[i]));
+      }
+      take_text(take, all.behind);
+    });
+  } catch (...) {
+    std::error_code ignored;
+    if (!saved.data.empty()) std::filesystem::remove(saved.data, ignored);  // gigabytes that nothing reads
+    throw;
+  }
   return saved;
 }
 

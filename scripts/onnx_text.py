@@ -21,6 +21,8 @@ class Gpt:
         self.cache_inputs = {each.name: each.shape for each in self.session.get_inputs() if each.name != "input_ids"}
 
     def tokenizer(self):
+        if "tokenizer.json" not in self.metadata:
+            sys.exit("the file has no tokenizer.json among its metadata; expected one: `bitloom export RUN --out FOLDER` has the tokenizer.model")
         return tokenizers.Tokenizer.from_str(self.metadata["tokenizer.json"])
 
     def empty_cache(self, batch):
@@ -48,13 +50,16 @@ class Gpt:
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
+    count = sys.argv[3] if len(sys.argv) == 4 else "256"
+    if not count.isdecimal():
+        sys.exit(f"TOKENS: '{count}'; expected a whole number")
     net = Gpt(sys.argv[1])
     tokenizer = net.tokenizer()
     tokens = tokenizer.encode(sys.argv[2]).ids
     context = int(net.metadata["context"])
     if not 0 < len(tokens) < context:
         sys.exit(f"the prompt: {len(tokens)} tokens; expected 1 to {context - 1}")
-    print(tokenizer.decode(tokens + net.likeliest(tokens, int(sys.argv[3]) if len(sys.argv) == 4 else 256)))
+    print(tokenizer.decode(tokens + net.likeliest(tokens, int(count))))
 
 
 if __name__ == "__main__":

@@ -138,8 +138,10 @@ data::DataSplits read_images(Session& session, const EvalSettings& settings, con
   data::DataSplits splits = session.comm.together(
       [&] { return settings.split == "test" ? load_test_data(settings.data, class_names) : load_data(settings.data); });
   if (splits.train.size() == 0) {
-    session.terminal.note(fmt::format("{} has no training images; what is measured are its {} test images", settings.data.spec,
-                                      splits.test.size()));
+    session.terminal.note(
+        fmt::format("{} has no training images; what is measured are its {} test images. Classes that it does "
+                    "not name are taken to be the model's",
+                    settings.data.spec, splits.test.size()));
   }
   return splits;
 }
@@ -190,12 +192,13 @@ void eval_cnn(Session& session, Options& options, EvalSettings& settings, const 
 
 int eval(Session& session, std::span<const std::string> args) {
   EvalSettings settings;
-  Options options("bitloom eval MODEL|RUN [--data SPEC] [options]",
-                  "Measures a model. Of one that classifies images, on a set of them: accuracy, loss in nats, a line per "
-                  "class. Of models of images with captions: quality of reconstructions and codes (dvae), losses of text\n"
-                  "and image (dalle), retrieval (clip). Of a GPT, with "
-                  "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
-                  "windows;\nwith --cloze: how often it tells the last word.");
+  Options options(
+      "bitloom eval MODEL|RUN [--data SPEC] [options]",
+      "Measures a model. Of one that classifies images, on a set of them, test images alone suffice: accuracy, loss in "
+      "nats, a line per class. Of models of images with captions: quality of reconstructions and codes (dvae), losses of text\n"
+      "and image (dalle), retrieval (clip). Of a GPT, with "
+      "--data FILE|FOLDER on a text (plain, JSONL, or tokens of `bitloom data text`): perplexity by overlapping "
+      "windows;\nwith --cloze: how often it tells the last word.");
   settings.declare(options);
   if (!options.parse(args)) {
     session.terminal.line(options.help());

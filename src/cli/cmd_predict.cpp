@@ -73,9 +73,9 @@ void print_text(Terminal& terminal, const Prediction& prediction, const ImageMod
   terminal.line(line + fmt::format("  ({:.2f} ms)", prediction.milliseconds));
 }
 
-nlohmann::json to_json(const Prediction& prediction, const ImageModel& model, std::size_t top) {
+nlohmann::ordered_json to_json(const Prediction& prediction, const ImageModel& model, std::size_t top) {
   if (!prediction.error.empty()) return {{"file", prediction.file}, {"error", prediction.error}};
-  nlohmann::json probabilities = nlohmann::json::object();
+  nlohmann::ordered_json probabilities = nlohmann::ordered_json::object();  // the likeliest first
   for (std::size_t i = 0; i < std::min(top, prediction.order.size()); ++i) {
     const std::size_t label = prediction.order[i];
     probabilities[model.class_names[label]] = prediction.scores[label];
@@ -98,8 +98,10 @@ void for_each_name(std::span<const std::string> pictures, const std::function<bo
       continue;
     }
     for (std::string name; std::getline(std::cin, name);) {
+      if (name.ends_with('\r')) name.pop_back();  // of lines that end as on Windows
       if (!name.empty() && !visit(name)) return;
     }
+    if (std::cin.bad()) fail(ErrorKind::io, "the standard input cannot be read");
   }
 }
 
@@ -110,18 +112,22 @@ int predict(Session& session, std::span<const std::string> args) {
   std::size_t top = 3;
   bool jsonl = false;
   ViewOptions views;
-  Options options("bitloom predict MODEL|RUN PICTURE|-... [options]",
-                  "Classifies PNG and JPEG pictures of any size; - reads their names from the standard input, a line each. The "
-                  "model gets the part in the middle that has its proportions, scaled, as in training on a folder of pictures. "
-                  "Prints, for each, what was cut and scaled, the likeliest classes with their scores (the probabilities that "
-                  "the model gives them) and the time it took.");
+  Options options(
+      "bitloom predict MODEL|RUN PICTURE|-... [options]",
+      "Classifies PNG and JPEG pictures of any size up to 134 megapixels, turned as they are stored (orientations of EXIF are "
+      "ignored); - reads their names from the standard input, a line each. The "
+      "model gets the part in the middle that has its proportions, scaled, as in training on a folder of pictures. "
+      "Prints, for each, what was cut and scaled, the likeliest classes with their scores (the probabilities that "
+      "the model gives them) and the time it took.");
   options.arguments(arguments, "MODEL|RUN or PICTURE", 2, 1000000);
   options.count("top", top, 1, 100000, "Number of classes to print; all with --jsonl where it is not given");
   views.declare(options);
   options.flag("jsonl", jsonl,
-               "One JSON object per picture, a line each: file, width, height, crop, class, probabilities; or file and error");
+               "One JSON object per picture, a line each, in the order of the names: file, width, height, crop, class, "
+               "probabilities, milliseconds; or file and error");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (jsonl && options.source("top") == Options::Source::none) top = any_count;
+  if (std::ranges::count(arguments, "-") > 1) fail(ErrorKind::usage, "PICTURE: '-' is there twice; expected it once at most");
   int code = exit_done;
   session.on_root([&] {
     const std::filesystem::path file = find_model(arguments.front());

@@ -46,7 +46,7 @@ std::vector<std::string> read_class_names(const fs::path& folder, const CifarFor
   std::vector<std::string> names;
   const fs::path path = folder / format.names_file;
   if (!fs::exists(path)) {
-    if (!otherwise.empty() && otherwise.size() <= 256) return otherwise;
+    if (otherwise.size() == format.classes) return otherwise;
     for (std::size_t i = 0; i < format.classes; ++i) names.push_back(std::to_string(i));
     return names;
   }
@@ -56,6 +56,10 @@ std::vector<std::string> read_class_names(const fs::path& folder, const CifarFor
   for (const std::string& name : names) {
     if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", path.string(), name);
   }
+  std::vector<std::string> sorted = names;
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
+    fail(ErrorKind::data, "{}: two classes are named '{}'", path.string(), *twice);
   if (names.empty() || names.size() > 256)
     fail(ErrorKind::data, "{}: {} class names, expected 1 to 256, one per line", path.string(), names.size());
   return names;

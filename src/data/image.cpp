@@ -119,7 +119,10 @@ Image part_of(const Image& image, const Part& part) {
 }
 
 Image fit(const Image& image, std::size_t height, std::size_t width) {
-  return resize(part_of(image, middle_part(image.shape, height, width)), height, width);
+  const Part part = middle_part(image.shape, height, width);
+  // A large picture is not copied first.
+  if (part.height == image.shape.height && part.width == image.shape.width) return resize(image, height, width);
+  return resize(part_of(image, part), height, width);
 }
 
 }  // namespace bitloom::data

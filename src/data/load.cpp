@@ -29,7 +29,8 @@ bool trains_cifar10(const fs::path& folder) {
 }
 bool trains_cifar100(const fs::path& folder) { return any_exists(folder, {"train.bin"}); }
 bool trains_idx(const fs::path& folder) {
-  return any_exists(folder, {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"});
+  return any_exists(folder, {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte",
+                             "train-labels-idx1-ubyte.gz"});
 }
 bool is_cifar10(const fs::path& folder) { return trains_cifar10(folder) || any_exists(folder, {"test_batch.bin"}); }
 bool is_cifar100(const fs::path& folder) { return trains_cifar100(folder) || any_exists(folder, {"test.bin"}); }
@@ -96,8 +97,9 @@ Dataset read_part_of_idx(const fs::path& folder, bool train, const std::vector<s
 template <auto read, bool (*trains)(const fs::path&)>
 DataSplits load_pair(const fs::path& folder, const LoadOptions& options) {
   DataSplits splits;
-  if (!options.test_alone || trains(folder)) splits.train = read(folder, true, options.class_names);
-  splits.test = read(folder, false, options.class_names);
+  const bool has_train = !options.test_alone || trains(folder);
+  if (has_train) splits.train = read(folder, true, {});
+  splits.test = read(folder, false, has_train ? std::vector<std::string>() : options.class_names);
   return splits;
 }
 
@@ -115,13 +117,17 @@ constexpr std::array<Kind, 4> kinds{{
      &is_cifar10,
      &load_pair<&read_cifar10, &trains_cifar10>,
      {"cifar-10-batches-bin", ""},
-     "data_batch_1.bin (CIFAR-10)"},
-    {"cifar100", &is_cifar100, &load_pair<&read_cifar100, &trains_cifar100>, {"cifar-100-binary", ""}, "train.bin (CIFAR-100)"},
+     "data_batch_1.bin or test_batch.bin (CIFAR-10)"},
+    {"cifar100",
+     &is_cifar100,
+     &load_pair<&read_cifar100, &trains_cifar100>,
+     {"cifar-100-binary", ""},
+     "train.bin or test.bin (CIFAR-100)"},
     {"idx",
      &is_idx,
      &load_pair<&read_part_of_idx, &trains_idx>,
      {"MNIST/raw", "FashionMNIST/raw"},
-     "train-images-idx3-ubyte or .gz (MNIST)"},
+     "train-images-idx3-ubyte or t10k-images-idx3-ubyte, or .gz of them (MNIST)"},
     {"folder", &is_image_folder, &load_some_of_folder, {"", ""}, "sub-folders of images"},
 }};
 

@@ -61,8 +61,8 @@ struct LoadOptions {
   std::size_t channels = 3;
   FolderMemory folder_memory{};
   double folder_test_share = 0.2;  // share of a folder without test/ for the test set
-  // Whether a set may have test images alone: the training set is empty then. If it does not tell the names of its classes, or
-  // has not all of them, these are taken, where there are any.
+  // Whether a set may have test images alone: the training set is empty then. If CIFAR's files do not tell the names of the
+  // classes, or a folder has not all of them, these are taken, where there are any.
   bool test_alone = false;
   std::vector<std::string> class_names{};
 };

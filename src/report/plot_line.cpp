@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <span>
 
 #include "core/error.h"
@@ -128,7 +127,8 @@ std::vector<Spot> spots_of(const LineChart& chart, const Frame& frame) {
   return spots;
 }
 
-std::string value_text(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : grouped(value); }
+// Below 10,000 after rounding to four digits; larger ones whole.
+std::string value_text(double value) { return std::abs(value) < 9999.5 ? fmt::format("{:.4g}", value) : grouped(value); }
 
 std::string name_of(const LineChart& chart, const Series& series) {
   constexpr std::size_t longest = 60;
@@ -137,8 +137,9 @@ std::string name_of(const LineChart& chart, const Series& series) {
   return note.empty() || note == name ? name : name + ", " + note;
 }
 
-// The values at the x of the spot that is nearest to the middle: of each series that of its nearest spot.
-std::string words_for(const LineChart& chart, std::span<const Spot> spots) {
+// The values at the x of that of `spots` which is nearest to their middle: of each series the value at its nearest spot.
+// `by_series`: all spots of each, along the axis.
+std::string words_for(const LineChart& chart, const std::vector<std::vector<Spot>>& by_series, std::span<const Spot> spots) {
   const double middle = (spots.front().px + spots.back().px) / 2;
   const auto is_nearer = [](double to) {
     return [to](const Spot& a, const Spot& b) { return std::abs(a.px - to) < std::abs(b.px - to); };
@@ -148,13 +149,13 @@ std::string words_for(const LineChart& chart, std::span<const Spot> spots) {
   std::string words = fmt::format("{} {}", chart.x.title, value_text(x));
   const auto band = std::ranges::find_if(chart.bands, [&](const Band& b) { return b.from <= x && x <= b.to; });
   if (band != chart.bands.end()) words += ", " + shorten(band->label, 60);
-  std::map<std::size_t, Spot> nearest;
-  for (const Spot& spot : spots) {
-    const auto [known, is_new] = nearest.try_emplace(spot.series, spot);
-    if (!is_new && is_nearer(chosen.px)(spot, known->second)) known->second = spot;
-  }
-  for (const auto& [number, spot] : nearest) {
-    const Series& series = chart.series[number];
+  for (const std::vector<Spot>& all : by_series) {
+    if (all.empty()) continue;
+    const auto next = std::ranges::lower_bound(all, chosen.px, {}, &Spot::px);
+    const Spot spot = next == all.end()     ? all.back()
+                      : next == all.begin() ? *next
+                                            : std::min(*std::prev(next), *next, is_nearer(chosen.px));
+    const Series& series = chart.series[spot.series];
     words += fmt::format("\n{}: {}", name_of(chart, series), value_text(series.y[spot.point]));
     if (series.x[spot.point] != x) words += fmt::format(" (at {})", value_text(series.x[spot.point]));
   }
@@ -165,6 +166,8 @@ std::string words_for(const LineChart& chart, std::span<const Spot> spots) {
 std::string draw_values(const LineChart& chart, const Frame& frame) {
   constexpr double least_column = 18;
   const std::vector<Spot> spots = spots_of(chart, frame);
+  std::vector<std::vector<Spot>> by_series(chart.series.size());
+  for (const Spot& spot : spots) by_series[spot.series].push_back(spot);
   std::string svg;
   double from = frame.left;
   for (std::size_t begin = 0; begin < spots.size();) {
@@ -173,7 +176,7 @@ std::string draw_values(const LineChart& chart, const Frame& frame) {
     const double to = end == spots.size() ? frame.right : (spots[end - 1].px + spots[end].px) / 2;
     svg += fmt::format(R"(<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>)", at(from), at(frame.top),
                        at(to - from), at(frame.bottom - frame.top),
-                       escape(words_for(chart, std::span(spots).subspan(begin, end - begin))));
+                       escape(words_for(chart, by_series, std::span(spots).subspan(begin, end - begin))));
     from = to;
     begin = end;
   }

@@ -145,6 +145,15 @@ TEST_CASE("pictures that cannot be read are named, and the others are classified
   CHECK(text.err == jsonl.err);
   CHECK(std::count(text.out.begin(), text.out.end(), '\n') == 2);
 
+  const Outcome unreadable = run_shell(folder.path(), "\"$BITLOOM\" predict run - --jsonl < .");
+  CHECK(unreadable.code == 5);
+  CHECK(has(unreadable.err, "the standard input cannot be read"));
+  const Outcome twice = run_program(folder.path(), {"predict", "run", "-", "-"});
+  CHECK(twice.code == 2);
+  CHECK(has(twice.err, "PICTURE: '-' is there twice"));
+  const Outcome windows = run_shell(folder.path(), "printf 'image.png\\r\\n' | \"$BITLOOM\" predict run - --jsonl");
+  CHECK(windows.code == 0);
+  CHECK(has(windows.out, "\"file\":\"image.png\""));
   const Outcome missing = run_program(folder.path(), {"predict", "nowhere", "image.png", "--jsonl"});
   CHECK(missing.code == 3);
   CHECK(missing.out.empty());
@@ -210,8 +219,8 @@ TEST_CASE("a net is measured on test images alone, and not trained there", "[eva
       REQUIRE(eval.code == 0);
       const bool alone = std::string(data) != "set";
       const auto json = Json::parse(eval.out);
-      const std::string note = fmt::format("bitloom: {} has no training images; what is measured are its {} test images\n",
-                                           data, json["images"].dump());
+      const std::string note = fmt::format("bitloom: {} has no training images; what is measured are its {} test images.", data,
+                                           json["images"].dump());
       CHECK(has(eval.err, note) == alone);
       return json;
     };

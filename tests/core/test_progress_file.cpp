@@ -35,6 +35,13 @@ TEST_CASE("marks come once per interval, and some at once", "[progress_file]") {
   CHECK(mark() == expected(5, 7, 2));
   file.mark(1, 6, false);
   CHECK(mark() == expected(6, 0, 3));
+  // Where a start begins, its first mark that is made at once says.
+  ProgressFile joining(folder.path(), "start 3", 0);
+  joining.mark(1, 0, false);
+  CHECK_FALSE(mark().contains("began_step"));
+  began = 9;
+  joining.mark(1, 9, true);
+  CHECK(mark() == expected(9, 0, 2));
   // A folder that is gone is nobody's trouble.
   ProgressFile nowhere(folder / "nowhere", "");
   CHECK_NOTHROW(nowhere.mark(0, 0, true));

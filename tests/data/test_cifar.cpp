@@ -110,6 +110,10 @@ TEST_CASE("damaged CIFAR-10 files are refused with the file, the value and what 
     write_file(folder / "batches.meta.txt", "\n\n");
     CHECK(message() == (folder / "batches.meta.txt").string() + ": 0 class names, expected 1 to 256, one per line");
   }
+  SECTION("one class name twice") {
+    write_file(folder / "batches.meta.txt", "cat\ndog\ncat\n");
+    CHECK(message() == (folder / "batches.meta.txt").string() + ": two classes are named 'cat'");
+  }
   SECTION("missing batch") {
     fs::remove(batch);
     CHECK(message() == folder.path().string() +

@@ -50,7 +50,7 @@ TEST_CASE("load recognises CIFAR-10 in the folder and in the folder that its arc
   CHECK(few.train.labels[5] == train.labels[5]);
 }
 
-TEST_CASE("classes without names get those that are expected, in sets of test images too") {
+TEST_CASE("test images alone whose classes have no names get those that are expected") {
   const TempDir folder;
   const Dataset images = make_synthetic(3, 20);
   write_cifar10(images, images, folder.path());
@@ -58,18 +58,15 @@ TEST_CASE("classes without names get those that are expected, in sets of test im
   const std::string here = folder.path().string();
   const std::vector<std::string> letters{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
   CHECK(load(here).test.class_names.front() == "0");
-  CHECK(load(here, {.class_names = letters}).train.class_names == letters);
+  // With training images a set is what it is: that another has as many classes makes them no equal ones.
+  CHECK(load(here, {.test_alone = true, .class_names = letters}).test.class_names.front() == "0");
   for (int batch = 1; batch <= 5; ++batch) fs::remove(folder / fmt::format("data_batch_{}.bin", batch));
   const DataSplits alone = load(here, {.test_alone = true, .class_names = letters});
   CHECK(alone.train.size() == 0);
   CHECK(alone.test.size() == 20);
   CHECK(alone.test.class_names == letters);
-  // Fewer than the labels there are.
-  CHECK(has(message_of(ErrorKind::data,
-                       [&] {
-                         load(here, {.test_alone = true, .class_names = {"a", "b"}});
-                       }),
-            "expected 0 to 1"));
+  // Fewer than CIFAR-10 has.
+  CHECK(load(here, {.test_alone = true, .class_names = {"a", "b"}}).test.class_names.front() == "0");
   const TempDir other;
   fs::create_directory(other / "cifar-100-binary");
   write_file(other / "cifar-100-binary/test.bin", std::string(2 * 3074, '\1'));
