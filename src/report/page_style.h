@@ -103,6 +103,7 @@ main{padding:16px 10px 32px}section{padding:14px 12px}header h1{font-size:22px}
 .samples tbody th{min-width:58px;max-width:76px;padding-right:8px;font-size:13px}
 .pair{grid-template-columns:minmax(0,1fr)}.options{columns:1}
 th{white-space:normal}td,th{padding-right:8px}th,td:not(.num){overflow-wrap:anywhere;min-width:4em}
+.even th:first-child{width:31%}
 .listed thead{display:none}.listed tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}
 .listed tbody tr:last-child{border-bottom:0}.listed tfoot tr{border-top:1px solid var(--axis);border-bottom:0}
 .listed td,.listed .num,.listed .num+td:not(.num){display:flex;justify-content:flex-end;align-items:baseline;gap:6px;padding:2px 0;

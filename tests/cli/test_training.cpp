@@ -65,7 +65,7 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome partly = run_program(folder.path(), {"predict", "run", "none.png", "image.png"});
   CHECK(partly.code == 3);
   CHECK(has(partly.err, "none.png"));
-  CHECK(has(partly.out, "image.png: "));
+  CHECK(has(partly.out, "image.png (32 x 329: middle 32 x 32): "));
 
   const Outcome report = run_program(folder.path(), {"report", "run"});
   CHECK(report.code == 0);
