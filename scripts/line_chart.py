@@ -3,7 +3,7 @@
 import math
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 30, 50
-COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce"]
+COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#be185d", "#a16207", "#4b5563"]
 TICKS = 9
 
 
