@@ -149,7 +149,8 @@ export_mpi_environment() {
 run_tests() {
   local preset=$1 log=build/$1-test.log
   shift
-  ctest --preset "$preset" --parallel "$(nproc)" --no-tests=error "$@" 2>&1 | tee "$log" |
+  # One more than there are cores: many tests wait for processes.
+  ctest --preset "$preset" --parallel $(($(nproc) + 1)) --no-tests=error "$@" 2>&1 | tee "$log" |
     { grep --line-buffered -vE '^ +Start +[0-9]+:' || true; }
   if in_ci && grep -qE '\*\*\*(Skipped|Not Run)' "$log"; then
     die "a test was skipped (see above), which counts as a failure where CI is set"

@@ -1,5 +1,6 @@
 // bitloom predict: the classes of single pictures.
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -101,7 +102,7 @@ void for_each_name(std::span<const std::string> pictures, const std::function<bo
       if (name.ends_with('\r')) name.pop_back();  // of lines that end as on Windows
       if (!name.empty() && !visit(name)) return;
     }
-    if (std::cin.bad()) fail(ErrorKind::io, "the standard input cannot be read");
+    if (std::ferror(stdin) != 0) fail(ErrorKind::io, "the standard input cannot be read");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/binary_report.h"
 #include "cli/cnn_report.h"
 #include "cli/command.h"
 #include "cli/inspect_flips.h"
@@ -88,6 +89,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
   const std::optional<TensorFile> tensors = read_tensors(run);
   if (!tensors) return input;
+  add_mistakes(input, run, terminal);
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
   input.filters = filters_of(encoder);
   if (!fs::exists(run / net_file)) return input;
@@ -191,7 +193,8 @@ int report(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom report RUN... [--out FILE.html] [--picture FILE.png|FILE.svg]",
       "Writes one self-contained HTML page about a run, finished or not: learning curves, speed and memory; of a binary net\n"
-      "also its confusion matrix, filters, flips per step and where the time went; of a convolutional net also its layers and\n"
+      "also its confusion matrix, surest mistakes, filters, flips per step and where the time went; of a convolutional net "
+      "also its layers and\n"
       "filters and, from the run's test images, the confusion matrix and the surest mistakes; of a discrete VAE held-out\n"
       "images beside their reconstructions, and its codes; of a text-to-image transformer the images that it drew as it\n"
       "trained; of a contrastive model which captions are near which images; of a GPT texts that it drew. Of several runs, or "

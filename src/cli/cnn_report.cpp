@@ -8,8 +8,8 @@
 #include "cli/image_evaluation.h"
 #include "cli/inspect_cnn.h"
 #include "cli/model_source.h"
+#include "cli/wrong_image.h"
 #include "core/error.h"
-#include "data/image.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -17,9 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-constexpr std::size_t shown_images = 24;
-constexpr std::size_t largest_filter_side = 192;  // pixels of an image in the page
 
 // The architecture in the run's first line of metrics; none where there is no such line.
 std::optional<models::CnnConfig> recorded_net(const std::vector<Json>& metrics) {
@@ -60,26 +57,6 @@ report::Filters filters_of(OpenCnn& cnn) {
   return filters;
 }
 
-report::WrongImage shown(const data::Dataset& set, const models::CnnClassifier::Mistake& mistake) {
-  std::vector<std::uint8_t> room;
-  const auto pixels = set.image(mistake.image, room);
-  data::Image image{set.shape, {pixels.begin(), pixels.end()}};
-  const std::size_t side = std::max(image.shape.height, image.shape.width);
-  if (side > largest_filter_side) {
-    const auto smaller = [&](std::size_t pixels_now) {
-      return std::max<std::size_t>(1, pixels_now * largest_filter_side / side);
-    };
-    image = data::resize(image, smaller(image.shape.height), smaller(image.shape.width));
-  }
-  return {image.shape.height,
-          image.shape.width,
-          image.shape.channels,
-          std::move(image.pixels),
-          set.class_names[set.labels[mistake.image]],
-          set.class_names[mistake.label],
-          mistake.probability};
-}
-
 report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dataset& set, Terminal& terminal) {
   mpi::Comm alone;
   std::vector<models::CnnClassifier::Mistake> wrong;
@@ -101,8 +78,8 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
     const auto begin = found.confusion.begin() + static_cast<std::ptrdiff_t>(row * classes);
     test.confusion.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(classes));
   }
-  wrong.resize(std::min(wrong.size(), shown_images));
-  for (const auto& mistake : wrong) test.wrong.push_back(shown(set, mistake));
+  wrong.resize(std::min(wrong.size(), shown_mistakes));
+  for (const auto& mistake : wrong) test.wrong.push_back(wrong_image(set, mistake.image, mistake.label, mistake.probability));
   return test;
 }
 

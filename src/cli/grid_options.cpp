@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/field_names.h"
+#include "cli/float_options.h"
 #include "cli/float_plan_table.h"
 #include "cli/layout_options.h"
 #include "cli/system.h"

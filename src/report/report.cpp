@@ -25,6 +25,7 @@ std::string render_report(const ReportInput& input) {
   body += learning_curves(log);
   body += stage_table(log);
   if (log.result) body += confusion(*log.result, "Images of the test set.");
+  body += mistakes(input);
   body += time_split(log);
   body += weight_activity(log);
   body += flips(input);

@@ -1,4 +1,4 @@
-// A float net that classifies images: its layers, and the test images that it is most wrong about.
+// Nets that classify images: the test images that they are most wrong about; the layers of float nets.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,6 +39,13 @@ std::string wrong_images(const Classification& test) {
                   "class: the true class, the class that the image was taken for, and its probability.",
                   whole_text(static_cast<double>(wrong))),
       fmt::format("<div class=\"images{}\">{}</div>\n", is_small ? " small" : "", figures));
+}
+
+std::string mistakes(const ReportInput& input) {
+  if (input.test) return wrong_images(*input.test);
+  if (input.test_missing.empty()) return "";
+  return section("mistakes", "The surest mistakes", "",
+                 fmt::format("<p class=\"note\">There are no images here: {}</p>\n", escape(input.test_missing)));
 }
 
 std::string float_layer_table(const std::vector<FloatLayerRow>& layers) {

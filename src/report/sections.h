@@ -66,9 +66,10 @@ std::string timeline(const std::vector<nlohmann::json>& events);
 // fit.
 std::string image_element(const PageImage& image, std::string_view description);
 inline constexpr std::size_t largest_pixelated = 96;  // pixels a side; larger images are not magnified
-// section_images.cpp: of a float net that classifies images
+// section_images.cpp: of nets that classify images
 std::string float_layer_table(const std::vector<FloatLayerRow>& layers);
 std::string wrong_images(const Classification& test);
+std::string mistakes(const ReportInput& input);  // the same of a binary net, or why there are none
 // float_report.cpp: the whole page of a float model's run.
 std::string float_report(const ReportInput& input);
 // section_model.cpp

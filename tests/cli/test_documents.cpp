@@ -138,6 +138,8 @@ std::vector<Expectation> examples_expectations() {
       {.command = "data text", .makes = {"data/pages"}},
       {.command = "--out runs/gpt-bpe", .says = {"step 40/40"}},
       {.command = "eval runs/gpt-bpe", .says = {"perplexity"}},
+      {.command = "--init runs/gpt-bpe", .says = {"step 20/20"}},
+      {.command = "--resume --steps 30", .says = {"step 30/30"}},
       {.command = "--out runs/gpt-dropout", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-two", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-factors", .says = {"step 20/20"}},

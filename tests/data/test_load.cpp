@@ -88,8 +88,8 @@ TEST_CASE("load says what is wrong with a specification") {
   const std::string here = folder.path().string();
   CHECK(message_of(ErrorKind::data, [&] { load(here); }) ==
         here +
-            ": no data set there: looked for data_batch_1.bin (CIFAR-10), train.bin (CIFAR-100), "
-            "train-images-idx3-ubyte or .gz (MNIST), sub-folders of images");
+            ": no data set there: looked for data_batch_1.bin or test_batch.bin (CIFAR-10), train.bin or test.bin (CIFAR-100), "
+            "train-images-idx3-ubyte or t10k-images-idx3-ubyte, or .gz of them (MNIST), sub-folders of images");
   CHECK(message_of(ErrorKind::data, [&] { load(here + "/none"); }) == here + "/none: no such folder");
   CHECK(message_of(ErrorKind::data, [&] { load("cifar10:" + here + "/none"); }) == here + "/none: no such folder");
   write_file(folder / "cifar.tar.gz", "x");
