@@ -201,7 +201,7 @@ OnnxGraph::Frame OnnxGraph::frame(const std::string& doc, const std::map<std::st
   for (const auto& [key, value] : metadata) rest.message(model_field::metadata_props, pair_message(key, value));
   result.bytes = outside + graph + rest.bytes().size();
   last.append(rest);
-  result.behind = last.bytes();
+  result.after = last.bytes();
   return result;
 }
 
@@ -235,7 +235,7 @@ std::string OnnxGraph::file(const std::string& doc, const std::map<std::string, 
   if (!tensors_.empty()) fail(ErrorKind::internal, "an ONNX graph with the large constant '{}' in memory", tensors_[0].name);
   const Frame all = frame(doc, metadata, initializers_, {});
   check_message_size(all.bytes, largest_file);
-  return all.before + all.behind;
+  return all.before + all.after;
 }
 
 OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::string& doc,
@@ -275,7 +275,7 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
         take_text(take, all.heads[i]);
         take(values_of(inside[i]));
       }
-      take_text(take, all.behind);
+      take_text(take, all.after);
     });
   } catch (...) {
     std::error_code ignored;

@@ -108,9 +108,9 @@ class OnnxGraph {
     std::uint64_t bytes;
     std::function<std::vector<std::byte>()> values;
   };
-  // What stands in a file before and behind the large constants that it has in it; heads: before each of them.
+  // What stands in a file before and after the large constants that it has in it; heads: before each of them.
   struct Frame {
-    std::string before, behind;
+    std::string before, after;
     std::vector<std::string> heads;
     std::uint64_t bytes = 0;  // of the file
   };

@@ -30,12 +30,12 @@ class Gpt:
         return {name: np.zeros((batch, heads, 0, width), np.float32) for name, (_, heads, _, width) in self.cache_inputs.items()}
 
     def __call__(self, ids, cache):
-        """ids (batch, tokens), behind those of the cache; gives logits (batch, tokens, vocabulary) and the next cache."""
+        """ids (batch, tokens), after those of the cache; gives logits (batch, tokens, vocabulary) and the next cache."""
         logits, *present = self.session.run(None, {"input_ids": np.asarray(ids, np.int64), **cache})
         return logits, dict(zip(self.cache_inputs, present, strict=True))
 
     def likeliest(self, tokens, count):
-        """Up to `count` tokens behind `tokens`, without the end of text."""
+        """Up to `count` tokens after `tokens`, without the end of text."""
         context, end = int(self.metadata["context"]), int(self.metadata["end_of_text"])
         found, new, cache = [], list(tokens), self.empty_cache(1)
         while len(found) < count and len(tokens) + len(found) <= context:

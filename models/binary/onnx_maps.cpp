@@ -1,6 +1,5 @@
 // Maps of bits as numbers of a graph: those of standard operators, and what all kinds of maps need to know of a layer.
 #include <algorithm>
-#include <bit>
 
 #include "core/error.h"
 #include "models/binary/onnx_parts.h"
@@ -73,18 +72,11 @@ std::vector<std::int64_t> checked_weight_shape(const BinaryLayer& layer) {
   return {static_cast<std::int64_t>(spec.width), taps / (kernel * kernel), kernel, kernel};
 }
 
-LayerCounts layer_counts(const BinaryLayer& layer) {
-  LayerCounts counts;
-  const auto count = [&layer](const std::uint64_t* rows, std::size_t o) {
-    std::int64_t sum = 0;
-    for (std::size_t w = 0; w < layer.patch_words(); ++w) sum += std::popcount(rows[o * layer.patch_words() + w]);
-    return sum;
-  };
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
-    counts.set.push_back(count(layer.rows().data(), o));
-    counts.nonzero.push_back(layer.spec().ternary ? count(layer.nonzero_rows().data(), o)
-                                                  : static_cast<std::int64_t>(layer.geometry().valid_bits));
-  }
+std::vector<std::int64_t> counts_of(const std::vector<std::int8_t>& weights, std::size_t channels, std::int8_t value) {
+  const auto row = static_cast<std::ptrdiff_t>(weights.size() / channels);
+  std::vector<std::int64_t> counts;
+  for (auto begin = weights.begin(); begin != weights.end(); begin += row)
+    counts.push_back(std::count(begin, begin + row, value));
   return counts;
 }
 
@@ -114,12 +106,12 @@ class StandardMaps final : public OnnxMaps {
 // With bits x, signs w and nonzero weights c: d = sum of c (x xor w) = sum of c (x + w - 2 x w), so that
 //   d <= T  iff  sum of x c (1 - 2 w) <= T - sum of c w,
 // whose left side is a convolution with weights of 1, -1 and 0. Those right sides, f32 (O); none outside of what a sum can be.
-std::vector<float> layer_limits(const BinaryLayer& layer) {
+std::vector<float> layer_limits(const BinaryLayer& layer, const std::vector<std::int8_t>& weights) {
   const auto most = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  const LayerCounts counts = layer_counts(layer);
+  const std::vector<std::int64_t> set = counts_of(weights, layer.channels(), -1);
   std::vector<float> limits;
   for (std::size_t o = 0; o < layer.channels(); ++o) {
-    limits.push_back(static_cast<float>(std::clamp(layer.thresholds()[o] - counts.set[o], -most - 1, most)));
+    limits.push_back(static_cast<float>(std::clamp(layer.thresholds()[o] - set[o], -most - 1, most)));
   }
   return limits;
 }
@@ -127,10 +119,12 @@ std::vector<float> layer_limits(const BinaryLayer& layer) {
 std::string StandardMaps::layer(const BinaryLayer& layer, const std::string& input) {
   const auto padding = static_cast<std::int64_t>(layer.spec().padding), stride = static_cast<std::int64_t>(layer.spec().stride);
   const std::vector<std::int64_t> shape = checked_weight_shape(layer);
+  const std::vector<std::int8_t> weights = layer_weights(layer);
   const std::string sums =
-      graph_.node("Conv", {input, numbers(layer_weights(layer), shape)},
+      graph_.node("Conv", {input, numbers(weights, shape)},
                   {{"pads", std::vector<std::int64_t>(4, padding)}, {"strides", std::vector<std::int64_t>(2, stride)}});
-  const std::string bits = graph_.node("LessOrEqual", {sums, graph_.constant({shape.front(), 1, 1}, layer_limits(layer))});
+  const std::string bits =
+      graph_.node("LessOrEqual", {sums, graph_.constant({shape.front(), 1, 1}, layer_limits(layer, weights))});
   return onnx_cast(graph_, bits, OnnxType::f32);
 }
 

@@ -26,7 +26,7 @@ class OnnxSigns {
 
  private:
   struct Table {
-    unsigned base = 0, digits = 0;  // a byte is a number of so many digits
+    unsigned base = 0, digits = 0;  // digits of a byte, to that base
     std::string name;               // of the digits' values, (base^digits, digits) i8; empty until one asks for it
   };
   const std::string& name_of(Table& table);
@@ -68,11 +68,8 @@ std::unique_ptr<OnnxMaps> bipolar_maps(OnnxGraph& graph);
 std::vector<std::int8_t> layer_weights(const layerwise::BinaryLayer& layer);
 // Throws Error(data) for a layer whose sums f32 could not have.
 std::vector<std::int64_t> checked_weight_shape(const layerwise::BinaryLayer& layer);
-// Numbers of bits that the filters of a layer have set, and weights that are not 0; (O) each.
-struct LayerCounts {
-  std::vector<std::int64_t> set, nonzero;
-};
-LayerCounts layer_counts(const layerwise::BinaryLayer& layer);
+// How often each of the layer's rows of such weights has `value`, (O).
+std::vector<std::int64_t> counts_of(const std::vector<std::int8_t>& weights, std::size_t channels, std::int8_t value);
 
 // The bits of the first map, (N, 2 F, H, W), f32 of 1 and 0, of images, u8 (N, colours, H, W). Throws Error(data) for filters
 // whose sums could be inexact.

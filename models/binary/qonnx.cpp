@@ -1,5 +1,6 @@
 // Maps of bits as QONNX has them (https://github.com/fastmachinelearning/qonnx): BipolarQuant(x, scale) is scale where x >= 0
-// and -scale elsewhere, Quant(x, scale, zero, bits) the nearest integer of so many bits.
+// and -scale elsewhere, Quant(x, scale, zero, bits) the nearest integer that
+// has this number of bits.
 #include <algorithm>
 
 #include "models/binary/onnx_parts.h"
@@ -35,19 +36,18 @@ class BipolarMaps final : public OnnxMaps {
   std::string bipolar(const std::string& value) {
     return graph_.node("BipolarQuant", {value, graph_.scalar(1.0F)}, {}, qonnx_domain);
   }
-  std::string weights(const BinaryLayer& layer, const std::vector<std::int64_t>& shape);
+  std::string stored(std::vector<std::int8_t> weights, const std::vector<std::int64_t>& shape, bool ternary);
   std::string padded(const std::string& map, std::int64_t padding);
 
   OnnxGraph& graph_;
 };
 
 // 1 where the bit of the filter is set, as in maps; -1, 0, 1 as integers of two bits without -2 where there are zeros.
-std::string BipolarMaps::weights(const BinaryLayer& layer, const std::vector<std::int64_t>& shape) {
-  std::vector<std::int8_t> values = layer_weights(layer);
-  for (std::int8_t& value : values) value = static_cast<std::int8_t>(-value);
-  const std::string stored = numbers(values, shape);
-  if (!layer.spec().ternary) return bipolar(stored);
-  return graph_.node("Quant", {stored, graph_.scalar(1.0F), graph_.scalar(0.0F), graph_.scalar(2.0F)},
+std::string BipolarMaps::stored(std::vector<std::int8_t> weights, const std::vector<std::int64_t>& shape, bool ternary) {
+  for (std::int8_t& weight : weights) weight = static_cast<std::int8_t>(-weight);
+  const std::string floats = numbers(weights, shape);
+  if (!ternary) return bipolar(floats);
+  return graph_.node("Quant", {floats, graph_.scalar(1.0F), graph_.scalar(0.0F), graph_.scalar(2.0F)},
                      {{"signed", std::int64_t{1}}, {"narrow", std::int64_t{1}}, {"rounding_mode", "ROUND"}}, qonnx_domain);
 }
 
@@ -64,15 +64,16 @@ std::string BipolarMaps::layer(const BinaryLayer& layer, const std::string& inpu
   const auto stride = static_cast<std::int64_t>(layer.spec().stride);
   const std::vector<std::int64_t> shape = checked_weight_shape(layer);
   const auto most = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  const LayerCounts counts = layer_counts(layer);
+  const std::vector<std::int8_t> weights = layer_weights(layer);
+  const std::vector<std::int64_t> zeros = counts_of(weights, layer.channels(), 0);
   std::vector<float> limits;
   for (std::size_t o = 0; o < layer.channels(); ++o) {
-    const std::int64_t limit = counts.nonzero[o] - 2 * std::int64_t{layer.thresholds()[o]};
+    const std::int64_t limit = most - zeros[o] - 2 * std::int64_t{layer.thresholds()[o]};
     limits.push_back(static_cast<float>(std::clamp(limit, -most - 1, most + 1)));
   }
   const std::string from = padded(input, static_cast<std::int64_t>(layer.spec().padding));
-  const std::string sums =
-      graph_.node("Conv", {from, weights(layer, shape)}, {{"strides", std::vector<std::int64_t>(2, stride)}});
+  const std::string sums = graph_.node("Conv", {from, stored(weights, shape, layer.spec().ternary)},
+                                       {{"strides", std::vector<std::int64_t>(2, stride)}});
   return sign_of(sums, graph_.constant({1, shape.front(), 1, 1}, limits));
 }
 

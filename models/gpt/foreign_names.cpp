@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "nn/floats.h"
 
 namespace bitloom::models {
 
@@ -18,6 +19,19 @@ std::string ForeignNames::of(std::string_view ours) const {
   if (found == table.end()) fail(ErrorKind::internal, "no name for the parameter '{}' in {}", ours, program);
   if (!is_of_block) return std::string(found->theirs);
   return fmt::format("{}.{}.{}", block, ours.substr(blocks.size(), dot - blocks.size()), found->theirs);
+}
+
+std::vector<std::size_t> unpadded_shape(const nn::Parameter& parameter, const GptConfig& config) {
+  const auto lengths = parameter.shape.lengths();
+  std::vector<std::size_t> shape(lengths.begin(), lengths.end());
+  if (parameter.name == "embedding.tokens") shape.front() = config.vocabulary;
+  return shape;
+}
+
+std::vector<float> unpadded_values(nn::Engine& engine, const nn::Parameter& parameter, const GptConfig& config) {
+  std::vector<float> values = nn::to_floats(engine, parameter.value);
+  if (parameter.name == "embedding.tokens") values.resize(config.vocabulary * config.width);
+  return values;
 }
 
 }  // namespace bitloom::models

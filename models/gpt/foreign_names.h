@@ -1,9 +1,14 @@
-// The names that other programs have for the parameters of a GPT.
+// The parameters of a GPT as files of other programs have them: their names, shapes and values.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "models/gpt/config.h"
+#include "nn/engine.h"
+#include "nn/parameter.h"
 
 namespace bitloom::models {
 
@@ -20,5 +25,11 @@ struct ForeignNames {
   // Throws Error(internal) for a parameter that has no name there.
   std::string of(std::string_view ours) const;
 };
+
+inline constexpr double gpt_norm_epsilon = 1e-5;  // of all layer norms of a Gpt
+
+// The table of tokens without rows of padding; other parameters as they are.
+std::vector<std::size_t> unpadded_shape(const nn::Parameter& parameter, const GptConfig& config);
+std::vector<float> unpadded_values(nn::Engine& engine, const nn::Parameter& parameter, const GptConfig& config);
 
 }  // namespace bitloom::models

@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "models/gpt/foreign_names.h"
 #include "models/gpt/gguf_tokenizer.h"
-#include "nn/floats.h"
 
 namespace bitloom::models {
 namespace {
@@ -14,7 +13,6 @@ namespace {
 constexpr const char* architecture = "gpt2";
 constexpr const char* gguf_activation = "gelu_tanh";  // llama.cpp's gpt2 has no other
 constexpr std::uint32_t quantization_version = 2;     // of ggml, when it has q8_0 as here
-constexpr float gguf_norm_epsilon = 1e-5F;            // of all layer norms of a Gpt
 
 constexpr std::array<ForeignName, 4> outer_tensors{{{"embedding.tokens", "token_embd.weight"},
                                                     {"embedding.positions", "position_embd.weight"},
@@ -53,12 +51,10 @@ struct Layout {
 };
 
 Layout layout_of(const nn::Parameter& parameter, const GptConfig& config) {
-  const auto lengths = parameter.shape.lengths();
-  Layout layout{{lengths.begin(), lengths.end()}};
-  layout.is_f32 = lengths.size() == 1 || parameter.name == "embedding.positions";
-  layout.is_transposed = lengths.size() == 2 && !parameter.name.starts_with("embedding.");
+  Layout layout{unpadded_shape(parameter, config)};
+  layout.is_f32 = layout.shape.size() == 1 || parameter.name == "embedding.positions";
+  layout.is_transposed = layout.shape.size() == 2 && !parameter.name.starts_with("embedding.");
   if (layout.is_transposed) std::ranges::reverse(layout.shape);  // Linear keeps (inputs, outputs)
-  if (parameter.name == "embedding.tokens") layout.shape.front() = config.vocabulary;
   return layout;
 }
 
@@ -87,7 +83,7 @@ void set_architecture(GgufFile& file, const GptConfig& config) {
   set("feed_forward_length", 4 * config.width);
   set("block_count", config.layers);
   set("attention.head_count", config.heads);
-  file.set(fmt::format("{}.attention.layer_norm_epsilon", architecture), gguf_norm_epsilon);
+  file.set(fmt::format("{}.attention.layer_norm_epsilon", architecture), static_cast<float>(gpt_norm_epsilon));
 }
 
 }  // namespace
@@ -112,11 +108,9 @@ GgufSummary save_gguf(nn::Engine& engine, Gpt& net, const data::Tokenizer& token
     const std::string tensor = gguf_names.of(parameter->name);
     const GgufType found = type_in_file(layout, type);
     if (found == GgufType::f16 && type == GgufType::q8_0) summary.in_f16.push_back(tensor);
-    file.add(tensor, found, layout.shape, [&engine, parameter, layout] {
-      std::vector<float> values = nn::to_floats(engine, parameter->value);
-      if (layout.is_transposed) return transposed(values, layout.shape[1], layout.shape[0]);
-      if (layout.shape.size() == 2) values.resize(layout.shape[0] * layout.shape[1]);  // without the rows of padding
-      return values;
+    file.add(tensor, found, layout.shape, [&engine, &config, parameter, layout] {
+      std::vector<float> values = unpadded_values(engine, *parameter, config);
+      return layout.is_transposed ? transposed(values, layout.shape[1], layout.shape[0]) : values;
     });
     ++summary.tensors;
   }

@@ -26,7 +26,6 @@ using Json = nlohmann::json;
 
 constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
-constexpr double norm_epsilon = 1e-5;  // of all layer norms of a Gpt
 
 // The functions of transformers' ACT2FN that are here; of several names for one, the first is written.
 constexpr std::array<ForeignName, 8> activation_names{{{"gelu_tanh", "gelu_new"},
@@ -97,9 +96,9 @@ std::string our_activation(const std::string& theirs, const std::string& name) {
 void check_architecture(const Json& json, const GptConfig& config, const std::string& name) {
   const auto type = value_of<std::string>(json, "model_type", "gpt2", name, "a string");
   if (type != "gpt2") fail(ErrorKind::data, "{}: 'model_type' is '{}'; expected 'gpt2'", name, type);
-  const auto found = value_of<double>(json, "layer_norm_epsilon", norm_epsilon, name, "a number");
-  if (!(std::abs(found - norm_epsilon) <= 1e-3 * norm_epsilon)) {
-    fail(ErrorKind::data, "{}: 'layer_norm_epsilon' is {}; nets here have {}", name, found, norm_epsilon);
+  const auto found = value_of<double>(json, "layer_norm_epsilon", gpt_norm_epsilon, name, "a number");
+  if (!(std::abs(found - gpt_norm_epsilon) <= 1e-3 * gpt_norm_epsilon)) {
+    fail(ErrorKind::data, "{}: 'layer_norm_epsilon' is {}; nets here have {}", name, found, gpt_norm_epsilon);
   }
   const std::size_t inside = size_of(json, "n_inner", 4 * config.width, name);
   if (inside != 4 * config.width) {
@@ -164,14 +163,6 @@ class Weights {
   TensorFile file_;
 };
 
-// As their files have it: the table of tokens without padding.
-std::vector<std::size_t> their_shape(const nn::Parameter& parameter, const GptConfig& config) {
-  const auto lengths = parameter.shape.lengths();
-  std::vector<std::size_t> shape(lengths.begin(), lengths.end());
-  if (parameter.name == "embedding.tokens") shape.front() = config.vocabulary;
-  return shape;
-}
-
 }  // namespace
 
 GptConfig read_hugging_face_config(const fs::path& folder, std::size_t vocabulary_multiple) {
@@ -205,7 +196,7 @@ void load_hugging_face(nn::Engine& engine, const fs::path& folder, Gpt& net) {
   std::vector<float> table;
   std::vector<std::size_t> table_shape;
   for (nn::Parameter* parameter : parameters) {
-    const std::vector<std::size_t> shape = their_shape(*parameter, net.config());
+    const std::vector<std::size_t> shape = unpadded_shape(*parameter, net.config());
     std::vector<float> values = weights.take(their_names.of(parameter->name), shape);
     if (parameter->name == "embedding.tokens") {
       table = values;
@@ -228,10 +219,8 @@ void save_hugging_face(nn::Engine& engine, Gpt& net, const fs::path& folder, std
   TensorFile file;
   file.metadata["format"] = "pt";
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
-    const std::vector<std::size_t> shape = their_shape(*parameter, config);
-    std::vector<float> values = engine.to_host<float>(parameter->value);
-    if (parameter->name == "embedding.tokens") values.resize(config.vocabulary * config.width);
-    file.put("transformer." + their_names.of(parameter->name), shape, values);
+    file.put("transformer." + their_names.of(parameter->name), unpadded_shape(*parameter, config),
+             unpadded_values(engine, *parameter, config));
   }
   file.save(folder / weights_name);
   const Json json = {{"architectures", {"GPT2LMHeadModel"}},
@@ -246,7 +235,7 @@ void save_hugging_face(nn::Engine& engine, Gpt& net, const fs::path& folder, std
                      {"resid_pdrop", config.dropout},
                      {"embd_pdrop", config.dropout},
                      {"attn_pdrop", config.dropout},
-                     {"layer_norm_epsilon", norm_epsilon},
+                     {"layer_norm_epsilon", gpt_norm_epsilon},
                      {"initializer_range", 0.02},
                      {"tie_word_embeddings", true},
                      {"bos_token_id", end_of_text},

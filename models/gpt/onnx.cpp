@@ -13,8 +13,8 @@
 #include "core/error.h"
 #include "core/gguf.h"
 #include "data/text/hugging_face_tokenizer.h"
+#include "models/gpt/foreign_names.h"
 #include "models/model_kind.h"
-#include "nn/floats.h"
 
 namespace bitloom::models {
 namespace {
@@ -23,7 +23,6 @@ using Lengths = std::vector<std::int64_t>;
 
 constexpr const char* ids_name = "input_ids";
 constexpr const char* logits_name = "logits";
-constexpr float onnx_norm_epsilon = 1e-5F;  // of all layer norms of a Gpt
 // Names of sizes that may be any.
 constexpr const char* batch_size = "batch_size";
 constexpr const char* new_tokens = "sequence_length";
@@ -130,8 +129,8 @@ class GptGraph {
 };
 
 void GptGraph::declare() {
-  graph_.input({ids_name, OnnxType::i64, {batch_size, new_tokens}, "tokens behind those of the cache"});
-  graph_.output({logits_name, OnnxType::f32, {batch_size, new_tokens, vocabulary_}, "of the token behind each"});
+  graph_.input({ids_name, OnnxType::i64, {batch_size, new_tokens}, "tokens after those of the cache"});
+  graph_.output({logits_name, OnnxType::f32, {batch_size, new_tokens, vocabulary_}, "of the token after each"});
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     for (const char* what : {"key", "value"}) {
       const std::int64_t head = width_ / heads_;
@@ -142,18 +141,13 @@ void GptGraph::declare() {
 }
 
 void GptGraph::add(const nn::Parameter& parameter) {
-  const auto lengths = parameter.shape.lengths();
-  Lengths shape(lengths.begin(), lengths.end());
-  if (parameter.name == "embedding.tokens") shape.front() = vocabulary_;
-  std::size_t count = 1;
-  for (const std::int64_t each : shape) count *= static_cast<std::size_t>(each);
+  const std::vector<std::size_t> lengths = unpadded_shape(parameter, config_);
+  const Lengths shape(lengths.begin(), lengths.end());
   const bool is_half = type_ == OnnxType::f16 && shape.size() == 2 && parameter.name != "embedding.positions";
   const GgufType stored = is_half ? GgufType::f16 : GgufType::f32;
-  graph_.tensor(parameter.name, is_half ? OnnxType::f16 : OnnxType::f32, std::move(shape), [this, &parameter, count, stored] {
-    std::vector<float> values = nn::to_floats(engine_, parameter.value);
-    values.resize(count);  // without the rows of padding
+  graph_.tensor(parameter.name, is_half ? OnnxType::f16 : OnnxType::f32, shape, [this, &parameter, stored] {
     try {
-      return to_gguf(stored, values);
+      return to_gguf(stored, unpadded_values(engine_, parameter, config_));
     } catch (const Error& error) {
       fail(error.kind(), "the tensor '{}': {}", parameter.name, error.what());
     }
@@ -185,7 +179,7 @@ std::string GptGraph::embed() {
 std::string GptGraph::norm(const std::string& name, const std::string& x) {
   graph_.scope(name);
   return graph_.node("LayerNormalization", {x, parameters_.at(name + ".gain"), parameters_.at(name + ".bias")},
-                     {{"axis", std::int64_t{-1}}, {"epsilon", onnx_norm_epsilon}});
+                     {{"axis", std::int64_t{-1}}, {"epsilon", static_cast<float>(gpt_norm_epsilon)}});
 }
 
 // Matrices are (inputs, outputs).

@@ -62,12 +62,12 @@ OpenDvae open_dvae(Terminal& terminal, const CoderSettings& settings) {
   return {file, settings.values, settings.device, settings.backend};
 }
 
-constexpr std::size_t at_once = 32;
+constexpr std::size_t encoded_at_once = 32;
 
 void encode_all(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs) {
   OpenDvae dvae = open_dvae(terminal, settings);
   models::ImageTokens tokens{dvae.config().grid(), dvae.config().codes, dvae.model().hash, content_hash(pairs), {}};
-  data::for_centre_batches(pairs, data::first_indexes(pairs.size()), dvae.config().side, at_once,
+  data::for_centre_batches(pairs, data::first_indexes(pairs.size()), dvae.config().side, encoded_at_once,
                            [&](const data::PairBatch& batch, std::size_t done) {
                              const std::vector<std::int32_t> some = dvae.coder().encode(batch.images);
                              tokens.tokens.insert(tokens.tokens.end(), some.begin(), some.end());
@@ -86,19 +86,20 @@ void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& 
   ImageSheet sheet(all, columns, side, 2);
   double error = 0;
   const std::size_t size = dvae.config().values();
-  data::for_centre_batches(pairs, data::first_indexes(all), side, at_once, [&](const data::PairBatch& batch, std::size_t done) {
-    const std::vector<std::uint8_t>& before = batch.images;
-    const std::vector<std::uint8_t> after = dvae.coder().decode(dvae.coder().encode(before));
-    for (std::size_t i = 0; i < batch.indexes.size(); ++i) {
-      sheet.put(batch.indexes[i], std::span(before).subspan(i * size, size), 0);
-      sheet.put(batch.indexes[i], std::span(after).subspan(i * size, size), 1);
-    }
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      const double distance = (static_cast<int>(before[i]) - static_cast<int>(after[i])) / 255.0;
-      error += distance * distance;
-    }
-    terminal.update(fmt::format("{} of {} images", done, all));
-  });
+  data::for_centre_batches(pairs, data::first_indexes(all), side, encoded_at_once,
+                           [&](const data::PairBatch& batch, std::size_t done) {
+                             const std::vector<std::uint8_t>& before = batch.images;
+                             const std::vector<std::uint8_t> after = dvae.coder().decode(dvae.coder().encode(before));
+                             for (std::size_t i = 0; i < batch.indexes.size(); ++i) {
+                               sheet.put(batch.indexes[i], std::span(before).subspan(i * size, size), 0);
+                               sheet.put(batch.indexes[i], std::span(after).subspan(i * size, size), 1);
+                             }
+                             for (std::size_t i = 0; i < before.size(); ++i) {
+                               const double distance = (static_cast<int>(before[i]) - static_cast<int>(after[i])) / 255.0;
+                               error += distance * distance;
+                             }
+                             terminal.update(fmt::format("{} of {} images", done, all));
+                           });
   sheet.write(settings.out);
   error /= static_cast<double>(all * dvae.config().values());
   terminal.print("{}: {} images, each beside its reconstruction from {} tokens, PSNR {:.2f} dB", settings.out, all,

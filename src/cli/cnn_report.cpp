@@ -105,21 +105,13 @@ void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal
   const models::CnnDescription& model = cnn.description();
   input.float_layers = layers_of(model.config);
   input.filters = filters_of(cnn);
-  try {
-    const data::DataSplits data = data_of_run(run);
-    if (data.test.size() == 0) {
-      input.test_missing = "the run's data has no test images.";
-      return;
-    }
-    check_fit(data.test, model.config.image, model.class_names);
-    input.test = classify(cnn, use, data.test, terminal);
+  add_test_images(input, run, model.config.image, model.class_names, [&](const data::Dataset& set) {
+    report::Classification test = classify(cnn, use, set, terminal);
     if (const auto step = train::step_of_checkpoint(TensorMapping::open(*file).metadata)) {
-      input.test->model = fmt::format("the checkpoint after step {}", *step);
+      test.model = fmt::format("the checkpoint after step {}", *step);
     }
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::io && error.kind() != ErrorKind::usage) throw;
-    input.test_missing = fmt::format("the run's test images cannot be used ({}).", error.what());
-  }
+    return test;
+  });
 }
 
 }  // namespace bitloom::cli

@@ -70,4 +70,12 @@ ImageModel open_image_model(const std::filesystem::path& file, const ChooseViews
   return open_binary(file, choose);
 }
 
+std::vector<float> probabilities_of(const ImageModel& model, const data::Dataset& set, std::size_t begin, std::size_t end) {
+  std::vector<std::vector<std::uint8_t>> rooms(end - begin);
+  std::vector<std::span<const std::uint8_t>> images;
+  for (std::size_t i = begin; i < end; ++i) images.push_back(set.image(i, rooms[i - begin]));
+  set.check_reads();
+  return model.probabilities(images);
+}
+
 }  // namespace bitloom::cli

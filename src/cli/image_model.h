@@ -25,4 +25,7 @@ struct ImageModel {
 // those to average over. Throws Error(data) for models of other kinds.
 ImageModel open_image_model(const std::filesystem::path& file, const std::function<layerwise::Views(layerwise::Views)>& choose);
 
+// (end - begin, classes), of images begin .. end of a set that fits the model. Throws Error(io) if one cannot be read.
+std::vector<float> probabilities_of(const ImageModel& model, const data::Dataset& set, std::size_t begin, std::size_t end);
+
 }  // namespace bitloom::cli

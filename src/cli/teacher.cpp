@@ -78,7 +78,6 @@ std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& t
   const std::size_t end = share.has_teacher ? train.size() * (share.place + 1) / share.teachers : 0;
   const std::size_t classes = train.classes();
   std::vector<std::uint8_t> labels((end - first) * classes);
-  std::vector<std::vector<std::uint8_t>> rooms(images_at_once);
   const std::size_t most = (train.size() + share.teachers - 1) / share.teachers;
   const Clock::time_point start = Clock::now();
   for (std::size_t done = 0; done < most; done += images_at_once) {
@@ -89,14 +88,10 @@ std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& t
     }
     comm.together([&] {
       const std::size_t begin = std::min(first + done, end);
-      std::vector<std::span<const std::uint8_t>> images;
-      for (std::size_t i = begin; i < std::min(begin + images_at_once, end); ++i) {
-        images.push_back(train.image(i, rooms[i - begin]));
-      }
-      train.check_reads();
-      if (images.empty()) return;
-      const std::vector<float> probabilities = model->probabilities(images);
-      for (std::size_t i = 0; i < images.size(); ++i) {
+      const std::size_t next = std::min(begin + images_at_once, end);
+      if (begin == next) return;
+      const std::vector<float> probabilities = probabilities_of(*model, train, begin, next);
+      for (std::size_t i = 0; i < next - begin; ++i) {
         data::quantise_probabilities({probabilities.data() + i * classes, classes},
                                      std::span(labels).subspan((begin - first + i) * classes, classes));
       }

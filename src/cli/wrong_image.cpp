@@ -1,10 +1,15 @@
 #include "cli/wrong_image.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "cli/image_evaluation.h"
+#include "cli/model_source.h"
+#include "core/error.h"
 #include "data/image.h"
 
 namespace bitloom::cli {
@@ -26,6 +31,23 @@ report::WrongImage wrong_image(const data::Dataset& set, std::size_t image, std:
           set.class_names[set.labels[image]],
           set.class_names[label],
           probability};
+}
+
+void add_test_images(report::ReportInput& input, const std::filesystem::path& run, const data::ImageShape& shape,
+                     const std::vector<std::string>& class_names,
+                     const std::function<report::Classification(const data::Dataset&)>& classify) {
+  try {
+    const data::DataSplits data = data_of_run(run);
+    if (data.test.size() == 0) {
+      input.test_missing = "the run's data has no test images.";
+      return;
+    }
+    check_fit(data.test, shape, class_names);
+    input.test = classify(data.test);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::io && error.kind() != ErrorKind::usage) throw;
+    input.test_missing = fmt::format("the run's test images cannot be used ({}).", error.what());
+  }
 }
 
 }  // namespace bitloom::cli

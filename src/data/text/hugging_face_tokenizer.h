@@ -16,7 +16,7 @@ struct TokenizerJson {
   std::string reason;
 };
 
-// Gives the tokens that `tokenizer` gives, with the exceptions named below, and adds none in front or behind.
+// Gives the tokens that `tokenizer` gives, with the exceptions named below, and adds none before or after.
 TokenizerJson hugging_face_json(const Tokenizer& tokenizer);
 
 struct WrittenTokenizer {
@@ -26,7 +26,7 @@ struct WrittenTokenizer {
 };
 
 // Writes to a folder, which has to be there:
-//   tokenizer.json, tokenizer_config.json   that give the tokens that `tokenizer` gives, and add none in front or behind
+//   tokenizer.json, tokenizer_config.json   that give the tokens that `tokenizer` gives, and add none before or after
 //   vocab.json, merges.txt                  for kind "gpt2", which load_tokenizer(FOLDER) reads
 //   tokenizer.model                         for kind "sentencepiece", the model as its library reads it
 // A special token that stands in a text is that token to transformers, where `tokenizer` has its characters; and U+2581 is a
