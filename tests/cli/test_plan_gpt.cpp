@@ -101,7 +101,8 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
 TEST_CASE("plan gpt takes two parts for each stage of an interleaved pipeline", "[gpt][float_plan]") {
   const TempDir folder;
   const std::string common =
-      "plan gpt --net tiny --batch 32 --ranks 4 --pipeline 2 --tensor 2 --gflops 100 --pipeline-schedule interleaved";
+      "plan gpt --net tiny --batch 32 --ranks 4 --pipeline 2 --tensor 2 --gflops 100 --memory 4GiB --pipeline-schedule "
+      "interleaved";
   const Outcome usual = run_program(folder.path(), words_of(common));
   INFO(usual.out << usual.err);
   REQUIRE(usual.code == 0);
@@ -112,7 +113,8 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   const TempDir folder;
   const auto plan = [&](const std::string& more) {
     const Outcome outcome =
-        run_program(folder.path(), words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --json plan.json " + more));
+        run_program(folder.path(),
+                    words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --memory 16GiB --json plan.json " + more));
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.code == 0);
     return std::pair(outcome.out, nlohmann::json::parse(read_file(folder / "plan.json")));
