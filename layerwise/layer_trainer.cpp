@@ -56,6 +56,12 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   density_.assign(geometry.input.words() * word_bits, 0);
   density_of_bit_.assign(layer.patch_bits(), 0);
   row_squares_.assign(o, 0);
+  if (options.second_moment_decay != 0) {
+    row_moment_.assign(o, 0);
+    column_moment_.assign(layer.patch_bits(), 0);
+    row_scale_.assign(o, 0);
+    column_scale_.assign(layer.patch_bits(), 0);
+  }
   new_sign_.assign(o * layer.patch_words(), 0);
   new_nonzero_.assign(layer.spec().ternary ? new_sign_.size() : 0, 0);
   low_ = Buffer<std::int32_t>(layer.padded_channels());
@@ -257,6 +263,10 @@ void LayerTrainer::save(TensorFile& file) const {
   file.put(prefix + "density", {density_.size()}, density_);
   file.put(prefix + "unit", {1}, std::vector<float>{unit_});
   file.put(prefix + "offset_step", {1}, std::vector<std::uint64_t>{offset_step_});
+  if (!row_moment_.empty()) {
+    file.put(prefix + "row_moment", {o}, row_moment_);
+    file.put(prefix + "column_moment", {layer_.patch_bits()}, column_moment_);
+  }
 }
 
 void LayerTrainer::load(const TensorFile& file) {
@@ -279,6 +289,10 @@ void LayerTrainer::load(const TensorFile& file) {
   copy("density", {density_.size()}, density_);
   copy("unit", {1}, unit);
   copy("offset_step", {1}, step);
+  if (!row_moment_.empty()) {
+    copy("row_moment", {o}, row_moment_);
+    copy("column_moment", {layer_.patch_bits()}, column_moment_);
+  }
   for (std::size_t i = 0; i < o; ++i) offset_[i] = {offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2]};
   unit_ = unit[0];
   offset_step_ = step[0];

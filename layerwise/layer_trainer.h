@@ -32,9 +32,12 @@ struct LayerOptions {
   double active_share = 0.07;    // the share of pixels that the window is steered to hold
   double initial_window = 0.25;  // half width of the surrogate-gradient window at the start, in standard deviations
   double largest_window = 2.0;   // and at most, however few pixels are active
-  bool exact = false;            // the exact loss change of every flip instead of the windowed first-order signal
-  bool learn_weights = true;     // false: weights stay as drawn; thresholds and heads learn (the control)
-  std::size_t flip_limit = 0;    // most flips in an update, the surest of those that a rule wants, the others later; 0: all
+  // Decay of the mean squares of gradients by row and by column, whose roots divide the gradients (factored second moments, the
+  // Adafactor of Shazeer and Stern 2018); 0: one root mean square, of the whole layer and of this step alone.
+  double second_moment_decay = 0;
+  bool exact = false;          // the exact loss change of every flip instead of the windowed first-order signal
+  bool learn_weights = true;   // false: weights stay as drawn; thresholds and heads learn (the control)
+  std::size_t flip_limit = 0;  // most flips in an update, the surest of those that a rule wants, the others later; 0: all
 };
 
 // Integer sums over examples that one step needs, reduced over ranks by the caller.
@@ -133,7 +136,8 @@ class LayerTrainer {
     double value = 0, first = 0, second = 0;
   };
   void spread_density();
-  double sum_of_squares(const LayerSums& sums);
+  double sum_of_squares(const LayerSums& sums, bool centred);
+  void move_second_moments(double inverse);
   double gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
   void flip_highest_scores(std::size_t most);
   void limit_flips();
@@ -155,11 +159,15 @@ class LayerTrainer {
   std::vector<float> slope_;
   float unit_ = 1e-3F;
   std::uint64_t offset_step_ = 0;
+  // With options_.second_moment_decay: mean squares of the gradients of a row (O) and a column (B), in units of the layer's
+  // mean square. 0: none was seen yet.
+  std::vector<double> row_moment_, column_moment_;
 
   std::vector<float> density_of_bit_;  // (B): share of set bits of an output pixel's patch, from density_ and inside_
 
   // Scratch of choose() and apply().
-  std::vector<double> row_squares_;
+  std::vector<double> row_squares_, column_squares_;
+  std::vector<float> row_scale_, column_scale_;
   std::vector<std::uint64_t> new_sign_, new_nonzero_;
   std::vector<std::size_t> histogram_;
 };

@@ -13,6 +13,9 @@ namespace bitloom::layerwise {
 
 namespace {
 
+constexpr std::size_t rows_per_part = 16;
+constexpr double smallest_moment = 1e-4;  // of the layer's mean square
+
 // The `most` largest of numbers that were counted in a histogram; of equals, those that are asked about first.
 class Largest {
  public:
@@ -53,16 +56,29 @@ double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool cent
   return sum;
 }
 
-// Sum over the gradient of all weights: per row, then over rows.
-double LayerTrainer::sum_of_squares(const LayerSums& sums) {
-  const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
+// Sum over the gradient of all weights: per row, then over rows. With second moments also per column: in parts of some rows
+// each, so that the order in which numbers are added does not depend on the number of threads.
+double LayerTrainer::sum_of_squares(const LayerSums& sums, bool centred) {
+  const std::size_t bits = layer_.patch_bits();
+  const std::size_t rows = layer_.channels();
+  const std::size_t parts = (rows + rows_per_part - 1) / rows_per_part;
+  const bool columns = !column_moment_.empty();
+  if (columns) column_squares_.assign(parts * bits, 0);
 #pragma omp parallel
   {
     thread_local std::vector<float> gradient;
-    gradient.resize(layer_.patch_bits());
+    gradient.resize(bits);
 #pragma omp for schedule(static)
-    for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      row_squares_[static_cast<std::size_t>(i)] = gradient_of(sums, static_cast<std::size_t>(i), false, gradient.data());
+    for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(parts); ++i) {
+      const std::size_t begin = static_cast<std::size_t>(i) * rows_per_part;
+      for (std::size_t o = begin; o < std::min(begin + rows_per_part, rows); ++o) {
+        row_squares_[o] = gradient_of(sums, o, centred, gradient.data());
+        if (!columns) continue;
+        double* column = column_squares_.data() + static_cast<std::size_t>(i) * bits;
+        for (std::size_t k = 0; k < bits; ++k) {
+          column[k] += static_cast<double>(gradient[k]) * static_cast<double>(gradient[k]);
+        }
+      }
     }
   }
   double squares = 0;
@@ -70,21 +86,53 @@ double LayerTrainer::sum_of_squares(const LayerSums& sums) {
   return squares;
 }
 
+// Moves the second moments by what sum_of_squares() found, and derives the scales of rows and columns. inverse: 1 / the root
+// mean square of the gradient.
+void LayerTrainer::move_second_moments(double inverse) {
+  const std::size_t bits = layer_.patch_bits();
+  const std::size_t rows = layer_.channels();
+  for (std::size_t part = 1; part * bits < column_squares_.size(); ++part) {
+    for (std::size_t k = 0; k < bits; ++k) column_squares_[k] += column_squares_[part * bits + k];
+  }
+  const double keep = options_.second_moment_decay;
+  const auto move = [&](double& moment, double squares, std::size_t weights) {
+    const double now = squares * inverse * inverse / static_cast<double>(weights);
+    moment = moment == 0 ? now : keep * moment + (1 - keep) * now;
+  };
+  for (std::size_t o = 0; o < rows; ++o) move(row_moment_[o], row_squares_[o], layer_.geometry().valid_bits);
+  double mean = 0;  // the product of a row's and a column's moment is that of a weight, times the mean of all
+  for (std::size_t k = 0; k < bits; ++k) {
+    move(column_moment_[k], column_squares_[k], rows);
+    mean += column_moment_[k];
+  }
+  mean /= static_cast<double>(layer_.geometry().valid_bits);
+  // Those without gradient, which no longer learn, must not become noise when they get some again.
+  for (std::size_t o = 0; o < rows; ++o) {
+    row_scale_[o] = static_cast<float>(inverse / std::sqrt(std::max(row_moment_[o], smallest_moment)));
+  }
+  for (std::size_t k = 0; k < bits; ++k) {
+    column_scale_[k] = static_cast<float>(1 / std::sqrt(std::max(column_moment_[k] / mean, smallest_moment)));
+  }
+}
+
 void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms) {
   const std::size_t bits = layer_.patch_bits();
   std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign_.begin());
   if (!new_nonzero_.empty()) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero_.begin());
   const double weights = static_cast<double>(layer_.channels()) * static_cast<double>(layer_.geometry().valid_bits);
+  const bool factored = !row_moment_.empty();
   float inverse = 0;
   if (centred_rms) {
     const bool any = std::any_of(sums.weight.begin(), sums.weight.end(), [](std::int32_t sum) { return sum != 0; });
     if (!any || !(*centred_rms > 0)) return;
     inverse = static_cast<float>(1.0 / *centred_rms);
+    if (factored) sum_of_squares(sums, true);
   } else {
-    const double squares = sum_of_squares(sums);
+    const double squares = sum_of_squares(sums, false);
     if (!(squares > 0)) return;
     inverse = static_cast<float>(std::sqrt(weights / squares));
   }
+  if (factored) move_second_moments(static_cast<double>(inverse));
   const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
 #pragma omp parallel
   {
@@ -94,7 +142,9 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
       const auto o = static_cast<std::size_t>(i);
       gradient_of(sums, o, centred_rms.has_value(), gradient.data());
-      for (float& g : gradient) g *= inverse;
+      const float scale = factored ? row_scale_[o] : inverse;
+      for (float& g : gradient) g *= scale;
+      for (std::size_t k = 0; k < bits && factored; ++k) gradient[k] *= column_scale_[k];
       std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
       std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
       rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),

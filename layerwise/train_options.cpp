@@ -18,7 +18,7 @@ constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 21> options_table = {{
+const std::array<RealOption, 22> options_table = {{
     {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Learning rate of heads (Adam)"},
     {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -33,6 +33,8 @@ const std::array<RealOption, 21> options_table = {{
      "Share of the learning rates at the end of a stage (cosine schedule)"},
     {weights, "learning_rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
      "Learning rate of weights: step of the accumulator, whose range is -1 to 1, per root mean square of gradient"},
+    {weights, "second_moment_decay", [](TrainOptions& o) -> double& { return o.layer.second_moment_decay; }, 0, 0.99999, false,
+     "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor); 0: one of all"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
      "Decay of the averaged gradient per step (for topk and bop)"},
     {weights, "flip_share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
@@ -152,6 +154,7 @@ std::string describe(const TrainOptions& options) {
   if (options.teacher_share != 0) json["teacher_share"] = options.teacher_share;
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
+  if (layer.second_moment_decay != 0) json["second_moment_decay"] = layer.second_moment_decay;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
   if (!options.sparse) return json.dump();
   const mpi::ExchangeOptions& exchange = options.exchange;

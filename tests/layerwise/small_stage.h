@@ -71,6 +71,10 @@ inline std::vector<StageCase> all_stage_cases() {
       {"name": "b", "inputs": ["a"], "pool": "space_to_depth", "width": 24}]})";
   dropping.options.head_dropout = 0.3;
   cases.push_back(dropping);
+  StageCase moments = cases[2];
+  moments.name = "two joint layers with second moments";
+  moments.options.layer.second_moment_decay = 0.9;
+  cases.push_back(moments);
   for (const char* rule : {"stochastic", "bop", "topk"}) {
     StageCase other = cases[1];
     other.name = std::string("two joint layers by ") + rule;

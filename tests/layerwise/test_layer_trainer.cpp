@@ -356,7 +356,8 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
     for (const bool ternary : {false, true}) {
       if (ternary && !rule.ternary) continue;
       INFO(rule.name << (ternary ? " ternary" : ""));
-      const LayerOptions options = with_rule(rule.name);
+      LayerOptions options = with_rule(rule.name);
+      options.second_moment_decay = 0.9;
       BinaryLayer one = make_layer(layer_spec(20, 3, 1, ternary), 6, 6, 70);
       BinaryLayer two = one;
       LayerTrainer trainer(one, options, 1, 2);
