@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -270,6 +271,42 @@ std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dat
   return accuracies;
 }
 
+namespace {
+
+void keep_surest(std::vector<Mistake>& mistakes) {
+  std::erase_if(mistakes, [](const Mistake& each) { return !std::isfinite(each.probability); });
+  std::ranges::sort(mistakes, [](const Mistake& a, const Mistake& b) {
+    return a.probability != b.probability ? a.probability > b.probability : a.image < b.image;
+  });
+  mistakes.resize(std::min(mistakes.size(), Evaluation::most_mistakes));
+}
+
+}  // namespace
+
+std::vector<Mistake> surest_of_all(mpi::Comm& comm, std::vector<Mistake> own) {
+  constexpr std::size_t values = 4;  // of a mistake: whether there is one, and what it is
+  keep_surest(own);
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  // Every rank puts its own at its place among those of all.
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * Evaluation::most_mistakes * values, 0);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::int64_t* const to = all.data() + (rank * Evaluation::most_mistakes + i) * values;
+    to[0] = 1;
+    to[1] = static_cast<std::int64_t>(own[i].image);
+    to[2] = static_cast<std::int64_t>(own[i].label);
+    to[3] = std::bit_cast<std::int32_t>(own[i].probability);
+  }
+  comm.sum(std::span(all));
+  std::vector<Mistake> mistakes;
+  for (std::size_t k = 0; k < all.size(); k += values) {
+    if (all[k] == 0) continue;
+    mistakes.push_back({static_cast<std::size_t>(all[k + 1]), static_cast<std::size_t>(all[k + 2]),
+                        std::bit_cast<float>(static_cast<std::int32_t>(all[k + 3]))});
+  }
+  keep_surest(mistakes);
+  return mistakes;
+}
+
 Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch) const {
   const Clock::time_point start = Clock::now();
   const std::size_t classes = heads_.front()->classes();
@@ -278,6 +315,7 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
   const std::size_t plain = classes * classes;
   const std::size_t endless = plain + 1;
   std::vector<std::int64_t> sums(endless + 2, 0);
+  std::vector<Mistake> mistakes;  // this rank's
   in_slices(comm, dataset.size(), watch, [&](std::ptrdiff_t begin, std::ptrdiff_t end, const auto& done) {
 #pragma omp parallel
     {
@@ -285,26 +323,36 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
       std::vector<std::uint8_t> room;
       std::vector<float> out;
       std::vector<std::int64_t> mine(sums.size(), 0);
+      std::vector<Mistake> wrong;
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t i = begin; i < end; ++i) {
         const auto k = static_cast<std::size_t>(i);
         std::size_t plain_label = 0;
         scores(dataset.image(k, room).data(), work, out, &plain_label);
         const std::size_t label = dataset.labels[k];
-        ++mine[label * classes + largest(out)];
+        const std::size_t found = largest(out);
+        ++mine[label * classes + found];
         mine[plain] += plain_label == label ? 1 : 0;
         const std::optional<std::int64_t> loss = micro_nats(cross_entropy(out, label));
         mine[endless] += loss ? 0 : 1;
         mine.back() += loss.value_or(0);
+        if (found != label) {
+          softmax(out, out);
+          wrong.push_back({k, found, out[found]});
+        }
         done();
       }
 #pragma omp critical
-      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
+      {
+        for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
+        mistakes.insert(mistakes.end(), wrong.begin(), wrong.end());
+      }
     }
     dataset.check_reads();
   });
   comm.sum(std::span(sums));
   Evaluation result;
+  result.mistakes = surest_of_all(comm, std::move(mistakes));
   result.images = dataset.size();
   result.loss = 1e-6 * static_cast<double>(sums.back()) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
   if (sums[endless] != 0) result.loss = std::nan("");

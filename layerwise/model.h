@@ -47,16 +47,28 @@ struct Model {
 // Throws Error(usage) for a shift that is not smaller than the images.
 void check_views(const Views& views, const data::ImageShape& shape);
 
+// An image that was classified wrongly.
+struct Mistake {
+  std::size_t image = 0, label = 0;  // the class that it was taken for
+  float probability = 0;             // of that class
+};
+
 struct Evaluation {
+  static constexpr std::size_t most_mistakes = 24;
+
   std::size_t images = 0;
   std::size_t correct = 0;
   std::size_t correct_plain = 0;        // by the vote on the image as it is, without its mirror and shifted images
   double loss = 0;                      // mean negative log-probability of the vote, in nats
   std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted
+  std::vector<Mistake> mistakes;        // the surest, at most most_mistakes; of equals, the first in the set
   double seconds = 0;
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
   double plain_accuracy() const { return images == 0 ? 0 : static_cast<double>(correct_plain) / static_cast<double>(images); }
 };
+
+// Collective: the surest of the mistakes of all ranks.
+std::vector<Mistake> surest_of_all(mpi::Comm& comm, std::vector<Mistake> own);
 
 // Told of an evaluation while it lasts.
 struct EvaluationWatch {

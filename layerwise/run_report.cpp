@@ -245,6 +245,18 @@ void Run::finish_stage(const Stage& stage) {
   progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds), validation_text(summary)));
 }
 
+namespace {
+
+Json to_json(const std::vector<Mistake>& mistakes) {
+  Json json = Json::array();
+  for (const Mistake& each : mistakes) {
+    json.push_back({{"image", each.image}, {"label", each.label}, {"probability", each.probability}});
+  }
+  return json;
+}
+
+}  // namespace
+
 // Evaluates the net and writes the model, which replaces the checkpoints. All stages are in the checkpoint by now, so that the
 // evaluation alone is done again when it is broken off.
 void Run::finish_run() {
@@ -308,6 +320,8 @@ void Run::finish_run() {
                      {"images", result_.test.images},
                      {"confusion", confusion},
                      {"classes", model.class_names},
+                     {"mistakes", to_json(result_.test.mistakes)},
+                     {"test_hash", data_.test.size() == 0 ? "" : data::content_hash(data_.test)},
                      {"seconds", result_.seconds},
                      {"peak_memory_bytes", peak_memory()},
                      {"model_bytes", std::filesystem::file_size(next)},

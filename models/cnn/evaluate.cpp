@@ -95,12 +95,12 @@ std::vector<float> CnnClassifier::logits_of_part(std::span<const std::span<const
   return sums;
 }
 
-layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch,
-                                              std::vector<Mistake>* wrong) {
+layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch) {
   const Clock::time_point start = Clock::now();
   const std::size_t classes = net_.config.classes;
   layerwise::Evaluation result;
   result.confusion.assign(classes * classes, 0);
+  std::vector<layerwise::Mistake> wrong;
   const std::size_t batches = (set.size() + part_of_rank - 1) / part_of_rank;
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::int64_t micro_nats = 0;
@@ -129,21 +129,19 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
         fail(ErrorKind::data, "the net's logits of image {} of '{}' are not finite", first + i, set.name);
       }
       micro_nats += std::llround(1e6 * loss);
-      if (wrong != nullptr && found != label) {
-        wrong->push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
-      }
+      if (found != label) wrong.push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
     }
     done += count;
     if (watch && !watch(done)) fail(ErrorKind::interrupted, "the evaluation was stopped");
   }
   comm.sum(std::span(result.confusion));
   comm.sum(std::span(&micro_nats, 1));
+  result.mistakes = layerwise::surest_of_all(comm, std::move(wrong));
   for (std::size_t c = 0; c < classes; ++c) result.correct += static_cast<std::size_t>(result.confusion[c * classes + c]);
   result.images = set.size();
   result.correct_plain = result.correct;
   result.loss = 1e-6 * static_cast<double>(micro_nats) / static_cast<double>(std::max<std::size_t>(1, set.size()));
   result.seconds = seconds_since(start);
-  if (wrong != nullptr) std::ranges::stable_sort(*wrong, std::greater<>(), &Mistake::probability);
   return result;
 }
 

@@ -35,15 +35,9 @@ class CnnClassifier {
   std::vector<float> logits(std::span<const std::span<const std::uint8_t>> images);
 
   // Collective: each rank of comm takes a part of the set. `watch` is called between batches: with the images that this rank
-  // has done, and false ends the evaluation by Error(interrupted). `wrong`, if any, gets the numbers of the images that were
-  // classified wrongly, the surest first, and the classes they were taken for; not with several ranks.
-  struct Mistake {
-    std::size_t image = 0, label = 0;
-    float probability = 0;  // of that class
-  };
+  // has done, and false ends the evaluation by Error(interrupted).
   using Watch = std::function<bool(std::size_t images)>;
-  layerwise::Evaluation evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch = {},
-                                 std::vector<Mistake>* wrong = nullptr);
+  layerwise::Evaluation evaluate(mpi::Comm& comm, const data::Dataset& set, const Watch& watch = {});
 
  private:
   CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DType values, const CnnViews& views, std::size_t at_once,

@@ -3,13 +3,12 @@
 
 #include <filesystem>
 
-#include "cli/terminal.h"
 #include "report/report.h"
 
 namespace bitloom::cli {
 
-// Classifies the test images of a finished run's data with its model, for the surest mistakes; or says why not. Nothing of a
-// run under way. Throws Error(data) for a damaged model.
-void add_mistakes(report::ReportInput& input, const std::filesystem::path& run, Terminal& terminal);
+// The test images that a finished run's net is most sure and wrong about, as its metrics name them, or why they cannot be
+// shown. Nothing of a run under way.
+void add_mistakes(report::ReportInput& input, const std::filesystem::path& run);
 
 }  // namespace bitloom::cli

@@ -89,7 +89,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
   const std::optional<TensorFile> tensors = read_tensors(run);
   if (!tensors) return input;
-  add_mistakes(input, run, terminal);
+  add_mistakes(input, run);
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
   input.filters = filters_of(encoder);
   if (!fs::exists(run / net_file)) return input;

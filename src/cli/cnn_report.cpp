@@ -59,14 +59,10 @@ report::Filters filters_of(OpenCnn& cnn) {
 
 report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dataset& set, Terminal& terminal) {
   mpi::Comm alone;
-  std::vector<models::CnnClassifier::Mistake> wrong;
-  const layerwise::Evaluation found = cnn.classifier().evaluate(
-      alone, set,
-      [&](std::size_t done) {
-        terminal.update(fmt::format("classifying the test images: {} of {}", done, set.size()));
-        return true;
-      },
-      &wrong);
+  const layerwise::Evaluation found = cnn.classifier().evaluate(alone, set, [&](std::size_t done) {
+    terminal.update(fmt::format("classifying the test images: {} of {}", done, set.size()));
+    return true;
+  });
   report::Classification test;
   test.images = found.images;
   test.correct = found.correct;
@@ -78,8 +74,9 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
     const auto begin = found.confusion.begin() + static_cast<std::ptrdiff_t>(row * classes);
     test.confusion.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(classes));
   }
-  wrong.resize(std::min(wrong.size(), shown_mistakes));
-  for (const auto& mistake : wrong) test.wrong.push_back(wrong_image(set, mistake.image, mistake.label, mistake.probability));
+  for (const layerwise::Mistake& mistake : found.mistakes) {
+    test.wrong.push_back(wrong_image(set, mistake.image, mistake.label, static_cast<double>(mistake.probability)));
+  }
   return test;
 }
 
@@ -105,7 +102,8 @@ void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal
   const models::CnnDescription& model = cnn.description();
   input.float_layers = layers_of(model.config);
   input.filters = filters_of(cnn);
-  add_test_images(input, run, model.config.image, model.class_names, [&](const data::Dataset& set) {
+  add_test_images(input, run, [&](const data::Dataset& set) {
+    check_fit(set, model.config.image, model.class_names);
     report::Classification test = classify(cnn, use, set, terminal);
     if (const auto step = train::step_of_checkpoint(TensorMapping::open(*file).metadata)) {
       test.model = fmt::format("the checkpoint after step {}", *step);

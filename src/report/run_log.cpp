@@ -166,6 +166,10 @@ ResultEvent read_result(const json& line) {
       if (member.is_string()) result.members.push_back(member.get<std::string>());
     }
   }
+  result.test_hash = text(line, "test_hash");
+  for (const json& each : objects(line, "mistakes")) {
+    result.mistakes.push_back({number(each, "image"), number(each, "label"), number(each, "probability")});
+  }
   const auto confusion = line.find("confusion");
   if (confusion == line.end() || !confusion->is_array()) return result;
   const std::size_t n = confusion->size();

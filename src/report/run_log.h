@@ -69,6 +69,12 @@ struct StageEvent {
   double validation_accuracy = missing, plain_accuracy = missing;
 };
 
+// A test image that the net of a finished run was surely wrong about.
+struct RunMistake {
+  double image = missing, label = missing;  // its number in the set; the class that it was taken for
+  double probability = missing;             // of that class
+};
+
 struct ResultEvent {
   double validation_accuracy = missing, test_accuracy = missing, images = missing, seconds = missing;
   double validation_plain = missing, test_plain = missing;  // without mirror and shifted images
@@ -78,6 +84,8 @@ struct ResultEvent {
   double peak_memory_bytes = missing, model_bytes = missing, weight_bits = missing, bit_macs = missing;
   std::vector<std::string> classes;            // as many as confusion has rows
   std::vector<std::vector<double>> confusion;  // square: true class, predicted class
+  std::vector<RunMistake> mistakes;            // the surest
+  std::string test_hash;                       // of the test images; empty: not told
 };
 
 struct RunLog {

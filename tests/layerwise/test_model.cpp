@@ -173,13 +173,17 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
   std::vector<std::int64_t> confusion(data.classes() * data.classes(), 0);
   double loss = 0;
   std::size_t correct = 0;
+  std::vector<Mistake> mistakes;
   for (std::size_t i = 0; i < data.size(); ++i) {
     const auto score = scores(classifier, data.image(i).data());
     const auto best = static_cast<std::size_t>(std::max_element(score.begin(), score.end()) - score.begin());
     ++confusion[data.labels[i] * data.classes() + best];
     correct += best == data.labels[i] ? 1 : 0;
     loss += cross_entropy(score, data.labels[i]) / static_cast<double>(data.size());
+    if (best != data.labels[i]) mistakes.push_back({i, best, static_cast<float>(std::exp(-cross_entropy(score, best)))});
   }
+  std::ranges::stable_sort(mistakes, std::greater<>(), &Mistake::probability);
+  REQUIRE(mistakes.size() >= 24);
   mpi::Comm comm;
   for (const std::string& name : simd::supported_kernels()) {
     const Evaluation result = Classifier::of(simd::kernels(name), model).evaluate(comm, data);
@@ -188,6 +192,12 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
     CHECK(result.confusion == confusion);
     CHECK(std::fabs(result.loss - loss) < 1e-6);
     CHECK(result.accuracy() == static_cast<double>(correct) / 33);
+    REQUIRE(result.mistakes.size() == 24);
+    for (std::size_t i = 0; i < 24; ++i) {
+      CHECK(result.mistakes[i].image == mistakes[i].image);
+      CHECK(result.mistakes[i].label == mistakes[i].label);
+      CHECK(std::fabs(result.mistakes[i].probability - mistakes[i].probability) < 1e-6F);
+    }
   }
   CHECK(Evaluation{}.accuracy() == 0);
   CHECK(Evaluation{}.plain_accuracy() == 0);

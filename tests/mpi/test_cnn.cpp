@@ -85,6 +85,12 @@ TEST_CASE("processes that share the evaluation of a convolutional net count what
   CHECK(result.loss == expected.loss);
   CHECK(result.correct == expected.correct);
   CHECK(result.images == 900);
+  REQUIRE(result.mistakes.size() == expected.mistakes.size());
+  for (std::size_t i = 0; i < result.mistakes.size(); ++i) {
+    CHECK(result.mistakes[i].image == expected.mistakes[i].image);
+    CHECK(result.mistakes[i].label == expected.mistakes[i].label);
+    CHECK(result.mistakes[i].probability == expected.mistakes[i].probability);
+  }
   CHECK(result.correct > 0);
 }
 
