@@ -297,7 +297,13 @@ void Run::finish_run() {
     model.layers.emplace_back(model.net.layers[i], kept[i]);
     model.layers.back().load(trained);
   }
-  std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
+  // Nor are heads that only gave layers their learning signal: they are larger than the weights. Those of bits go on to tell what
+  // flips would do (flip_study.h).
+  std::erase_if(model.heads, [&](const auto& each) {
+    const auto& [name, head] = each;
+    if (contains(model.net.classifier, name)) return false;
+    return model.net.find(name) == nullptr || head.spec().kind != "class_conv";
+  });
   on_root([&] {
     checkpoints_->finish();
     metrics_->sync();

@@ -42,7 +42,7 @@ struct EvalSettings {
                    "validation or all. Without it of images: test, otherwise: validation");
     options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
-                 "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
+                 "Layers whose heads make up the ensemble of a binary model: some of those that the model names");
     views.declare(options);
     options.group("Discrete VAE");
     options.number("temperature", temperature, 0, 100, "Temperature of the relaxed lower bound", true);
