@@ -57,8 +57,8 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   density_of_bit_.assign(layer.patch_bits(), 0);
   row_squares_.assign(o, 0);
   if (options.second_moment_decay != 0) {
-    row_moment_.assign(o, 0);
-    column_moment_.assign(layer.patch_bits(), 0);
+    row_moment_.assign(o, 1);
+    column_moment_.assign(layer.patch_bits(), 1);
     row_scale_.assign(o, 0);
     column_scale_.assign(layer.patch_bits(), 0);
   }

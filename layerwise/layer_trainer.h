@@ -97,8 +97,8 @@ class LayerTrainer {
   // Moves statistics and windows by what `steps` steps with such sums would.
   void observe(const LayerSums& sums, std::size_t images, std::size_t steps);
   // Moves the accumulators and notes the weights' new values; sums.weight or sums.exact hold the gradient, of which one root
-  // mean square counts 1. centred_rms: sums.weight is what centre() makes, and this is that root mean square: where
-  // gradients wait until they are large, that of what arrives tells little.
+  // mean square (with second moments: of its row and column) counts 1. centred_rms: sums.weight is what centre() makes, and
+  // this is that root mean square: where gradients wait until they are large, that of what arrives tells little.
   void choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms = std::nullopt);
   // The changes that choose() noted: (O, B), the new minus the old value of the weights that change.
   mpi::SparseVector changes() const;
@@ -136,7 +136,7 @@ class LayerTrainer {
     double value = 0, first = 0, second = 0;
   };
   void spread_density();
-  double sum_of_squares(const LayerSums& sums, bool centred);
+  double gather_squares(const LayerSums& sums, bool centred);
   void move_second_moments(double inverse);
   double gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
   void flip_highest_scores(std::size_t most);
@@ -160,7 +160,7 @@ class LayerTrainer {
   float unit_ = 1e-3F;
   std::uint64_t offset_step_ = 0;
   // With options_.second_moment_decay: mean squares of the gradients of a row (O) and a column (B), in units of the layer's
-  // mean square. 0: none was seen yet.
+  // mean square, at which they begin.
   std::vector<double> row_moment_, column_moment_;
 
   std::vector<float> density_of_bit_;  // (B): share of set bits of an output pixel's patch, from density_ and inside_

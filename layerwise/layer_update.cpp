@@ -14,7 +14,7 @@ namespace bitloom::layerwise {
 namespace {
 
 constexpr std::size_t rows_per_part = 16;
-constexpr double smallest_moment = 1e-4;  // of the layer's mean square
+constexpr double smallest_moment = 1e-4;  // relative to the mean of all
 
 // The `most` largest of numbers that were counted in a histogram; of equals, those that are asked about first.
 class Largest {
@@ -56,13 +56,14 @@ double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool cent
   return sum;
 }
 
-// Sum over the gradient of all weights: per row, then over rows. With second moments also per column: in parts of some rows
-// each, so that the order in which numbers are added does not depend on the number of threads.
-double LayerTrainer::sum_of_squares(const LayerSums& sums, bool centred) {
+// The sums of the squares of the gradient by row, whose sum is returned, and with second moments by column: in parts of some
+// rows each, so that the order in which numbers are added does not depend on the number of threads.
+double LayerTrainer::gather_squares(const LayerSums& sums, bool centred) {
   const std::size_t bits = layer_.patch_bits();
   const std::size_t rows = layer_.channels();
-  const std::size_t parts = (rows + rows_per_part - 1) / rows_per_part;
   const bool columns = !column_moment_.empty();
+  const std::size_t rows_of_part = columns ? rows_per_part : 1;
+  const std::size_t parts = (rows + rows_of_part - 1) / rows_of_part;
   if (columns) column_squares_.assign(parts * bits, 0);
 #pragma omp parallel
   {
@@ -70,8 +71,8 @@ double LayerTrainer::sum_of_squares(const LayerSums& sums, bool centred) {
     gradient.resize(bits);
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(parts); ++i) {
-      const std::size_t begin = static_cast<std::size_t>(i) * rows_per_part;
-      for (std::size_t o = begin; o < std::min(begin + rows_per_part, rows); ++o) {
+      const std::size_t begin = static_cast<std::size_t>(i) * rows_of_part;
+      for (std::size_t o = begin; o < std::min(begin + rows_of_part, rows); ++o) {
         row_squares_[o] = gradient_of(sums, o, centred, gradient.data());
         if (!columns) continue;
         double* column = column_squares_.data() + static_cast<std::size_t>(i) * bits;
@@ -86,33 +87,35 @@ double LayerTrainer::sum_of_squares(const LayerSums& sums, bool centred) {
   return squares;
 }
 
-// Moves the second moments by what sum_of_squares() found, and derives the scales of rows and columns. inverse: 1 / the root
-// mean square of the gradient.
+// Moves the second moments by what gather_squares() found, and derives the scales of rows and columns: a weight's moment is
+// that of its row times that of its column, each relative to the mean of all. inverse: 1 / the layer's root mean square, which
+// the scales leave as it is: where only large gradients arrive, those that do must not be taken for usual ones.
 void LayerTrainer::move_second_moments(double inverse) {
   const std::size_t bits = layer_.patch_bits();
   const std::size_t rows = layer_.channels();
+  const auto valid = static_cast<double>(layer_.geometry().valid_bits);
   for (std::size_t part = 1; part * bits < column_squares_.size(); ++part) {
     for (std::size_t k = 0; k < bits; ++k) column_squares_[k] += column_squares_[part * bits + k];
   }
   const double keep = options_.second_moment_decay;
-  const auto move = [&](double& moment, double squares, std::size_t weights) {
-    const double now = squares * inverse * inverse / static_cast<double>(weights);
-    moment = moment == 0 ? now : keep * moment + (1 - keep) * now;
+  const auto move = [&](double& moment, double squares, double weights) {
+    moment = keep * moment + (1 - keep) * squares * inverse * inverse / weights;
   };
-  for (std::size_t o = 0; o < rows; ++o) move(row_moment_[o], row_squares_[o], layer_.geometry().valid_bits);
-  double mean = 0;  // the product of a row's and a column's moment is that of a weight, times the mean of all
-  for (std::size_t k = 0; k < bits; ++k) {
-    move(column_moment_[k], column_squares_[k], rows);
-    mean += column_moment_[k];
-  }
-  mean /= static_cast<double>(layer_.geometry().valid_bits);
-  // Those without gradient, which no longer learn, must not become noise when they get some again.
+  double mean_row = 0;
+  double mean_column = 0;
   for (std::size_t o = 0; o < rows; ++o) {
-    row_scale_[o] = static_cast<float>(inverse / std::sqrt(std::max(row_moment_[o], smallest_moment)));
+    move(row_moment_[o], row_squares_[o], valid);
+    mean_row += row_moment_[o] / static_cast<double>(rows);
   }
   for (std::size_t k = 0; k < bits; ++k) {
-    column_scale_[k] = static_cast<float>(1 / std::sqrt(std::max(column_moment_[k] / mean, smallest_moment)));
+    if (!get_bit(layer_.valid_bits().data(), k)) continue;
+    move(column_moment_[k], column_squares_[k], static_cast<double>(rows));
+    mean_column += column_moment_[k] / valid;
   }
+  // Without gradient moments fall to 0.
+  const auto scale = [](double moment, double mean) { return 1 / std::sqrt(std::max(moment / mean, smallest_moment)); };
+  for (std::size_t o = 0; o < rows; ++o) row_scale_[o] = static_cast<float>(inverse * scale(row_moment_[o], mean_row));
+  for (std::size_t k = 0; k < bits; ++k) column_scale_[k] = static_cast<float>(scale(column_moment_[k], mean_column));
 }
 
 void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step, std::optional<double> centred_rms) {
@@ -126,9 +129,9 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
     const bool any = std::any_of(sums.weight.begin(), sums.weight.end(), [](std::int32_t sum) { return sum != 0; });
     if (!any || !(*centred_rms > 0)) return;
     inverse = static_cast<float>(1.0 / *centred_rms);
-    if (factored) sum_of_squares(sums, true);
+    if (factored) gather_squares(sums, true);
   } else {
-    const double squares = sum_of_squares(sums, false);
+    const double squares = gather_squares(sums, false);
     if (!(squares > 0)) return;
     inverse = static_cast<float>(std::sqrt(weights / squares));
   }

@@ -13,7 +13,9 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/softmax.h"
+#include "core/text.h"
 #include "data/augment.h"
+#include "run/folder.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -77,6 +79,56 @@ void Model::save(const std::filesystem::path& path) const {
   file.save(path);
 }
 
+void save_heads(const std::map<std::string, Head>& heads, const std::filesystem::path& path) {
+  TensorFile file;
+  for (const auto& [name, head] : heads) head.save(file, name + ".head", false);
+  file.save(path);
+}
+
+std::map<std::string, Head> Model::take_other_heads() {
+  std::map<std::string, Head> others;
+  for (auto head = heads.begin(); head != heads.end();) {
+    const auto next = std::next(head);
+    if (!contains(net.classifier, head->first)) others.insert(heads.extract(head));
+    head = next;
+  }
+  return others;
+}
+
+namespace {
+
+void read_heads(const TensorFile& file, Model& model) {
+  for (const StageSpec& stage : model.net.stages) {
+    for (const std::string& name : stage.heads) {
+      if (!file.contains(name + ".head.centre")) continue;
+      for (const BinaryLayer& layer : model.layers) {
+        if (layer.spec().name != name) continue;
+        Head head(stage.head, layer.geometry().output, model.class_names.size(), 0, 0);
+        head.load(file, name + ".head", false);
+        model.heads.insert_or_assign(name, std::move(head));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Model Model::load_with_all_heads(const std::filesystem::path& path) {
+  Model model = load(path);
+  const std::filesystem::path others = path.parent_path() / heads_name;
+  if (path.filename() == run::model_name && std::filesystem::exists(others)) model.add_heads(others);
+  return model;
+}
+
+void Model::add_heads(const std::filesystem::path& path) {
+  try {
+    read_heads(TensorFile::load(path), *this);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::io) throw;
+    fail(ErrorKind::data, "{}: {}", path.string(), error.what());
+  }
+}
+
 Model Model::load(const std::filesystem::path& path) {
   const TensorFile file = TensorFile::load(path);
   const auto format = file.metadata.find(format_key);
@@ -98,17 +150,7 @@ Model Model::load(const std::filesystem::path& path) {
       model.layers.emplace_back(model.net.layers[i], geometry[i]);
       model.layers.back().load(file);
     }
-    for (const StageSpec& stage : model.net.stages) {
-      for (const std::string& name : stage.heads) {
-        if (!file.contains(name + ".head.centre")) continue;
-        for (std::size_t i = 0; i < geometry.size(); ++i) {
-          if (model.net.layers[i].name != name) continue;
-          Head head(stage.head, geometry[i].output, model.class_names.size(), 0, 0);
-          head.load(file, name + ".head", false);
-          model.heads.insert_or_assign(name, std::move(head));
-        }
-      }
-    }
+    read_heads(file, model);
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorKind::data, "{}: the description of the net cannot be read: {}", path.string(), error.what());
   } catch (const Error& error) {

@@ -21,6 +21,9 @@ namespace bitloom::layerwise {
 // The version of the model file; files of another one are refused.
 inline constexpr int model_format = 1;
 
+// Beside a run's model: heads that do not vote, and only gave layers their learning signal.
+inline constexpr const char* heads_name = "heads.safetensors";
+
 struct Model {
   NetSpec net;
   std::vector<std::string> class_names;
@@ -35,6 +38,13 @@ struct Model {
   // Throws data errors: not a Bitloom model, another version, missing or misshapen tensors, damaged.
   static Model load(const std::filesystem::path& path);
 
+  // Takes the heads that do not vote out of the model.
+  std::map<std::string, Head> take_other_heads();
+  // Adds the heads of a file of save_heads(). Throws data errors.
+  void add_heads(const std::filesystem::path& path);
+  // The same as load(), and of a model in a run's folder all heads.
+  static Model load_with_all_heads(const std::filesystem::path& path);
+
   // Indices of the layers whose heads vote, in the order of net.classifier.
   std::vector<std::size_t> voters() const;
 
@@ -43,6 +53,8 @@ struct Model {
   std::size_t head_macs() const;  // integer multiply-adds, per view
   std::size_t head_bytes() const;
 };
+
+void save_heads(const std::map<std::string, Head>& heads, const std::filesystem::path& path);
 
 // Throws Error(usage) for a shift that is not smaller than the images.
 void check_views(const Views& views, const data::ImageShape& shape);

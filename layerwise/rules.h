@@ -19,7 +19,8 @@ struct RuleOptions {
   double dead_zone = 0.03;       // ternary layers: accumulators within this distance of 0 are the weight 0
 };
 
-// One row of weights as a rule sees it. gradient[k] is dLoss/dweight in units of the layer's root mean square.
+// One row of weights as a rule sees it. gradient[k] is dLoss/dweight in units of the layer's root mean square, or of that of
+// its row and column (LayerOptions::second_moment_decay).
 struct RuleRow {
   std::int16_t* state;         // (n)
   const float* gradient;       // (n)

@@ -297,19 +297,16 @@ void Run::finish_run() {
     model.layers.emplace_back(model.net.layers[i], kept[i]);
     model.layers.back().load(trained);
   }
-  // Nor are heads that only gave layers their learning signal: they are larger than the weights. Those of bits go on to tell what
-  // flips would do (flip_study.h).
-  std::erase_if(model.heads, [&](const auto& each) {
-    const auto& [name, head] = each;
-    if (contains(model.net.classifier, name)) return false;
-    return model.net.find(name) == nullptr || head.spec().kind != "class_conv";
-  });
+  std::erase_if(model.heads, [&](const auto& head) { return model.net.find(head.first) == nullptr; });
+  // Often larger than the layers' weights, and nothing to classify with.
+  const std::map<std::string, Head> other_heads = model.take_other_heads();
   on_root([&] {
     checkpoints_->finish();
     metrics_->sync();
     const auto path = options_.folder / run::model_name;
     const auto next = options_.folder / next_model_name;
     model.save(next);
+    if (!other_heads.empty()) save_heads(other_heads, options_.folder / heads_name);
     const std::size_t classes = model.class_names.size();
     Json confusion = Json::array();
     for (std::size_t l = 0; l < classes && !result_.test.confusion.empty(); ++l) {

@@ -90,6 +90,12 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
           "more than 0",
           name);
     }
+    if (options.layer.second_moment_decay != 0 && options.layer.rule.name == "greedy") {
+      fail_field(ErrorKind::usage, "second_moment_decay",
+                 "{:g} with `rule` greedy, which flips the weight that lowers the loss most; "
+                 "expected 0",
+                 options.layer.second_moment_decay);
+    }
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
       fail_field(ErrorKind::usage, "flip_limit",
                  "{} for layer '{}' of {} weights under `rule` {}; expected 0, or binary weights "

@@ -42,7 +42,7 @@ struct EvalSettings {
                    "validation or all. Without it of images: test, otherwise: validation");
     options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
-                 "Layers whose heads make up the ensemble of a binary model: some of those that the model names");
+                 "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");
     views.declare(options);
     options.group("Discrete VAE");
     options.number("temperature", temperature, 0, 100, "Temperature of the relaxed lower bound", true);
@@ -168,7 +168,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   choose_images(session, options, settings);
   const layerwise::Model model =
-      session.comm.together([&] { return layerwise::Model::load(find_model(settings.model.front())); });
+      session.comm.together([&] { return layerwise::Model::load_with_all_heads(find_model(settings.model.front())); });
   const data::DataSplits splits = read_images(session, settings, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');

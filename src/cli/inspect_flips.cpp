@@ -47,7 +47,7 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   require_kind(file, "binary", "bitloom inspect without --flips");
   const std::filesystem::path folder = find_run(run);
   if (folder.empty()) fail(ErrorKind::data, "--flips: {} is in no run's folder, whose images it needs", file.string());
-  const layerwise::Model model = layerwise::Model::load(file);
+  const layerwise::Model model = layerwise::Model::load_with_all_heads(file);
   data::DataSplits data = data_of_run(folder);
   const bool has_validation = data.validation.size() != 0;
   const data::Dataset chosen = first_images(std::move(data.train), images);

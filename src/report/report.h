@@ -36,7 +36,8 @@ struct WrongImage {
   double probability = 0;  // of the class that it was taken for
 };
 
-// The test images of a run, classified for the report.
+// The test images of a run, classified for the report. Of a binary net's, which its run has classified: images, correct,
+// classes and wrong.
 struct Classification {
   std::string model;  // "the checkpoint after step 120"; empty: the run's model
   std::size_t images = 0, correct = 0;

@@ -79,7 +79,7 @@ double seconds_of(const std::string& time) {
 
 // What a line is of, not what it measures.
 bool is_place(std::string_view key) {
-  for (const std::string_view place : {"step", "steps", "epoch", "epochs", "seconds", "event", "stage", "layer"}) {
+  for (const std::string_view place : {"step", "steps", "epoch", "epochs", "seconds", "event", "stage", "layer", "mistakes"}) {
     if (key == place) return true;
   }
   return false;

@@ -70,7 +70,16 @@ inline std::string complaint(ErrorKind kind, const layerwise::RunOptions& option
 }
 
 // The tensors of a finished run's model.
-inline TensorFile result_of(const fs::path& folder) { return TensorFile::load(folder / "model.safetensors"); }
+// The model, and the heads that do not vote.
+inline TensorFile result_of(const fs::path& folder) {
+  TensorFile result = TensorFile::load(folder / "model.safetensors");
+  if (fs::exists(folder / layerwise::heads_name)) {
+    for (auto& [name, tensor] : TensorFile::load(folder / layerwise::heads_name).tensors) {
+      result.tensors.insert_or_assign(name, std::move(tensor));
+    }
+  }
+  return result;
+}
 
 // Without interruption and without a cache.
 inline TensorFile undisturbed(const layerwise::NetSpec& net = two_layers()) {

@@ -355,6 +355,8 @@ TEST_CASE("what is wrong with any stage is found before the first, and leaves no
             "`signal`: stage 'b' trains 2 layers under 1 heads; 'exact' needs one of each"));
   CHECK(has(message([](RunOptions& o) { o.train.signal = "exact", o.train.label_smoothing = 0.1; }),
             "takes no label smoothing (0.1)"));
+  CHECK(has(message([](RunOptions& o) { o.train.layer.rule.name = "greedy", o.train.layer.second_moment_decay = 0.9; }),
+            "`second_moment_decay`: 0.9 with `rule` greedy"));
   CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "`signal`: 'magic' is not a learning signal"));
   CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "bop"; }),
             "`rule`: 'bop' cannot train the ternary weights of layer 'b'"));

@@ -154,7 +154,10 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
 }
 
 TEST_CASE("with replies that are late, ranks do not change a stage, nor does a restart on other ranks", "[stage]") {
-  for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4]}) {
+  StageCase moments = stage_cases()[1];
+  moments.name = "with second moments";
+  moments.options.layer.second_moment_decay = 0.9;
+  for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4], moments}) {
     for (const bool exact : {false, true}) {
       INFO(c.name);
       CAPTURE(exact);

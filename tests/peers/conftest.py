@@ -69,7 +69,7 @@ def model_file(bitloom):
 @pytest.fixture(scope="session")
 def ternary_model_file(bitloom):
     """Ternary weights, channels that do not fill their words, heads without hidden units, the other encoder."""
-    settings = ["layer1.weights=ternary", "layer2.weights=ternary", "layer1.width=80", "head.kind=linear",
+    settings = ["layer1.weights=ternary", "layer2.weights=ternary", "layer1.width=80", "layer2.width=80", "head.kind=linear",
                 "encoder.kind=thermometer"]
     return train(bitloom, "ternary", *(part for setting in settings for part in ("--set", setting)))
 

@@ -137,10 +137,10 @@ def test_channels_without_counts_have_a_centre(bitloom, images, ternary_model_fi
     with safetensors.safe_open(ternary_model_file, framework="numpy") as file:
         metadata = file.metadata()
     metadata.pop("bitloom.xxh3")
-    centre = tensors["layer1.head.centre"].copy()
+    centre = tensors["layer2.head.centre"].copy()
     assert len(centre) == 16 * 128 and (centre.reshape(16, 128)[:, 80:] == 0).all()
     centre += np.arange(len(centre), dtype=np.int16) % 7
-    tensors["layer1.head.centre"] = centre
+    tensors["layer2.head.centre"] = centre
     changed = bitloom.folder / "centre.safetensors"
     save_file(tensors, changed, metadata)
     compare(export(bitloom, changed, "centre.onnx"), changed, images[0])

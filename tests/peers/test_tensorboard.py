@@ -28,6 +28,9 @@ def test_a_binary_net(bitloom, model_file):
         points = events.Scalars(f"epoch/heads/{layer}/loss")
         assert loss in [pytest.approx(point.value, rel=1e-6) for point in points]
     assert events.Scalars("result/test_accuracy")[0].value == pytest.approx(metrics_of(bitloom, "run", "result")[0]["test_accuracy"])
+    # Numbers of single images are no curves.
+    assert metrics_of(bitloom, "run", "result")[0]["mistakes"]
+    assert not [tag for tag in events.Tags()["scalars"] if "mistakes" in tag]
     # Steps go on from stage to stage, and time with them.
     steps = [point.step for layer in sorted({layer for layer, _ in losses}) for point in events.Scalars(f"epoch/heads/{layer}/loss")]
     assert steps == sorted(steps) and len(set(steps)) == len(steps)
