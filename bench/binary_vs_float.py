@@ -18,12 +18,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "scripts"))
 import earlier_runs
 import line_chart
 
+MINI = pathlib.Path(__file__).with_name("airbench-mini.json")
 # What `bitloom train` gets for each; epochs are those of the nets unless they are named.
 NETS = {
     "cifar-small": ["binary", "--net", "cifar-small"],
     "cifar-deep": ["binary", "--net", "cifar-deep"],
     "cifar-base": ["binary", "--net", "cifar-base"],
     "tiny": ["cnn", "--net", "tiny", "--epochs", "10"],
+    "airbench-mini": ["cnn", "--net", "airbench-mini.json", "--dtype", "bf16"],  # MINI
     "airbench-narrow": ["cnn", "--net", "airbench-narrow", "--dtype", "bf16"],
     "airbench94": ["cnn", "--net", "airbench94", "--dtype", "bf16"],
 }
@@ -42,7 +44,8 @@ def train(options, name):
     kind = NETS[name][0]
     if (folder / "model.safetensors").exists():
         return folder
-    command = ["train", *NETS[name], "--data", options.data, "--out", folder, *(["--cache", "none"] if kind == "binary" else [])]
+    net = [MINI if part == MINI.name else part for part in NETS[name]]
+    command = ["train", *net, "--data", options.data, "--out", folder, *(["--cache", "none"] if kind == "binary" else [])]
     if (folder / "options.ini").exists():
         command = ["train", kind, "--resume", "--out", folder]
     subprocess.run([options.program, *[str(part) for part in command]], check=True, stdout=sys.stderr)
@@ -89,7 +92,7 @@ def main():
     if options.rounds < 1:
         parser.error(f"--rounds: {options.rounds}; expected at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
-    earlier_runs.require_same_settings(options.out, {"data": str(options.data.resolve()), "nets": NETS})
+    earlier_runs.require_same_settings(options.out, {"data": str(options.data.resolve()), "nets": NETS, "mini": MINI.read_text()})
     folders = {name: train(options, name) for name in names}
     speeds = {name: ([], []) for name in names}
     rows = []

@@ -5,6 +5,7 @@ import math
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 30, 50
 COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#be185d", "#a16207", "#4b5563"]
 TICKS = 9
+LEGEND = 170  # width
 
 
 def round_numbers(low, high):
@@ -25,7 +26,7 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
     last_x = max(scale(x) for x, _ in points) + (0.2 if by_powers else 0) or 1
     low, high = min(y for _, y in points), max(y for _, y in points)
     margin = (high - low) / 10 or 0.01
-    # The legend stands above the lines.
+    # Room for a legend above the lines.
     low, high = 0 if from_zero else low - margin, high + margin * (2 if lines else 1)
 
     def across(x):
@@ -34,13 +35,18 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
     def down(y):
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - low) / (high - low)
 
+    # At the right, above or below, where fewer points are.
+    room = 16 * len(series)
+    right = [down(y) for x, y in points if across(x) > WIDTH - RIGHT - LEGEND]
+    at_top = sum(y < TOP + room for y in right) <= sum(y > HEIGHT - BOTTOM - room for y in right)
+    legend = TOP if at_top else HEIGHT - BOTTOM - room
     marks = []
     for i, (name, each) in enumerate(series.items()):
         colour = COLOURS[(groups[name] if groups else i if lines else 0) % len(COLOURS)]
         if lines:
             path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in each)
             marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-            marks.append(f'<text x="{WIDTH - RIGHT}" y="{TOP + 16 * i}" text-anchor="end" fill="{colour}">{name}</text>')
+            marks.append(f'<text x="{WIDTH - RIGHT}" y="{legend + 16 * i}" text-anchor="end" fill="{colour}">{name}</text>')
         marks += [f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colour}" fill-opacity="0.6"/>' for x, y in each]
         if not lines:
             x, y = max(each, key=lambda point: point[1])
