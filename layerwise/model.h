@@ -40,9 +40,7 @@ struct Model {
 
   // Takes the heads that do not vote out of the model.
   std::map<std::string, Head> take_other_heads();
-  // Adds the heads of a file of save_heads(). Throws data errors.
-  void add_heads(const std::filesystem::path& path);
-  // The same as load(), and of a model in a run's folder all heads.
+  // The same as load(), and of a model in a run's folder all heads. Throws data errors of either file.
   static Model load_with_all_heads(const std::filesystem::path& path);
 
   // Indices of the layers whose heads vote, in the order of net.classifier.
@@ -54,6 +52,7 @@ struct Model {
   std::size_t head_bytes() const;
 };
 
+// The file of heads that lies beside a model.
 void save_heads(const std::map<std::string, Head>& heads, const std::filesystem::path& path);
 
 // Throws Error(usage) for a shift that is not smaller than the images.

@@ -50,6 +50,15 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome layer = run_program(folder.path(), {"eval", "run", "--layers", "layer3"});
   CHECK(layer.code == 2);
   CHECK(has(layer.err, "has no layer 'layer3'"));
+  // The head of layer1 does not vote and lies beside the model.
+  const std::string heads = read_file(folder / "run/heads.safetensors");
+  write_file(folder / "run/heads.safetensors", heads.substr(0, heads.size() - 1));
+  const Outcome damaged = run_program(folder.path(), {"eval", "run", "--layers", "layer1"});
+  CHECK(damaged.code == 3);
+  CHECK(has(damaged.err, "heads.safetensors"));
+  std::filesystem::remove(folder / "run/heads.safetensors");
+  CHECK(has(run_program(folder.path(), {"eval", "run", "--layers", "layer1"}).err, "layer 'layer1' has no head in this model"));
+  write_file(folder / "run/heads.safetensors", heads);
   std::filesystem::copy_file(folder / "run/model.safetensors", folder / "alone.safetensors");
   CHECK(run_program(folder.path(), {"eval", "alone.safetensors"}).code == 2);  // nobody says which data
 
