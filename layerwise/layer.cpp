@@ -6,7 +6,8 @@
 
 namespace bitloom::layerwise {
 
-BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry) : spec_(spec), geometry_(geometry) {
+BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry)
+    : spec_(spec), geometry_(geometry), ties_(spec, geometry) {
   const std::size_t rows = channels() * patch_words();
   const std::size_t packed = simd::packed_conv_weights_size(channels(), patch_words());
   rows_ = Buffer<std::uint64_t>(rows);
@@ -67,29 +68,40 @@ std::size_t BinaryLayer::bit_macs() const {
 }
 
 void BinaryLayer::save(TensorFile& file) const {
-  file.put(spec_.name + ".sign", {channels(), patch_words()}, rows_);
-  if (spec_.ternary) file.put(spec_.name + ".nonzero", {channels(), patch_words()}, nonzero_);
+  const std::vector<std::size_t> shape = {ties_.rows(), ties_.file_words()};
+  const auto put = [&](const char* name, const Buffer<std::uint64_t>& rows) {
+    std::vector<std::uint64_t> words(shape[0] * shape[1]);
+    for (std::size_t o = 0; o < shape[0]; ++o) ties_.to_file(rows.data() + o * patch_words(), words.data() + o * shape[1]);
+    file.put(spec_.name + name, shape, words);
+  };
+  put(".sign", rows_);
+  if (spec_.ternary) put(".nonzero", nonzero_);
   file.put(spec_.name + ".threshold", {channels()}, std::span<const std::int32_t>(threshold_.data(), channels()));
 }
 
 void BinaryLayer::load(const TensorFile& file) {
-  const auto sign = file.get(spec_.name + ".sign", DType::u64, {channels(), patch_words()}).as<std::uint64_t>();
+  const std::vector<std::size_t> shape = {ties_.rows(), ties_.file_words()};
+  const auto sign = file.get(spec_.name + ".sign", DType::u64, shape).as<std::uint64_t>();
   const std::uint64_t* nonzero = nullptr;
-  if (spec_.ternary) {
-    nonzero = file.get(spec_.name + ".nonzero", DType::u64, {channels(), patch_words()}).as<std::uint64_t>().data();
-  }
+  if (spec_.ternary) nonzero = file.get(spec_.name + ".nonzero", DType::u64, shape).as<std::uint64_t>().data();
   const auto threshold = file.get(spec_.name + ".threshold", DType::i32, {channels()}).as<std::int32_t>();
-  for (std::size_t o = 0; o < channels(); ++o) {
-    for (std::size_t w = 0; w < patch_words(); ++w) {
-      const std::uint64_t bits = sign[o * patch_words() + w];
-      const std::uint64_t allowed = nonzero == nullptr ? valid_[w] : valid_[w] & nonzero[o * patch_words() + w];
-      if ((bits & ~allowed) != 0 || (nonzero != nullptr && (nonzero[o * patch_words() + w] & ~valid_[w]) != 0)) {
-        fail(ErrorKind::data, "{}.sign: row {} sets bits where the layer has no weights", spec_.name, o);
+  std::vector<std::uint64_t> allowed(shape[1]);
+  ties_.to_file(valid_.data(), allowed.data());
+  std::vector<std::uint64_t> row(patch_words());
+  std::vector<std::uint64_t> nonzero_row(patch_words());
+  for (std::size_t r = 0; r < shape[0]; ++r) {
+    const std::uint64_t* const nonzeros = nonzero == nullptr ? allowed.data() : nonzero + r * shape[1];
+    for (std::size_t w = 0; w < shape[1]; ++w) {
+      if ((sign[r * shape[1] + w] & ~nonzeros[w]) != 0 || (nonzeros[w] & ~allowed[w]) != 0) {
+        fail(ErrorKind::data, "{}.sign: row {} sets bits where the layer has no weights", spec_.name, r);
       }
     }
-    set_row(o, sign.data() + o * patch_words(), nonzero == nullptr ? nullptr : nonzero + o * patch_words());
-    threshold_[o] = threshold[o];
+    ties_.from_file(sign.data() + r * shape[1], row.data());
+    if (nonzero != nullptr) ties_.from_file(nonzeros, nonzero_row.data());
+    for (std::size_t o = r; o < channels(); o += shape[0])
+      set_row(o, row.data(), nonzero == nullptr ? nullptr : nonzero_row.data());
   }
+  std::copy(threshold.begin(), threshold.end(), threshold_.begin());
 }
 
 }  // namespace bitloom::layerwise

@@ -8,6 +8,7 @@
 #include "core/buffer.h"
 #include "core/safetensors.h"
 #include "layerwise/net.h"
+#include "layerwise/ties.h"
 #include "simd/kernels.h"
 
 namespace bitloom::layerwise {
@@ -21,7 +22,7 @@ class BinaryLayer {
 
   const LayerSpec& spec() const { return spec_; }
   const LayerGeometry& geometry() const { return geometry_; }
-  std::size_t channels() const { return spec_.width; }
+  std::size_t channels() const { return spec_.channels(); }
   std::size_t padded_channels() const { return threshold_.size(); }  // to a multiple of 64
   std::size_t patch_words() const { return geometry_.patch_words; }
   std::size_t patch_bits() const { return geometry_.patch_words * word_bits; }
@@ -43,15 +44,18 @@ class BinaryLayer {
   void forward(const simd::Kernels& kernels, const std::uint64_t* input, std::uint64_t* output) const;
 
   std::size_t bit_macs() const;  // per image
-  std::size_t weight_bits() const { return channels() * geometry_.valid_bits * (spec_.ternary ? 2 : 1); }
+  const Ties& ties() const { return ties_; }
+  std::size_t weights() const { return ties_.rows() * ties_.weights_per_row(); }  // tied ones count once
+  std::size_t weight_bits() const { return weights() * (spec_.ternary ? 2 : 1); }
 
-  // Under "<name>.sign", ".nonzero", ".threshold". Load throws data errors.
+  // Under "<name>.sign", ".nonzero", ".threshold"; tied weights stand once. Load throws data errors.
   void save(TensorFile& file) const;
   void load(const TensorFile& file);
 
  private:
   LayerSpec spec_;
   LayerGeometry geometry_;
+  Ties ties_;
   std::vector<std::uint64_t> valid_;
   Buffer<std::uint64_t> rows_, nonzero_;
   Buffer<std::uint32_t> packed_, packed_nonzero_;

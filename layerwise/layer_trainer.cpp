@@ -16,7 +16,8 @@ constexpr double statistics_decay = 0.95;
 constexpr double window_speed = 0.05;          // how far a step moves the logarithm of a window at most
 constexpr std::size_t most_window_steps = 16;  // largest number of steps made good for at once
 constexpr double smallest_window = 0.02;
-constexpr float smallest_unit = 1e-20F;  // without gradient it shrinks, but must be able to grow again
+constexpr double threshold_spacing = 0.9;  // standard deviations between the thresholds of a row at the start
+constexpr float smallest_unit = 1e-20F;    // without gradient it shrinks, but must be able to grow again
 
 std::uint64_t row_key(std::uint64_t seed, Stream stream, std::uint64_t a, std::uint64_t b) {
   return Random(seed, stream, a, b).next();
@@ -29,11 +30,12 @@ void LayerSums::clear() {
   std::fill(statistics.begin(), statistics.end(), 0);
 }
 
-void check_rule(const RuleOptions& options, const LayerSpec& layer) {
+void check_rule(const RuleOptions& options, const BinaryLayer& layer) {
   const UpdateRule& rule = find_rule(options.name);
-  if (layer.ternary && !rule.ternary) {
-    fail_field(ErrorKind::usage, "rule", "'{}' cannot train the ternary weights of layer '{}'; expected 'accumulate'",
-               rule.name, layer.name);
+  const bool ternary = layer.spec().ternary && !rule.ternary;
+  if (ternary || (layer.ties().any() && !rule.tied)) {
+    fail_field(ErrorKind::usage, "rule", "'{}' cannot train the {} weights of layer '{}'; expected 'accumulate'", rule.name,
+               ternary ? "ternary" : "tied", layer.spec().name);
   }
 }
 
@@ -44,7 +46,7 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
       rule_(find_rule(options.rule.name)),
       again_(again),
       flip_key_(row_key(seed, Stream::flips, stream, 0)) {
-  check_rule(options.rule, layer.spec());
+  check_rule(options.rule, layer);
   const std::size_t o = layer.channels();
   const LayerGeometry& geometry = layer.geometry();
   state_.assign(o * layer.patch_bits(), 0);
@@ -55,11 +57,11 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   offset_.assign(o, Offset{options.initial_offset, 0, 0});
   density_.assign(geometry.input.words() * word_bits, 0);
   density_of_bit_.assign(layer.patch_bits(), 0);
-  row_squares_.assign(o, 0);
+  row_squares_.assign(layer.ties().rows(), 0);
   if (options.second_moment_decay != 0) {
-    row_moment_.assign(o, 1);
+    row_moment_.assign(layer.ties().rows(), 1);
     column_moment_.assign(layer.patch_bits(), 1);
-    row_scale_.assign(o, 0);
+    row_scale_.assign(layer.ties().rows(), 0);
     column_scale_.assign(layer.patch_bits(), 0);
   }
   new_sign_.assign(o * layer.patch_words(), 0);
@@ -106,7 +108,36 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
       layer_.set_row(row, sign.data(), view.nonzero);
     }
   }
+  tie();
   if (!again) place_thresholds();
+}
+
+// Tied weights begin as the first of them was drawn, which is the one that files keep.
+void LayerTrainer::tie() {
+  const Ties& ties = layer_.ties();
+  if (!ties.any()) return;
+  const bool ternary = layer_.spec().ternary;
+  const std::size_t bits = layer_.patch_bits();
+  std::vector<std::uint64_t> sign(layer_.patch_words());
+  std::vector<std::uint64_t> nonzero(layer_.patch_words());
+  std::vector<std::uint64_t> file(ties.file_words());
+  const auto tied = [&](const std::uint64_t* row, std::uint64_t* out) {
+    ties.to_file(row, file.data());
+    ties.from_file(file.data(), out);
+  };
+  for (std::size_t row = 0; row < layer_.channels(); ++row) {
+    const std::size_t first = row % ties.rows();
+    std::int16_t* const state = state_.data() + row * bits;
+    if (row != first) std::copy_n(state_.data() + first * bits, bits, state);
+    ties.spread({state, bits});
+    tied(layer_.rows().data() + first * sign.size(), sign.data());
+    if (ternary) tied(layer_.nonzero_rows().data() + first * sign.size(), nonzero.data());
+    layer_.set_row(row, sign.data(), ternary ? nonzero.data() : nullptr);
+    const auto middle = static_cast<double>(layer_.spec().thresholds - 1) / 2;
+    const double place = static_cast<double>(row / ties.rows()) - middle;
+    offset_[row].value =
+        std::clamp(offset_[row].value + place * threshold_spacing, options_.smallest_offset, options_.largest_offset);
+  }
 }
 
 LayerSums LayerTrainer::make_sums() const {
@@ -264,7 +295,7 @@ void LayerTrainer::save(TensorFile& file) const {
   file.put(prefix + "unit", {1}, std::vector<float>{unit_});
   file.put(prefix + "offset_step", {1}, std::vector<std::uint64_t>{offset_step_});
   if (!row_moment_.empty()) {
-    file.put(prefix + "row_moment", {o}, row_moment_);
+    file.put(prefix + "row_moment", {row_moment_.size()}, row_moment_);
     file.put(prefix + "column_moment", {layer_.patch_bits()}, column_moment_);
   }
 }
@@ -290,7 +321,7 @@ void LayerTrainer::load(const TensorFile& file) {
   copy("unit", {1}, unit);
   copy("offset_step", {1}, step);
   if (!row_moment_.empty()) {
-    copy("row_moment", {o}, row_moment_);
+    copy("row_moment", {row_moment_.size()}, row_moment_);
     copy("column_moment", {layer_.patch_bits()}, column_moment_);
   }
   for (std::size_t i = 0; i < o; ++i) offset_[i] = {offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2]};

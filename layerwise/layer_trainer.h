@@ -66,8 +66,8 @@ struct LayerSums {
   void clear();
 };
 
-// Throws a usage error if the rule does not exist or cannot train weights of the layer's kind.
-void check_rule(const RuleOptions& options, const LayerSpec& layer);
+// Throws a usage error if the rule does not exist or cannot train the layer's weights: ternary or tied ones.
+void check_rule(const RuleOptions& options, const BinaryLayer& layer);
 
 class LayerTrainer {
  public:
@@ -105,7 +105,7 @@ class LayerTrainer {
   // Notes changes that others chose. Throws Error(data) if they do not fit the weights.
   void take_changes(const mpi::SparseVector& changes);
   // Makes the noted values those of the layer. Returns the number of weights that changed. unseen: steps whose statistics will
-  // be part of the next sums that observe() gets, but were taken before these changes.
+  // be part of the next sums that observe() gets, but were taken before these changes. Tied weights count once.
   std::size_t apply(std::size_t unseen = 0);
   // Moves the offsets; value: sums over examples of codes' values, per channel.
   void adapt(std::span<const std::int64_t> value, double rate);
@@ -135,10 +135,12 @@ class LayerTrainer {
   struct Offset {  // b with Adam moments
     double value = 0, first = 0, second = 0;
   };
+  void tie();
   void spread_density();
   double gather_squares(const LayerSums& sums, bool centred);
   void move_second_moments(double inverse);
-  double gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
+  double gradient_of(const LayerSums& sums, std::size_t row, bool centred, float* gradient) const;
+  double own_gradient(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
   void flip_highest_scores(std::size_t most);
   void limit_flips();
   void exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const;
@@ -159,8 +161,8 @@ class LayerTrainer {
   std::vector<float> slope_;
   float unit_ = 1e-3F;
   std::uint64_t offset_step_ = 0;
-  // With options_.second_moment_decay: mean squares of the gradients of a row (O) and a column (B), in units of the layer's
-  // mean square, at which they begin.
+  // With options_.second_moment_decay: mean squares of the gradients of a row (of weights) and a column (B), in units of the
+  // layer's mean square, at which they begin.
   std::vector<double> row_moment_, column_moment_;
 
   std::vector<float> density_of_bit_;  // (B): share of set bits of an output pixel's patch, from density_ and inside_

@@ -40,7 +40,7 @@ class Largest {
 // sum value * value(x_k) = G0 - 2 n_k. The threshold follows the mean, which moves with w_k as -value(mean x_k) does, so the
 // input is centred: G0 - 2 n_k - G0 (1 - 2 density_k) = 2 (G0 density_k - n_k), as in batch normalisation.
 // Returns the sum of squares.
-double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const {
+double LayerTrainer::own_gradient(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const {
   const std::size_t bits = layer_.patch_bits();
   const std::int32_t* row = sums.weight.data() + o * bits;
   if (!options_.exact && !centred) {
@@ -56,11 +56,29 @@ double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t o, bool cent
   return sum;
 }
 
+// The gradient of row `row` of weights and its sum of squares: tied weights have the sum of theirs.
+double LayerTrainer::gradient_of(const LayerSums& sums, std::size_t row, bool centred, float* gradient) const {
+  const Ties& ties = layer_.ties();
+  const double own_squares = own_gradient(sums, row, centred, gradient);
+  if (!ties.any()) return own_squares;
+  const std::size_t bits = layer_.patch_bits();
+  thread_local std::vector<float> other;
+  other.resize(bits);
+  for (std::size_t o = row + ties.rows(); o < layer_.channels(); o += ties.rows()) {
+    own_gradient(sums, o, centred, other.data());
+    for (std::size_t k = 0; k < bits; ++k) gradient[k] += other[k];
+  }
+  ties.sum({gradient, bits});
+  double squares = 0;
+  for (std::size_t k = 0; k < bits; ++k) squares += static_cast<double>(gradient[k]) * static_cast<double>(gradient[k]);
+  return squares;
+}
+
 // The sums of the squares of the gradient by row, whose sum is returned, and with second moments by column: in parts of some
 // rows each, so that the order in which numbers are added does not depend on the number of threads.
 double LayerTrainer::gather_squares(const LayerSums& sums, bool centred) {
   const std::size_t bits = layer_.patch_bits();
-  const std::size_t rows = layer_.channels();
+  const std::size_t rows = layer_.ties().rows();
   const bool columns = !column_moment_.empty();
   const std::size_t rows_of_part = columns ? rows_per_part : 1;
   const std::size_t parts = (rows + rows_of_part - 1) / rows_of_part;
@@ -92,7 +110,7 @@ double LayerTrainer::gather_squares(const LayerSums& sums, bool centred) {
 // the scales leave as it is: where only large gradients arrive, those that do must not be taken for usual ones.
 void LayerTrainer::move_second_moments(double inverse) {
   const std::size_t bits = layer_.patch_bits();
-  const std::size_t rows = layer_.channels();
+  const std::size_t rows = layer_.ties().rows();
   const auto valid = static_cast<double>(layer_.geometry().valid_bits);
   for (std::size_t part = 1; part * bits < column_squares_.size(); ++part) {
     for (std::size_t k = 0; k < bits; ++k) column_squares_[k] += column_squares_[part * bits + k];
@@ -122,13 +140,17 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
   const std::size_t bits = layer_.patch_bits();
   std::copy(layer_.rows().begin(), layer_.rows().end(), new_sign_.begin());
   if (!new_nonzero_.empty()) std::copy(layer_.nonzero_rows().begin(), layer_.nonzero_rows().end(), new_nonzero_.begin());
-  const double weights = static_cast<double>(layer_.channels()) * static_cast<double>(layer_.geometry().valid_bits);
+  const Ties& ties = layer_.ties();
+  const double weights = static_cast<double>(ties.rows()) * static_cast<double>(layer_.geometry().valid_bits);
   const bool factored = !row_moment_.empty();
   float inverse = 0;
   if (centred_rms) {
     const bool any = std::any_of(sums.weight.begin(), sums.weight.end(), [](std::int32_t sum) { return sum != 0; });
     if (!any || !(*centred_rms > 0)) return;
-    inverse = static_cast<float>(1.0 / *centred_rms);
+    // It is that of single elements; of n tied ones, whose signs are taken to be random, the sum has sqrt(n) times as much.
+    const double tied =
+        static_cast<double>(layer_.channels() * layer_.geometry().valid_bits) / static_cast<double>(layer_.weights());
+    inverse = static_cast<float>(1.0 / (*centred_rms * std::sqrt(tied)));
     if (factored) gather_squares(sums, true);
   } else {
     const double squares = gather_squares(sums, false);
@@ -136,7 +158,7 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
     inverse = static_cast<float>(std::sqrt(weights / squares));
   }
   if (factored) move_second_moments(static_cast<double>(inverse));
-  const auto rows = static_cast<std::ptrdiff_t>(layer_.channels());
+  const auto rows = static_cast<std::ptrdiff_t>(ties.rows());
 #pragma omp parallel
   {
     thread_local std::vector<float> gradient;
@@ -152,6 +174,12 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
       std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
       rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),
                    {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
+      const std::size_t words = layer_.patch_words();
+      for (std::size_t same = o + ties.rows(); same < layer_.channels(); same += ties.rows()) {
+        std::copy_n(state_.data() + o * bits, bits, state_.data() + same * bits);
+        std::copy_n(sign, words, new_sign_.data() + same * words);
+        if (nonzero != nullptr) std::copy_n(nonzero, words, new_nonzero_.data() + same * words);
+      }
     }
   }
   if (rule_.score != nullptr) {
@@ -259,13 +287,14 @@ std::size_t LayerTrainer::apply(std::size_t unseen) {
     const std::size_t first = o * layer_.patch_words();
     const std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + first;
     double moved = 0;
-    std::size_t row_flips = 0;
+    std::size_t changes = 0;
     for (std::size_t w = 0; w < layer_.patch_words(); ++w) {
       const std::uint64_t old_sign = layer_.rows()[first + w];
       const std::uint64_t old_nonzero = nonzero != nullptr ? layer_.nonzero_rows()[first + w] : layer_.valid_bits()[w];
       const std::uint64_t now_nonzero = nonzero != nullptr ? nonzero[w] : old_nonzero;
       std::uint64_t changed = (old_sign ^ new_sign_[first + w]) | (old_nonzero ^ now_nonzero);
-      row_flips += static_cast<std::size_t>(std::popcount(changed));
+      changes += static_cast<std::size_t>(std::popcount(changed));
+      if (o < layer_.ties().rows()) flips += static_cast<std::size_t>(std::popcount(changed & layer_.ties().first()[w]));
       // The mean count moves at once with every flip; the moving average alone would lag.
       for (; changed != 0; changed &= changed - 1) {
         const auto b = static_cast<std::size_t>(std::countr_zero(changed));
@@ -274,11 +303,10 @@ std::size_t LayerTrainer::apply(std::size_t unseen) {
                  expected_count((old_sign >> b) & 1U, (old_nonzero >> b) & 1U, p);
       }
     }
-    if (row_flips != 0) {
+    if (changes != 0) {
       mean_[o] += moved;
       unseen_[o] += static_cast<double>(unseen) * moved;
       layer_.set_row(o, new_sign_.data() + first, nonzero);
-      flips += row_flips;
     }
   }
   return flips;

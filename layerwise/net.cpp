@@ -65,6 +65,7 @@ std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t heigh
       if (name != "input") {
         source.layer = static_cast<int>(index_of(net, name));
         source.shape = geometries[static_cast<std::size_t>(source.layer)].output;
+        source.planes = net.layers[static_cast<std::size_t>(source.layer)].thresholds;
       }
       smallest = std::min(smallest, source.shape.height);
       geometry.sources.push_back(source);
@@ -94,7 +95,7 @@ std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t heigh
            target_height, target_width);
     }
     geometry.output = {(padded_height - layer.kernel) / layer.stride + 1, (padded_width - layer.kernel) / layer.stride + 1,
-                       layer.width, 0};
+                       layer.channels(), 0};
     // A head's sums over the pixels of one image stay within 32 bits (head.cpp).
     constexpr std::size_t most_pixels = 512 * 512;
     for (const MapShape& map : {geometry.input, geometry.output}) {

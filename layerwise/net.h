@@ -23,17 +23,20 @@ struct EncoderSpec {
   double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0 disables this
 };
 
-// One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel.
+// One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel or with several.
 struct LayerSpec {
   std::string name;
   std::vector<std::string> inputs;  // "input" (the encoder) or names of earlier layers
   Downsample pool = Downsample::none;
   std::size_t pool_factor = 1;  // 2 when pool is not none: how much smaller the largest common map becomes
-  std::size_t width = 0;        // output channels
+  std::size_t width = 0;        // rows of weights
+  std::size_t thresholds = 1;   // of each row, each of which gives an output channel (ties.h)
   std::size_t kernel = 3;
   std::size_t stride = 1;
   std::size_t padding = 1;  // default: (kernel - 1) / 2
   bool ternary = false;
+
+  std::size_t channels() const { return width * thresholds; }  // of the output: threshold by threshold
 };
 
 // The classifier that gives a layer its learning signal.
@@ -109,7 +112,8 @@ struct LayerGeometry {
     int layer = -1;  // index into NetSpec::layers, -1 for the encoder
     MapShape shape;  // as it comes
     std::size_t factor = 1;
-    std::size_t word = 0;  // where it starts in a pixel of the input map
+    std::size_t word = 0;    // where it starts in a pixel of the input map
+    std::size_t planes = 1;  // LayerSpec::thresholds of that layer
   };
   std::vector<Source> sources;
   MapShape input;   // concatenated, with border

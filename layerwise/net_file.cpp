@@ -128,6 +128,7 @@ LayerSpec read_layer(const Json& json, std::span<const std::string> earlier, con
   reader.read("inputs", spec.inputs);
   reader.read("pool", pool);
   reader.read("width", spec.width);
+  reader.read("thresholds", spec.thresholds);
   reader.read("kernel", spec.kernel);
   reader.read("stride", spec.stride);
   reader.read("padding", padding);
@@ -146,6 +147,7 @@ LayerSpec read_layer(const Json& json, std::span<const std::string> earlier, con
   spec.pool = parse_downsample(pool);
   spec.pool_factor = spec.pool == Downsample::none ? 1 : 2;
   check_range(where + ".width", spec.width, 1, 65536);
+  check_range(where + ".thresholds", spec.thresholds, 1, 4);
   check_range(where + ".kernel", spec.kernel, 1, 15);
   check_range(where + ".stride", spec.stride, 1, 16);
   spec.padding = padding == ~std::size_t{0} ? (spec.kernel - 1) / 2 : padding;
@@ -318,6 +320,7 @@ Json to_json(const NetSpec& net) {
                               {"stride", layer.stride},
                               {"padding", layer.padding},
                               {"weights", layer.ternary ? "ternary" : "binary"}});
+    if (layer.thresholds != 1) json["layers"].back()["thresholds"] = layer.thresholds;
   }
   for (const StageSpec& stage : net.stages) {
     const HeadSpec& head = stage.head;

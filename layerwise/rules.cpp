@@ -129,16 +129,16 @@ void remember(const RuleOptions&, double, std::uint64_t, const RuleRow& row) {
 std::size_t one(const RuleOptions&, double, double) { return 1; }
 
 constexpr std::array<UpdateRule, 5> rules = {{
-    {"accumulate", "integer accumulators; the weight is the sign", 16, true, initialise_accumulators, adopt_into_accumulators,
-     accumulate, nullptr, nullptr},
-    {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, initialise_signs, forget, average,
-     flip_score, share_of_weights},
-    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, initialise_signs, forget, bop,
-     nullptr, nullptr},
-    {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, initialise_signs, forget,
-     stochastic, nullptr, nullptr},
+    {"accumulate", "integer accumulators; the weight is the sign", 16, true, true, initialise_accumulators,
+     adopt_into_accumulators, accumulate, nullptr, nullptr},
+    {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, false, initialise_signs, forget,
+     average, flip_score, share_of_weights},
+    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, false, initialise_signs,
+     forget, bop, nullptr, nullptr},
+    {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, false, initialise_signs,
+     forget, stochastic, nullptr, nullptr},
     {"greedy", "flip the one weight that most lowers this batch's loss; none if no flip does (with the exact signal)", 16,
-     false, initialise_signs, forget, remember, flip_score, one},
+     false, false, initialise_signs, forget, remember, flip_score, one},
 }};
 
 }  // namespace

@@ -35,6 +35,7 @@ struct UpdateRule {
   const char* description;
   std::size_t state_bits;  // per weight, the sign included
   bool ternary;            // can it train ternary layers?
+  bool tied;               // or tied weights (ties.h)? It must do with equal gradients the same, and with all of them
   // Draws the initial state and signs of a row; random words come from (key, position).
   void (*initialise)(const RuleOptions& options, std::uint64_t key, const RuleRow& row);
   // Draws the state of a row whose signs (and nonzero) are given: weights that learn again.

@@ -66,13 +66,12 @@ void Run::report_epoch(const Stage& stage) {
   for (std::size_t t = 0; t < stage.trainers().size(); ++t) {
     const LayerTrainer& trainer = *stage.trainers()[t];
     const double flips = static_cast<double>(epoch.flips[t]) / static_cast<double>(steps);
-    line["layers"].push_back(
-        {{"layer", trainer.layer().spec().name},
-         {"flips_per_step", flips},
-         {"flip_share", flips / static_cast<double>(trainer.layer().channels() * trainer.layer().geometry().valid_bits)},
-         {"active_share", epoch.active_share[t] / static_cast<double>(steps)},
-         {"offset", trainer.mean_offset()},
-         {"window", trainer.mean_window()}});
+    line["layers"].push_back({{"layer", trainer.layer().spec().name},
+                              {"flips_per_step", flips},
+                              {"flip_share", flips / static_cast<double>(trainer.layer().weights())},
+                              {"active_share", epoch.active_share[t] / static_cast<double>(steps)},
+                              {"offset", trainer.mean_offset()},
+                              {"window", trainer.mean_window()}});
     if (epoch.lower_share.size() > t) {
       line["layers"].back()["lower_share"] = epoch.lower_share[t] / static_cast<double>(epoch_.exact_steps);
     }

@@ -25,6 +25,17 @@ const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std
   return *std::find_if(layers.begin(), layers.end(), [&](const BinaryLayer& layer) { return layer.spec().name == name; });
 }
 
+// The loss change of one flip says nothing of several that flip together; a limit of flips would part them.
+void check_ties(const BinaryLayer& layer, const TrainOptions& options) {
+  if (!layer.ties().any()) return;
+  const auto refuse = [&](const char* field, const auto& value, const char* expected) {
+    fail_field(ErrorKind::usage, field, "{} for the tied weights of layer '{}' (several `thresholds`); expected {}", value,
+               layer.spec().name, expected);
+  };
+  if (options.signal != "window") refuse("signal", options.signal, "window");
+  if (options.layer.flip_limit != 0) refuse("flip_limit", options.layer.flip_limit, "0");
+}
+
 }  // namespace
 
 void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
@@ -82,7 +93,7 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
       fail_field(ErrorKind::usage, "batch", "{} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}",
                  limits.summed, name, most, limits.summed_by);
     }
-    check_rule(options.layer.rule, layer.spec());
+    check_rule(options.layer.rule, layer);
     if (options.sparse && sends_all_exact(options) && layer.spec().ternary) {
       fail_field(
           ErrorKind::usage, "threshold",
@@ -96,6 +107,7 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
                  "expected 0",
                  options.layer.second_moment_decay);
     }
+    check_ties(layer, options);
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
       fail_field(ErrorKind::usage, "flip_limit",
                  "{} for layer '{}' of {} weights under `rule` {}; expected 0, or binary weights "

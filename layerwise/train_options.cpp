@@ -48,7 +48,7 @@ const std::array<RealOption, 22> options_table = {{
     {thresholds, "threshold_learning_rate", [](TrainOptions& o) -> double& { return o.layer.offset_rate; }, 0, 10, false,
      "Learning rate of thresholds (Adam); 0 disables learning"},
     {thresholds, "initial_offset", [](TrainOptions& o) -> double& { return o.layer.initial_offset; }, -10, 10, false,
-     "Threshold at the start, in standard deviations from the mean of the counts"},
+     "Threshold at the start, in standard deviations from the mean of the counts; of several, their middle"},
     {thresholds, "smallest_offset", [](TrainOptions& o) -> double& { return o.layer.smallest_offset; }, -10, 10, false,
      "Smallest threshold, in standard deviations"},
     {thresholds, "largest_offset", [](TrainOptions& o) -> double& { return o.layer.largest_offset; }, -10, 10, false,

@@ -90,6 +90,8 @@ class Layer(nn.Module):
         super().__init__()
         if spec["weights"] != "binary":
             sys.exit(f"ceilings.py: layer '{spec['name']}' has {spec['weights']} weights; expected binary ones")
+        if spec.get("thresholds", 1) != 1:
+            sys.exit(f"ceilings.py: layer '{spec['name']}' has {spec['thresholds']} thresholds; expected one")
         self.spec = spec
         self.latent = nn.Parameter(torch.empty(spec["width"], channels, spec["kernel"], spec["kernel"]).uniform_(-0.1, 0.1))
         self.norm = nn.BatchNorm2d(spec["width"])

@@ -52,6 +52,7 @@ class Model:
         if metadata.get("bitloom.format") != "binary 1":
             raise SystemExit(f"{path}: expected a model of format 'binary 1', not '{metadata.get('bitloom.format')}'")
         self.net = json.loads(metadata["bitloom.net"])
+        self.thresholds = {layer["name"]: layer.get("thresholds", 1) for layer in self.net["layers"]}
         self.classes = json.loads(metadata["bitloom.classes"])
         self.image_shape = tuple(int(n) for n in self.tensors["encoder.image_shape"])  # height, width, colours
 
@@ -69,24 +70,24 @@ class Model:
             gain = (contrast / np.sqrt(variance + contrast * contrast)).astype(F32)
             responses = np.trunc(responses.astype(F32) * gain[..., None])
         upper, lower = self.tensors["encoder.thresholds"].T
-        bits = np.stack([responses >= upper, responses <= lower], axis=-1)
-        return bits.reshape(*responses.shape[:3], -1).astype(np.uint8)
+        return np.stack([responses >= upper, responses <= lower], axis=-1).reshape(*responses.shape[:3], -1).astype(np.uint8)
 
     def layer(self, spec, inputs):
         """The output bits (N, H, W, O) of a layer (section 5)."""
         height = min(map_.shape[1] for map_ in inputs) // (1 if spec["pool"] == "none" else 2)
-        parts = []
-        for map_ in map(whole_words, inputs):
-            f = map_.shape[1] // height
-            cells = map_.reshape(len(map_), height, f, map_.shape[2] // f, f, map_.shape[3])
-            parts.append(POOLS[spec["pool"]](cells).astype(np.uint8))
+        parts, planes_of = [], []  # inputs as numbers of set bits, and of how many planes
+        for name, map_ in zip(spec["inputs"], inputs):
+            f, planes = map_.shape[1] // height, np.split(map_, self.thresholds.get(name, 1), axis=3)
+            cells = [whole_words(plane).reshape(len(map_), height, f, map_.shape[2] // f, f, -1) for plane in planes]
+            parts.append(np.sum([POOLS[spec["pool"]](cell) for cell in cells], axis=0, dtype=np.uint8))
+            planes_of += parts[-1].shape[3] * [len(planes)]
         taps = windows(np.concatenate(parts, axis=3), spec["kernel"], spec["padding"])[:, ::spec["stride"], ::spec["stride"]]
         sign = bits_of(self.tensors[spec["name"] + ".sign"])
         care = bits_of(self.tensors[spec["name"] + ".nonzero"]) if spec["weights"] == "ternary" else np.ones_like(sign)
         # x xor w = x + w - 2 x w; float32 holds these integers exactly, and multiplies fast.
-        weights = care * (1 - 2 * sign.astype(F32))
-        differ = taps.astype(F32) @ weights.T + (sign & care).sum(axis=1, dtype=F32)
-        return (differ <= self.tensors[spec["name"] + ".threshold"]).astype(np.uint8)
+        differ = taps.astype(F32) @ (care * (1 - 2 * sign.astype(F32))).T
+        differ += (sign & care) @ np.tile(F32(planes_of), spec["kernel"] ** 2)
+        return (np.tile(differ, spec.get("thresholds", 1)) <= self.tensors[spec["name"] + ".threshold"]).astype(np.uint8)
 
     def head(self, name, bits):
         """The logits (N, L) of the head on layer `name` (section 6)."""
@@ -126,8 +127,7 @@ class Model:
 
     def scores(self, images):
         """(N, L): mean log-probabilities over heads and forms of the image (section 7)."""
-        far = self.net.get("shift", 0)
-        height, width = images.shape[2:]
+        far, (height, width) = self.net.get("shift", 0), images.shape[2:]
         padded = np.pad(images, ((0, 0), (0, 0), (far, far), (far, far)), mode="reflect")
         votes = []
         for down, across in [(0, 0), (far, 0), (-far, 0), (0, far), (0, -far)][:5 if far else 1]:

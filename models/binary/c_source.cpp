@@ -172,20 +172,22 @@ std::string declare_layer(Declarations& to, const BinaryLayer& layer, std::size_
   }
   to.add(fmt::format("/* layer '{}' */\nstatic const struct input {}_inputs[] = {{{}}};", commented(layer.spec().name), prefix,
                      inputs));
-  const auto declare_rows = [&](const char* what, const Buffer<std::uint64_t>& rows) {
-    to.array<std::uint64_t>(prefix + what, in_blocks({rows.data(), rows.size()}, layer.patch_words()));
+  // Channels that are further thresholds of the same rows find their weights in the blocks of the first.
+  const std::size_t rows = layer.ties().rows() % block_channels == 0 ? layer.ties().rows() : layer.channels();
+  const auto declare_rows = [&](const char* what, const Buffer<std::uint64_t>& words) {
+    to.array<std::uint64_t>(prefix + what, in_blocks({words.data(), rows * layer.patch_words()}, layer.patch_words()));
   };
   declare_rows("_weights", layer.rows());
   if (layer.spec().ternary) declare_rows("_nonzero", layer.nonzero_rows());
   const std::size_t blocks = (layer.channels() + block_channels - 1) / block_channels;
   to.array<std::int32_t>(prefix + "_thresholds", {layer.thresholds().data(), blocks * block_channels});
   return fmt::format(
-      "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {0}_weights, {15}, "
+      "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, {0}_weights, {16}, "
       "{0}_thresholds}}",
       prefix, geometry.sources.size(), way_of(layer.spec().pool), maps.in[i], geometry.input.height, geometry.input.width,
       geometry.input.words(), geometry.input.border, layer.spec().kernel, layer.spec().stride, maps.out[i],
       geometry.output.height, geometry.output.width, geometry.output.words(), blocks,
-      layer.spec().ternary ? prefix + "_nonzero" : "NULL");
+      (rows + block_channels - 1) / block_channels, layer.spec().ternary ? prefix + "_nonzero" : "NULL");
 }
 
 // Weights of one size: their signs, by class in whole words.

@@ -69,7 +69,7 @@ std::vector<std::int64_t> checked_weight_shape(const BinaryLayer& layer) {
     fail(ErrorKind::data, "layer '{}': sums of {} weights; expected fewer than {}, which f32 adds exactly", spec.name, taps,
          exact_in_f32);
   }
-  return {static_cast<std::int64_t>(spec.width), taps / (kernel * kernel), kernel, kernel};
+  return {static_cast<std::int64_t>(spec.channels()), taps / (kernel * kernel), kernel, kernel};
 }
 
 std::vector<std::int64_t> counts_of(const std::vector<std::int8_t>& weights, std::size_t channels, std::int8_t value) {

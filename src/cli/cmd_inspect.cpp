@@ -37,6 +37,7 @@ Json layers_json(const std::vector<LayerSummary>& layers) {
                     {"output", layer.output},
                     {"kernel", layer.kernel},
                     {"weights", layer.weights},
+                    {"thresholds", layer.thresholds},
                     {"weight_bits", layer.weight_bits},
                     {"bit_macs", layer.bit_macs}});
   }
@@ -125,8 +126,10 @@ void print(Terminal& terminal, const Json& json) {
   terminal.print("{}\n", line);
   std::vector<std::vector<std::string>> rows{{"layer", "inputs", "output", "kernel", "weights", "bits", "bit-MACs per image"}};
   for (const Json& layer : json["layers"]) {
-    rows.push_back({layer["name"], layer["inputs"], layer["output"], layer["kernel"], layer["weights"],
-                    number(layer["weight_bits"]), number(layer["bit_macs"])});
+    std::string kind = layer["weights"];
+    if (layer["thresholds"] != 1) kind += fmt::format(", {} thresholds", number(layer["thresholds"]));
+    rows.push_back({layer["name"], layer["inputs"], layer["output"], layer["kernel"], kind, number(layer["weight_bits"]),
+                    number(layer["bit_macs"])});
   }
   rows.push_back({"all", "", "", "", "", number(json["weight_bits"]), number(json["bit_macs"])});
   terminal.line(table(rows));

@@ -52,10 +52,21 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   const bool has_validation = data.validation.size() != 0;
   const data::Dataset chosen = first_images(std::move(data.train), images);
   const data::Dataset others = first_images(std::move(has_validation ? data.validation : data.test), images);
+  const auto is_studied = [&](const layerwise::BinaryLayer& layer) {
+    return model.heads.contains(layer.spec().name) && !layer.ties().any();
+  };
+  if (std::none_of(model.layers.begin(), model.layers.end(), is_studied)) {
+    fail(ErrorKind::usage,
+         "--flips: weights of all layers of '{}' with a head are tied (several `thresholds`): no flip is a single one",
+         model.net.name);
+  }
   Json study = {{"images", chosen.size()}, {"others", others.size()}, {"others_are", has_validation ? "validation" : "test"}};
   for (const layerwise::BinaryLayer& layer : model.layers) {
     const std::string& name = layer.spec().name;
-    if (!model.heads.contains(name)) continue;
+    if (!is_studied(layer)) {
+      if (layer.ties().any()) terminal.note(fmt::format("{}: left out, for its weights are tied (several thresholds)", name));
+      continue;
+    }
     const auto progress = [&](double share) { terminal.update(fmt::format("{}: {:.0f}% of the images", name, 100 * share)); };
     study["layers"].push_back(to_json(layerwise::study_flips(simd::kernels(), model, name, chosen, others, progress)));
   }

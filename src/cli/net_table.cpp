@@ -25,6 +25,7 @@ std::vector<LayerSummary> summarise_layers(const layerwise::NetSpec& net, const 
     row.kernel = fmt::format("{}x{}", spec.kernel, spec.kernel);
     if (spec.stride != 1) row.kernel += fmt::format(" stride {}", spec.stride);
     row.weights = spec.ternary ? "ternary" : "binary";
+    row.thresholds = spec.thresholds;
     row.weight_bits = layer.weight_bits();
     row.bit_macs = layer.bit_macs();
     rows.push_back(row);

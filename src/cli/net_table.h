@@ -15,6 +15,7 @@ struct LayerSummary {
   std::string output;   // "16 x 16 x 256"
   std::string kernel;   // "3x3", "5x5 stride 2"
   std::string weights;  // "binary", "ternary"
+  std::size_t thresholds = 1;
   std::uint64_t weight_bits = 0;
   std::uint64_t bit_macs = 0;  // per view of an image
 };

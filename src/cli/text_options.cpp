@@ -37,18 +37,19 @@ void require_new_folder(const fs::path& out, bool force, const std::string& what
 }
 
 double parse_share(const std::string& text) {
-  std::optional<double> share = parse_double(text);
+  constexpr double none = -1;
+  double share = parse_double(text).value_or(none);
   if (const std::vector<std::string> parts = split(text, ':'); parts.size() == 2) {
     const auto train = parse_double(parts[0]);
     const auto validation = parse_double(parts[1]);
-    share.reset();
-    if (train && validation && *train > 0 && *validation >= 0) share = *validation / (*train + *validation);
+    const bool fits = train && validation && *train > 0 && *validation >= 0;
+    share = fits ? *validation / (*train + *validation) : none;
   }
-  if (!share || !(*share >= 0 && *share < 1)) {
+  if (!(share >= 0 && share < 1)) {
     fail(ErrorKind::usage,
          "--validation: '{}' is no share; expected TRAINING:VALIDATION such as 29:1, or a fraction such as 0.05", text);
   }
-  return *share;
+  return share;
 }
 
 }  // namespace bitloom::cli

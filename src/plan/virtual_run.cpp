@@ -243,7 +243,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   result.dense_bytes = static_cast<double>(stage.dense_bytes());
   for (std::size_t t = 0; t < spec.train.size(); ++t) {
     const auto& layer = stage.trainers()[t]->layer();
-    result.weights[spec.train[t]] = layer.channels() * layer.geometry().valid_bits;
+    result.weights[spec.train[t]] = layer.weights();
   }
   const auto timed = static_cast<double>(sums.timed);
   result.compute = sums.compute / timed / static_cast<double>(workers);

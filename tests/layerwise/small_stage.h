@@ -62,6 +62,15 @@ inline StageCase ternary_exact_case() {
   return c;
 }
 
+// Layers of several thresholds, whose weights are tied.
+inline StageCase tied_case() {
+  StageCase c = stage_cases()[2];
+  c.name = "two joint layers of two and three thresholds, space to depth";
+  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 20, "thresholds": 2},
+      {"name": "b", "inputs": ["a", "input"], "pool": "space_to_depth", "width": 12, "thresholds": 3}]})";
+  return c;
+}
+
 // The same and what draws random numbers or moves bits in further ways: dropped features, space to depth, the other rules.
 inline std::vector<StageCase> all_stage_cases() {
   std::vector<StageCase> cases = stage_cases();
@@ -75,6 +84,7 @@ inline std::vector<StageCase> all_stage_cases() {
   moments.name = "two joint layers with second moments";
   moments.options.layer.second_moment_decay = 0.9;
   cases.push_back(moments);
+  cases.push_back(tied_case());
   for (const char* rule : {"stochastic", "bop", "topk"}) {
     StageCase other = cases[1];
     other.name = std::string("two joint layers by ") + rule;

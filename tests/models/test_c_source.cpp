@@ -123,6 +123,12 @@ std::vector<Case> cases() {
           {"an encoder without contrast",
            R"({"encoder": {"kind": "whitened", "patch": 3, "filters": 40, "contrast": 0}, )" + head +
                R"("layers": [{"name": "a", "width": 16}], "stages": [{"train": ["a"]}]})",
+           {true, 0}},
+          {"several thresholds, of rows that fill blocks of channels and of some that do not",
+           "{" + flat + head + R"("layers": [{"name": "a", "width": 24, "thresholds": 3, "weights": "ternary"},
+             {"name": "b", "inputs": ["a", "input"], "width": 20, "thresholds": 2, "pool": "or"},
+             {"name": "c", "inputs": ["b"], "width": 16, "thresholds": 2}],
+             "stages": [{"train": ["a"]}, {"train": ["b"]}, {"train": ["c"]}]})",
            {true, 0}}};
 }
 

@@ -16,6 +16,7 @@ SETTINGS = {
     # Channels that do not fill words, cells of several sizes, weights and masks that do not fill bytes.
     "ternary": [*TERNARY, "layer1.width=80", "layer2.width=69", "head.kind=linear", "head.grid=3", "encoder.kind=thermometer",
                 "layer2.pool=and"],
+    "thresholds": ["layer1.thresholds=2", "layer2.thresholds=3", "layer1.width=40"],
     "shifted": ["net.shift=3", "layer1.width=70", "layer2.pool=space_to_depth", "layer2.stride=2", "layer2.kernel=5",
                 "encoder.contrast=0"],
     # Sums of its filters exceed 2^24, those of squares too.
