@@ -137,7 +137,7 @@ FlipStudy study_flips(const simd::Kernels& kernels, const Model& model, const st
     fail(ErrorKind::usage, "layer '{}': {}", name, found == model.layers.end() ? "the net has none" : "it has no head");
   }
   if (found->ties().any()) {
-    fail(ErrorKind::usage, "layer '{}': its weights are tied (several `thresholds`): no flip is a single one", name);
+    fail(ErrorKind::usage, "layer '{}': its weights are tied (several thresholds): no flip is a single one", name);
   }
   if (images.size() == 0 || others.size() == 0) fail(ErrorKind::usage, "layer '{}': no images to study it with", name);
   const auto index = static_cast<std::size_t>(found - model.layers.begin());

@@ -29,7 +29,7 @@ const BinaryLayer& layer_named(const std::vector<BinaryLayer>& layers, const std
 void check_ties(const BinaryLayer& layer, const TrainOptions& options) {
   if (!layer.ties().any()) return;
   const auto refuse = [&](const char* field, const auto& value, const char* expected) {
-    fail_field(ErrorKind::usage, field, "{} for the tied weights of layer '{}' (several `thresholds`); expected {}", value,
+    fail_field(ErrorKind::usage, field, "{} for the tied weights of layer '{}' (several thresholds); expected {}", value,
                layer.spec().name, expected);
   };
   if (options.signal != "window") refuse("signal", options.signal, "window");

@@ -57,7 +57,7 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   };
   if (std::none_of(model.layers.begin(), model.layers.end(), is_studied)) {
     fail(ErrorKind::usage,
-         "--flips: weights of all layers of '{}' with a head are tied (several `thresholds`): no flip is a single one",
+         "--flips: weights of all layers of '{}' with a head are tied (several thresholds): no flip is a single one",
          model.net.name);
   }
   Json study = {{"images", chosen.size()}, {"others", others.size()}, {"others_are", has_validation ? "validation" : "test"}};

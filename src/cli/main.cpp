@@ -103,7 +103,10 @@ const Command& find_command(std::vector<std::string>& args) {
   for (const Command& command : commands()) {
     if (verb == command.verb && kind == command.kind) return command;
   }
-  fail(ErrorKind::usage, "{}: unknown kind '{}'{}", verb, kind, did_you_mean(kind, kinds));
+  std::vector<std::string> named = kinds;
+  const bool goes_without = std::erase(named, "") != 0;
+  fail(ErrorKind::usage, "{}: unknown kind '{}'{}{}", verb, kind, did_you_mean(kind, named),
+       goes_without ? "; without a kind: a binary net" : "");
 }
 
 // `bitloom help data`, `bitloom data --help`: a verb with several kinds has no options of its own.

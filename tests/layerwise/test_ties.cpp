@@ -268,13 +268,13 @@ TEST_CASE("what would part tied weights is refused", "[ties]") {
     CHECK(has(refusal([&](StageCase& c) { c.options.layer.rule.name = rule; }), "cannot train the tied weights of layer 'a'"));
   }
   CHECK(has(refusal([](StageCase& c) { c.options.layer.flip_limit = 9; }),
-            "9 for the tied weights of layer 'a' (several `thresholds`); expected 0"));
+            "9 for the tied weights of layer 'a' (several thresholds); expected 0"));
   CHECK(has(refusal([](StageCase& c) {
               c.options.signal = "exact";
               c.options.label_smoothing = 0;
               c.stage.train = c.stage.heads = {"a"};
             }),
-            "exact for the tied weights of layer 'a' (several `thresholds`); expected window"));
+            "exact for the tied weights of layer 'a' (several thresholds); expected window"));
 }
 
 TEST_CASE("single flips of tied weights are not studied", "[ties]") {
