@@ -93,6 +93,14 @@ Desc kernel_layout_of_b(const Product& product, const Desc& plain) {
                                                                                      : plain;
 }
 
+Desc plain_layout_of_a(const Product& product) {
+  return matrices(product.s, product.m, product.k, product.transpose_a, product.a_stride, product.in);
+}
+
+Desc plain_layout_of_b(const Product& product) {
+  return matrices(product.s, product.k, product.n, product.transpose_b, product.b_stride, product.in);
+}
+
 // The arguments of the call: a, b, the scale if there is one, the bias if there is one, out.
 struct BuiltMatmul {
   dnnl::matmul::primitive_desc pd;
@@ -101,7 +109,7 @@ struct BuiltMatmul {
 
 BuiltMatmul build_primitive(const dnnl::engine& engine, const Product& product, const Desc& b) {
   const auto [s, m, k, n] = std::tuple(product.s, product.m, product.k, product.n);
-  const Desc a = matrices(s, m, k, product.transpose_a, product.a_stride, product.in);
+  const Desc a = plain_layout_of_a(product);
   const Desc out = matrices(s, m, n, false, product.out_stride, product.out);
   std::vector<Call::Argument> arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}};
 
@@ -127,10 +135,6 @@ BuiltMatmul build_primitive(const dnnl::engine& engine, const Product& product, 
   auto pd = compat::matmul(engine, a, b, bias, out, compat::attributes(post_ops));
   arguments[1].layout = pd.weights_desc();
   return {std::move(pd), std::move(arguments)};
-}
-
-Desc plain_layout_of_b(const Product& product) {
-  return matrices(product.s, product.k, product.n, product.transpose_b, product.b_stride, product.in);
 }
 
 LaidOutCall build(const dnnl::engine& engine, const Product& product) {
@@ -194,15 +198,22 @@ class Blocks {
   std::size_t down_, across_;   // blocks of a matrix
 };
 
-// The product whose blocks are computed: b may be transposed first. oneDNN's kernels for small matrices read rows of b that are
-// far apart at half the speed of transposed ones; with few rows of a, transposing takes longer.
-Product transposing_b(const Product& product) {
-  constexpr std::size_t least_rows = 128;
+// The product whose blocks are computed: operands may be transposed first. oneDNN's kernels for small matrices read rows of b
+// that are far apart at half the speed of transposed ones, and columns of a transposed a, as in gradients of weights, at two
+// thirds to a quarter of that of rows: the slowest where its rows are a multiple of 4 KiB apart, which all meet in the same
+// lines of the cache. With few rows or columns of the result, transposing takes longer.
+Product with_layouts_for_blocks(const Product& product) {
+  constexpr std::size_t least_side = 128;
   Product result = product;
-  const bool pays = product.s == 1 && !product.transpose_b && product.m >= least_rows;
-  if (pays && product.k * product.n * dtype_size(product.in) <= most_copied_bytes) {
+  if (product.s != 1) return result;
+  const auto can_be_copied = [&](std::size_t elements) { return elements * dtype_size(product.in) <= most_copied_bytes; };
+  if (!product.transpose_b && product.m >= least_side && can_be_copied(product.k * product.n)) {
     result.transpose_b = true;
     result.b_stride = product.k;
+  }
+  if (product.transpose_a && product.n >= least_side && can_be_copied(product.m * product.k)) {
+    result.transpose_a = false;
+    result.a_stride = product.k;
   }
   return result;
 }
@@ -210,8 +221,13 @@ Product transposing_b(const Product& product) {
 // groups[kind * threads + thread].
 LaidOutCall build_blocks(const dnnl::engine& engine, const Product& product) {
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
-  const Product laid_out = transposing_b(product);
+  const Product laid_out = with_layouts_for_blocks(product);
   LaidOutCall call;
+  if (laid_out.transpose_a != product.transpose_a) {
+    const Desc layout = plain_layout_of_a(laid_out);
+    call.reorder_a = make_reorder(engine, plain_layout_of_a(product), layout);
+    call.bytes_of_a = layout.get_size();
+  }
   if (laid_out.transpose_b != product.transpose_b) {
     const Desc layout = plain_layout_of_b(laid_out);
     call.reorder = make_reorder(engine, plain_layout_of_b(product), layout);
@@ -276,7 +292,8 @@ class Pointers {
 void run_blocks(OneDnn& onednn, const Product& product, const void* a, const void* b, const float* scale, const float* bias,
                 void* out) {
   LaidOutCall& call = onednn.call(product.key(), [&] { return build_blocks(onednn.engine(), product); });
-  const Product laid_out = transposing_b(product);
+  const Product laid_out = with_layouts_for_blocks(product);
+  const void* laid_out_a = onednn.lay_out_a(call, a);
   const void* laid_out_b = onednn.lay_out(call, b);
   const Blocks blocks(product);
   const std::size_t threads = call.groups.size() / Blocks::kinds;
@@ -285,10 +302,10 @@ void run_blocks(OneDnn& onednn, const Product& product, const void* a, const voi
     const auto part = [&](const void* matrices, DType dtype, std::size_t matrix_size, std::size_t offset) {
       return static_cast<const std::byte*>(matrices) + (block.matrix * matrix_size + offset) * dtype_size(dtype);
     };
-    const std::size_t a_offset = block.row * (product.transpose_a ? 1 : product.a_stride);
+    const std::size_t a_offset = block.row * (laid_out.transpose_a ? 1 : laid_out.a_stride);
     const std::size_t b_offset = block.column * (laid_out.transpose_b ? laid_out.b_stride : 1);
     const std::size_t out_offset = block.row * product.out_stride + block.column;
-    const Pointers pointers(product, part(a, product.in, product.m * product.k, a_offset),
+    const Pointers pointers(product, part(laid_out_a, product.in, product.m * product.k, a_offset),
                             part(laid_out_b, product.in, product.k * product.n, b_offset), scale,
                             bias == nullptr ? nullptr : bias + block.column,
                             part(out, product.out, product.m * product.n, out_offset));

@@ -104,6 +104,13 @@ const void* OneDnn::lay_out(LaidOutCall& call, const void* plain) {
   return values;
 }
 
+const void* OneDnn::lay_out_a(LaidOutCall& call, const void* plain) {
+  if (call.reorder_a == nullptr) return plain;
+  const void* values = layout_of_a.get(call.bytes_of_a);
+  run(*call.reorder_a, std::array{plain, values});
+  return values;
+}
+
 dnnl::memory::data_type onednn_type(DType dtype) {
   assert(dtype == DType::f32 || dtype == DType::bf16);
   return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;

@@ -67,8 +67,10 @@ class Call {
 struct LaidOutCall {
   std::unique_ptr<Call> main;
   std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: parts run at a time
-  std::unique_ptr<Call> reorder;  // between the plain layout of the weights and that of `main`; null if they are the same
-  std::size_t bytes = 0;          // bytes of the weights in the layout of `main`
+  std::unique_ptr<Call> reorder;    // between the plain layout of the weights and that of `main`; null if they are the same
+  std::size_t bytes = 0;            // bytes of the weights in the layout of `main`
+  std::unique_ptr<Call> reorder_a;  // the same of a product's other operand
+  std::size_t bytes_of_a = 0;
 };
 
 // While one lives, oneDNN builds and runs in this thread alone.
@@ -107,6 +109,7 @@ class OneDnn {
   }
   // The weights in the layout of `call`: in `layout`, unless theirs is plain.
   const void* lay_out(LaidOutCall& call, const void* plain);
+  const void* lay_out_a(LaidOutCall& call, const void* plain);
   void run(Call& call, std::span<const void* const> pointers) {
     call.run(call.scratchpad_bytes() == 0 ? nullptr : scratchpad.get(call.scratchpad_bytes()), pointers);
   }
@@ -117,7 +120,7 @@ class OneDnn {
   void for_blocks(std::size_t blocks, const LaidOutCall& call, const BlockWork& work);
 
   // Memory of one op at a time: the primitive's scratch memory, and inputs and output in another type or layout.
-  Workspace scratchpad, a, b, layout, out;
+  Workspace scratchpad, a, b, layout, layout_of_a, out;
 
  private:
   dnnl::engine engine_;
