@@ -18,20 +18,6 @@ BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry)
   }
   threshold_ = Buffer<std::int32_t>(words_for(channels()) * word_bits);
   std::fill(threshold_.begin(), threshold_.end(), -1);
-
-  // One pixel's valid bits, source by source, repeated for every tap.
-  std::vector<std::uint64_t> pixel(geometry.input.words(), 0);
-  for (const LayerGeometry::Source& source : geometry.sources) {
-    const bool depth = spec.pool == Downsample::space_to_depth;
-    const std::size_t copies = depth ? source.factor * source.factor : 1;
-    const std::size_t words = source.shape.words();
-    for (std::size_t copy = 0; copy < copies; ++copy) {
-      std::uint64_t* out = pixel.data() + source.word + copy * words;
-      std::fill(out, out + words, ~std::uint64_t{0});
-      out[words - 1] = tail_mask(source.shape.channels);
-    }
-  }
-  for (std::size_t tap = 0; tap < spec.kernel * spec.kernel; ++tap) valid_.insert(valid_.end(), pixel.begin(), pixel.end());
 }
 
 simd::ConvShape BinaryLayer::conv_shape() const {
@@ -86,7 +72,7 @@ void BinaryLayer::load(const TensorFile& file) {
   if (spec_.ternary) nonzero = file.get(spec_.name + ".nonzero", DType::u64, shape).as<std::uint64_t>().data();
   const auto threshold = file.get(spec_.name + ".threshold", DType::i32, {channels()}).as<std::int32_t>();
   std::vector<std::uint64_t> allowed(shape[1]);
-  ties_.to_file(valid_.data(), allowed.data());
+  ties_.to_file(valid_bits().data(), allowed.data());
   std::vector<std::uint64_t> row(patch_words());
   std::vector<std::uint64_t> nonzero_row(patch_words());
   for (std::size_t r = 0; r < shape[0]; ++r) {

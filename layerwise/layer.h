@@ -38,7 +38,7 @@ class BinaryLayer {
   Buffer<std::int32_t>& thresholds() { return threshold_; }
   const Buffer<std::int32_t>& thresholds() const { return threshold_; }
   // (P) words: the bits of a patch that some input channel can set; the others are tails of words.
-  const std::vector<std::uint64_t>& valid_bits() const { return valid_; }
+  const std::vector<std::uint64_t>& valid_bits() const { return ties_.valid(); }
 
   // One image: input with border (geometry().input) to output without (geometry().output).
   void forward(const simd::Kernels& kernels, const std::uint64_t* input, std::uint64_t* output) const;
@@ -56,7 +56,6 @@ class BinaryLayer {
   LayerSpec spec_;
   LayerGeometry geometry_;
   Ties ties_;
-  std::vector<std::uint64_t> valid_;
   Buffer<std::uint64_t> rows_, nonzero_;
   Buffer<std::uint32_t> packed_, packed_nonzero_;
   Buffer<std::int32_t> threshold_;

@@ -55,6 +55,12 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   unseen_.assign(o, 0);
   window_.assign(o, options.initial_window);
   offset_.assign(o, Offset{options.initial_offset, 0, 0});
+  for (std::size_t channel = 0; channel < o && layer.spec().thresholds > 1; ++channel) {
+    const double middle = static_cast<double>(layer.spec().thresholds - 1) / 2;
+    const double place = static_cast<double>(channel / layer.ties().rows()) - middle;
+    offset_[channel].value =
+        std::clamp(options.initial_offset + place * threshold_spacing, options.smallest_offset, options.largest_offset);
+  }
   density_.assign(geometry.input.words() * word_bits, 0);
   density_of_bit_.assign(layer.patch_bits(), 0);
   row_squares_.assign(layer.ties().rows(), 0);
@@ -95,9 +101,12 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
   }
   std::vector<std::uint64_t> sign(layer.patch_words());
   std::vector<std::uint64_t> nonzero(layer.patch_words());
-  for (std::size_t row = 0; row < o; ++row) {
-    const RuleRow view = {state_.data() + row * layer.patch_bits(), nullptr,           layer.valid_bits().data(), sign.data(),
-                          spec.ternary ? nonzero.data() : nullptr,  layer.patch_bits()};
+  // Tied weights begin as the first of them is drawn.
+  const Ties& ties = layer.ties();
+  for (std::size_t row = 0; row < ties.rows(); ++row) {
+    std::int16_t* const state = state_.data() + row * layer.patch_bits();
+    const RuleRow view = {
+        state, nullptr, layer.valid_bits().data(), sign.data(), spec.ternary ? nonzero.data() : nullptr, layer.patch_bits()};
     const std::uint64_t key = row_key(seed, Stream::weight_init, stream, row);
     if (again) {
       std::copy_n(layer.rows().data() + row * layer.patch_words(), sign.size(), sign.data());
@@ -105,39 +114,16 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
       rule_.adopt(options.rule, key, view);
     } else {
       rule_.initialise(options.rule, key, view);
-      layer_.set_row(row, sign.data(), view.nonzero);
+      ties.spread(sign.data());
+      if (spec.ternary) ties.spread(nonzero.data());
+    }
+    ties.spread({state, layer.patch_bits()});
+    for (std::size_t same = row; same < o; same += ties.rows()) {
+      if (same != row) std::copy_n(state, layer.patch_bits(), state_.data() + same * layer.patch_bits());
+      if (!again) layer_.set_row(same, sign.data(), view.nonzero);
     }
   }
-  tie();
   if (!again) place_thresholds();
-}
-
-// Tied weights begin as the first of them was drawn, which is the one that files keep.
-void LayerTrainer::tie() {
-  const Ties& ties = layer_.ties();
-  if (!ties.any()) return;
-  const bool ternary = layer_.spec().ternary;
-  const std::size_t bits = layer_.patch_bits();
-  std::vector<std::uint64_t> sign(layer_.patch_words());
-  std::vector<std::uint64_t> nonzero(layer_.patch_words());
-  std::vector<std::uint64_t> file(ties.file_words());
-  const auto tied = [&](const std::uint64_t* row, std::uint64_t* out) {
-    ties.to_file(row, file.data());
-    ties.from_file(file.data(), out);
-  };
-  for (std::size_t row = 0; row < layer_.channels(); ++row) {
-    const std::size_t first = row % ties.rows();
-    std::int16_t* const state = state_.data() + row * bits;
-    if (row != first) std::copy_n(state_.data() + first * bits, bits, state);
-    ties.spread({state, bits});
-    tied(layer_.rows().data() + first * sign.size(), sign.data());
-    if (ternary) tied(layer_.nonzero_rows().data() + first * sign.size(), nonzero.data());
-    layer_.set_row(row, sign.data(), ternary ? nonzero.data() : nullptr);
-    const auto middle = static_cast<double>(layer_.spec().thresholds - 1) / 2;
-    const double place = static_cast<double>(row / ties.rows()) - middle;
-    offset_[row].value =
-        std::clamp(offset_[row].value + place * threshold_spacing, options_.smallest_offset, options_.largest_offset);
-  }
 }
 
 LayerSums LayerTrainer::make_sums() const {

@@ -135,7 +135,6 @@ class LayerTrainer {
   struct Offset {  // b with Adam moments
     double value = 0, first = 0, second = 0;
   };
-  void tie();
   void spread_density();
   double gather_squares(const LayerSums& sums, bool centred);
   void move_second_moments(double inverse);

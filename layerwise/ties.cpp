@@ -7,7 +7,11 @@
 namespace bitloom::layerwise {
 
 Ties::Ties(const LayerSpec& spec, const LayerGeometry& geometry)
-    : rows_(spec.width), tied_rows_(spec.thresholds > 1), patch_words_(geometry.patch_words), first_(geometry.patch_words, 0) {
+    : rows_(spec.width),
+      tied_rows_(spec.thresholds > 1),
+      patch_words_(geometry.patch_words),
+      valid_(geometry.patch_words, 0),
+      first_(geometry.patch_words, 0) {
   const std::size_t pixel_words = geometry.input.words();
   for (std::size_t tap = 0; tap < spec.kernel * spec.kernel; ++tap) {
     for (const LayerGeometry::Source& source : geometry.sources) {
@@ -21,8 +25,10 @@ Ties::Ties(const LayerSpec& spec, const LayerGeometry& geometry)
   for (const Group& group : groups_) {
     file_words_ += words_for(group.channels);
     weights_ += group.channels;
-    for (std::size_t c = 0; c < group.channels; ++c) set_bit(first_.data(), group.begin + c, true);
-    for (std::size_t c = group.channels; c < group.planes * group.channels; ++c) {
+    for (std::size_t c = 0; c < group.planes * group.channels; ++c) {
+      set_bit(valid_.data(), group.begin + c, true);
+      set_bit(first_.data(), group.begin + c, c < group.channels);
+      if (c < group.channels) continue;
       tied_.push_back(
           {static_cast<std::uint32_t>(group.begin + c), static_cast<std::uint32_t>(group.begin + c % group.channels)});
     }
@@ -36,6 +42,10 @@ void Ties::sum(std::span<float> values) const {
 
 void Ties::spread(std::span<std::int16_t> values) const {
   for (const Tied& tied : tied_) values[tied.bit] = values[tied.first];
+}
+
+void Ties::spread(std::uint64_t* row) const {
+  for (const Tied& tied : tied_) set_bit(row, tied.bit, get_bit(row, tied.first));
 }
 
 void Ties::to_file(const std::uint64_t* row, std::uint64_t* file) const {
@@ -52,11 +62,9 @@ void Ties::from_file(const std::uint64_t* file, std::uint64_t* row) const {
   for (const Group& group : groups_) {
     const std::size_t words = words_for(group.channels);
     std::copy_n(file, words, row + group.begin / word_bits);
-    for (std::size_t c = group.channels; c < group.planes * group.channels; ++c) {
-      set_bit(row, group.begin + c, get_bit(file, c % group.channels));
-    }
     file += words;
   }
+  spread(row);
 }
 
 }  // namespace bitloom::layerwise

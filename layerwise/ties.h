@@ -23,13 +23,16 @@ class Ties {
   bool any() const { return tied_rows_ || !tied_.empty(); }
   std::size_t rows() const { return rows_; }                // of weights: channels of the same row are `rows` apart
   std::size_t weights_per_row() const { return weights_; }  // tied ones count once
-  // (words of a patch): the first of the weights that are tied to one another, and all that are tied to none.
+  // (words of a patch): the bits that some input channel can set; the others are tails of words.
+  const std::vector<std::uint64_t>& valid() const { return valid_; }
+  // Of these the first of the weights that are tied to one another, and all that are tied to none.
   const std::vector<std::uint64_t>& first() const { return first_; }
 
   // values (bits of a patch): where weights of a row are tied, each gets the sum of what they have.
   void sum(std::span<float> values) const;
-  // The same with what the first of them has.
+  // The same with what the first of them has: values, or the bits of a row.
   void spread(std::span<std::int16_t> values) const;
+  void spread(std::uint64_t* row) const;
 
   // Rows of files: tap by tap, source by source, of tied weights the first.
   std::size_t file_words() const { return file_words_; }
@@ -49,7 +52,7 @@ class Ties {
   std::size_t patch_words_ = 0, file_words_ = 0, weights_ = 0;
   std::vector<Group> groups_;
   std::vector<Tied> tied_;
-  std::vector<std::uint64_t> first_;
+  std::vector<std::uint64_t> valid_, first_;
 };
 
 }  // namespace bitloom::layerwise

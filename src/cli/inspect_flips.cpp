@@ -48,23 +48,22 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   const std::filesystem::path folder = find_run(run);
   if (folder.empty()) fail(ErrorKind::data, "--flips: {} is in no run's folder, whose images it needs", file.string());
   const layerwise::Model model = layerwise::Model::load_with_all_heads(file);
-  data::DataSplits data = data_of_run(folder);
-  const bool has_validation = data.validation.size() != 0;
-  const data::Dataset chosen = first_images(std::move(data.train), images);
-  const data::Dataset others = first_images(std::move(has_validation ? data.validation : data.test), images);
-  const auto is_studied = [&](const layerwise::BinaryLayer& layer) {
-    return model.heads.contains(layer.spec().name) && !layer.ties().any();
-  };
-  if (std::none_of(model.layers.begin(), model.layers.end(), is_studied)) {
+  const auto has_head = [&](const layerwise::BinaryLayer& layer) { return model.heads.contains(layer.spec().name); };
+  if (std::ranges::all_of(model.layers, [&](const auto& layer) { return !has_head(layer) || layer.ties().any(); })) {
     fail(ErrorKind::usage,
          "--flips: weights of all layers of '{}' with a head are tied (several thresholds): no flip is a single one",
          model.net.name);
   }
+  data::DataSplits data = data_of_run(folder);
+  const bool has_validation = data.validation.size() != 0;
+  const data::Dataset chosen = first_images(std::move(data.train), images);
+  const data::Dataset others = first_images(std::move(has_validation ? data.validation : data.test), images);
   Json study = {{"images", chosen.size()}, {"others", others.size()}, {"others_are", has_validation ? "validation" : "test"}};
   for (const layerwise::BinaryLayer& layer : model.layers) {
     const std::string& name = layer.spec().name;
-    if (!is_studied(layer)) {
-      if (layer.ties().any()) terminal.note(fmt::format("{}: left out, for its weights are tied (several thresholds)", name));
+    if (!has_head(layer)) continue;
+    if (layer.ties().any()) {
+      terminal.note(fmt::format("{}: left out, for its weights are tied (several thresholds)", name));
       continue;
     }
     const auto progress = [&](double share) { terminal.update(fmt::format("{}: {:.0f}% of the images", name, 100 * share)); };

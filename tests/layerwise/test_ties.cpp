@@ -38,8 +38,8 @@ BinaryLayer layer_of(const NetSpec& net) {
   return BinaryLayer(net.layers[1], derive_geometry(net, side, side, encoder_bits)[1]);
 }
 
-// By definition: the first weight that weight k is tied to. The words of a
-// pixel: `copies` times one word of "a", then as many times two words of the encoder.
+// By definition: the first weight that weight k is tied to. A pixel has `copies` words of "a", then that many times two words
+// of the encoder.
 std::size_t first_of(std::size_t k, std::size_t copies) {
   const std::size_t words_of_pixel = copies * 3;
   const std::size_t word = k / 64 % words_of_pixel;

@@ -134,16 +134,16 @@ LaidOutCall build_reading_weights(const OneDnn& onednn, const Problem& problem) 
   const Desc plain = weights(problem.w, problem.dtype, Tag::oihw);
   LaidOutCall call;
   const Desc layout = add_groups(onednn.engine(), problem, build, any, call);
-  call.bytes = layout.get_size();
-  if (layout != plain) call.reorder = make_reorder(onednn.engine(), plain, layout);
+  call.weights.bytes = layout.get_size();
+  if (layout != plain) call.weights.reorder = make_reorder(onednn.engine(), plain, layout);
   return call;
 }
 
 LaidOutCall build_adding_weights(const OneDnn& onednn, const Problem& problem) {
   LaidOutCall call;
   const Desc layout = add_groups(onednn.engine(), problem, build_weights, weights(problem.w, DType::f32, Tag::any), call);
-  call.bytes = layout.get_size();
-  call.reorder = make_reorder(onednn.engine(), layout, weights(problem.w, DType::f32, Tag::oihw), true);
+  call.weights.bytes = layout.get_size();
+  call.weights.reorder = make_reorder(onednn.engine(), layout, weights(problem.w, DType::f32, Tag::oihw), true);
   return call;
 }
 
@@ -203,7 +203,7 @@ void CpuBackend::conv2d(const Conv2d& conv, const Tensor& x, const Tensor& w, co
       [&] {
         LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_reading_weights(*onednn_, problem); });
         const void* x_v = as_type(x, problem.dtype, onednn_->a);
-        const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
+        const void* w_v = onednn_->lay_out(call.weights, as_type(w, problem.dtype, onednn_->b), onednn_->layout);
         write_as(y, problem.dtype, onednn_->out, [&](const void* y_v) {
           const Images images(problem, x_v, y_v);
           run_all(*onednn_, call, [&](std::size_t group) {
@@ -227,7 +227,7 @@ void CpuBackend::conv2d_backward_data(const Conv2d& conv, const Tensor& dy, cons
       [&] {
         LaidOutCall& call = onednn_->call(problem.key(), [&] { return build_reading_weights(*onednn_, problem); });
         const void* dy_v = as_type(dy, problem.dtype, onednn_->a);
-        const void* w_v = onednn_->lay_out(call, as_type(w, problem.dtype, onednn_->b));
+        const void* w_v = onednn_->lay_out(call.weights, as_type(w, problem.dtype, onednn_->b), onednn_->layout);
         write_as(dx, problem.dtype, onednn_->out, [&](const void* dx_v) {
           const Images images(problem, dx_v, dy_v);
           run_all(*onednn_, call, [&](std::size_t group) { return std::array{images.y_of(group), w_v, images.x_of(group)}; });
@@ -253,13 +253,13 @@ void CpuBackend::conv2d_backward_weights(const Conv2d& conv, const Tensor& x, co
         const void* dy_v = as_type(dy, problem.dtype, onednn_->b);
         const Images images(problem, x_v, dy_v);
         // The gradients of the groups, one behind the other.
-        const std::size_t size = call.bytes / sizeof(float);
-        auto* dw_v = static_cast<float*>(onednn_->layout.get(call.groups.size() * call.bytes));
+        const std::size_t size = call.weights.bytes / sizeof(float);
+        auto* dw_v = static_cast<float*>(onednn_->layout.get(call.groups.size() * call.weights.bytes));
         run_all(*onednn_, call, [&](std::size_t group) {
           return std::array<const void*, 3>{images.x_of(group), images.y_of(group), dw_v + group * size};
         });
         add_sums(dw_v, size, call.groups.size());
-        onednn_->run(*call.reorder, std::array<const void*, 2>{dw_v, dw.data()});
+        onednn_->run(*call.weights.reorder, std::array<const void*, 2>{dw_v, dw.data()});
       },
       [&] { return describe(problem); });
 }

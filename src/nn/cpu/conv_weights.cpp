@@ -99,11 +99,11 @@ LaidOutCall build(const OneDnn& onednn, const ConvSizes& sizes) {
     call.groups.push_back(has_rest ? make_layout(onednn, sizes, sizes.last_images(), sizes.inputs, sizes.x_pitch) : nullptr);
     call.groups.push_back(has_rest ? make_layout(onednn, sizes, sizes.last_images(), sizes.outputs, sizes.y_pitch) : nullptr);
   }
-  call.bytes = sizes.sums() * sizeof(float);
+  call.weights.bytes = sizes.sums() * sizeof(float);
   const dnnl::memory::dims shape = {dim(sizes.outputs), dim(sizes.inputs), dim(sizes.kernel), dim(sizes.kernel)};
   const std::size_t matrix = sizes.outputs * sizes.inputs;
   const Desc sums(shape, dnnl::memory::data_type::f32, {dim(sizes.inputs), 1, dim(sizes.kernel * matrix), dim(matrix)});
-  call.reorder = make_reorder(onednn.engine(), sums, Desc(shape, dnnl::memory::data_type::f32, Tag::oihw), true);
+  call.weights.reorder = make_reorder(onednn.engine(), sums, Desc(shape, dnnl::memory::data_type::f32, Tag::oihw), true);
   return call;
 }
 
@@ -169,14 +169,14 @@ void add_shifted_products(OneDnn& onednn, const Conv2d& conv, const Tensor& x, c
   LaidOutCall& call = onednn.call(key, [&] { return build(onednn, sizes); });
   const auto threads = std::min(static_cast<std::size_t>(omp_get_max_threads()), sizes.groups);
   auto* const rooms = static_cast<bf16*>(onednn.a.get(threads * sizes.room() * sizeof(bf16)));
-  auto* const sums = static_cast<float*>(onednn.layout.get(sizes.groups * call.bytes));
+  auto* const sums = static_cast<float*>(onednn.layout.get(sizes.groups * call.weights.bytes));
   onednn.for_blocks(sizes.groups, call, [&](std::size_t group, std::size_t thread, void* scratch) {
     GroupWork work(sizes, std::span(call.groups).subspan(group * calls_of_group, calls_of_group), scratch,
                    rooms + thread * sizes.room(), sums + group * sizes.sums());
     work.run(group, x.as<bf16>().data(), dy.as<bf16>().data());
   });
   add_sums(sums, sizes.sums(), sizes.groups);
-  onednn.run(*call.reorder, std::array<const void*, 2>{sums, dw.data()});
+  onednn.run(*call.weights.reorder, std::array<const void*, 2>{sums, dw.data()});
 }
 
 }  // namespace bitloom::nn

@@ -142,8 +142,8 @@ LaidOutCall build(const dnnl::engine& engine, const Product& product) {
   const auto [pd, arguments] = build_primitive(engine, product, kernel_layout_of_b(product, plain_b));
   LaidOutCall call;
   call.main = std::make_unique<Call>(engine, dnnl::matmul(pd), pd.scratchpad_desc(), arguments);
-  call.bytes = pd.weights_desc().get_size();
-  if (pd.weights_desc() != plain_b) call.reorder = make_reorder(engine, plain_b, pd.weights_desc());
+  call.weights.bytes = pd.weights_desc().get_size();
+  if (pd.weights_desc() != plain_b) call.weights.reorder = make_reorder(engine, plain_b, pd.weights_desc());
   return call;
 }
 
@@ -223,16 +223,13 @@ LaidOutCall build_blocks(const dnnl::engine& engine, const Product& product) {
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
   const Product laid_out = with_layouts_for_blocks(product);
   LaidOutCall call;
-  if (laid_out.transpose_a != product.transpose_a) {
-    const Desc layout = plain_layout_of_a(laid_out);
-    call.reorder_a = make_reorder(engine, plain_layout_of_a(product), layout);
-    call.bytes_of_a = layout.get_size();
-  }
-  if (laid_out.transpose_b != product.transpose_b) {
-    const Desc layout = plain_layout_of_b(laid_out);
-    call.reorder = make_reorder(engine, plain_layout_of_b(product), layout);
-    call.bytes = layout.get_size();
-  }
+  const auto lay_out = [&](Layout& wanted, const Desc& from, const Desc& to) {
+    if (from == to) return;
+    wanted.reorder = make_reorder(engine, from, to);
+    wanted.bytes = to.get_size();
+  };
+  lay_out(call.a, plain_layout_of_a(product), plain_layout_of_a(laid_out));
+  lay_out(call.weights, plain_layout_of_b(product), plain_layout_of_b(laid_out));
   const OneThread one_thread;
   const Blocks blocks(product);
   call.groups.resize(Blocks::kinds * threads);
@@ -293,8 +290,8 @@ void run_blocks(OneDnn& onednn, const Product& product, const void* a, const voi
                 void* out) {
   LaidOutCall& call = onednn.call(product.key(), [&] { return build_blocks(onednn.engine(), product); });
   const Product laid_out = with_layouts_for_blocks(product);
-  const void* laid_out_a = onednn.lay_out_a(call, a);
-  const void* laid_out_b = onednn.lay_out(call, b);
+  const void* laid_out_a = onednn.lay_out(call.a, a, onednn.layout_of_a);
+  const void* laid_out_b = onednn.lay_out(call.weights, b, onednn.layout);
   const Blocks blocks(product);
   const std::size_t threads = call.groups.size() / Blocks::kinds;
   onednn.for_blocks(blocks.count(), call, [&](std::size_t i, std::size_t thread, void* scratch) {
@@ -319,7 +316,7 @@ void run(OneDnn& onednn, const Product& product, const void* a, const void* b, c
   const float* bias = product.has_bias ? options.bias.as<float>().data() : nullptr;
   if (onednn.may_divide()) {
     LaidOutCall& call = onednn.call(product.key(), [&] { return build(onednn.engine(), product); });
-    return onednn.run(*call.main, Pointers(product, a, onednn.lay_out(call, b), &scale, bias, out));
+    return onednn.run(*call.main, Pointers(product, a, onednn.lay_out(call.weights, b, onednn.layout), &scale, bias, out));
   }
   run_blocks(onednn, product, a, b, &scale, bias, out);
 }

@@ -97,17 +97,10 @@ void OneDnn::for_blocks(std::size_t blocks, const LaidOutCall& call, const Block
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-const void* OneDnn::lay_out(LaidOutCall& call, const void* plain) {
-  if (call.reorder == nullptr) return plain;
-  const void* values = layout.get(call.bytes);
-  run(*call.reorder, std::array{plain, values});
-  return values;
-}
-
-const void* OneDnn::lay_out_a(LaidOutCall& call, const void* plain) {
-  if (call.reorder_a == nullptr) return plain;
-  const void* values = layout_of_a.get(call.bytes_of_a);
-  run(*call.reorder_a, std::array{plain, values});
+const void* OneDnn::lay_out(Layout& wanted, const void* plain, Workspace& memory) {
+  if (wanted.reorder == nullptr) return plain;
+  const void* values = memory.get(wanted.bytes);
+  run(*wanted.reorder, std::array{plain, values});
   return values;
 }
 

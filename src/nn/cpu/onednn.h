@@ -63,14 +63,18 @@ class Call {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// A primitive one of whose operands, the weights, has a layout of its own.
+// An operand's layout where it is not plain.
+struct Layout {
+  std::unique_ptr<Call> reorder;  // between the plain layout and this one; null if they are the same
+  std::size_t bytes = 0;
+};
+
+// A primitive some of whose operands have layouts of their own.
 struct LaidOutCall {
   std::unique_ptr<Call> main;
   std::vector<std::unique_ptr<Call>> groups;  // in place of `main`, where we divide the work ourselves: parts run at a time
-  std::unique_ptr<Call> reorder;    // between the plain layout of the weights and that of `main`; null if they are the same
-  std::size_t bytes = 0;            // bytes of the weights in the layout of `main`
-  std::unique_ptr<Call> reorder_a;  // the same of a product's other operand
-  std::size_t bytes_of_a = 0;
+  Layout weights;                             // of a convolution, or operand b of a product
+  Layout a;                                   // operand a of a product
 };
 
 // While one lives, oneDNN builds and runs in this thread alone.
@@ -107,9 +111,8 @@ class OneDnn {
   LaidOutCall& call(const CacheKey& key, Build&& build) {
     return calls_.get(key, std::forward<Build>(build));
   }
-  // The weights in the layout of `call`: in `layout`, unless theirs is plain.
-  const void* lay_out(LaidOutCall& call, const void* plain);
-  const void* lay_out_a(LaidOutCall& call, const void* plain);
+  // An operand in its layout: in `memory`, unless that is plain.
+  const void* lay_out(Layout& wanted, const void* plain, Workspace& memory);
   void run(Call& call, std::span<const void* const> pointers) {
     call.run(call.scratchpad_bytes() == 0 ? nullptr : scratchpad.get(call.scratchpad_bytes()), pointers);
   }
