@@ -53,7 +53,8 @@ CountMode CountCache::begin_step(bool same, bool again, double limit) {
   if (ternary) nonzero_.assign(nonzero_rows.begin(), nonzero_rows.end());
   known_ = true;
 
-  const bool pays = changed_share() <= limit;
+  // Rows that serve several thresholds are kept, and counted, for each of them; the convolution counts them once.
+  const bool pays = changed_share() * static_cast<double>(layer_.conv_shape().planes) <= limit;
   if (pays && same && mode_ != CountMode::none) {
     mode_ = CountMode::part;
   } else {
@@ -90,6 +91,7 @@ void CountCache::convolve(const simd::Kernels& kernels, const std::uint64_t* inp
   simd::ConvWeights weights = layer_.conv_weights();
   if (part) {
     shape.out_channels = changed_.size();
+    shape.planes = 1;
     weights = {packed_.data(), layer_.spec().ternary ? packed_nonzero_.data() : nullptr};
   }
   if (shape.out_channels == 0) return;

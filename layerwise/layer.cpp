@@ -31,6 +31,7 @@ simd::ConvShape BinaryLayer::conv_shape() const {
   shape.pitch = input.pitch();
   shape.row_step = spec_.stride * input.pitch();
   shape.column_step = spec_.stride * input.words();
+  if (ties_.rows() % word_bits == 0) shape.planes = spec_.thresholds;
   return shape;
 }
 
@@ -50,7 +51,7 @@ void BinaryLayer::forward(const simd::Kernels& kernels, const std::uint64_t* inp
 }
 
 std::size_t BinaryLayer::bit_macs() const {
-  return geometry_.output.height * geometry_.output.width * channels() * geometry_.valid_bits;
+  return geometry_.output.height * geometry_.output.width * channels() / conv_shape().planes * geometry_.valid_bits;
 }
 
 void BinaryLayer::save(TensorFile& file) const {

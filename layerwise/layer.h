@@ -32,7 +32,8 @@ class BinaryLayer {
   // (O, P) words: bit k set means weight -1; `nonzero` (ternary only) bit k set means not 0.
   const Buffer<std::uint64_t>& rows() const { return rows_; }
   const Buffer<std::uint64_t>& nonzero_rows() const { return nonzero_; }
-  // Replaces row o; nonzero is null for binary layers. Bits that no input can reach must be 0.
+  // Replaces row o; nonzero is null for binary layers. Bits that no input can reach must be 0, and rows that are tied (ties.h)
+  // the same.
   void set_row(std::size_t o, const std::uint64_t* sign, const std::uint64_t* nonzero);
   // (padded O); entries at and beyond O stay -1.
   Buffer<std::int32_t>& thresholds() { return threshold_; }
@@ -43,7 +44,7 @@ class BinaryLayer {
   // One image: input with border (geometry().input) to output without (geometry().output).
   void forward(const simd::Kernels& kernels, const std::uint64_t* input, std::uint64_t* output) const;
 
-  std::size_t bit_macs() const;  // per image
+  std::size_t bit_macs() const;  // per image; of rows that serve several thresholds once where the kernels do so
   const Ties& ties() const { return ties_; }
   std::size_t weights() const { return ties_.rows() * ties_.weights_per_row(); }  // tied ones count once
   std::size_t weight_bits() const { return weights() * (spec_.ternary ? 2 : 1); }

@@ -276,6 +276,12 @@ void LayerTrainer::take_changes(const mpi::SparseVector& changes) {
     set_bit(sign, k, after < 0);
     if (ternary) set_bit(nonzero, k, after != 0);
   }
+  // Kernels rely on it.
+  const auto tied = static_cast<std::ptrdiff_t>(layer_.ties().rows() * layer_.patch_words());
+  const auto are_tied = [&](const auto& words) { return std::equal(words.begin() + tied, words.end(), words.begin()); };
+  if (!are_tied(new_sign_) || (ternary && !are_tied(new_nonzero_))) {
+    fail(ErrorKind::data, "layer '{}': changes of one of several tied rows", layer_.spec().name);
+  }
 }
 
 std::size_t LayerTrainer::apply(std::size_t unseen) {

@@ -28,6 +28,9 @@ struct ConvShape {
   std::size_t pitch = 0;         // words between two rows of the padded input
   std::size_t row_step = 0;      // words between vertically neighbouring patches: stride x pitch
   std::size_t column_step = 0;   // words between horizontally neighbouring patches: stride x words per input pixel
+  // How often the rows of weights repeat: channels o and o + (O / planes) have the same row, under thresholds of their own, and
+  // O / planes is a multiple of 64, or planes is 1. Kernels may count such a row once; results are those of planes = 1.
+  std::size_t planes = 1;
 
   std::size_t patch_words() const { return patch_rows * run_words; }
 };
@@ -83,7 +86,7 @@ struct Kernels {
                const ConvOutput& output);
 
   // The same convolution's raw counts, for the trainer's first look at a layer and for tests:
-  // counts[(i * W + j) * round_up(O, 16) + o] = d; entries beyond O are unspecified.
+  // counts[(i * W + j) * round_up(O, 16) + o] = d; entries beyond O are unspecified. Planes are not used.
   void (*conv_counts)(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, std::int32_t* counts);
 
   // The sparse weight gradient and, with rows of weights, the backward convolution: for every list l,

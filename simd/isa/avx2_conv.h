@@ -202,12 +202,14 @@ inline __attribute__((always_inline)) void count_tile(const unsigned char* offse
   }
 }
 
-// Calls emit(i, j, tile, counts of 64 channels) for every output pixel and every tile, tile by tile in pixel order.
+// Calls emit(i, j, counts of 64 channels) for every output pixel and every tile of the first `channels` channels, tile by tile
+// in pixel order.
 template <bool ternary, typename Begin, typename Emit, typename End>
-inline __attribute__((always_inline)) void for_each_count(const ConvShape& shape, const std::uint64_t* input,
-                                                          const ConvWeights& weights, Begin begin, Emit emit, End end) {
+inline __attribute__((always_inline)) void for_each_count(const ConvShape& shape, std::size_t channels,
+                                                          const std::uint64_t* input, const ConvWeights& weights, Begin begin,
+                                                          Emit emit, End end) {
   const std::size_t patch_words = shape.patch_rows * shape.run_words;
-  const std::size_t blocks = (shape.out_channels + weight_lanes - 1) / weight_lanes;
+  const std::size_t blocks = (channels + weight_lanes - 1) / weight_lanes;
   const std::size_t span = (shape.out_height - 1) * shape.row_step + (shape.out_width - 1) * shape.column_step +
                            (shape.patch_rows - 1) * shape.pitch + shape.run_words;
   const std::size_t offset_bytes = (span * 16 + 63) / 64 * 64;
@@ -259,10 +261,14 @@ struct TileStatistics {
     }
     pixels = 0;
   }
-  void empty_into(std::int64_t* sums, std::int64_t* sums_of_squares, std::size_t channels) {
-    for (std::size_t o = 0; o < channels; ++o) {
-      sums[o] += sum[o];
-      sums_of_squares[o] += squares[o];
+  // The same for each of `planes` planes of channels, `rows` apart.
+  void empty_into(std::int64_t* sums, std::int64_t* sums_of_squares, std::size_t channels, std::size_t planes,
+                  std::size_t rows) {
+    for (std::size_t plane = 0; plane < planes; ++plane) {
+      for (std::size_t o = 0; o < channels; ++o) {
+        sums[plane * rows + o] += sum[o];
+        sums_of_squares[plane * rows + o] += squares[o];
+      }
     }
     clear();
   }
@@ -272,6 +278,7 @@ template <bool ternary, bool with_window, bool with_statistics>
 void conv_with(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, const ConvThresholds& thresholds,
                const ConvOutput& output) {
   const std::size_t out_words = (shape.out_channels + 63) / 64;
+  const std::size_t rows = shape.out_channels / shape.planes;
   const std::int32_t half_of_patch = static_cast<std::int32_t>(32 * shape.patch_rows * shape.run_words);
   const std::size_t square = static_cast<std::size_t>(half_of_patch) * static_cast<std::size_t>(half_of_patch);
   const std::size_t most_pixels = 0xffffffffU / square;
@@ -282,44 +289,49 @@ void conv_with(const ConvShape& shape, const std::uint64_t* input, const ConvWei
   std::uint64_t valid = 0;
   const auto begin = [&](std::size_t block, std::size_t blocks) {
     first = block * weight_lanes;
-    channels = shape.out_channels - first < 64 ? shape.out_channels - first : 64;
+    channels = rows - first < 64 ? rows - first : 64;
     vectors = 2 * blocks;
     valid = channels == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << channels) - 1;
     if (with_statistics) statistics.clear();
   };
   const auto emit = [&](std::size_t i, std::size_t j, const std::uint16_t* counts) __attribute__((always_inline)) {
-    std::uint64_t off = 0;      // d > threshold
-    std::uint64_t outside = 0;  // d < low or d > high
-    for (std::size_t v = 0; v < vectors; ++v) {
-      const __m256i d = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(counts + 8 * v)));
-      const auto mask = [&](__m256i lanes) __attribute__((always_inline)) {
-        return static_cast<std::uint64_t>(static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)))) << (8 * v);
-      };
-      off |= mask(_mm256_cmpgt_epi32(d, load(thresholds.threshold + first + 8 * v)));
-      if constexpr (with_window) {
-        const __m256i below = _mm256_cmpgt_epi32(load(thresholds.low + first + 8 * v), d);
-        const __m256i above = _mm256_cmpgt_epi32(d, load(thresholds.high + first + 8 * v));
-        outside |= mask(_mm256_or_si256(below, above));
+    for (std::size_t plane = 0; plane < shape.planes; ++plane) {
+      const std::size_t channel = first + plane * rows;
+      std::uint64_t off = 0;      // d > threshold
+      std::uint64_t outside = 0;  // d < low or d > high
+      for (std::size_t v = 0; v < vectors; ++v) {
+        const __m256i d = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(counts + 8 * v)));
+        const auto mask = [&](__m256i lanes) __attribute__((always_inline)) {
+          return static_cast<std::uint64_t>(static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes)))) << (8 * v);
+        };
+        off |= mask(_mm256_cmpgt_epi32(d, load(thresholds.threshold + channel + 8 * v)));
+        if constexpr (with_window) {
+          const __m256i below = _mm256_cmpgt_epi32(load(thresholds.low + channel + 8 * v), d);
+          const __m256i above = _mm256_cmpgt_epi32(d, load(thresholds.high + channel + 8 * v));
+          outside |= mask(_mm256_or_si256(below, above));
+        }
+        if constexpr (with_statistics) {
+          if (plane == 0) {
+            const __m256i e = _mm256_sub_epi32(d, _mm256_set1_epi32(half_of_patch));
+            store(statistics.sum + 8 * v, _mm256_add_epi32(load(statistics.sum + 8 * v), e));
+            store(statistics.squares + 8 * v, _mm256_add_epi32(load(statistics.squares + 8 * v), _mm256_mullo_epi32(e, e)));
+          }
+        }
       }
-      if constexpr (with_statistics) {
-        const __m256i e = _mm256_sub_epi32(d, _mm256_set1_epi32(half_of_patch));
-        store(statistics.sum + 8 * v, _mm256_add_epi32(load(statistics.sum + 8 * v), e));
-        store(statistics.squares + 8 * v, _mm256_add_epi32(load(statistics.squares + 8 * v), _mm256_mullo_epi32(e, e)));
-      }
+      const std::size_t word = channel / 64;
+      output.bits[i * output.bits_pitch + j * out_words + word] = ~off & valid;
+      if constexpr (with_window) output.window[(i * shape.out_width + j) * out_words + word] = ~outside & valid;
     }
-    const std::size_t word = first / 64;
-    output.bits[i * output.bits_pitch + j * out_words + word] = ~off & valid;
-    if constexpr (with_window) output.window[(i * shape.out_width + j) * out_words + word] = ~outside & valid;
     if constexpr (with_statistics) {
       if (++statistics.pixels == most_pixels) {
-        statistics.empty_into(output.sum + first, output.sum_of_squares + first, channels);
+        statistics.empty_into(output.sum + first, output.sum_of_squares + first, channels, shape.planes, rows);
       }
     }
   };
   const auto end = [&] {
-    if (with_statistics) statistics.empty_into(output.sum + first, output.sum_of_squares + first, channels);
+    if (with_statistics) statistics.empty_into(output.sum + first, output.sum_of_squares + first, channels, shape.planes, rows);
   };
-  for_each_count<ternary>(shape, input, weights, begin, emit, end);
+  for_each_count<ternary>(shape, rows, input, weights, begin, emit, end);
 }
 
 template <bool ternary>
@@ -355,7 +367,7 @@ void conv_counts_of(const ConvShape& shape, const std::uint64_t* input, const Co
       store(pixel + 8 * v, _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(tile + 8 * v))));
     }
   };
-  for_each_count<ternary>(shape, input, weights, begin, emit, [] {});
+  for_each_count<ternary>(shape, shape.out_channels, input, weights, begin, emit, [] {});
 }
 
 void conv_counts(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, std::int32_t* counts) {

@@ -35,7 +35,8 @@ class BitSink {
         thresholds_(thresholds),
         output_(output),
         words_((shape.out_channels + word_bits - 1) / word_bits),
-        blocks_((shape.out_channels + lanes - 1) / lanes),
+        rows_(shape.out_channels / shape.planes),
+        blocks_((rows_ + lanes - 1) / lanes),
         half_bits_(_mm512_set1_epi32(static_cast<int>(32 * shape.patch_rows * shape.run_words))),
         narrow_(2 * shape.patch_rows * shape.run_words <= max_halves_for_narrow_squares) {}
 
@@ -54,13 +55,8 @@ class BitSink {
   void begin_block(int b, std::size_t block) {
     Block& mine = group_[b];
     mine.index = block;
-    const std::size_t left = shape_.out_channels - block * lanes;
+    const std::size_t left = rows_ - block * lanes;
     mine.valid = static_cast<__mmask16>(left >= lanes ? 0xFFFF : (1U << left) - 1);
-    mine.threshold = _mm512_loadu_si512(thresholds_.threshold + block * lanes);
-    if constexpr (kWindow) {
-      mine.low = _mm512_loadu_si512(thresholds_.low + block * lanes);
-      mine.high = _mm512_loadu_si512(thresholds_.high + block * lanes);
-    }
     if constexpr (kStatistics) {
       mine.sum = _mm512_setzero_si512();
       mine.squares = _mm512_setzero_si512();
@@ -72,42 +68,48 @@ class BitSink {
   // that all pixels share is kept in locals.
   template <int P, int B>
   BITLOOM_INLINE void store(int b, std::size_t p, const __m512i (&d)[P][B]) {
-    Block& mine = group_[b];
-    const std::size_t piece = mine.index * sizeof(std::uint16_t);
-    unsigned char* const bits = reinterpret_cast<unsigned char*>(output_.bits) + piece;
-    const __mmask16 valid = mine.valid;
-    const __m512i threshold = mine.threshold;
     if constexpr (kStatistics) add_statistics(b, d);
-    if constexpr (kWindow) {
-      const __m512i low = mine.low, high = mine.high;
-      unsigned char* const window = reinterpret_cast<unsigned char*>(output_.window + (first_ + p) * words_) + piece;
-      const std::size_t step = words_ * sizeof(std::uint64_t);
-#pragma GCC unroll 8
-      for (int k = 0; k < P; ++k) {
-        const __mmask16 above = _mm512_mask_cmpge_epi32_mask(valid, d[k][b], low);
-        put(window + static_cast<std::size_t>(k) * step, _mm512_mask_cmple_epi32_mask(above, d[k][b], high));
-      }
-    }
+    const __mmask16 valid = group_[b].valid;
     const std::size_t* const offsets = offsets_ + p;
+    // Of each plane, whose channels are `rows` apart.
+    const std::size_t rows = rows_, end = shape_.out_channels;
+    for (std::size_t channel = group_[b].index * lanes; channel < end; channel += rows) {
+      const std::size_t piece = channel / lanes * sizeof(std::uint16_t);
+      if constexpr (kWindow) {
+        const __m512i low = _mm512_loadu_si512(thresholds_.low + channel);
+        const __m512i high = _mm512_loadu_si512(thresholds_.high + channel);
+        unsigned char* const window = reinterpret_cast<unsigned char*>(output_.window + (first_ + p) * words_) + piece;
+        const std::size_t step = words_ * sizeof(std::uint64_t);
 #pragma GCC unroll 8
-    for (int k = 0; k < P; ++k)
-      put(bits + offsets[k] * sizeof(std::uint64_t), _mm512_mask_cmple_epi32_mask(valid, d[k][b], threshold));
+        for (int k = 0; k < P; ++k) {
+          const __mmask16 above = _mm512_mask_cmpge_epi32_mask(valid, d[k][b], low);
+          put(window + static_cast<std::size_t>(k) * step, _mm512_mask_cmple_epi32_mask(above, d[k][b], high));
+        }
+      }
+      const __m512i threshold = _mm512_loadu_si512(thresholds_.threshold + channel);
+      unsigned char* const bits = reinterpret_cast<unsigned char*>(output_.bits) + piece;
+#pragma GCC unroll 8
+      for (int k = 0; k < P; ++k)
+        put(bits + offsets[k] * sizeof(std::uint64_t), _mm512_mask_cmple_epi32_mask(valid, d[k][b], threshold));
+    }
   }
 
   void end_block(int b) {
     const Block& mine = group_[b];
     if (mine.index + 1 == blocks_ && blocks_ % (word_bits / lanes) != 0) clear_tails();
     if constexpr (kStatistics) {
-      add_wide(mine, output_.sum, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(mine.sum)),
-               _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(mine.sum, 1)));
-      if (narrow_) {
-        add_wide(mine, output_.sum_of_squares, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(mine.squares)),
-                 _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(mine.squares, 1)));
-      } else {
-        const __m512i low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
-        const __m512i high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-        add_wide(mine, output_.sum_of_squares, _mm512_permutex2var_epi64(mine.squares, low, mine.squares_odd),
-                 _mm512_permutex2var_epi64(mine.squares, high, mine.squares_odd));
+      for (std::size_t channel = mine.index * lanes; channel < shape_.out_channels; channel += rows_) {
+        add_wide(mine, output_.sum + channel, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(mine.sum)),
+                 _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(mine.sum, 1)));
+        if (narrow_) {
+          add_wide(mine, output_.sum_of_squares + channel, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(mine.squares)),
+                   _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(mine.squares, 1)));
+        } else {
+          const __m512i low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+          const __m512i high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+          add_wide(mine, output_.sum_of_squares + channel, _mm512_permutex2var_epi64(mine.squares, low, mine.squares_odd),
+                   _mm512_permutex2var_epi64(mine.squares, high, mine.squares_odd));
+        }
       }
     }
   }
@@ -116,7 +118,7 @@ class BitSink {
   struct Block {
     std::size_t index;
     __mmask16 valid;
-    __m512i threshold, low, high, sum, squares, squares_odd;
+    __m512i sum, squares, squares_odd;
   };
 
   BITLOOM_INLINE static void put(unsigned char* to, __mmask16 mask) {
@@ -167,7 +169,6 @@ class BitSink {
   }
 
   static void add_wide(const Block& mine, std::int64_t* sums, __m512i low, __m512i high) {
-    sums += mine.index * lanes;
     const __mmask8 low_valid = static_cast<__mmask8>(mine.valid);
     const __mmask8 high_valid = static_cast<__mmask8>(mine.valid >> 8);
     _mm512_storeu_si512(sums, _mm512_mask_add_epi64(_mm512_loadu_si512(sums), low_valid, _mm512_loadu_si512(sums), low));
@@ -179,7 +180,8 @@ class BitSink {
   const ConvThresholds& thresholds_;
   const ConvOutput& output_;
   const std::size_t words_;
-  const std::size_t blocks_;
+  const std::size_t rows_;
+  const std::size_t blocks_;  // of rows
   const __m512i half_bits_;
   const bool narrow_;
   std::size_t first_ = 0, pixels_ = 0;
@@ -236,17 +238,18 @@ void conv_group(const std::uint32_t* const* patches, std::size_t count, const Co
   for (int b = 0; b < B; ++b) sink.end_block(b);
 }
 
-// Counts of all pixels of one image. A strip of pixels is gathered into contiguous patches once; then, group by group of
-// Counter::blocks blocks of 16 channels, tiles of Counter::tile pixels share each load of the weights, and the blocks each
-// load of a pixel.
+// Counts of the first `channels` channels at all pixels of one image. A strip of pixels is gathered into contiguous patches
+// once; then, group by group of Counter::blocks blocks of 16 channels, tiles of Counter::tile pixels share each load of the
+// weights, and the blocks each load of a pixel.
 //   Counter::count<P, B, kTernary>(const uint32_t* const (&x)[P], const uint32_t* sign, const uint32_t* nonzero, halves, d):
 //   d[p][b], 16 counts of 32 bits, for `halves` halves of each of P patches; the weights of block b start at b * halves * 16.
 template <class Counter, bool kTernary, class Sink>
-void conv_image(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, Sink& sink) {
+void conv_image(const ConvShape& shape, std::size_t channels, const std::uint64_t* input, const ConvWeights& weights,
+                Sink& sink) {
   const std::size_t patch_words = shape.patch_rows * shape.run_words;
   const std::size_t halves = 2 * patch_words;
   const std::size_t pixels = shape.out_height * shape.out_width;
-  const std::size_t blocks = (shape.out_channels + lanes - 1) / lanes;
+  const std::size_t blocks = (channels + lanes - 1) / lanes;
   if (pixels == 0 || blocks == 0) return;
   constexpr std::size_t tile = Counter::tile;
   std::size_t strip = strip_bytes / (patch_words * sizeof(std::uint64_t)) / tile * tile;
@@ -290,9 +293,9 @@ void conv_to_bits(const ConvShape& shape, const std::uint64_t* input, const Conv
                   const ConvThresholds& thresholds, const ConvOutput& output) {
   BitSink<Counter::blocks, kWindow, kStatistics> sink(shape, thresholds, output);
   if (weights.nonzero == nullptr) {
-    conv_image<Counter, false>(shape, input, weights, sink);
+    conv_image<Counter, false>(shape, shape.out_channels / shape.planes, input, weights, sink);
   } else {
-    conv_image<Counter, true>(shape, input, weights, sink);
+    conv_image<Counter, true>(shape, shape.out_channels / shape.planes, input, weights, sink);
   }
 }
 
@@ -316,9 +319,9 @@ template <class Counter>
 void conv_counts(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, std::int32_t* counts) {
   CountSink<Counter::blocks> sink(shape, counts);
   if (weights.nonzero == nullptr) {
-    conv_image<Counter, false>(shape, input, weights, sink);
+    conv_image<Counter, false>(shape, shape.out_channels, input, weights, sink);
   } else {
-    conv_image<Counter, true>(shape, input, weights, sink);
+    conv_image<Counter, true>(shape, shape.out_channels, input, weights, sink);
   }
 }
 

@@ -132,35 +132,43 @@ template <bool ternary, bool with_window, bool with_statistics>
 void conv_with(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, const ConvThresholds& thresholds,
                const ConvOutput& output) {
   const std::size_t out_words = (shape.out_channels + 63) / 64;
-  const std::size_t blocks = (shape.out_channels + weight_lanes - 1) / weight_lanes;
+  const std::size_t rows = shape.out_channels / shape.planes;
+  const std::size_t blocks = (rows + weight_lanes - 1) / weight_lanes;
   const int32x4_t half_of_patch = vdupq_n_s32(static_cast<std::int32_t>(32 * shape.patch_rows * shape.run_words));
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t first = block * weight_lanes;
-    const std::size_t channels = shape.out_channels - first < weight_lanes ? shape.out_channels - first : weight_lanes;
+    const std::size_t channels = rows - first < weight_lanes ? rows - first : weight_lanes;
     const unsigned valid = (1U << channels) - 1;
-    // The last block also clears the rest of its word.
-    const std::size_t pieces = block + 1 == blocks ? 4 * out_words - block : 1;
+    // The last block also clears the rest of its word: with one plane, for rows of several fill theirs.
+    const std::size_t pieces = block + 1 == blocks && shape.planes == 1 ? 4 * out_words - block : 1;
     int64x2_t sum[8];
     int64x2_t squares[8];
     for (std::size_t v = 0; v < 8; ++v) sum[v] = squares[v] = vdupq_n_s64(0);
     // A block is a 16-bit piece of an output word.
-    const auto put = [&](std::uint64_t * pixel, unsigned bits) __attribute__((always_inline)) {
+    const auto put = [&](std::uint64_t * pixel, std::size_t channel, unsigned bits) __attribute__((always_inline)) {
       const std::uint16_t word[4] = {static_cast<std::uint16_t>(bits & valid), 0, 0, 0};
-      __builtin_memcpy(reinterpret_cast<unsigned char*>(pixel) + 2 * block, word, 2 * pieces);
+      __builtin_memcpy(reinterpret_cast<unsigned char*>(pixel) + channel / 8, word, 2 * pieces);
     };
     for_each_count<ternary>(
         shape, input, weights,
         block, [&](std::size_t i, std::size_t j, const uint32x4_t* counts) __attribute__((always_inline)) {
-          uint32x4_t fired[4];
-          uint32x4_t inside[4];
-          for (std::size_t v = 0; v < 4; ++v) {
-            const int32x4_t d = vreinterpretq_s32_u32(counts[v]);
-            fired[v] = vcleq_s32(d, vld1q_s32(thresholds.threshold + first + 4 * v));
-            if constexpr (with_window) {
-              inside[v] = vandq_u32(vcleq_s32(vld1q_s32(thresholds.low + first + 4 * v), d),
-                                    vcleq_s32(d, vld1q_s32(thresholds.high + first + 4 * v)));
+          for (std::size_t channel = first; channel < shape.out_channels; channel += rows) {
+            uint32x4_t fired[4];
+            uint32x4_t inside[4];
+            for (std::size_t v = 0; v < 4; ++v) {
+              const int32x4_t d = vreinterpretq_s32_u32(counts[v]);
+              fired[v] = vcleq_s32(d, vld1q_s32(thresholds.threshold + channel + 4 * v));
+              if constexpr (with_window) {
+                inside[v] = vandq_u32(vcleq_s32(vld1q_s32(thresholds.low + channel + 4 * v), d),
+                                      vcleq_s32(d, vld1q_s32(thresholds.high + channel + 4 * v)));
+              }
             }
-            if constexpr (with_statistics) {
+            put(output.bits + i * output.bits_pitch + j * out_words, channel, gather_bits(fired));
+            if constexpr (with_window) put(output.window + (i * shape.out_width + j) * out_words, channel, gather_bits(inside));
+          }
+          if constexpr (with_statistics) {
+            for (std::size_t v = 0; v < 4; ++v) {
+              const int32x4_t d = vreinterpretq_s32_u32(counts[v]);
               const int32x4_t e = vsubq_s32(d, half_of_patch);
               sum[2 * v] = vaddw_s32(sum[2 * v], vget_low_s32(e));
               sum[2 * v + 1] = vaddw_high_s32(sum[2 * v + 1], e);
@@ -168,13 +176,13 @@ void conv_with(const ConvShape& shape, const std::uint64_t* input, const ConvWei
               squares[2 * v + 1] = vmlal_high_s32(squares[2 * v + 1], e, e);
             }
           }
-          put(output.bits + i * output.bits_pitch + j * out_words, gather_bits(fired));
-          if constexpr (with_window) put(output.window + (i * shape.out_width + j) * out_words, gather_bits(inside));
         });
     if constexpr (with_statistics) {
-      for (std::size_t o = 0; o < channels; ++o) {
-        output.sum[first + o] += sum[o / 2][o % 2];
-        output.sum_of_squares[first + o] += squares[o / 2][o % 2];
+      for (std::size_t plane = first; plane < shape.out_channels; plane += rows) {
+        for (std::size_t o = 0; o < channels; ++o) {
+          output.sum[plane + o] += sum[o / 2][o % 2];
+          output.sum_of_squares[plane + o] += squares[o / 2][o % 2];
+        }
       }
     }
   }

@@ -58,12 +58,14 @@ inline layerwise::LayerSpec layer_spec(std::size_t width, std::size_t kernel, st
 inline void draw_weights(layerwise::BinaryLayer& layer, Random& random) {
   std::vector<std::uint64_t> sign(layer.patch_words());
   std::vector<std::uint64_t> nonzero(layer.patch_words());
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
+  for (std::size_t row = 0; row < layer.ties().rows(); ++row) {
     for (std::size_t w = 0; w < sign.size(); ++w) {
       nonzero[w] = layer.valid_bits()[w] & (layer.spec().ternary ? random.next() : ~std::uint64_t{0});
       sign[w] = random.next() & nonzero[w];
     }
-    layer.set_row(o, sign.data(), layer.spec().ternary ? nonzero.data() : nullptr);
+    for (std::size_t o = row; o < layer.channels(); o += layer.ties().rows()) {
+      layer.set_row(o, sign.data(), layer.spec().ternary ? nonzero.data() : nullptr);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// Small stages with everything they stand on, for the tests of this folder and of tests/mpi.
+// Small stages with everything they stand on, for the tests of this folder, of tests/mpi and tests/parallel.
 #pragma once
 
 #include <memory>
@@ -66,7 +66,7 @@ inline StageCase ternary_exact_case() {
 inline StageCase tied_case() {
   StageCase c = stage_cases()[2];
   c.name = "two joint layers of two and three thresholds, space to depth";
-  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 20, "thresholds": 2},
+  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 64, "thresholds": 2},
       {"name": "b", "inputs": ["a", "input"], "pool": "space_to_depth", "width": 12, "thresholds": 3}]})";
   return c;
 }

@@ -15,6 +15,7 @@
 #include "tests/layerwise/random_model.h"
 #include "tests/layerwise/small_stage.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
@@ -285,4 +286,20 @@ TEST_CASE("single flips of tied weights are not studied", "[ties]") {
   const auto study = [&](const char* layer) { study_flips(simd::kernels(), model, layer, data, data, [](double) {}); };
   CHECK_NOTHROW(study("a"));
   CHECK(has(message_of(ErrorKind::usage, [&] { study("b"); }), "layer 'b': its weights are tied"));
+}
+
+TEST_CASE("changes that part tied rows are refused", "[ties]") {
+  const NetSpec net = net_of("or", "binary");
+  BinaryLayer layer = layer_of(net);
+  LayerTrainer trainer(layer, {}, 1, 2);
+  mpi::SparseVector changes;
+  changes.size = layer.channels() * layer.patch_bits();
+  const std::int64_t flip = get_bit(layer.rows().data(), 0) ? 2 : -2;
+  changes.index = {0};
+  changes.value = {flip};
+  CHECK(has(message_of(ErrorKind::data, [&] { trainer.take_changes(changes); }), "changes of one of several tied rows"));
+  changes.index.push_back(static_cast<std::uint32_t>(layer.ties().rows() * layer.patch_bits()));
+  changes.value.push_back(flip);
+  trainer.take_changes(changes);
+  CHECK(trainer.apply() == 1);
 }

@@ -16,6 +16,7 @@ struct ConvParameters {
   std::size_t in_channels, out_channels;
   std::size_t kernel, stride, padding;
   bool ternary;
+  std::size_t planes = 1;  // ConvShape::planes
 };
 
 struct ConvCase {
@@ -41,6 +42,7 @@ struct ConvCase {
     shape.pitch = (p.width + 2 * p.padding) * words;
     shape.row_step = p.stride * shape.pitch;
     shape.column_step = p.stride * words;
+    shape.planes = p.planes;
 
     Random random(seed, Stream::test);
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = 0;
@@ -61,6 +63,11 @@ struct ConvCase {
         nonzero_rows[i] = random.next() & valid;
         sign_rows[i] &= nonzero_rows[i];
       }
+    }
+    const std::size_t plane = sign_rows.size() / p.planes;
+    for (std::size_t i = plane; i < sign_rows.size(); ++i) {
+      sign_rows[i] = sign_rows[i - plane];
+      if (p.ternary) nonzero_rows[i] = nonzero_rows[i - plane];
     }
     sign.resize(simd::packed_conv_weights_size(p.out_channels, patch_words));
     simd::pack_conv_weights(sign_rows.data(), p.out_channels, patch_words, sign.data());

@@ -11,7 +11,8 @@ namespace {
 std::string describe(const ConvParameters& p) {
   return std::to_string(p.height) + "x" + std::to_string(p.width) + " C=" + std::to_string(p.in_channels) +
          " O=" + std::to_string(p.out_channels) + " kernel=" + std::to_string(p.kernel) +
-         " stride=" + std::to_string(p.stride) + " padding=" + std::to_string(p.padding) + (p.ternary ? " ternary" : "");
+         " stride=" + std::to_string(p.stride) + " padding=" + std::to_string(p.padding) + (p.ternary ? " ternary" : "") +
+         " planes=" + std::to_string(p.planes);
 }
 
 const std::vector<ConvParameters>& geometries() {
@@ -36,6 +37,12 @@ const std::vector<ConvParameters>& geometries() {
     cases.push_back({5, 13, 512, 16, 5, 1, 2, false});  // long patches: counters overflow bytes many times
     cases.push_back({17, 19, 64, 64, 3, 1, 1, false});  // enough pixels for every tile and its remainder
     cases.push_back({32, 32, 3, 20, 3, 1, 1, true});
+    // Several thresholds for a row of weights.
+    cases.push_back({5, 9, 64, 128, 3, 1, 1, false, 2});
+    cases.push_back({6, 6, 65, 384, 3, 2, 1, false, 2});
+    cases.push_back({4, 7, 128, 192, 3, 1, 1, true, 3});
+    cases.push_back({3, 3, 33, 512, 1, 1, 0, false, 4});
+    cases.push_back({3, 2, 7552, 128, 3, 1, 1, false, 2});  // a patch too long for 16-bit counters
     return cases;
   }();
   return list;
@@ -122,17 +129,20 @@ TEST_CASE("convolutions leave the border and the tail bits alone", "[simd][conv]
 TEST_CASE("statistics stay exact where every disagreement is at its extreme", "[simd][conv]") {
   // All-one input against all-zero weights: d = 64 * patch_words everywhere, the largest e there is.
   for (const std::size_t words : {1, 9, 40}) {
-    ConvCase c({40, 40, 64 * words, 16, 3, 1, 0, false}, 5);
-    for (std::size_t i = 0; i < c.input.size(); ++i) c.input[i] = ~std::uint64_t{0};
-    for (std::uint32_t& half : c.sign) half = 0;
-    const std::int64_t pixels = 38 * 38;
-    const std::int64_t e = static_cast<std::int64_t>(32 * 9 * words);
-    for (const std::string& name : contenders()) {
-      INFO(name << " words=" << words);
-      const ConvResult r(c, simd::kernels(name), false, true);
-      for (std::size_t o = 0; o < 16; ++o) {
-        REQUIRE(r.sum[o] == 1000 + static_cast<std::int64_t>(o) + pixels * e);
-        REQUIRE(r.sum_of_squares[o] == -7 + pixels * e * e);
+    for (const std::size_t planes : {1, 2}) {
+      const std::size_t channels = planes == 1 ? 16 : 128;
+      ConvCase c({40, 40, 64 * words, channels, 3, 1, 0, false, planes}, 5);
+      for (std::size_t i = 0; i < c.input.size(); ++i) c.input[i] = ~std::uint64_t{0};
+      for (std::uint32_t& half : c.sign) half = 0;
+      const std::int64_t pixels = 38 * 38;
+      const std::int64_t e = static_cast<std::int64_t>(32 * 9 * words);
+      for (const std::string& name : contenders()) {
+        INFO(name << " words=" << words << " planes=" << planes);
+        const ConvResult r(c, simd::kernels(name), false, true);
+        for (std::size_t o = 0; o < channels; ++o) {
+          REQUIRE(r.sum[o] == 1000 + static_cast<std::int64_t>(o) + pixels * e);
+          REQUIRE(r.sum_of_squares[o] == -7 + pixels * e * e);
+        }
       }
     }
   }
