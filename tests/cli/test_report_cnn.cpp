@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Args quick_cnn(const std::string& out, int steps = 12) {
+Args reported_cnn(const std::string& out, int steps = 12) {
   return {"train",
           "cnn",
           "--data",
@@ -50,7 +50,7 @@ std::string page_of(const fs::path& folder, const std::string& run) {
 TEST_CASE("the report of a convolutional net's run shows what it does with the test images", "[cnn]") {
   const TempDir folder;
   REQUIRE(run_program(folder.path(), {"data", "synth", "--train", "200", "--test", "60", "--out", "images"}).code == 0);
-  const Outcome train = run_program(folder.path(), quick_cnn("run"));
+  const Outcome train = run_program(folder.path(), reported_cnn("run"));
   INFO(train.out << train.err);
   REQUIRE(train.code == 0);
   const std::string page = page_of(folder.path(), "run");
@@ -89,7 +89,7 @@ TEST_CASE("the report of a convolutional net's unfinished run is that of its che
   REQUIRE(run_program(folder.path(), {"data", "synth", "--train", "200", "--test", "60", "--out", "images"}).code == 0);
   {
     const Hold hold(folder.path(), 9);
-    Background background(folder.path(), with(quick_cnn("stopped", 400), Hold::option()));
+    Background background(folder.path(), with(reported_cnn("stopped", 400), Hold::option()));
     REQUIRE(background.wait_for("step 8/400"));
     background.signal(SIGINT);
     CHECK(background.wait().code == 4);

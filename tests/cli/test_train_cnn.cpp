@@ -10,6 +10,7 @@
 
 #include "core/metrics.h"
 #include "core/safetensors.h"
+#include "tests/cli/events.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -56,14 +57,6 @@ void write_net(const std::filesystem::path& file, bool decays_vectors = false, i
     "layers": [{{"kind": "conv", "channels": {}, "stride": 4}}, {{"kind": "activation"}}, {{"kind": "max_pool"}}, {{"kind": "linear"}}],
     "training": {{"learning_rate": 0.1, "weight_decay": 0.01}}}})",
                                decays_vectors, channels));
-}
-
-std::vector<Json> lines_of(const std::filesystem::path& run, const std::string& event) {
-  std::vector<Json> lines;
-  for (const Json& line : read_metrics(run / "metrics.jsonl")) {
-    if (line["event"] == event) lines.push_back(line);
-  }
-  return lines;
 }
 
 }  // namespace

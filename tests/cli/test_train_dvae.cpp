@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cli/adam_options.h"
-#include "core/metrics.h"
 #include "core/random.h"
 #include "core/safetensors.h"
 #include "data/image.h"
+#include "tests/cli/events.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -66,14 +66,6 @@ Args quick(const std::string& out, int steps = 12) {
           "0",
           "--out",
           out};
-}
-
-std::vector<Json> lines_of(const fs::path& run, const std::string& event) {
-  std::vector<Json> lines;
-  for (const Json& line : read_metrics(run / "metrics.jsonl")) {
-    if (line["event"] == event) lines.push_back(line);
-  }
-  return lines;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using namespace bitloom;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float infinite_value = std::numeric_limits<float>::infinity();
 const float nan_value = std::nanf("");
 
 std::vector<float> softmax_of(const std::vector<float>& logits) {
@@ -58,9 +58,9 @@ TEST_CASE("exp_fixed is exact to 2e-7 over its whole range", "[softmax]") {
 
 TEST_CASE("exp_fixed outside of its range", "[softmax]") {
   CHECK(exp_fixed(-87.01F) == 0.0F);
-  CHECK(exp_fixed(-infinity) == 0.0F);
+  CHECK(exp_fixed(-infinite_value) == 0.0F);
   CHECK(exp_fixed(88.0F) == exp_fixed(87.0F));
-  CHECK(exp_fixed(infinity) == exp_fixed(87.0F));
+  CHECK(exp_fixed(infinite_value) == exp_fixed(87.0F));
   CHECK(exp_fixed(-87.0F) >= FLT_MIN);
   CHECK(std::isnan(exp_fixed(nan_value)));
 }
@@ -88,8 +88,8 @@ TEST_CASE("log_fixed is exact to 2e-7 over its whole range, and near 1", "[softm
 }
 
 TEST_CASE("log_fixed outside of its range", "[softmax]") {
-  for (const float low : {0.0F, -0.0F, -1.0F, -infinity, 1e-40F}) CHECK(log_fixed(low) == log_fixed(FLT_MIN));
-  CHECK(log_fixed(infinity) == log_fixed(FLT_MAX));
+  for (const float low : {0.0F, -0.0F, -1.0F, -infinite_value, 1e-40F}) CHECK(log_fixed(low) == log_fixed(FLT_MIN));
+  CHECK(log_fixed(infinite_value) == log_fixed(FLT_MAX));
   CHECK(std::isnan(log_fixed(nan_value)));
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("softmax and cross-entropy agree with the textbook", "[softmax]") {
 
 TEST_CASE("softmax of large and of far apart logits", "[softmax]") {
   CHECK(softmax_of({1000.0F, 1000.0F}) == std::vector<float>{0.5F, 0.5F});
-  CHECK(softmax_of({0.0F, -1000.0F, -infinity}) == std::vector<float>{1.0F, 0.0F, 0.0F});
+  CHECK(softmax_of({0.0F, -1000.0F, -infinite_value}) == std::vector<float>{1.0F, 0.0F, 0.0F});
   CHECK(softmax_of({-FLT_MAX, FLT_MAX}) == std::vector<float>{0.0F, 1.0F});
   // exp(-87) is normal but a third of it is not: no subnormal result.
   CHECK(softmax_of({0.0F, 0.0F, 0.0F, -87.0F})[3] == 0.0F);
@@ -147,8 +147,8 @@ TEST_CASE("a NaN or +infinity among the logits is not hidden", "[softmax]") {
   for (const std::vector<float>& logits : {std::vector<float>{nan_value, 1.0F, 2.0F},
                                            {1.0F, nan_value, 2.0F},
                                            {1.0F, 2.0F, nan_value},
-                                           {infinity, 1.0F, 2.0F},
-                                           {-infinity, -infinity, -infinity}}) {
+                                           {infinite_value, 1.0F, 2.0F},
+                                           {-infinite_value, -infinite_value, -infinite_value}}) {
     for (const float probability : softmax_of(logits)) CHECK(std::isnan(probability));
     CHECK(std::isnan(cross_entropy(logits, 1)));
   }

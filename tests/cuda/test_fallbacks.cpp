@@ -7,6 +7,7 @@
 #include "nn/ops.h"
 #include "tests/cases/case.h"
 #include "tests/cuda/emulated_runtime.h"
+#include "tests/cuda/tensors.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -14,14 +15,6 @@
 
 using namespace bitloom;
 using namespace bitloom::test;
-
-namespace {
-
-nn::Tensor floats(nn::Engine& engine, const std::vector<float>& values, const nn::Shape& shape) {
-  return engine.from(std::span<const float>(values), shape, nn::Use::data);
-}
-
-}  // namespace
 
 // The emulated library refuses lengths as cuBLASLt may, odd ones and 1.
 TEST_CASE("products for which the library has no algorithm are computed on copies, which is said once", "[cuda]") {

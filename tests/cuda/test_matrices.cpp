@@ -6,20 +6,13 @@
 #include "nn/cuda/scratch.h"
 #include "nn/measure.h"
 #include "nn/ops.h"
+#include "tests/cuda/tensors.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::test;
-
-namespace {
-
-nn::Tensor floats(nn::Engine& engine, const std::vector<float>& values, const nn::Shape& shape) {
-  return engine.from(std::span<const float>(values), shape, nn::Use::data);
-}
-
-}  // namespace
 
 TEST_CASE("a product of no terms is the function of the bias", "[cuda]") {
   nn::Engine engine(device_of("cuda"), "cuda");

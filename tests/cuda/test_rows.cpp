@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nn/ops.h"
+#include "tests/cuda/tensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
@@ -11,10 +12,6 @@ using namespace bitloom;
 using namespace bitloom::test;
 
 namespace {
-
-nn::Tensor floats(nn::Engine& engine, const std::vector<float>& values, const nn::Shape& shape) {
-  return engine.from<float>(values, shape, nn::Use::data);
-}
 
 nn::Tensor integers(nn::Engine& engine, const std::vector<std::int32_t>& values) {
   return engine.from<std::int32_t>(values, {values.size()}, nn::Use::data);

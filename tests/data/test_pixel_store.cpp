@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t images = 40, bytes = 50;
+constexpr std::size_t image_count = 40, bytes = 50;
 constexpr std::uint64_t plenty = std::uint64_t{1} << 30;
 constexpr Hash128 key{1, 2};
 
@@ -34,12 +34,12 @@ void draw(std::size_t i, std::span<std::uint8_t> out) {
 // Opens the store and returns how many images were decoded for it.
 std::size_t open_counted(const fs::path& folder, const Hash128& of = key, std::uint64_t limit = plenty) {
   std::atomic<std::size_t> decoded = 0;
-  const auto store = PixelStore::open(folder, limit, of, images, bytes, [&](std::size_t i, std::span<std::uint8_t> out) {
+  const auto store = PixelStore::open(folder, limit, of, image_count, bytes, [&](std::size_t i, std::span<std::uint8_t> out) {
     ++decoded;
     draw(i, out);
   });
   std::vector<std::uint8_t> image(bytes), expected(bytes);
-  for (std::size_t i = 0; i < images; ++i) {
+  for (std::size_t i = 0; i < image_count; ++i) {
     store->prefetch(i);
     store->read(i, image);
     draw(i, expected);
@@ -70,14 +70,14 @@ LoadOptions stored_in(const fs::path& folder) {
 
 TEST_CASE("a store decodes each image once, and the next one that opens it none", "[pixel_store]") {
   const TempDir folder;
-  CHECK(open_counted(folder / "new" / "folder") == images);
+  CHECK(open_counted(folder / "new" / "folder") == image_count);
   CHECK(open_counted(folder / "new" / "folder") == 0);
 }
 
 TEST_CASE("a store that was not finished is continued", "[pixel_store]") {
   const TempDir folder;
   const std::string message = message_of(ErrorKind::data, [&] {
-    PixelStore::open(folder.path(), plenty, key, images, bytes, [](std::size_t i, std::span<std::uint8_t> out) {
+    PixelStore::open(folder.path(), plenty, key, image_count, bytes, [](std::size_t i, std::span<std::uint8_t> out) {
       if (i == 20 || i == 30) fail(ErrorKind::data, "picture {} is broken", i);
       draw(i, out);
     });
@@ -85,7 +85,7 @@ TEST_CASE("a store that was not finished is continued", "[pixel_store]") {
   CHECK(message == "picture 20 is broken");
   const std::size_t again = open_counted(folder.path());
   CHECK(again > 0);
-  CHECK(again <= images - 20);
+  CHECK(again <= image_count - 20);
 }
 
 TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store]") {
@@ -97,7 +97,7 @@ TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store
     stream.seekp(64 + 3 * (8 + bytes) + 8 + 10);
     stream.put('\x55');
   }
-  const auto store = PixelStore::open(folder.path(), plenty, key, images, bytes, draw);
+  const auto store = PixelStore::open(folder.path(), plenty, key, image_count, bytes, draw);
   std::vector<std::uint8_t> image(bytes);
   store->read(2, image);
   store->check();
@@ -106,12 +106,12 @@ TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store
   CHECK(message_of(ErrorKind::io, [&] { store->check(); }) ==
         file.string() + ": image 3 cannot be read or is damaged; remove the file, and it is made again");
   fs::resize_file(file, 64 + 5 * (8 + bytes));  // a file cut by a full disk or by hand is made whole
-  CHECK(open_counted(folder.path()) == images - 4);
+  CHECK(open_counted(folder.path()) == image_count - 4);
 }
 
 TEST_CASE("stores that were not used for long make room", "[pixel_store]") {
   const TempDir folder;
-  const std::uint64_t size = 64 + images * (8 + bytes);
+  const std::uint64_t size = 64 + image_count * (8 + bytes);
   const auto path = [&](std::uint64_t k) { return folder / (Hash128{k, 0}.hex() + ".pixels"); };
   write_file(folder / "other.txt", "stays");
   for (std::uint64_t k = 1; k <= 3; ++k) {

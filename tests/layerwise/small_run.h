@@ -4,25 +4,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 
 #include "layerwise/trainer.h"
 #include "tests/layerwise/cases.h"
 #include "tests/support/files.h"
+#include "tests/support/lines.h"
 
 namespace bitloom::test {
 
 namespace fs = std::filesystem;
-
-class Lines final : public ProgressSink {
- public:
-  void line(std::string_view text) override { text_ += std::string(text) + "\n"; }
-  void update(std::string_view) override {}
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 inline const data::DataSplits& splits() {
   static const data::DataSplits data = {small_data(80), small_data(16, 1000), small_data(20, data::synthetic_test_first)};

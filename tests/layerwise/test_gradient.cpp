@@ -25,8 +25,8 @@ const std::vector<Shape> shapes = {{6, 6, 3, 5, 3, 1, false},  {5, 7, 64, 70, 3,
                                    {6, 6, 70, 20, 1, 1, true}, {7, 5, 64, 17, 5, 2, true},  {6, 6, 3, 66, 2, 1, true}};
 
 // A random layer, input maps of a few images, and random windows and codes per output pixel.
-struct Setup {
-  Setup(const Shape& shape, std::uint64_t seed) : random(seed, Stream::test) {
+struct GradientSetup {
+  GradientSetup(const Shape& shape, std::uint64_t seed) : random(seed, Stream::test) {
     layer = make_layer(layer_spec(shape.outputs, shape.kernel, shape.stride, shape.ternary), shape.height, shape.width,
                        shape.channels);
     draw_weights(layer, random);
@@ -153,7 +153,7 @@ TEST_CASE("rounding is drawn for every pixel anew and depends on key and positio
 
 TEST_CASE("components are the pixels in the window that have a code", "[gradient]") {
   for (const Shape& shape : shapes) {
-    const Setup s(shape, 5);
+    const GradientSetup s(shape, 5);
     const MapShape& output = s.layer.geometry().output;
     const std::size_t channels = s.layer.channels();
     std::vector<std::int64_t> values(s.layer.padded_channels(), 100);
@@ -182,7 +182,7 @@ TEST_CASE("components are the pixels in the window that have a code", "[gradient
 }
 
 TEST_CASE("gradients per region hold at all pixels of the region", "[gradient]") {
-  const Setup s(shapes[1], 6);
+  const GradientSetup s(shapes[1], 6);
   std::vector<std::uint32_t> region(s.pixels);
   for (std::size_t p = 0; p < s.pixels; ++p) region[p] = static_cast<std::uint32_t>(p % 4);
   std::vector<Rounding> spread(s.rounding.size());
@@ -204,12 +204,12 @@ TEST_CASE("gradients per region hold at all pixels of the region", "[gradient]")
 
 TEST_CASE("the weight gradient counts input bits, in every instruction set", "[gradient]") {
   for (const Shape& shape : shapes) {
-    const Setup s(shape, 7);
+    const GradientSetup s(shape, 7);
     const LayerGeometry& geometry = s.layer.geometry();
     const MapShape& input = geometry.input;
-    std::vector<ImageComponents> components(Setup::images);
+    std::vector<ImageComponents> components(GradientSetup::images);
     std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
-    for (std::size_t i = 0; i < Setup::images; ++i) {
+    for (std::size_t i = 0; i < GradientSetup::images; ++i) {
       collect_components(s.windows.data() + i * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
                          s.rounding.data() + i * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
                          static_cast<std::uint32_t>(i * input.size()), 5, components[i], values.data(), nullptr);
@@ -217,7 +217,7 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
     // Brute force over images, pixels, channels, taps and input channels.
     std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
     const std::size_t in_bits = input.words() * 64;
-    for (std::size_t i = 0; i < Setup::images; ++i) {
+    for (std::size_t i = 0; i < GradientSetup::images; ++i) {
       for (std::size_t p = 0; p < s.pixels; ++p) {
         const std::size_t top = p / geometry.output.width * shape.stride;
         const std::size_t left = p % geometry.output.width * shape.stride;
@@ -245,7 +245,7 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
 
 TEST_CASE("the gradient of input bits is the weighted sum over what they feed", "[gradient]") {
   for (const Shape& shape : shapes) {
-    const Setup s(shape, 8);
+    const GradientSetup s(shape, 8);
     const LayerGeometry& geometry = s.layer.geometry();
     const MapShape& input = geometry.input;
     const std::size_t in_bits = input.words() * 64;
@@ -291,7 +291,7 @@ TEST_CASE("the gradient of input bits is the weighted sum over what they feed", 
 TEST_CASE("the gradient of an input bit predicts what flipping it does to the counts", "[gradient]") {
   // d moves by +-1 per weight that sees the bit; with one component of value v, -v * (change of d) is the predicted loss
   // change.
-  const Setup s(shapes[2], 9);
+  const GradientSetup s(shapes[2], 9);
   const LayerGeometry& geometry = s.layer.geometry();
   const simd::Kernels& kernels = simd::kernels("ref");
   const std::size_t lanes = 64;
@@ -322,7 +322,7 @@ TEST_CASE("the gradient of an input bit predicts what flipping it does to the co
 }
 
 TEST_CASE("the weight gradient of a large batch is the sum over its images", "[gradient]") {
-  const Setup s(shapes[2], 11);
+  const GradientSetup s(shapes[2], 11);
   const LayerGeometry& geometry = s.layer.geometry();
   const std::size_t size = geometry.input.size();
   constexpr std::size_t batch = 700;  // a megabyte of maps: the three images in turns
@@ -330,17 +330,17 @@ TEST_CASE("the weight gradient of a large batch is the sum over its images", "[g
   std::vector<ImageComponents> components(batch);
   std::vector<std::int64_t> values(s.layer.padded_channels(), 0);
   for (std::size_t i = 0; i < batch; ++i) {
-    const std::size_t image = i % Setup::images;
+    const std::size_t image = i % GradientSetup::images;
     std::copy_n(s.inputs.data() + image * size, size, inputs.data() + i * size);
     collect_components(s.windows.data() + image * geometry.output.size(), s.pixels, geometry.output.words(), s.layer.channels(),
                        s.rounding.data() + image * s.pixels * s.layer.padded_channels(), s.region.data(), s.patch_offset.data(),
                        static_cast<std::uint32_t>(i * size), 5, components[i], values.data(), nullptr);
   }
   std::vector<std::int32_t> expected(s.layer.channels() * s.layer.patch_bits(), 0);
-  for (std::size_t image = 0; image < Setup::images; ++image) {
+  for (std::size_t image = 0; image < GradientSetup::images; ++image) {
     std::vector<std::int32_t> alone(expected.size(), 0);
     accumulate_weight_gradient(simd::kernels("ref"), s.layer, inputs.data(), {&components[image], 1}, alone.data());
-    const auto times = static_cast<std::int32_t>((batch - image + Setup::images - 1) / Setup::images);
+    const auto times = static_cast<std::int32_t>((batch - image + GradientSetup::images - 1) / GradientSetup::images);
     for (std::size_t k = 0; k < expected.size(); ++k) expected[k] += times * alone[k];
   }
   std::vector<std::int32_t> sums(expected.size(), 0);

@@ -10,12 +10,13 @@ using namespace bitloom::test;
 
 namespace {
 
-struct Shape {
+struct LayerShape {
   std::size_t height, width, channels, outputs, kernel, stride;
   bool ternary;
 };
 
-const std::vector<Shape> shapes = {{6, 6, 3, 5, 3, 1, false}, {8, 6, 70, 70, 3, 2, false}, {6, 7, 64, 17, 5, 1, true}};
+const std::vector<LayerShape> layer_shapes = {
+    {6, 6, 3, 5, 3, 1, false}, {8, 6, 70, 70, 3, 2, false}, {6, 7, 64, 17, 5, 1, true}};
 
 // Disagreements of one patch, bit by bit.
 std::int32_t disagreements(const BinaryLayer& layer, const std::uint64_t* map, std::size_t y, std::size_t x, std::size_t o) {
@@ -34,7 +35,7 @@ std::int32_t disagreements(const BinaryLayer& layer, const std::uint64_t* map, s
   return d;
 }
 
-BinaryLayer random_layer(const Shape& shape, Random& random) {
+BinaryLayer random_layer(const LayerShape& shape, Random& random) {
   BinaryLayer layer = make_layer(layer_spec(shape.outputs, shape.kernel, shape.stride, shape.ternary), shape.height,
                                  shape.width, shape.channels);
   draw_weights(layer, random);
@@ -47,7 +48,7 @@ BinaryLayer random_layer(const Shape& shape, Random& random) {
 
 TEST_CASE("a layer sets the bits whose disagreements do not exceed the threshold", "[layer]") {
   Random random(1, Stream::test);
-  for (const Shape& shape : shapes) {
+  for (const LayerShape& shape : layer_shapes) {
     const BinaryLayer layer = random_layer(shape, random);
     const LayerGeometry& geometry = layer.geometry();
     MapShape filled = geometry.input;
@@ -105,7 +106,7 @@ TEST_CASE("only bits that an input channel can set are weights", "[layer]") {
 
 TEST_CASE("a layer survives its file", "[layer]") {
   Random random(2, Stream::test);
-  for (const Shape& shape : shapes) {
+  for (const LayerShape& shape : layer_shapes) {
     const BinaryLayer layer = random_layer(shape, random);
     TensorFile file;
     layer.save(file);
@@ -128,7 +129,7 @@ TEST_CASE("a layer survives its file", "[layer]") {
 
 TEST_CASE("weights where there is no input are refused", "[layer]") {
   Random random(3, Stream::test);
-  const BinaryLayer layer = random_layer(shapes[0], random);  // 3 of 64 channels exist
+  const BinaryLayer layer = random_layer(layer_shapes[0], random);  // 3 of 64 channels exist
   BinaryLayer target = make_layer(layer.spec(), 6, 6, 3);
   const auto load = [&](const TensorFile& file) { return message_of(ErrorKind::data, [&] { target.load(file); }); };
   TensorFile file;
@@ -145,7 +146,7 @@ TEST_CASE("weights where there is no input are refused", "[layer]") {
   bad.tensors.erase("layer.threshold");
   CHECK(has(load(bad), "layer.threshold"));
 
-  const BinaryLayer ternary = random_layer(shapes[2], random);
+  const BinaryLayer ternary = random_layer(layer_shapes[2], random);
   BinaryLayer ternary_target = make_layer(ternary.spec(), 6, 7, 64);
   TensorFile trits;
   ternary.save(trits);

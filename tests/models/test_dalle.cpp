@@ -54,8 +54,8 @@ DalleBatch small_batch(const DalleConfig& config) {
   return batch;
 }
 
-struct Run {
-  Run(const DalleConfig& config, DType values, const std::string& backend)
+struct DalleRun {
+  DalleRun(const DalleConfig& config, DType values, const std::string& backend)
       : engine(test::device_of(backend), backend),
         net(config),
         batch(small_batch(config)),
@@ -134,7 +134,7 @@ TEST_CASE("the sizes of a text-to-image transformer are the paper's", "[dalle]")
 
 TEST_CASE("no token sees a later one, and an image sees all of its text", "[dalle]") {
   for (const std::string backend : {"ref", "cpu"}) {
-    Run run(small_dalle(), DType::f32, backend);
+    DalleRun run(small_dalle(), DType::f32, backend);
     const DalleConfig& config = run.net.config();
     std::vector<std::int32_t> ids = inputs_of(config, run.batch);
     const std::size_t tokens = config.tokens();
@@ -170,7 +170,7 @@ TEST_CASE("no token sees a later one, and an image sees all of its text", "[dall
 TEST_CASE("64 layers train for a step, and all of them learn", "[dalle]") {
   DalleConfig config = small_dalle();
   config.layers = 64;
-  Run run(config, DType::f32, "cpu");
+  DalleRun run(config, DType::f32, "cpu");
   CHECK(std::isfinite(run.loss(true)));
   std::size_t blocks = 0;
   for (const nn::Parameter* parameter : run.parameters) {
@@ -185,7 +185,7 @@ TEST_CASE("64 layers train for a step, and all of them learn", "[dalle]") {
 }
 
 TEST_CASE("the loss is an eighth the text's and seven eighths the image's, each by its own tokens", "[dalle]") {
-  Run run(small_dalle(), DType::f64, "ref");
+  DalleRun run(small_dalle(), DType::f64, "ref");
   const DalleConfig& config = run.net.config();
   // Of the texts 3 and 5 tokens, all but the first are asked for.
   CHECK(text_tokens_of(config, run.batch.text) == 2 + 4);
@@ -209,7 +209,7 @@ TEST_CASE("gradients of a text-to-image transformer are those of finite differen
     DalleConfig config = small_dalle();
     config.dropout = 0.2;
     config.recompute = recompute;
-    Run run(config, DType::f64, "ref");
+    DalleRun run(config, DType::f64, "ref");
     run.loss(true);
     const auto [found, expected] = test::differences(run.engine, run.parameters, [&] { return run.loss(true); });
     CHECK(compare(found, expected, 1e-6) == "");
@@ -217,7 +217,7 @@ TEST_CASE("gradients of a text-to-image transformer are those of finite differen
 }
 
 TEST_CASE("a padding token learns only where it stands", "[dalle]") {
-  Run run(small_dalle(), DType::f64, "ref");
+  DalleRun run(small_dalle(), DType::f64, "ref");
   const DalleConfig& config = run.net.config();
   run.loss(true);
   const std::vector<double> table = run.engine.to_host<double>(run.parameter("embedding.inputs").gradient);
@@ -230,7 +230,7 @@ TEST_CASE("a padding token learns only where it stands", "[dalle]") {
 
 TEST_CASE("a cache of keys and values changes no token's state", "[dalle]") {
   for (const std::string backend : {"ref", "cpu"}) {
-    Run run(small_dalle(), DType::f32, backend);
+    DalleRun run(small_dalle(), DType::f32, backend);
     const std::size_t tokens = run.net.config().tokens();
     const std::vector<std::int32_t> ids = inputs_of(run.net.config(), run.batch);
     const std::vector<float> whole = run.engine.to_host<float>(run.hidden(ids, tokens));
@@ -261,7 +261,7 @@ TEST_CASE("a cache of keys and values changes no token's state", "[dalle]") {
 TEST_CASE("column layers of larger grids are computed column by column, and nothing else changes", "[dalle]") {
   DalleConfig config = small_dalle();
   config.grid = 16;
-  Run run(config, DType::f32, "cpu");
+  DalleRun run(config, DType::f32, "cpu");
   const std::size_t tokens = config.tokens();
   const std::vector<std::int32_t> ids = inputs_of(run.net.config(), run.batch);
   const std::vector<float> whole = run.engine.to_host<float>(run.hidden(ids, tokens));
@@ -272,7 +272,7 @@ TEST_CASE("column layers of larger grids are computed column by column, and noth
 }
 
 TEST_CASE("a text-to-image transformer learns pairs by heart", "[dalle]") {
-  Run run(small_dalle(), DType::f32, "cpu");
+  DalleRun run(small_dalle(), DType::f32, "cpu");
   train::TrainOptions options;
   options.rate.peak = 1e-2;
   train::Trainer trainer(run.engine, run.task, options);
@@ -303,7 +303,7 @@ TEST_CASE("a text-to-image transformer learns pairs by heart", "[dalle]") {
 }
 
 TEST_CASE("images that are drawn do not depend on the batch they are drawn in, nor on the cache", "[dalle]") {
-  Run run(small_dalle(), DType::f32, "ref");
+  DalleRun run(small_dalle(), DType::f32, "ref");
   const DalleConfig& config = run.net.config();
   const auto text = std::span<const std::int32_t>(run.batch.text).first(config.text);
   ImageOptions options;

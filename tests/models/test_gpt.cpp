@@ -32,8 +32,8 @@ std::vector<double> all_gradients(nn::Engine& engine, const std::vector<nn::Para
 }
 
 // A net with initial weights and one pass of its task, forward and backward.
-struct Run {
-  Run(const GptConfig& config, DType values, const std::string& backend, std::uint64_t logits_bytes = 1 << 27)
+struct GptRun {
+  GptRun(const GptConfig& config, DType values, const std::string& backend, std::uint64_t logits_bytes = 1 << 27)
       : engine(test::device_of(backend), backend),
         net(config),
         task(net, 2, chains(config, 1), logits_bytes),
@@ -113,7 +113,7 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
       config.dropout = dropout;
       config.recompute = recompute;
       INFO("dropout " << dropout << ", recompute " << recompute);
-      Run run(config, DType::f64, "ref");
+      GptRun run(config, DType::f64, "ref");
       run.pass(true);
       // A stash makes it a pass of training, with dropout.
       const auto [found, expected] = test::differences(run.engine, run.parameters, [&] { return run.pass(true).sum; });
@@ -124,8 +124,8 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
 
 TEST_CASE("logits in parts and padding change nothing", "[gpt]") {
   const GptConfig config = small_gpt();
-  Run whole(config, DType::f64, "ref");
-  Run parts(config, DType::f64, "ref", 1);  // 64 rows of 74
+  GptRun whole(config, DType::f64, "ref");
+  GptRun parts(config, DType::f64, "ref", 1);  // 64 rows of 74
   const train::Loss loss = whole.pass(true);
   CHECK(loss.count == 2 * 37);
   CHECK(loss.sum / static_cast<double>(loss.count) == Approx(std::log(83.0)).epsilon(0.02));
@@ -138,7 +138,7 @@ TEST_CASE("logits in parts and padding change nothing", "[gpt]") {
   CHECK(std::all_of(table.begin() + 83 * 24, table.end(), [](double g) { return g == 0; }));
   GptConfig unpadded = config;
   unpadded.vocabulary_multiple = 1;
-  Run exact(unpadded, DType::f64, "ref");
+  GptRun exact(unpadded, DType::f64, "ref");
   CHECK(exact.pass(false).sum == Approx(loss.sum).epsilon(1e-12));
 }
 
@@ -147,9 +147,9 @@ TEST_CASE("recomputing blocks keeps less and gives the same bits, dropout and fe
     GptConfig config = small_gpt();
     config.dropout = 0.2;
     config.activation_bits = bits;
-    Run kept(config, DType::f32, "cpu");
+    GptRun kept(config, DType::f32, "cpu");
     config.recompute = true;
-    Run again(config, DType::f32, "cpu");
+    GptRun again(config, DType::f32, "cpu");
     CHECK(kept.pass(true).sum == again.pass(true).sum);
     CHECK(all_gradients(kept.engine, kept.parameters) == all_gradients(again.engine, again.parameters));
     CHECK(again.kept < kept.kept / 3);
@@ -159,11 +159,11 @@ TEST_CASE("recomputing blocks keeps less and gives the same bits, dropout and fe
 
 TEST_CASE("what is kept of activations takes the bits asked for", "[gpt]") {
   GptConfig config = small_gpt();
-  Run all(config, DType::f32, "cpu");
+  GptRun all(config, DType::f32, "cpu");
   all.pass(true);
   for (const unsigned bits : {1U, 2U, 3U, 4U}) {
     config.activation_bits = bits;
-    Run few(config, DType::f32, "cpu");
+    GptRun few(config, DType::f32, "cpu");
     few.pass(true);
     const std::uint64_t elements = 2 * 37 * 4 * 24;
     CHECK(all.kept - few.kept == 2 * (elements * 4 - (elements * bits + 7) / 8));
@@ -179,14 +179,14 @@ TEST_CASE("loss and gradients of a GPT are those of plain loops on every backend
     GptConfig config = small_gpt();
     config.activation_bits = bits;
     config.dropout = bits == 0 ? 0.2 : 0;
-    Run exact(config, DType::f64, "ref");
+    GptRun exact(config, DType::f64, "ref");
     const double loss = exact.pass(true).sum;
     const std::vector<double> gradients = all_gradients(exact.engine, exact.parameters);
     for (const std::string& backend : test::tested_backends()) {
       for (const Type& type : {Type{DType::f32, 1e-6, 1e-4}, Type{DType::bf16, 1e-3, 0.2}, Type{DType::f16, 1e-4, 0.03}}) {
         if (!nn::Engine(test::device_of(backend), backend).supports(type.dtype)) continue;
         INFO(backend << ", " << dtype_name(type.dtype) << ", " << bits << " bits");
-        Run run(config, type.dtype, backend);
+        GptRun run(config, type.dtype, backend);
         CHECK(run.pass(true).sum == Approx(loss).epsilon(type.loss));
         // With few bits an element next to a boundary may fall on its other side, and its derivative is another then.
         const double limit = bits == 0 ? type.gradients : std::max(type.gradients, 0.05);

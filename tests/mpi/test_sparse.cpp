@@ -121,9 +121,9 @@ TEST_CASE("merging adds, in any order and any grouping, and drops what cancels",
   halves.push_back(merge(std::move(left)));
   halves.push_back(decode(message_for(merge(std::move(right)))));
   CHECK(merge(std::move(halves)) == all);
-  CHECK(merge({}).size == 0);
+  CHECK(merge(std::vector<SparseVector>{}).size == 0);
   CHECK(message_of(ErrorKind::usage, [] {
-          merge({{3, {}, {}}, {4, {}, {}}});
+          merge(std::vector<SparseVector>{{3, {}, {}}, {4, {}, {}}});
         }) == "merge: a vector of 4 elements; expected 3 as in the first");
   std::vector<std::int64_t> three(3);
   CHECK(message_of(ErrorKind::usage, [&] { add_to(three, {4, {}, {}}); }) == "add_to: a vector of 4 elements; expected 3");

@@ -138,12 +138,16 @@ TEST_CASE("with sparse messages, ranks do not change a stage, nor does a restart
       c.options.layer.flip_limit = 30;
     }
     mpi::Comm alone;
-    SmallStage single(c, simd::kernels(), alone);
-    single.run(10);  // one of three whose statistics are sent together
-    const TensorFile middle = single.run(0);
-    const TensorFile expected = single.run(8);
+    TensorFile middle, expected;
+    if (world().is_root()) {
+      SmallStage single(c, simd::kernels(), alone);
+      single.run(10);  // one of three whose statistics are sent together
+      middle = single.run(0);
+      expected = single.run(8);
+    }
     SmallStage shared(c, simd::kernels(), world());
     const TensorFile result = shared.run(18);
+    middle = TensorFile::parse(world().broadcast_bytes(middle.serialize()), "middle");
     SmallStage restarted(c, simd::kernels(), world());
     restarted.stage().load(middle);
     const TensorFile continued = restarted.run(8);
@@ -160,6 +164,7 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
   moments.options.layer.second_moment_decay = 0.9;
   for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4], moments, tied_case()}) {
     for (const bool exact : {false, true}) {
+      if (exact && c.name != stage_cases()[1].name) continue;
       INFO(c.name);
       CAPTURE(exact);
       c.options.workers = 6;
@@ -169,13 +174,18 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
       c.options.exchange.staleness = 0;
       c.stage.epochs = 5;  // each has three steps
       mpi::Comm alone;
-      SmallStage fresh(c, simd::kernels(), alone);
-      const std::size_t all = fresh.stage().total_steps();
-      const TensorFile undelayed = fresh.run(all);
+      const std::size_t all = 15;
+      TensorFile expected;
+      if (world().is_root()) {
+        SmallStage fresh(c, simd::kernels(), alone);
+        CHECK(fresh.stage().total_steps() == all);
+        const TensorFile undelayed = fresh.run(all);
+        c.options.exchange.staleness = 2;
+        SmallStage single(c, simd::kernels(), alone);
+        expected = single.run(all);
+        CHECK(difference(only_layers(undelayed), only_layers(expected)) != "");
+      }
       c.options.exchange.staleness = 2;
-      SmallStage single(c, simd::kernels(), alone);
-      const TensorFile expected = single.run(all);
-      CHECK(difference(only_layers(undelayed), only_layers(expected)) != "");
       SmallStage shared(c, simd::kernels(), world());
       const TensorFile middle =
           TensorFile::parse(world().broadcast_bytes(shared.run(6).serialize()), "middle");  // on every rank rank 0's
@@ -183,11 +193,11 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
       SmallStage restarted(c, simd::kernels(), world());
       restarted.stage().load(middle);
       const TensorFile continued = restarted.run(all - 6);
-      SmallStage moved(c, simd::kernels(), alone);
-      moved.stage().load(middle);
-      const TensorFile of_one = moved.run(all - 6);
-      CHECK(difference(expected, of_one) == "");
       if (world().is_root()) {
+        SmallStage moved(c, simd::kernels(), alone);
+        moved.stage().load(middle);
+        const TensorFile of_one = moved.run(all - 6);
+        CHECK(difference(expected, of_one) == "");
         CHECK(difference(expected, result) == "");
         CHECK(difference(expected, continued) == "");
       }

@@ -16,7 +16,7 @@ using namespace bitloom::test;
 namespace {
 
 // Around bytes and words, and multiples of nothing.
-const std::vector<std::size_t> sizes{0, 1, 2, 3, 5, 7, 8, 9, 13, 31, 32, 33, 63, 64, 65, 127, 251, 576, 1009};
+const std::vector<std::size_t> lengths{0, 1, 2, 3, 5, 7, 8, 9, 13, 31, 32, 33, 63, 64, 65, 127, 251, 576, 1009};
 
 FewBitTable quick_table(const Activation& activation, unsigned bits) {
   return fit_few_bit(few_bit_problem(activation, uniform_weight(), -10, 10), bits, {.points = 1000, .polish = true});
@@ -28,7 +28,7 @@ TEST_CASE("numbers of any width are packed without gaps, low bits first, and com
   CHECK(packed_bytes(0, 3) == 0);
   CHECK(packed_bytes(std::size_t{1} << 62, 8) == std::size_t{1} << 62);
   for (unsigned bits = 1; bits <= 8; ++bits) {
-    for (const std::size_t size : sizes) {
+    for (const std::size_t size : lengths) {
       CHECK(packed_bytes(size, bits) == (size * bits + 7) / 8);
       Random random(12, Stream::test, bits, size);
       std::vector<std::uint32_t> numbers(size);

@@ -14,7 +14,7 @@ std::vector<std::string> labels(const Scale& scale) {
   return result;
 }
 
-const double not_a_number = std::numeric_limits<double>::quiet_NaN();
+const double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -59,7 +59,7 @@ TEST_CASE("logarithmic ticks are at powers of ten") {
 
 TEST_CASE("values that cannot be drawn do not widen a range") {
   Range range;
-  range.add(not_a_number);
+  range.add(nan_value);
   range.add(std::numeric_limits<double>::infinity());
   range.add(1e300);
   CHECK(range.empty());
@@ -81,5 +81,5 @@ TEST_CASE("numbers are written for people") {
   CHECK(grouped(-0.2) == "0");
   CHECK(grouped(999) == "999");
   CHECK(grouped(1e300) == "1e+300");
-  CHECK(grouped(not_a_number) == "?");
+  CHECK(grouped(nan_value) == "?");
 }

@@ -10,7 +10,7 @@
 namespace bitloom::report {
 namespace {
 
-TimelineChart chart() {
+TimelineChart timeline_chart() {
   TimelineChart chart;
   chart.title = "Step <3>";
   chart.x.title = "time (ms)";
@@ -31,7 +31,7 @@ nlohmann::json event(const char* kind, int micro_batch, int chunk, double begin,
 }  // namespace
 
 TEST_CASE("a timeline has rows, boxes with labels where they fit, and a legend of what occurs", "[timeline]") {
-  const std::string svg = to_svg(chart());
+  const std::string svg = to_svg(timeline_chart());
   REQUIRE(xml_problem(svg) == "");
   CHECK(test::has(svg, "Step &lt;3&gt;"));
   CHECK(test::has(svg, ">process &amp; 1<"));
@@ -47,7 +47,7 @@ TEST_CASE("a timeline has rows, boxes with labels where they fit, and a legend o
 }
 
 TEST_CASE("a timeline without anything to draw says so", "[timeline]") {
-  TimelineChart empty = chart();
+  TimelineChart empty = timeline_chart();
   for (TimelineRow& row : empty.rows) row.boxes.clear();
   CHECK(test::has(to_svg(empty), "nothing recorded"));
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -55,7 +55,7 @@ TEST_CASE("a timeline without anything to draw says so", "[timeline]") {
   const std::string svg = to_svg(empty);
   CHECK(test::has(svg, "nothing recorded"));
   CHECK(!test::has(svg, "nan"));
-  TimelineChart wrong = chart();
+  TimelineChart wrong = timeline_chart();
   wrong.rows[1].boxes[0].kind = 3;
   CHECK(test::has(test::message_of(ErrorKind::usage, [&] { to_svg(wrong); }), "row \"process & 1\" has a box of kind 3"));
 }

@@ -1,4 +1,4 @@
-// Shared by the tests in tests/mpi/: their binary has one MPI environment, made by its main().
+// Shared by the tests in tests/mpi/ and tests/parallel/: their binaries have one MPI environment, made by its main().
 #pragma once
 
 #include <algorithm>

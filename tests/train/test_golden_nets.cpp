@@ -133,9 +133,9 @@ train::TrainOptions options_of(const TensorFile& file, DType values) {
 
 // A net of type T, float or double, that begins as the file says.
 template <typename T>
-class Run {
+class GoldenRun {
  public:
-  Run(const Golden& golden, const std::string& backend)
+  GoldenRun(const Golden& golden, const std::string& backend)
       : file_(TensorFile::load(test::source_folder() / "tests/golden" / (std::string(golden.name) + ".safetensors"))),
         engine_(device_of(backend), backend),
         batch_{input("x"), input("labels")},
@@ -220,7 +220,7 @@ TEST_CASE("nets of f32 give PyTorch's outputs, gradients and ten steps of AdamW"
   for (const std::string& backend : tested_backends()) {
     for (const Golden& golden : golden_nets) {
       INFO(golden.name << " on " << backend);
-      Run<float>(golden, backend).check(f32_limit);
+      GoldenRun<float>(golden, backend).check(f32_limit);
     }
   }
 }
@@ -228,6 +228,6 @@ TEST_CASE("nets of f32 give PyTorch's outputs, gradients and ten steps of AdamW"
 TEST_CASE("nets of f64 give them to the last digit of the files", "[train][golden]") {
   for (const Golden& golden : golden_nets) {
     INFO(golden.name);
-    Run<double>(golden, "ref").check(f64_limit);
+    GoldenRun<double>(golden, "ref").check(f64_limit);
   }
 }

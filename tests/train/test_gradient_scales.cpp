@@ -84,8 +84,8 @@ TrainOptions options_of_blocks(std::size_t micro_batches = 1) {
   return options;
 }
 
-struct Run {
-  Run(const TrainOptions& options, std::unique_ptr<nn::Sequence> net, std::size_t examples = 16)
+struct ScaledRun {
+  ScaledRun(const TrainOptions& options, std::unique_ptr<nn::Sequence> net, std::size_t examples = 16)
       : engine({}, "ref"),
         task(std::move(net), {examples, 2}, test::spirals<float>(engine, {examples, options.micro_batches}, options.values)),
         trainer(engine, task, options) {}
@@ -147,7 +147,7 @@ TEST_CASE("gradient scales begin, grow, fall and end as in Ramesh et al.", "[tra
 
 TEST_CASE("an overflow in a block moves its scale alone and leaves its parameters and moments as they are",
           "[train][gradient_scales]") {
-  Run run(options_of_blocks(), bursting_net({3, 4, 140}));
+  ScaledRun run(options_of_blocks(), bursting_net({3, 4, 140}));
   double scale[3] = {8192, 8192, 8192};
   for (std::uint64_t step = 0; step < 145; ++step) {
     INFO("step " << step);
@@ -196,11 +196,11 @@ TEST_CASE("with scales of blocks gradients are those of f32, but for rounding", 
 }
 
 TEST_CASE("a run with scales of blocks goes on bit by bit", "[train][gradient_scales]") {
-  Run whole(options_of_blocks(2), bursting_net({3, 7, 12})), first(options_of_blocks(2), bursting_net({3, 7, 12}));
+  ScaledRun whole(options_of_blocks(2), bursting_net({3, 7, 12})), first(options_of_blocks(2), bursting_net({3, 7, 12}));
   for (int i = 0; i < 20; ++i) whole.trainer.step();
   for (int i = 0; i < 10; ++i) first.trainer.step();
   const TensorFile file = test::saved(first.trainer);
-  Run second(options_of_blocks(2), bursting_net({3, 7, 12}));
+  ScaledRun second(options_of_blocks(2), bursting_net({3, 7, 12}));
   second.trainer.step();  // whatever it has is replaced
   test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
   for (int i = 0; i < 10; ++i) second.trainer.step();
@@ -233,7 +233,7 @@ TEST_CASE("a net whose late block underflows under one scale learns under scales
     options.block_scales = GradientScaleOptions{.least = 1, .window = 1};
     if (!scales_blocks) options.block_scales.reset();
     if (values != DType::f16) options.loss_scale.reset();
-    Run run(options, std::move(net), 256);
+    ScaledRun run(options, std::move(net), 256);
     double sum = 0;
     for (int i = 0; i < 150; ++i) sum += run.trainer.step().loss * (i < 140 ? 0 : 0.1);
     return sum;
@@ -256,7 +256,7 @@ TEST_CASE("scales of blocks are refused where they have no use or no way", "[tra
   options.values = DType::f16;
   std::vector<std::uint64_t> all(4000);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-  Run run(options, bursting_net(all));
+  ScaledRun run(options, bursting_net(all));
   const std::string message = message_of(ErrorKind::data, [&] {
     for (std::size_t i = 0; i < all.size(); ++i) run.trainer.step();
   });

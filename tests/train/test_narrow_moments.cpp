@@ -22,8 +22,8 @@ using bitloom::test::tested_backends;
 
 namespace {
 
-struct Run {
-  Run(const TrainOptions& options, const std::string& backend)
+struct NarrowRun {
+  NarrowRun(const TrainOptions& options, const std::string& backend)
       : engine(device_of(backend), backend),
         task(test::spiral_net(spirals), {spirals.examples, 2}, test::spirals<float>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
@@ -51,7 +51,7 @@ TrainOptions narrow_options() {
 }  // namespace
 
 TEST_CASE("moments of matrices in residual blocks have 16 bits, all others 32", "[train]") {
-  Run run(narrow_options(), "ref");
+  NarrowRun run(narrow_options(), "ref");
   run.trainer.step();
   const TensorFile file = test::saved(run.trainer);
   std::map<std::string, std::uint64_t> bytes;
@@ -77,16 +77,16 @@ TEST_CASE("a run with narrow moments goes on bit by bit, and learns as well as w
       TrainOptions options = narrow_options();
       options.values = DType::bf16;
       options.master_weights = masters;
-      Run whole(options, backend), first(options, backend);
+      NarrowRun whole(options, backend), first(options, backend);
       options.optimizer.narrow_moments = false;
-      Run wide(options, backend);
+      NarrowRun wide(options, backend);
       const double expected = wide.loss_after(100);
       CHECK(whole.loss_after(100) == Approx(expected).epsilon(0.03));
       CHECK(whole.values() != wide.values());
       first.loss_after(40);
       const TensorFile file = test::saved(first.trainer);
       options.optimizer.narrow_moments = true;
-      Run second(options, backend);
+      NarrowRun second(options, backend);
       second.loss_after(1);  // whatever it has is replaced
       test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
       second.loss_after(60);

@@ -17,6 +17,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
+#include "tests/support/lines.h"
 #include "tests/support/message_of.h"
 #include "tests/support/trainer_state.h"
 #include "tests/train/spirals.h"
@@ -28,13 +29,6 @@ using bitloom::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
-
-class Lines final : public ProgressSink {
- public:
-  void line(std::string_view text) override { all += std::string(text) + "\n"; }
-  void update(std::string_view /*text*/) override {}
-  std::string all;
-};
 
 // A trainer of spirals and a folder for its run.
 struct Setting {
@@ -65,7 +59,7 @@ struct Setting {
   Classification task;
   Trainer trainer;
   RunOptions options;
-  Lines progress;
+  test::Lines progress;
 };
 
 std::vector<nlohmann::json> events(const fs::path& folder, const std::string& name) {
@@ -97,7 +91,7 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   REQUIRE(events(out, "evaluation").size() == 4);
   REQUIRE(events(out, "result").size() == 1);
   CHECK(events(out, "result")[0]["validation_loss"] == events(out, "evaluation")[3]["loss"]);
-  CHECK(has(setting.progress.all, "step 20/20"));
+  CHECK(has(setting.progress.text(), "step 20/20"));
 }
 
 TEST_CASE("a run shows what its net does every so many steps and at the end, resumed neither twice nor never", "[run]") {
@@ -189,7 +183,7 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
       setting.options.stop = [&] { return setting.trainer.steps() == static_cast<std::uint64_t>(last); };
       if (last == 0) {
         CHECK(setting.run().steps == 7);
-        CHECK(has(setting.progress.all, "going on from step 13"));
+        CHECK(has(setting.progress.text(), "going on from step 13"));
       } else {
         CHECK(has(message_of(ErrorKind::interrupted, [&] { setting.run(); }), fmt::format("after step {} of 20", last)));
       }
@@ -350,7 +344,7 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") 
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
-  CHECK(has(setting.progress.all, "; trying the one before"));
+  CHECK(has(setting.progress.text(), "; trying the one before"));
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
@@ -377,7 +371,7 @@ TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", 
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
-  CHECK(has(setting.progress.all, "going on from step 6"));
+  CHECK(has(setting.progress.text(), "going on from step 6"));
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
@@ -422,7 +416,7 @@ TEST_CASE("training goes on while a checkpoint is written, and waits for it befo
     releases.join();
     CHECK(step_in(run::previous_checkpoint_name) == 1);
     CHECK(step_in(run::checkpoint_name) == 8);
-    CHECK(has(setting.progress.all, "beside training, which it held for"));
+    CHECK(has(setting.progress.text(), "beside training, which it held for"));
   }
   {
     Setting setting(out);
@@ -473,7 +467,7 @@ TEST_CASE("a run that is given other steps is a run of those from then on", "[ru
     setting.options.may_change_steps = may_change;
     setting.options.stop = [&] { return setting.trainer.steps() == step; };
     const std::string message = message_of(ErrorKind::interrupted, [&] { setting.run(); });
-    return setting.progress.all + message;
+    return setting.progress.text() + message;
   };
   CHECK(has(stop_at(6, 20, false, false), "stopped after step 6 of 20"));
   CHECK(has(stop_at(8, 30, true, true), "30 steps instead of 20"));

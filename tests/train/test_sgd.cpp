@@ -119,8 +119,8 @@ struct PlainRmsProp {
   }
 };
 
-struct Run {
-  Run(const TrainOptions& options, const std::string& backend, std::uint64_t seed = 1)
+struct SgdRun {
+  SgdRun(const TrainOptions& options, const std::string& backend, std::uint64_t seed = 1)
       : engine(test::device_of(backend), backend),
         task(test::spiral_net(spirals()), {spirals().examples, 2}, test::spirals<float>(engine, spirals(), options.values),
              0.1),
@@ -220,14 +220,14 @@ TEST_CASE("RMSProp in f32 is that in double precision, and goes on to the same b
       options.micro_batches = 2;
       options.rate = {0.01, 5, 15, 0.001, {}, 0, false};
       options.optimizer = rmsprop();
-      Run whole(options, backend);
+      SgdRun whole(options, backend);
       std::vector<double> losses;
       for (int i = 0; i < 20; ++i) losses.push_back(whole.trainer.step().loss);
       CHECK(losses.back() < losses.front());
-      Run first(options, backend);
+      SgdRun first(options, backend);
       for (int i = 0; i < 10; ++i) first.trainer.step();
       TensorFile file = test::saved(first.trainer);
-      Run second(options, backend);
+      SgdRun second(options, backend);
       second.trainer.step();  // whatever it has is replaced
       test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
       for (int i = 10; i < 20; ++i) CHECK(second.trainer.step().loss == losses[static_cast<std::size_t>(i)]);
@@ -236,7 +236,7 @@ TEST_CASE("RMSProp in f32 is that in double precision, and goes on to the same b
       CHECK(has(message_of(ErrorKind::data, [&] { test::load(second.trainer, file); }), "optimizer.square.first.weight"));
       if (values != DType::f32) continue;
       options.values = DType::f64;
-      Run exact(options, "ref");
+      SgdRun exact(options, "ref");
       for (int i = 0; i < 20; ++i)
         CHECK(exact.trainer.step().loss == Approx(losses[static_cast<std::size_t>(i)]).epsilon(1e-4));
     }
@@ -316,15 +316,15 @@ TEST_CASE("a run of SGD and lookahead that goes on is the run that never stopped
       options.optimizer.decay = 1e-3;
       options.optimizer.lookahead = 3;
       options.optimizer.lookahead_steps = 20;
-      Run whole(options, backend);
+      SgdRun whole(options, backend);
       std::vector<double> losses;
       for (int i = 0; i < 20; ++i) losses.push_back(whole.trainer.step().loss);
       CHECK(losses.back() < losses.front());
-      Run first(options, backend);
+      SgdRun first(options, backend);
       for (int i = 0; i < 10; ++i) first.trainer.step();  // not a multiple of 3: fast and slow weights differ
       TensorFile file = test::saved(first.trainer);
       CHECK(first.trainer.steps() == 10);
-      Run second(options, backend, 2);
+      SgdRun second(options, backend, 2);
       second.trainer.step();  // whatever it has is replaced
       test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
       CHECK(second.trainer.steps() == 10);
@@ -348,7 +348,7 @@ TEST_CASE("averages and slow weights begin with the values that a training is gi
     options.optimizer.average = looks ? 0 : 0.9;
     options.optimizer.lookahead = looks ? 2 : 0;
     options.optimizer.lookahead_steps = 1000;
-    Run run(options, "cpu");
+    SgdRun run(options, "cpu");
     std::vector<std::pair<std::string, nn::Tensor*>> buffers;
     run.task.net().add_buffers(run.engine, DType::f32, buffers);
     REQUIRE(buffers.size() == 2);
@@ -404,6 +404,6 @@ TEST_CASE("what SGD and lookahead cannot take is named", "[train]") {
   options.values = DType::bf16;
   options.master_weights = nn::MasterWeights::none;
   options.optimizer = sgd();
-  CHECK(has(message_of(ErrorKind::usage, [&] { Run(options, "cpu"); }),
+  CHECK(has(message_of(ErrorKind::usage, [&] { SgdRun(options, "cpu"); }),
             "`master_weights`: none; expected f32 with `optimizer` sgd"));
 }

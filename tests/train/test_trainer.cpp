@@ -28,8 +28,8 @@ namespace {
 
 // A trainer with what it needs.
 template <typename T = double>
-struct Run {
-  Run(const TrainOptions& options, const SpiralOptions& spirals, const std::string& backend = "ref")
+struct SpiralRun {
+  SpiralRun(const TrainOptions& options, const SpiralOptions& spirals, const std::string& backend = "ref")
       : engine(device_of(backend), backend),
         task(test::spiral_net(spirals), {spirals.examples, 2}, test::spirals<T>(engine, spirals, options.values)),
         trainer(engine, task, options) {}
@@ -58,7 +58,7 @@ TEST_CASE("a net learns spirals, on every backend and in every type", "[train]")
       options.rate.warmup = 5;
       SpiralOptions spirals;
       spirals.examples = 64;
-      Run<float> run(options, spirals, backend);
+      SpiralRun<float> run(options, spirals, backend);
       const double first = run.trainer.step().loss;
       for (int i = 0; i < 150; ++i) run.trainer.step();
       const Loss loss = run.trainer.evaluate(1000, 0, 4);
@@ -87,11 +87,11 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
   TrainOptions whole = options_of(DType::f64);
   SpiralOptions spirals;
   spirals.examples = 24;
-  Run<> one(whole, spirals);
+  SpiralRun<> one(whole, spirals);
   TrainOptions parts = whole;
   parts.micro_batches = spirals.per_step = 4;
   spirals.examples = 6;
-  Run<> four(parts, spirals);
+  SpiralRun<> four(parts, spirals);
   for (int i = 0; i < 5; ++i) {
     const StepReport a = one.trainer.step();
     const StepReport b = four.trainer.step();
@@ -105,7 +105,7 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
 TEST_CASE("every pass of a micro-batch is a sign of life", "[train]") {
   TrainOptions options = options_of(DType::f32);
   options.micro_batches = 3;
-  Run<float> run(options, {}, "cpu");
+  SpiralRun<float> run(options, {}, "cpu");
   int signs = 0;
   run.trainer.on_micro_batch([&] { ++signs; });
   run.trainer.step();
@@ -126,7 +126,7 @@ TEST_CASE("ten steps equal AdamW written out", "[train]") {
   options.optimizer = {0.9, 0.99, 1e-8, 0.1, 0.5, 0, 1};
   options.optimizer.variance_limit = variance_limit;
   SpiralOptions spirals;
-  Run<> run(options, spirals);
+  SpiralRun<> run(options, spirals);
   std::vector<double> expected = run.values();
   std::vector<double> m(expected.size());
   std::vector<double> v(expected.size());
@@ -180,13 +180,13 @@ TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, b
     spirals.per_step = 2;
     spirals.dropout = 0.2;
     spirals.batch_norm = true;
-    Run<float> whole(options, spirals, backend);
+    SpiralRun<float> whole(options, spirals, backend);
     std::vector<double> losses;
     for (int i = 0; i < 20; ++i) losses.push_back(whole.trainer.step().loss);
-    Run<float> first(options, spirals, backend);
+    SpiralRun<float> first(options, spirals, backend);
     for (int i = 0; i < 10; ++i) first.trainer.step();
     const TensorFile file = test::saved(first.trainer);
-    Run<float> second(options, spirals, backend);
+    SpiralRun<float> second(options, spirals, backend);
     second.trainer.step();  // whatever it has is replaced
     test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
     CHECK(second.trainer.steps() == 10);
@@ -203,14 +203,14 @@ TEST_CASE("without masters a run goes on bit by bit, learns as well, and has wei
     TrainOptions options = options_of(DType::bf16);
     options.rate = {0.01, 5, 15, 0, {}};
     options.optimizer.clip = 1;
-    Run<float> masters(options, {}, backend);
+    SpiralRun<float> masters(options, {}, backend);
     options.master_weights = nn::MasterWeights::none;
-    Run<float> whole(options, {}, backend);
-    Run<float> first(options, {}, backend);
+    SpiralRun<float> whole(options, {}, backend);
+    SpiralRun<float> first(options, {}, backend);
     options.seed = 2;
-    Run<float> other(options, {}, backend);
+    SpiralRun<float> other(options, {}, backend);
     options.seed = 1;
-    const auto steps = [](Run<float>& run, int count) {
+    const auto steps = [](SpiralRun<float>& run, int count) {
       double sum = 0;
       for (int i = 0; i < count; ++i) sum += run.trainer.step().loss;
       return sum / count;
@@ -224,7 +224,7 @@ TEST_CASE("without masters a run goes on bit by bit, learns as well, and has wei
     CHECK(steps(whole, 100) == Approx(with).epsilon(0.05));
     steps(first, 40);
     const TensorFile file = test::saved(first.trainer);
-    Run<float> second(options, {}, backend);
+    SpiralRun<float> second(options, {}, backend);
     steps(second, 1);  // whatever it has is replaced
     test::load(second.trainer, TensorFile::parse(file.serialize(), "memory"));
     steps(second, 60);
@@ -235,7 +235,7 @@ TEST_CASE("without masters a run goes on bit by bit, learns as well, and has wei
 }
 
 TEST_CASE("a checkpoint of another net is refused by name", "[train]") {
-  Run<> run(options_of(DType::f64), {});
+  SpiralRun<> run(options_of(DType::f64), {});
   TensorFile file = test::saved(run.trainer);
   file.tensors.erase("branch.bias");
   CHECK(has(message_of(ErrorKind::data, [&] { test::load(run.trainer, file); }), "branch.bias"));
@@ -263,7 +263,7 @@ TEST_CASE("a gradient that is no number names the step and the tensor", "[train]
 TEST_CASE("the loss scale falls where f16 overflows, skips that step and leaves everything as it was", "[train]") {
   TrainOptions options = options_of(DType::f16);
   options.loss_scale = LossScaleOptions{std::ldexp(1, 29), 3, std::ldexp(1, 29)};
-  Run<float> run(options, {});
+  SpiralRun<float> run(options, {});
   const std::vector<double> before = run.values();
   double expected = options.loss_scale->first;
   int clean = 0;
@@ -298,7 +298,7 @@ TEST_CASE("a step that is skipped leaves moving averages as they were", "[train]
   options.loss_scale = LossScaleOptions{std::ldexp(1, 29), 3, std::ldexp(1, 29)};
   SpiralOptions spirals;
   spirals.batch_norm = true;
-  Run<float> run(options, spirals);
+  SpiralRun<float> run(options, spirals);
   const auto moving_mean = [&] {
     const TensorFile file = test::saved(run.trainer);
     const auto mean = file.get("norm.moving_mean").as<float>();

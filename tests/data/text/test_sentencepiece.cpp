@@ -14,7 +14,7 @@ using namespace bitloom::test;
 
 namespace {
 
-TextInput file_with(const TempDir& folder, const std::string& text) {
+TextInput text_file(const TempDir& folder, const std::string& text) {
   write_file(folder / "text.txt", text);
   TextInput input;
   input.files = {(folder / "text.txt").string()};
@@ -50,14 +50,14 @@ TEST_CASE("training gives the size that was asked for, and the same bytes again"
 
 TEST_CASE("vocabularies that cannot be are refused with the bound", "[sentencepiece]") {
   const TempDir folder;
-  const TextInput input = file_with(folder, some_text(5));
+  const TextInput input = text_file(folder, some_text(5));
   const auto complaint = [&](std::size_t size) { return message_of(ErrorKind::usage, [&] { train_tokenizer(input, size); }); };
   CHECK(has(complaint(258), "a vocabulary of 258 tokens is impossible; expected 259"));
   CHECK(has(complaint(0), "a vocabulary of 0 tokens is impossible"));
   CHECK(has(complaint(std::size_t{1} << 40U), "is impossible; expected 259"));
   CHECK(has(complaint(262), "a vocabulary of 262 tokens is impossible for this text: Vocabulary size is smaller than"));
   CHECK(has(complaint(30000), "a vocabulary of 30000 tokens is impossible for this text: Vocabulary size too high (30000)"));
-  CHECK(has(message_of(ErrorKind::usage, [&] { train_tokenizer(file_with(folder, " \n\n"), 300); }), "there is no text"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { train_tokenizer(text_file(folder, " \n\n"), 300); }), "there is no text"));
 }
 
 TEST_CASE("long lines and odd characters train as well", "[sentencepiece]") {
@@ -66,7 +66,7 @@ TEST_CASE("long lines and odd characters train as well", "[sentencepiece]") {
   for (char& c : text) c = c == '\n' ? ' ' : c;
   text += std::string(20000, 'x') + "\t\xE2\x96\x81\xE2\x96\x85 \xF0\x9F\x98\x80";
   for (int i = 0; i < 3000; ++i) text += "\xE6\x97\xA5";
-  const auto tokenizer = train_tokenizer(file_with(folder, text), 330);
+  const auto tokenizer = train_tokenizer(text_file(folder, text), 330);
   CHECK(tokenizer->decode(encode(*tokenizer, text)) == text);
   CHECK(tokenizer->size() == 330);
 }

@@ -118,7 +118,7 @@ TEST_CASE("who joins later goes on from where the others are, who is behind foll
   CHECK(slow.trainer.steps() == 0);
   for (int i = 0; i < 4; ++i) slow.step();
   CHECK(slow.trainer.steps() == 40);
-  CHECK(has(slow.progress.all, "the others are at step 40"));
+  CHECK(has(slow.progress.text(), "the others are at step 40"));
   CHECK(slow.values() == first.values());
   // What it had learned counts now.
   first.run(44);
@@ -150,6 +150,6 @@ TEST_CASE("a worker that had another reply than the others goes back to their st
   b.run(20);
   CHECK(a.values() != b.values());
   for (int i = 0; i < 4; ++i) a.step();
-  CHECK(has(a.progress.all, "another reply"));
+  CHECK(has(a.progress.text(), "another reply"));
   CHECK(a.values() == b.values());
 }

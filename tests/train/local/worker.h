@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/files.h"
+#include "tests/support/lines.h"
 #include "tests/train/spirals.h"
 #include "train/local/folder_exchange.h"
 #include "train/local/local_steps.h"
@@ -21,13 +22,6 @@ using namespace train;
 
 inline constexpr double never = 1e6;  // seconds
 inline constexpr std::size_t worker_examples = 16;
-
-class Lines final : public ProgressSink {
- public:
-  void line(std::string_view text) override { all += std::string(text) + "\n"; }
-  void update(std::string_view /*text*/) override {}
-  std::string all;
-};
 
 // Everything that is learned is sent, exactly.
 inline LocalOptions dense(std::uint64_t inner_steps) {

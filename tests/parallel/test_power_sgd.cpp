@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mpi/float_collectives.h"
-#include "tests/mpi/power_sgd_exchange.h"
+#include "tests/parallel/power_sgd_exchange.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"

@@ -63,9 +63,9 @@ models::GptConfig config(const Types& types) {
   return config;
 }
 
-struct Run {
+struct LayoutRun {
   // micro_batches: a multiple of the data ranks.
-  explicit Run(const Layouts& layout, std::size_t micro_batches, const Types& types)
+  explicit LayoutRun(const Layouts& layout, std::size_t micro_batches, const Types& types)
       : engine({}, types.scales_blocks() ? "ref" : "cpu"),
         grid(test::world(), layout.grid),
         group(grid.tensor()),
@@ -113,7 +113,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
   const bool beside_training = test::world().size() == 1 || test::world().has_progress_thread();
   for (const Types& type : all_types) {
     constexpr std::size_t micro_batches = 12;
-    Run first(layouts().front(), micro_batches, type);
+    LayoutRun first(layouts().front(), micro_batches, type);
     for (int i = 0; i < 2; ++i) first.trainer.step();
     const TensorFile file = test::saved(first.trainer);
     const double loss = first.trainer.step().loss;
@@ -125,7 +125,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
       if (!is_possible(layout.grid, type)) continue;
       INFO(mpi::described(layout.grid) << " " << layout.schedule << " sharded " << static_cast<int>(layout.shard));
       INFO(dtype_name(type.values) << " narrow moments " << type.narrow_moments);
-      Run other(layout, micro_batches, type);
+      LayoutRun other(layout, micro_batches, type);
       test::load(other.trainer, file);
       CHECK(other.trainer.steps() == 2);
       CHECK(same(test::saved(other.trainer), file));
@@ -157,7 +157,7 @@ TEST_CASE("shards come to the bits of processes that have everything", "[layouts
     for (const ShardLevel level : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
       INFO(mpi::described(grid) << " sharded " << static_cast<int>(level) << " " << dtype_name(type.values));
       // Shards of gradients are summed over processes after each micro-batch: the same order only where each has one.
-      Run run({grid, level}, static_cast<std::size_t>(grid.data), type);
+      LayoutRun run({grid, level}, static_cast<std::size_t>(grid.data), type);
       double norm = 0;
       for (int i = 0; i < 3; ++i) norm = run.trainer.step().gradient_norm;
       CHECK(norm > 0);
@@ -181,7 +181,7 @@ TEST_CASE("stages of a pipeline refuse scales of residual blocks", "[layouts]") 
   const Types type = {DType::f16};
   for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
     if (grid.pipeline == 1 || grid.tensor == 3) continue;
-    const std::string message = test::message_of(ErrorKind::usage, [&] { Run({grid}, 12, type); });
+    const std::string message = test::message_of(ErrorKind::usage, [&] { LayoutRun({grid}, 12, type); });
     CHECK(test::has(message, "`loss_scale`: blocks with `pipeline`"));
   }
 }

@@ -13,18 +13,18 @@
 namespace bitloom::train {
 namespace {
 
-constexpr std::size_t micro_batches = 12;  // a multiple of 1, 2, 3 and 4
+constexpr std::size_t per_step = 12;  // a multiple of 1, 2, 3 and 4
 
-struct Run {
+struct SpiralRun {
   // comm: none for a process alone.
-  Run(DType values, mpi::Comm* comm, std::uint64_t seed = 1)
+  SpiralRun(DType values, mpi::Comm* comm, std::uint64_t seed = 1)
       : grid(test::data_grid(comm)),
         task(test::spiral_net(spirals()), {spirals().examples, 2}, test::spirals<float>(engine, spirals(), values)),
         trainer(engine, task, options(values, seed), {grid.get()}) {}
 
   static test::SpiralOptions spirals() {
     test::SpiralOptions spirals;
-    spirals.per_step = micro_batches;
+    spirals.per_step = per_step;
     spirals.dropout = 0.2;
     return spirals;
   }
@@ -32,7 +32,7 @@ struct Run {
     TrainOptions options;
     options.values = values;
     options.rate.peak = 0.01;
-    options.micro_batches = micro_batches;
+    options.micro_batches = per_step;
     options.optimizer.clip = 0.5;
     options.seed = seed;
     return options;
@@ -49,8 +49,8 @@ struct Run {
 
 TEST_CASE("processes that share the micro-batches of a step train one net", "[data_parallel]") {
   for (const DType values : {DType::f32, DType::bf16}) {
-    Run alone(values, nullptr);
-    Run together(values, &test::world());
+    SpiralRun alone(values, nullptr);
+    SpiralRun together(values, &test::world());
     for (int i = 0; i < 5; ++i) {
       const StepReport expected = alone.trainer.step();
       const StepReport report = together.trainer.step();
@@ -75,7 +75,7 @@ TEST_CASE("processes that share the micro-batches of a step train one net", "[da
 
 TEST_CASE("all processes take over the state of the first", "[data_parallel]") {
   mpi::Comm& world = test::world();
-  Run run(DType::bf16, &world, static_cast<std::uint64_t>(world.rank()) + 1);  // other initial values on every rank
+  SpiralRun run(DType::bf16, &world, static_cast<std::uint64_t>(world.rank()) + 1);  // other initial values on every rank
   CHECK(test::same_everywhere(run.parameters()) == (world.size() == 1));
   run.trainer.share();
   CHECK(test::same_everywhere(run.parameters()));
@@ -87,8 +87,8 @@ TEST_CASE("all processes take over the state of the first", "[data_parallel]") {
 TEST_CASE("micro-batches that cannot be shared out are refused", "[data_parallel]") {
   mpi::Comm& world = test::world();
   if (world.size() == 1) return;
-  Run run(DType::f32, nullptr);
-  TrainOptions options = Run::options(DType::f32, 1);
+  SpiralRun run(DType::f32, nullptr);
+  TrainOptions options = SpiralRun::options(DType::f32, 1);
   options.micro_batches = static_cast<std::size_t>(world.size()) + 1;
   const std::string message = test::message_of(
       ErrorKind::usage, [&] { Trainer(run.engine, run.task, options, {test::data_grid(&test::world()).get()}); });

@@ -10,7 +10,7 @@
 #include "models/gpt/language_task.h"
 #include "plan/float_plan.h"
 #include "tests/models/gpt_nets.h"
-#include "tests/mpi/power_sgd_exchange.h"
+#include "tests/parallel/power_sgd_exchange.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"

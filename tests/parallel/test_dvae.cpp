@@ -16,8 +16,8 @@ using namespace bitloom::models;
 
 namespace {
 
-constexpr std::size_t images = 2, micro_batches = 12;  // a multiple of 1, 2, 3 and 4
-constexpr std::uint64_t steps = 4;
+constexpr std::size_t images = 2, dvae_micro_batches = 12;  // a multiple of 1, 2, 3 and 4
+constexpr std::uint64_t dvae_steps = 4;
 
 DvaeConfig small() {
   DvaeConfig config = find_dvae("tiny");
@@ -42,15 +42,15 @@ std::vector<std::uint8_t> pixels(std::uint64_t step, std::uint64_t micro_batch) 
   return all;
 }
 
-struct Run {
-  explicit Run(mpi::Grid* grid)
+struct DvaeRun {
+  explicit DvaeRun(mpi::Grid* grid)
       : net(small(), schedule().course()),
         task(engine, net, DType::f32, images, -3, &pixels),
         trainer(engine, task, options(), {grid}) {}
 
   static train::TrainOptions options() {
     train::TrainOptions options;
-    options.micro_batches = micro_batches;
+    options.micro_batches = dvae_micro_batches;
     options.rate.peak = 1e-2;
     options.optimizer.average = 0.9;
     return options;
@@ -58,7 +58,7 @@ struct Run {
   // Losses of the steps.
   std::vector<double> train() {
     std::vector<double> losses;
-    while (trainer.steps() < steps) losses.push_back(trainer.step().loss);
+    while (trainer.steps() < dvae_steps) losses.push_back(trainer.step().loss);
     return losses;
   }
 
@@ -71,9 +71,9 @@ struct Run {
 }  // namespace
 
 TEST_CASE("processes that share the images of a discrete VAE train one net", "[dvae]") {
-  Run alone(nullptr);
+  DvaeRun alone(nullptr);
   const auto grid = test::data_grid(&test::world());
-  Run together(grid.get());
+  DvaeRun together(grid.get());
   const std::vector<double> expected = alone.train();
   CHECK(test::compare(together.train(), expected, 1e-6) == "");
   const std::vector<double> values = test::all_of(together.engine, together.trainer.parameters(), &nn::Parameter::value);
@@ -86,9 +86,9 @@ TEST_CASE("processes that share the images of a discrete VAE train one net", "[d
 
 // The divergence is a loss of a layer in the middle, the likelihood that of the end: stages add them up.
 TEST_CASE("stages that share the layers of a discrete VAE have the bits of one process", "[dvae]") {
-  Run alone(nullptr);
+  DvaeRun alone(nullptr);
   mpi::Grid grid(test::world(), {1, test::world().size(), 1});
-  Run together(&grid);
+  DvaeRun together(&grid);
   const std::vector<double> expected = alone.train();
   const std::vector<double> losses = together.train();
   REQUIRE(losses.size() == expected.size());

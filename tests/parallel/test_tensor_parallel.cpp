@@ -39,8 +39,6 @@ GptConfig config_for_groups() {
   return config;
 }
 
-std::vector<double> to_double(const std::vector<float>& values) { return {values.begin(), values.end()}; }
-
 // A tensor of a parameter, whole on every process.
 std::vector<double> whole(nn::Engine& engine, nn::Parameter* parameter, nn::Tensor nn::Parameter::*which) {
   const std::vector<double> own = test::all_of(engine, {parameter}, which);
@@ -52,9 +50,9 @@ std::vector<double> whole(nn::Engine& engine, nn::Parameter* parameter, nn::Tens
 }
 
 // A net, whole or this process's part of it, and passes over micro-batches.
-struct Run {
-  Run(const GptConfig& config, train::TensorGroup* group, DType values = DType::f32,
-      nn::MasterWeights masters = nn::MasterWeights::f32)
+struct TensorRun {
+  TensorRun(const GptConfig& config, train::TensorGroup* group, DType values = DType::f32,
+            nn::MasterWeights masters = nn::MasterWeights::f32)
       : net(config, 0, group), source(test::chains(config, 4)), parameters(nn::parameters_of(net)) {
     nn::initialise(engine, parameters, values, 3, masters);
   }
@@ -81,7 +79,8 @@ struct Run {
     nn::settle_gradients(engine, parameters);
     CHECK(stash.empty());
     kept = stash.peak_bytes();
-    return to_double(engine.to_host<float>(losses));
+    const std::vector<float> values = engine.to_host<float>(losses);
+    return {values.begin(), values.end()};
   }
   std::map<std::string, std::vector<double>> all(nn::Tensor nn::Parameter::*which) {
     std::map<std::string, std::vector<double>> tensors;
@@ -124,8 +123,8 @@ TEST_CASE("a group's loss and gradients are those of one process", "[tensor_para
     config.recompute = setting.recompute;
     INFO(setting.name);
     train::TensorGroup group(world());
-    Run one(config, nullptr);
-    Run divided(config, &group);
+    TensorRun one(config, nullptr);
+    TensorRun divided(config, &group);
     const std::vector<double> losses = one.pass();
     CHECK(compare(divided.pass(), losses, 1e-5) == "");
     check_equal(divided.all(&nn::Parameter::gradient), one.all(&nn::Parameter::gradient), 1e-5);
@@ -139,8 +138,8 @@ TEST_CASE("a group's loss and gradients are those of one process", "[tensor_para
 TEST_CASE("a group in bf16 computes what one process computes, as exactly as bf16 has it", "[tensor_parallel]") {
   const GptConfig config = config_for_groups();
   train::TensorGroup group(world());
-  Run one(config, nullptr, DType::bf16);
-  Run divided(config, &group, DType::bf16);
+  TensorRun one(config, nullptr, DType::bf16);
+  TensorRun divided(config, &group, DType::bf16);
   CHECK(compare(divided.pass(), one.pass(), 1e-2) == "");
   check_equal(divided.all(&nn::Parameter::gradient), one.all(&nn::Parameter::gradient), 0.2);
 }
@@ -150,7 +149,7 @@ TEST_CASE("a step takes two and two sums per layer, and three numbers per row fo
     GptConfig config = config_for_groups();
     config.recompute = recompute;
     train::TensorGroup group(world());
-    Run divided(config, &group);
+    TensorRun divided(config, &group);
     const auto traffic = [&] {
       return std::array{world().traffic(mpi::Collective::float_sum), world().traffic(mpi::Collective::float_max),
                         world().traffic()};
@@ -181,8 +180,8 @@ TEST_CASE("initial values of a group are those of one process, to the bit", "[te
   const GptConfig config = config_for_groups();
   train::TensorGroup group(world());
   for (const nn::MasterWeights masters : {nn::MasterWeights::f32, nn::MasterWeights::none}) {
-    Run one(config, nullptr, DType::bf16, masters);
-    Run divided(config, &group, DType::bf16, masters);
+    TensorRun one(config, nullptr, DType::bf16, masters);
+    TensorRun divided(config, &group, DType::bf16, masters);
     CHECK(divided.all(&nn::Parameter::value) == one.all(&nn::Parameter::value));
     std::size_t own = 0;
     for (const nn::Parameter* parameter : divided.parameters) own += parameter->shape.size();
@@ -195,8 +194,8 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
   train::TensorGroup group(world());
   for (const DType values : {DType::f32, DType::bf16}) {
     const nn::MasterWeights masters = values == DType::f32 ? nn::MasterWeights::f32 : nn::MasterWeights::none;
-    Run one(config, nullptr, values, masters);
-    Run divided(config, &group, values, masters);
+    TensorRun one(config, nullptr, values, masters);
+    TensorRun divided(config, &group, values, masters);
     train::Optimizer of_one(one.engine, one.parameters, {});
     train::Optimizer of_group(divided.engine, divided.parameters, {});
     for (std::uint64_t step = 0; step < 3; ++step) {
@@ -238,11 +237,11 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
 TEST_CASE("a group draws the tokens and logits of one process", "[tensor_parallel]") {
   GptConfig config = config_for_groups();
   train::TensorGroup group(world());
-  Run one(config, nullptr);
-  Run divided(config, &group);
+  TensorRun one(config, nullptr);
+  TensorRun divided(config, &group);
   const std::vector<std::int32_t> tokens = test::random_tokens(20, config.vocabulary, 1);
-  const std::vector<double> logits = to_double(token_logits({one.engine, one.net}, tokens));
-  CHECK(compare(to_double(token_logits({divided.engine, divided.net}, tokens)), logits, 1e-5) == "");
+  const std::vector<float> logits = token_logits({one.engine, one.net}, tokens);
+  CHECK(compare(token_logits({divided.engine, divided.net}, tokens), logits, 1e-5) == "");
   SampleOptions options;
   options.tokens = 60;  // more than a context
   options.count = 2;
