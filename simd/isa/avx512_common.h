@@ -38,6 +38,19 @@ BITLOOM_INLINE __m512i full_add(__m512i& plane, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(a, plane, b, ternary_carry);
 }
 
+#ifdef BITLOOM_EMULATED_AVX512  // tests/simd/emulated: vectors are no registers
+BITLOOM_INLINE __m512i keep(__m512i vector) { return vector; }
+BITLOOM_INLINE void use(__m512i) {}
+#else
+// A vector that the compiler neither loads again for every use nor works out in another way.
+BITLOOM_INLINE __m512i keep(__m512i vector) {
+  asm("" : "+v"(vector));
+  return vector;
+}
+// For the loops that measure peaks: what is computed is not left out.
+BITLOOM_INLINE void use(__m512i vector) { asm volatile("" : : "v"(vector)); }
+#endif
+
 // Aligned scratch memory. Not an object with a destructor: nothing between the two calls throws, and a landing pad would
 // bring a weak symbol (the personality routine's) into the object file.
 inline std::uint64_t* new_words(std::size_t words) {

@@ -43,16 +43,9 @@ struct PatchSource {
   const std::uint32_t* nonzero_halves;
 
   BITLOOM_INLINE __m512i half(int p, std::size_t h) const { return _mm512_set1_epi32(static_cast<int>(x[p][h])); }
-  BITLOOM_INLINE __m512i sign(std::size_t h) const { return load_once(sign_halves + h * lanes); }
-  BITLOOM_INLINE __m512i nonzero(std::size_t h) const { return load_once(nonzero_halves + h * lanes); }
-
- private:
-  // A load that the compiler does not repeat for every pixel that uses it: the two load ports are nearly full.
-  static BITLOOM_INLINE __m512i load_once(const std::uint32_t* from) {
-    __m512i vector = _mm512_loadu_si512(from);
-    asm("" : "+v"(vector));
-    return vector;
-  }
+  // The two load ports are nearly full: weights are loaded once for all pixels.
+  BITLOOM_INLINE __m512i sign(std::size_t h) const { return keep(_mm512_loadu_si512(sign_halves + h * lanes)); }
+  BITLOOM_INLINE __m512i nonzero(std::size_t h) const { return keep(_mm512_loadu_si512(nonzero_halves + h * lanes)); }
 };
 
 // For peak_loop: freshly zeroed registers stand for the loaded inputs; zeroing takes no execution port. It is written out
@@ -60,9 +53,13 @@ struct PatchSource {
 struct RegisterSource {
   __m512i weights;
   BITLOOM_INLINE __m512i half(int, std::size_t) const {
+#ifdef BITLOOM_EMULATED_AVX512
+    return _mm512_setzero_si512();
+#else
     __m512i x;
     asm volatile("vpxor %x0, %x0, %x0" : "=x"(x));
     return x;
+#endif
   }
   BITLOOM_INLINE __m512i sign(std::size_t) const { return weights; }
 };
@@ -186,8 +183,7 @@ struct CsaCounter {
   // The tree of 32 halves on registers.
   static std::uint64_t peak_loop(std::uint64_t iterations) {
     constexpr int P = tile;
-    CsaTree<P, false, RegisterSource> tree{{_mm512_set1_epi32(0x55AA00FF)}, {}, {}, {}, {}, {}};
-    asm volatile("" : "+v"(tree.source.weights));
+    CsaTree<P, false, RegisterSource> tree{{keep(_mm512_set1_epi32(0x55AA00FF))}, {}, {}, {}, {}, {}};
     tree.clear();
     const __m512i once = nibble_counts(1);
     __m512i bytes32[P];
@@ -198,7 +194,7 @@ struct CsaCounter {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) bytes32[p] = add_byte_counts(bytes32[p], carry[p], once);
     }
-    for (int p = 0; p < P; ++p) asm volatile("" : : "v"(bytes32[p]));
+    for (int p = 0; p < P; ++p) use(bytes32[p]);
     return iterations * P * 32 * 32 * lanes;
   }
 };

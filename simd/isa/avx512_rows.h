@@ -23,8 +23,7 @@ class ColumnCounter {
 
   // Makes room for counts of up to `planes` bits.
   void grow(int planes) {
-    __m512i zero = _mm512_setzero_si512();
-    asm("" : "+v"(zero));  // or else GCC calls memset for these few vectors
+    const __m512i zero = keep(_mm512_setzero_si512());  // or else GCC calls memset for these few vectors
     while (planes_ < planes) plane_[planes_++] = zero;
   }
 

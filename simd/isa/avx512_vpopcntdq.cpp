@@ -68,15 +68,8 @@ struct PopcountCounter {
         for (int c = 0; c < chains; ++c) sum[c] = _mm512_add_epi32(sum[c], _mm512_popcnt_epi32(_mm512_xor_si512(half, w[c])));
       }
     }
-    for (const __m512i& s : sum) asm volatile("" : : "v"(s));
+    for (const __m512i& s : sum) use(s);
     return iterations * 2 * chains * 32 * lanes;
-  }
-
- private:
-  // A vector that the compiler neither loads again for every use nor works out in another way.
-  static BITLOOM_INLINE __m512i keep(__m512i vector) {
-    asm("" : "+v"(vector));
-    return vector;
   }
 };
 

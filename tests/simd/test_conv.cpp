@@ -57,10 +57,10 @@ TEST_CASE("every table's convolution equals ref's bit for bit", "[simd][conv]") 
     INFO(describe(p) << " seed " << seed - 1);
     for (const bool with_window : {false, true}) {
       for (const bool with_statistics : {false, true}) {
-        const ConvResult expected(c, simd::kernels("ref"), with_window, with_statistics);
+        const ConvResult expected(c, table("ref"), with_window, with_statistics);
         REQUIRE(expected.guards_intact());
         for (const std::string& name : contenders()) {
-          const ConvResult actual(c, simd::kernels(name), with_window, with_statistics);
+          const ConvResult actual(c, table(name), with_window, with_statistics);
           INFO(name << (with_window ? " window" : "") << (with_statistics ? " statistics" : ""));
           REQUIRE(actual.guards_intact());
           REQUIRE(same(actual.bits, expected.bits));
@@ -80,12 +80,12 @@ TEST_CASE("every table's raw counts equal ref's", "[simd][conv]") {
     INFO(describe(p));
     const std::size_t pixels = c.shape.out_height * c.shape.out_width;
     Guarded<std::int32_t> expected(pixels * c.padded_channels());
-    simd::kernels("ref").conv_counts(c.shape, c.input.data(), c.weights, expected.data());
+    table("ref").conv_counts(c.shape, c.input.data(), c.weights, expected.data());
     REQUIRE(expected.guards_intact());
     for (const std::string& name : contenders()) {
       INFO(name);
       Guarded<std::int32_t> actual(expected.size());
-      simd::kernels(name).conv_counts(c.shape, c.input.data(), c.weights, actual.data());
+      table(name).conv_counts(c.shape, c.input.data(), c.weights, actual.data());
       REQUIRE(actual.guards_intact());
       bool equal = true;
       for (std::size_t i = 0; i < pixels; ++i) {
@@ -103,7 +103,7 @@ TEST_CASE("convolutions leave the border and the tail bits alone", "[simd][conv]
     const ConvCase c({5, 6, 64, out_channels, 3, 1, 1, false}, out_channels);
     for (const std::string& name : all_tables()) {
       INFO(name << " O=" << out_channels);
-      const ConvResult r(c, simd::kernels(name), true, false);
+      const ConvResult r(c, table(name), true, false);
       const std::size_t words = c.out_words();
       bool tails_zero = true;
       bool border_poisoned = true;
@@ -138,7 +138,7 @@ TEST_CASE("statistics stay exact where every disagreement is at its extreme", "[
       const std::int64_t e = static_cast<std::int64_t>(32 * 9 * words);
       for (const std::string& name : contenders()) {
         INFO(name << " words=" << words << " planes=" << planes);
-        const ConvResult r(c, simd::kernels(name), false, true);
+        const ConvResult r(c, table(name), false, true);
         for (std::size_t o = 0; o < channels; ++o) {
           REQUIRE(r.sum[o] == 1000 + static_cast<std::int64_t>(o) + pixels * e);
           REQUIRE(r.sum_of_squares[o] == -7 + pixels * e * e);
@@ -151,10 +151,10 @@ TEST_CASE("statistics stay exact where every disagreement is at its extreme", "[
 TEST_CASE("a patch too long for 16-bit counters is still exact", "[simd][conv]") {
   // 3 x 3 x 128 words = 1152 words = 73728 bits.
   const ConvCase c({3, 3, 128 * 64, 17, 3, 1, 0, false}, 9);
-  const ConvResult expected(c, simd::kernels("ref"), true, true);
+  const ConvResult expected(c, table("ref"), true, true);
   for (const std::string& name : contenders()) {
     INFO(name);
-    const ConvResult actual(c, simd::kernels(name), true, true);
+    const ConvResult actual(c, table(name), true, true);
     REQUIRE(actual.guards_intact());
     REQUIRE(same(actual, expected));
   }

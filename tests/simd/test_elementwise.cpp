@@ -30,7 +30,7 @@ TEST_CASE("prepare_rounding says between which powers of two a gradient lies, an
   for (const std::string& name : all_tables()) {
     INFO(name);
     Guarded<std::uint32_t> out(gradient.size());
-    simd::kernels(name).prepare_rounding(gradient.data(), slope.data(), gradient.size(), 3, 0.5F, out.data());
+    table(name).prepare_rounding(gradient.data(), slope.data(), gradient.size(), 3, 0.5F, out.data());
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       const float value = gradient[i] * slope[i % 3] * 0.5F;
       const std::uint32_t level = out.data()[i] & 0xFFU;
@@ -55,7 +55,7 @@ TEST_CASE("centre_gradient subtracts the sums from the expectation and returns t
   std::vector<float> density = normal_numbers(n, 0.3, 2);
   const float total = 12345.0F;
   Guarded<float> expected(n);
-  const double expected_squares = simd::kernels("ref").centre_gradient(sums.data(), density.data(), n, total, expected.data());
+  const double expected_squares = table("ref").centre_gradient(sums.data(), density.data(), n, total, expected.data());
   double squares = 0;
   for (std::size_t k = 0; k < n; ++k) {
     const float g = total * density[k] - static_cast<float>(sums[k]);
@@ -66,7 +66,7 @@ TEST_CASE("centre_gradient subtracts the sums from the expectation and returns t
   for (const std::string& name : contenders()) {
     INFO(name);
     Guarded<float> gradient(n);
-    CHECK(simd::kernels(name).centre_gradient(sums.data(), density.data(), n, total, gradient.data()) == expected_squares);
+    CHECK(table(name).centre_gradient(sums.data(), density.data(), n, total, gradient.data()) == expected_squares);
     CHECK(same(gradient, expected));
     CHECK(gradient.guards_intact());
   }
@@ -83,7 +83,7 @@ TEST_CASE("descend moves integers down the gradient, rounds to the nearest and s
     INFO(name);
     Guarded<std::int16_t> state(n);
     std::copy(start.begin(), start.end(), state.data());
-    simd::kernels(name).descend(state.data(), gradient.data(), n, 300.5F, 32767.0F);
+    table(name).descend(state.data(), gradient.data(), n, 300.5F, 32767.0F);
     for (std::size_t k = 0; k < n; ++k) {
       const float moved = std::clamp(static_cast<float>(start[k]) - 300.5F * gradient[k], -32767.0F, 32767.0F);
       CHECK(state.data()[k] == static_cast<std::int16_t>(moved + (moved < 0 ? -0.5F : 0.5F)));
@@ -110,7 +110,7 @@ TEST_CASE("adam is the same step in every table, and the textbook's", "[simd][el
     std::copy(value.begin(), value.end(), parts[0].data());
     std::copy(first.begin(), first.end(), parts[1].data());
     std::copy(second.begin(), second.end(), parts[2].data());
-    simd::kernels(name).adam(sums.data(), n, factor, rate, root, keep, parts[0].data(), parts[1].data(), parts[2].data());
+    table(name).adam(sums.data(), n, factor, rate, root, keep, parts[0].data(), parts[1].data(), parts[2].data());
   };
   step("ref", reference);
   for (std::size_t k = 0; k < n; ++k) {

@@ -22,7 +22,7 @@ TEST_CASE("a matrix product by hand", "[simd][gemm]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int32_t> c(32, 100);
-    simd::kernels(name).gemm_s16(2, 16, 2, a, 2, b, c.data(), 16);
+    table(name).gemm_s16(2, 16, 2, a, 2, b, c.data(), 16);
     for (std::int32_t n = 0; n < 16; ++n) {
       REQUIRE(c[static_cast<std::size_t>(n)] == 100 + n - 2 * (1 - n));
       REQUIRE(c[static_cast<std::size_t>(16 + n)] == 100 + 30000 * n + 3 * (1 - n));
@@ -44,12 +44,12 @@ TEST_CASE("every table's matrix product equals ref's", "[simd][gemm]") {
         Guarded<std::int32_t> start(m * c_pitch);
         for (std::size_t i = 0; i < start.size(); ++i) start[i] = static_cast<std::int32_t>(random.next());
         Guarded<std::int32_t> expected = start;
-        simd::kernels("ref").gemm_s16(m, n, k, a.data(), a_pitch, b.data(), expected.data(), c_pitch);
+        table("ref").gemm_s16(m, n, k, a.data(), a_pitch, b.data(), expected.data(), c_pitch);
         REQUIRE(expected.guards_intact());
         for (const std::string& name : contenders()) {
           INFO(name << " M=" << m << " N=" << n << " K=" << k);
           Guarded<std::int32_t> actual = start;
-          simd::kernels(name).gemm_s16(m, n, k, a.data(), a_pitch, b.data(), actual.data(), c_pitch);
+          table(name).gemm_s16(m, n, k, a.data(), a_pitch, b.data(), actual.data(), c_pitch);
           REQUIRE(actual.guards_intact());
           REQUIRE(same(actual, expected));
         }
@@ -77,7 +77,7 @@ TEST_CASE("every table's threshold bits equal the comparison's definition", "[si
     for (const std::string& name : all_tables()) {
       INFO(name << " features=" << features);
       Guarded<std::uint64_t> bits(pixels * words);
-      simd::kernels(name).threshold_pack(values.data(), pixels, features, thresholds.data(), bits.data());
+      table(name).threshold_pack(values.data(), pixels, features, thresholds.data(), bits.data());
       REQUIRE(bits.guards_intact());
       bool equal = true;
       bool tails_zero = true;

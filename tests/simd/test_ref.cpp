@@ -41,7 +41,7 @@ TEST_CASE("a one-pixel convolution by hand", "[simd][ref]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int32_t> counts(16, -99);
-    simd::kernels(name).conv_counts(shape, &x, {packed.data(), nullptr}, counts.data());
+    table(name).conv_counts(shape, &x, {packed.data(), nullptr}, counts.data());
     REQUIRE(counts[0] == 3);
     for (const std::int32_t t : {2, 3, 4}) {
       threshold[0] = t;
@@ -51,7 +51,7 @@ TEST_CASE("a one-pixel convolution by hand", "[simd][ref]") {
       std::uint64_t window = ~std::uint64_t{0};
       std::vector<std::int64_t> sum(16, 10), squares(16, 100);
       simd::ConvOutput output{&bits, 1, &window, sum.data(), squares.data()};
-      simd::kernels(name).conv(shape, &x, {packed.data(), nullptr}, {threshold.data(), low.data(), high.data()}, output);
+      table(name).conv(shape, &x, {packed.data(), nullptr}, {threshold.data(), low.data(), high.data()}, output);
       REQUIRE(bits == (t >= 3 ? 1U : 0U));
       REQUIRE(window == (t == 3 ? 1U : 0U));
       REQUIRE(sum[0] == 10 + (3 - 32));
@@ -72,7 +72,7 @@ TEST_CASE("a ternary weight ignores the bits where it is zero", "[simd][ref]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int32_t> counts(16, -99);
-    simd::kernels(name).conv_counts(shape, &x, {packed_sign.data(), packed_nonzero.data()}, counts.data());
+    table(name).conv_counts(shape, &x, {packed_sign.data(), packed_nonzero.data()}, counts.data());
     REQUIRE(counts[0] == 1);
   }
 }
@@ -91,7 +91,7 @@ TEST_CASE("the zero border counts as +1", "[simd][ref]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int32_t> counts(9 * 16);
-    simd::kernels(name).conv_counts(c.shape, c.input.data(), c.weights, counts.data());
+    table(name).conv_counts(c.shape, c.input.data(), c.weights, counts.data());
     for (std::size_t i = 0; i < 9; ++i) REQUIRE(counts[i * 16] == expected[i]);
   }
 }
@@ -103,7 +103,7 @@ TEST_CASE("counts follow dot = K - 2d with K the bits that count", "[simd][ref]"
     for (const std::string& name : all_tables()) {
       INFO(name << " C=" << p.in_channels);
       Guarded<std::int32_t> counts(c.shape.out_height * c.shape.out_width * c.padded_channels());
-      simd::kernels(name).conv_counts(c.shape, c.input.data(), c.weights, counts.data());
+      table(name).conv_counts(c.shape, c.input.data(), c.weights, counts.data());
       REQUIRE(counts.guards_intact());
       for (std::size_t i = 0; i < c.shape.out_height; ++i) {
         for (std::size_t j = 0; j < c.shape.out_width; ++j) {

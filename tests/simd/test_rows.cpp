@@ -57,12 +57,12 @@ void compare(const ListParameters& p, std::uint64_t seed) {
   Random random(seed, Stream::test, 1);
   for (std::size_t i = 0; i < start.size(); ++i) start[i] = static_cast<std::int32_t>(random.below(1 << 20)) - (1 << 19);
   Guarded<std::int32_t> expected = start;
-  simd::kernels("ref").accumulate_rows(c.rows, expected.data());
+  table("ref").accumulate_rows(c.rows, expected.data());
   REQUIRE(expected.guards_intact());
   for (const std::string& name : contenders()) {
     INFO(name << " rows<=" << p.most_rows << " runs=" << p.runs << " run_words=" << p.run_words);
     Guarded<std::int32_t> actual = start;
-    simd::kernels(name).accumulate_rows(c.rows, actual.data());
+    table(name).accumulate_rows(c.rows, actual.data());
     REQUIRE(actual.guards_intact());
     REQUIRE(same(actual, expected));
   }
@@ -80,7 +80,7 @@ TEST_CASE("row lists by hand", "[simd][rows]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int32_t> sums(128, 10);
-    simd::kernels(name).accumulate_rows(rows, sums.data());
+    table(name).accumulate_rows(rows, sums.data());
     REQUIRE(sums[0] == 9);
     REQUIRE(sums[1] == 11);
     REQUIRE(sums[2] == 8);
@@ -133,12 +133,12 @@ TEST_CASE("every table's pooled counts equal ref's", "[simd][pool]") {
       Buffer<std::uint64_t> map(height * pitch);
       for (std::uint64_t& word : map) word = random.next();
       Guarded<std::int16_t> expected(grid * grid * words * 64);
-      simd::kernels("ref").pool_counts(map.data(), height, width, words, pitch, grid, expected.data());
+      table("ref").pool_counts(map.data(), height, width, words, pitch, grid, expected.data());
       REQUIRE(expected.guards_intact());
       for (const std::string& name : contenders()) {
         INFO(name << " words=" << words << " grid=" << grid);
         Guarded<std::int16_t> actual(expected.size());
-        simd::kernels(name).pool_counts(map.data(), height, width, words, pitch, grid, actual.data());
+        table(name).pool_counts(map.data(), height, width, words, pitch, grid, actual.data());
         REQUIRE(actual.guards_intact());
         REQUIRE(same(actual, expected));
       }
@@ -156,11 +156,11 @@ TEST_CASE("pooled counts of a full map are the cell's size", "[simd][pool]") {
   for (const std::string& name : all_tables()) {
     INFO(name);
     std::vector<std::int16_t> counts(64, -1);
-    simd::kernels(name).pool_counts(map.data(), 150, 150, 1, 150, 1, counts.data());
+    table(name).pool_counts(map.data(), 150, 150, 1, 150, 1, counts.data());
     REQUIRE(counts[0] == 22500);
     REQUIRE(counts[63] == 22500);
     std::vector<std::int16_t> cells(4 * 64, -1);
-    simd::kernels(name).pool_counts(map.data(), 5, 4, 1, 4, 2, cells.data());
+    table(name).pool_counts(map.data(), 5, 4, 1, 4, 2, cells.data());
     REQUIRE(cells[0] == 4);
     REQUIRE(cells[64] == 4);
     REQUIRE(cells[2 * 64] == 6);
