@@ -41,6 +41,7 @@ BITLOOM_INLINE __m512i full_add(__m512i& plane, __m512i a, __m512i b) {
 #ifdef BITLOOM_EMULATED_AVX512  // tests/simd/emulated: vectors are no registers
 BITLOOM_INLINE __m512i keep(__m512i vector) { return vector; }
 BITLOOM_INLINE void use(__m512i) {}
+BITLOOM_INLINE __m512i zeroed() { return _mm512_setzero_si512(); }
 #else
 // A vector that the compiler neither loads again for every use nor works out in another way.
 BITLOOM_INLINE __m512i keep(__m512i vector) {
@@ -49,6 +50,12 @@ BITLOOM_INLINE __m512i keep(__m512i vector) {
 }
 // For the loops that measure peaks: what is computed is not left out.
 BITLOOM_INLINE void use(__m512i vector) { asm volatile("" : : "v"(vector)); }
+// A register zeroed anew: the compiler would zero one and copy that.
+BITLOOM_INLINE __m512i zeroed() {
+  __m512i vector;
+  asm volatile("vpxor %x0, %x0, %x0" : "=x"(vector));
+  return vector;
+}
 #endif
 
 // Aligned scratch memory. Not an object with a destructor: nothing between the two calls throws, and a landing pad would

@@ -48,19 +48,10 @@ struct PatchSource {
   BITLOOM_INLINE __m512i nonzero(std::size_t h) const { return keep(_mm512_loadu_si512(nonzero_halves + h * lanes)); }
 };
 
-// For peak_loop: freshly zeroed registers stand for the loaded inputs; zeroing takes no execution port. It is written out
-// because the compiler would zero one register and copy that.
+// For peak_loop: freshly zeroed registers stand for the loaded inputs; zeroing takes no execution port.
 struct RegisterSource {
   __m512i weights;
-  BITLOOM_INLINE __m512i half(int, std::size_t) const {
-#ifdef BITLOOM_EMULATED_AVX512
-    return _mm512_setzero_si512();
-#else
-    __m512i x;
-    asm volatile("vpxor %x0, %x0, %x0" : "=x"(x));
-    return x;
-#endif
-  }
+  BITLOOM_INLINE __m512i half(int, std::size_t) const { return zeroed(); }
   BITLOOM_INLINE __m512i sign(std::size_t) const { return weights; }
 };
 

@@ -309,6 +309,7 @@ class Reader {
 
 }  // namespace
 
+// tests/CMakeLists.txt has its name: it begins early.
 TEST_CASE("the commands of README and EXAMPLES do what they are there to show", "[documents]") {
   Reader reader;
   reader.read("README.md", readme_expectations());

@@ -10,9 +10,9 @@
 
 #include "core/metrics.h"
 #include "core/safetensors.h"
-#include "tests/cli/events.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 

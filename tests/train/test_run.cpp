@@ -15,6 +15,7 @@
 #include "run/checkpoints.h"
 #include "run/folder.h"
 #include "tests/support/catch.h"
+#include "tests/support/events.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
 #include "tests/support/lines.h"
@@ -62,14 +63,6 @@ struct Setting {
   test::Lines progress;
 };
 
-std::vector<nlohmann::json> events(const fs::path& folder, const std::string& name) {
-  std::vector<nlohmann::json> found;
-  for (const nlohmann::json& line : read_metrics(folder / run::metrics_name)) {
-    if (line["event"] == name) found.push_back(line);
-  }
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
@@ -83,14 +76,14 @@ TEST_CASE("a run leaves a model, metrics, checkpoints and its files", "[run]") {
   CHECK(read_text(out / "note.txt") == "kept");
   CHECK(TensorFile::load(out / run::model_name, Checksum::required).contains("first.weight"));
   CHECK(run::list_checkpoints(out).size() == 2);  // one from before the first step
-  CHECK(events(out, "start").size() == 1);
-  CHECK(events(out, "start")[0]["kind"] == "spirals");
-  REQUIRE(events(out, "step").size() == 8);  // every 4 steps, and before evaluations
-  CHECK(events(out, "step")[7]["step"] == 20);
-  CHECK(events(out, "step")[7]["targets"] == 320);
-  REQUIRE(events(out, "evaluation").size() == 4);
-  REQUIRE(events(out, "result").size() == 1);
-  CHECK(events(out, "result")[0]["validation_loss"] == events(out, "evaluation")[3]["loss"]);
+  CHECK(test::lines_of(out, "start").size() == 1);
+  CHECK(test::lines_of(out, "start")[0]["kind"] == "spirals");
+  REQUIRE(test::lines_of(out, "step").size() == 8);  // every 4 steps, and before evaluations
+  CHECK(test::lines_of(out, "step")[7]["step"] == 20);
+  CHECK(test::lines_of(out, "step")[7]["targets"] == 320);
+  REQUIRE(test::lines_of(out, "evaluation").size() == 4);
+  REQUIRE(test::lines_of(out, "result").size() == 1);
+  CHECK(test::lines_of(out, "result")[0]["validation_loss"] == test::lines_of(out, "evaluation")[3]["loss"]);
   CHECK(has(setting.progress.text(), "step 20/20"));
 }
 
@@ -98,7 +91,7 @@ TEST_CASE("a run shows what its net does every so many steps and at the end, res
   const test::TempDir folder;
   const auto steps_of = [](const fs::path& out) {
     std::vector<std::uint64_t> steps;
-    for (const nlohmann::json& line : events(out, "samples")) steps.push_back(line["step"]);
+    for (const nlohmann::json& line : test::lines_of(out, "samples")) steps.push_back(line["step"]);
     return steps;
   };
   for (const std::uint64_t every : {8, 20, 0}) {
@@ -129,7 +122,7 @@ TEST_CASE("a run shows what its net does every so many steps and at the end, res
                                                               : std::vector<std::uint64_t>{};
     CHECK(drawn == expected);
     CHECK(steps_of(out) == expected);
-    if (every == 8) CHECK(events(out, "samples")[1]["file"] == "16.png");
+    if (every == 8) CHECK(test::lines_of(out, "samples")[1]["file"] == "16.png");
   }
   // Killed after step 12, with no checkpoint but that of step 0: what came later is shown again.
   const fs::path out = folder.path() / "killed";
@@ -151,7 +144,7 @@ TEST_CASE("a run shows what its net does every so many steps and at the end, res
     }
   }
   CHECK(steps_of(out) == std::vector<std::uint64_t>{4, 8, 12, 16, 20});
-  for (const nlohmann::json& line : events(out, "samples")) CHECK(line["resumed"] == true);
+  for (const nlohmann::json& line : test::lines_of(out, "samples")) CHECK(line["resumed"] == true);
 }
 
 TEST_CASE("a run marks how far it is", "[run]") {
@@ -190,8 +183,8 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
     }
     CHECK(read_bytes(whole / run::model_name) == read_bytes(parts / run::model_name));
     // A line that a stop fell into had the sums of the steps since alone.
-    const auto lines = events(whole, "step");
-    const auto parted = events(parts, "step");
+    const auto lines = test::lines_of(whole, "step");
+    const auto parted = test::lines_of(parts, "step");
     REQUIRE(lines.size() == parted.size());
     for (std::size_t i = 0; i < lines.size(); ++i) {
       for (const char* name : {"step", "loss", "gradient_norm", "rate", "targets"}) {
@@ -199,8 +192,8 @@ TEST_CASE("a run that was stopped goes on to the same model and metrics", "[run]
         CHECK(lines[i][name] == parted[i][name]);
       }
     }
-    const auto a = events(whole, "evaluation");
-    const auto b = events(parts, "evaluation");
+    const auto a = test::lines_of(whole, "evaluation");
+    const auto b = test::lines_of(parts, "evaluation");
     REQUIRE(a.size() == b.size());
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i]["loss"] == b[i]["loss"]);
     const std::string last = run::checkpoint_name;
@@ -228,7 +221,7 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
       ++after;
       alive();
       CHECK(fs::exists(setting.options.folder / run::model_name));
-      CHECK(events(setting.options.folder, "result").size() == 1);
+      CHECK(test::lines_of(setting.options.folder, "result").size() == 1);
     };
     hooks.describe_model = [&](TensorFile& file) { file.metadata["steps"] = std::to_string(setting.trainer.steps()); };
     const RunResult result = train::run(setting.trainer, setting.options, hooks, setting.progress);
@@ -236,7 +229,7 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
     CHECK(result.best_step == 5);
     CHECK(result.best_accuracy == 0.5);
     CHECK(result.last_accuracy == 0.2);
-    CHECK(events(setting.options.folder, "evaluation")[1]["accuracy"] == 1.0 / 3);
+    CHECK(test::lines_of(setting.options.folder, "evaluation")[1]["accuracy"] == 1.0 / 3);
     const TensorFile model = TensorFile::load(setting.options.folder / run::model_name);
     CHECK(model.get_metadata("steps") == (best ? "5" : "20"));
     CHECK(model.contains("first.weight"));
@@ -268,7 +261,7 @@ TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one 
   // The schedule would change in silence.
   CHECK(has(message_of(ErrorKind::usage, [&] { resume([](RunOptions& options) { options.steps = 25; }); }), "steps: 25, but "));
   CHECK_NOTHROW(resume([](RunOptions& options) { options.steps = 25, options.may_change_steps = true; }));
-  CHECK(events(out, "evaluation").size() == 5);
+  CHECK(test::lines_of(out, "evaluation").size() == 5);
   {
     const FileLock lock(out / run::lock_name);
     CHECK(has(message_of(ErrorKind::busy, [&] { resume([](RunOptions& options) { options.steps = 30; }); }), ".lock"));
@@ -427,7 +420,7 @@ TEST_CASE("training goes on while a checkpoint is written, and waits for it befo
   }
   CHECK(test::temporaries_in(out) == 0);
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
-  const auto checkpoints = events(out, "checkpoint");
+  const auto checkpoints = test::lines_of(out, "checkpoint");
   REQUIRE(!checkpoints.empty());
   CHECK(checkpoints[0]["step"] == 1);
   for (const nlohmann::json& each : checkpoints) {
