@@ -119,9 +119,13 @@ Head::Head(const HeadSpec& spec, const MapShape& map, std::size_t classes, std::
 }
 
 std::size_t Head::bytes() const {
-  const std::size_t linear = binary_ ? linear_.value.size() / 8 : linear_.value.size() * 2;
-  return linear + 2 * (input_.value.size() + output_.value.size() + centre_.size()) +
-         4 * (linear_bias_.value.size() + input_bias_.value.size() + 1);
+  const auto matrix = [&](std::size_t rows, std::size_t columns) {
+    if (weight_bits_ == 16) return rows * columns * sizeof(std::int16_t);
+    return rows * (weight_bits_ * words_for(columns) * sizeof(std::uint64_t) + sizeof(std::int16_t));
+  };
+  const std::size_t linear = binary_ ? linear_.value.size() / 8 : matrix(classes_, features());
+  const std::size_t hidden = has_hidden_ ? matrix(hidden_, channels_) + matrix(classes_, regions_ * hidden_) : 0;
+  return linear + hidden + 2 * centre_.size() + 4 * (linear_bias_.value.size() + input_bias_.value.size() + (binary_ ? 2 : 1));
 }
 
 std::size_t Head::macs() const { return linear_.value.size() + input_.value.size() * regions_ + output_.value.size(); }

@@ -113,6 +113,11 @@ class Head {
   void learn(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay, float scale);
   float feature_scale() const { return scale_; }
 
+  // For a head that has learned: rounds its int16 weights to multiples q * step of a step for each row of a matrix, |q| below
+  // 2^(bits - 1), so that the row's squared error is least among the steps that are tried. Files then store q in `bits` bits,
+  // 2 to 15 of them; 16 leaves everything as it is. Until the next learn().
+  void round_weights(std::size_t bits);
+
   // Takes what inference uses of another head of the same description: the start of its further training.
   void start_from(const Head& trained);
 
@@ -143,6 +148,7 @@ class Head {
   AdamParameter linear_, linear_bias_, input_, input_bias_, output_;  // (L,F) (L) (J,C) (J) (L,G*G*J)
   AdamParameter gain_;                                                // (1): the size of class_conv's weights
   std::size_t observations_ = 0, steps_ = 0;
+  std::size_t weight_bits_ = 16;  // as round_weights() left them
 
   // int16 copies, as gemm_s16 reads them.
   std::vector<std::int16_t> linear_q_, input_q_, output_q_;

@@ -1,9 +1,11 @@
-// How a head is stored: integers for inference; with the training state also float masters and Adam moments.
+// How a head is stored: integers for inference, of few bits once round_weights() made them so; with the training state also
+// float masters and Adam moments.
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
 #include "layerwise/head.h"
+#include "layerwise/rounded_weights.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -28,7 +30,26 @@ void load_parameter(const TensorFile& file, const std::string& name, AdamParamet
 
 }  // namespace
 
+void Head::round_weights(std::size_t bits) {
+  if (bits == 16 || bits == weight_bits_) return;
+  const auto round = [&](std::vector<std::int16_t>& weights, std::size_t rows, AdamParameter& parameter) {
+    round_rows(weights, rows, bits);
+    for (std::size_t k = 0; k < weights.size(); ++k) parameter.value[k] = static_cast<float>(weights[k]) / weight_steps;
+  };
+  if (!binary_) round(linear_q_, classes_, linear_);
+  if (has_hidden_) {
+    round(input_q_, hidden_, input_);
+    round(output_q_, classes_, output_);
+  }
+  weight_bits_ = bits;
+  quantise();
+}
+
 void Head::save(TensorFile& file, const std::string& prefix, bool training) const {
+  const auto put_matrix = [&](const std::string& name, const std::vector<std::int16_t>& weights, std::size_t rows) {
+    if (weight_bits_ != 16) return put_rounded(file, prefix + name, weights, rows, weight_bits_);
+    file.put(prefix + name, {rows, weights.size() / rows}, weights);
+  };
   file.put(prefix + ".centre", {features()}, centre_);
   file.put(prefix + ".scale", {1}, std::vector<float>{scale_});
   file.put(prefix + ".linear_bias", {classes_}, linear_bias_.value);
@@ -43,12 +64,12 @@ void Head::save(TensorFile& file, const std::string& prefix, bool training) cons
     file.put(prefix + ".class_conv", {classes_, words_for(features())}, signs);
     file.put(prefix + ".gain", {1}, gain_.value);
   } else {
-    file.put(prefix + ".linear", {classes_, features()}, linear_q_);
+    put_matrix(".linear", linear_q_, classes_);
   }
   if (has_hidden_) {
-    file.put(prefix + ".input", {hidden_, channels_}, input_q_);
+    put_matrix(".input", input_q_, hidden_);
     file.put(prefix + ".input_bias", {hidden_}, input_bias_.value);
-    file.put(prefix + ".output", {classes_, regions_ * hidden_}, output_q_);
+    put_matrix(".output", output_q_, classes_);
   }
   if (!training) return;
   file.put(prefix + ".train.mean", {mean_.size()}, mean_);
@@ -65,10 +86,15 @@ void Head::save(TensorFile& file, const std::string& prefix, bool training) cons
 void Head::load(const TensorFile& file, const std::string& prefix, bool training) {
   const auto read_matrix = [&](const std::string& name, std::size_t rows, std::size_t columns, std::vector<std::int16_t>& steps,
                                AdamParameter& parameter) {
-    const auto stored = file.get(prefix + name, DType::i16, {rows, columns}).as<std::int16_t>();
-    steps.assign(stored.begin(), stored.end());
+    if (weight_bits_ != 16) {
+      steps = get_rounded(file, prefix + name, rows, columns, weight_bits_);
+    } else {
+      const auto stored = file.get(prefix + name, DType::i16, {rows, columns}).as<std::int16_t>();
+      steps.assign(stored.begin(), stored.end());
+    }
     for (std::size_t k = 0; k < steps.size(); ++k) parameter.value[k] = static_cast<float>(steps[k]) / weight_steps;
   };
+  weight_bits_ = stored_bits(file, prefix + ".linear");
   std::vector<float> scale(1);
   read(file, prefix + ".centre", centre_);
   read(file, prefix + ".scale", scale);

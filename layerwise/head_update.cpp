@@ -83,6 +83,7 @@ void Head::learn(const Sums& sums, std::size_t examples, double learning_rate, d
   const double inverse = 1.0 / static_cast<double>(examples);
   const double feature = scale;
   const std::size_t t = ++steps_;
+  weight_bits_ = 16;
   if (binary_) {
     // d loss / d gain = sum over weights of sign(w) * gradient(w).
     std::int64_t along = 0;

@@ -19,7 +19,7 @@
 namespace bitloom::layerwise {
 
 // The version of the model file; files of another one are refused.
-inline constexpr int model_format = 1;
+inline constexpr int model_format = 2;
 
 // Beside a run's model: heads that do not vote, and only gave layers their learning signal.
 inline constexpr const char* heads_name = "heads.safetensors";

@@ -84,6 +84,8 @@ struct NetSpec {
   std::vector<StageSpec> stages;
   std::vector<std::string> classifier;  // layers whose heads vote; default: the last stage's heads
   Views views;                          // test-time augmentation
+  // Bits that a finished run leaves of every weight of a head (Head::round_weights()), 2 to 16; class_conv has one anyway.
+  std::size_t head_bits = 4;
 
   const LayerSpec* find(const std::string& wanted) const;
   const LayerSpec& layer(const std::string& wanted) const;  // throws usage error with a suggestion
@@ -102,7 +104,7 @@ NetSpec without_discarded(const NetSpec& net);
 // How many of their first stages the nets have in common: with the same training, these give the same layers and heads.
 std::size_t shared_stages(const NetSpec& a, const NetSpec& b);
 
-// Applies "layer3.width=256" to a net: the key is LAYER.KEY, STAGE.epochs, encoder.KEY or head.KEY.
+// Applies "layer3.width=256" to a net: the key is LAYER.KEY, STAGE.epochs, encoder.KEY, head.KEY or net.KEY.
 NetSpec with_setting(const NetSpec& net, const std::string& key, const std::string& value);
 
 // The size of a layer's output, given the encoder's map (height, width and channels of "input"). Throws a usage error when

@@ -258,6 +258,8 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   reader.read("classifier", net.classifier);
   reader.read("mirror", net.views.mirror);
   reader.read("shift", net.views.shift);
+  reader.read("head_bits", net.head_bits);
+  check_range(source + ": head_bits", net.head_bits, 2, 16);
   if (const Json* child = reader.child("encoder")) net.encoder = read_encoder(*child, source + ": encoder");
   if (const Json* child = reader.child("head")) head = read_head(*child, head, source + ": head");
   const Json* layers = reader.child("layers");
@@ -308,6 +310,7 @@ NetSpec parse_net(const std::string& text, const std::string& source) {
 Json to_json(const NetSpec& net) {
   Json json = {{"name", net.name}, {"classifier", net.classifier}, {"mirror", net.views.mirror}};
   if (net.views.shift != 0) json["shift"] = net.views.shift;
+  if (net.head_bits != NetSpec{}.head_bits) json["head_bits"] = net.head_bits;
   const EncoderSpec& encoder = net.encoder;
   json["encoder"] = {{"kind", encoder.kind},     {"patch", encoder.patch},     {"filters", encoder.filters},
                      {"levels", encoder.levels}, {"epsilon", encoder.epsilon}, {"contrast", encoder.contrast}};
@@ -351,8 +354,8 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   std::vector<std::string> known = {"encoder", "head", "net"};
   std::vector<Json*> targets;
   if (object == "net") {
-    if (member != "mirror" && member != "shift") {
-      fail(ErrorKind::usage, "'{}': expected net.mirror or net.shift", key);
+    if (member != "mirror" && member != "shift" && member != "head_bits") {
+      fail(ErrorKind::usage, "'{}': expected net.mirror, net.shift or net.head_bits", key);
     }
     targets.push_back(&json);
   }

@@ -49,8 +49,12 @@ def windows(maps, kernel, padding):
 class Model:
     def __init__(self, path):
         self.tensors, metadata = read_file(path)
-        if metadata.get("bitloom.format") != "binary 1":
-            raise SystemExit(f"{path}: expected a model of format 'binary 1', not '{metadata.get('bitloom.format')}'")
+        if metadata.get("bitloom.format") not in ("binary 1", "binary 2"):
+            raise SystemExit(f"{path}: expected a model of format 'binary 2', not '{metadata.get('bitloom.format')}'")
+        for name in [name[:-5] for name in self.tensors if name.endswith("_step")]:  # weights of few bits (section 6)
+            planes = bits_of(self.tensors[name])  # (rows, bits, columns)
+            multiples = np.tensordot(planes, 1 << np.arange(planes.shape[1]), axes=(1, 0)) - 2 ** (planes.shape[1] - 1)
+            self.tensors[name] = multiples * self.tensors[name + "_step"].astype(int)[:, None]
         self.net = json.loads(metadata["bitloom.net"])
         self.thresholds = {layer["name"]: layer.get("thresholds", 1) for layer in self.net["layers"]}
         self.classes = json.loads(metadata["bitloom.classes"])
@@ -115,7 +119,8 @@ class Model:
             before = (centred.reshape(-1, channels) @ part["input"].T.astype(np.float64)).astype(F32) * (scale / F32(4096))
             active = np.minimum(np.maximum(before + part["input_bias"], F32(0)) * F32(64), F32(2047))
             hidden = np.trunc(active + F32(0.5)).astype(np.float64).reshape(n, -1)
-            logits = logits + (hidden @ part["output"].T.astype(np.float64)).astype(F32) * F32(1 / (64 * 4096))
+            output = part["output"][:, :hidden.shape[1]].astype(np.float64)
+            logits = logits + (hidden @ output.T).astype(F32) * F32(1 / (64 * 4096))
         return logits + part["linear_bias"]
 
     def maps(self, images):

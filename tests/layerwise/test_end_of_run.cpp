@@ -55,6 +55,36 @@ TEST_CASE("an evaluation gives signs of life while it runs", "[trainer]") {
   omp_set_num_threads(threads);
 }
 
+TEST_CASE("heads of a finished run have weights of few bits, as the evaluation saw them, or 16 when asked", "[trainer]") {
+  const TempDir folder;
+  RunOptions options = options_for(folder / "few");
+  const RunResult few = run(options);
+  options.folder = folder / "all";
+  options.net.head_bits = 16;
+  run(options);
+  TensorFile rounded = result_of(folder / "few");
+  TensorFile exact = result_of(folder / "all");
+  CHECK(rounded.get("b.head.linear").shape == std::vector<std::size_t>{10, 4, 4});
+  CHECK(rounded.get("b.head.linear_step").dtype == DType::i16);
+  CHECK(exact.get("b.head.linear").dtype == DType::i16);
+  CHECK_FALSE(exact.contains("b.head.linear_step"));
+  // Nothing else differs: bits are taken after the training.
+  for (TensorFile* file : {&rounded, &exact}) {
+    for (const std::string layer : {"a", "b"}) {
+      for (const std::string matrix : {".head.linear", ".head.input", ".head.output"}) {
+        CHECK(file->tensors.erase(layer + matrix) == 1);
+        file->tensors.erase(layer + matrix + "_step");
+      }
+    }
+  }
+  CHECK(difference(rounded, exact) == "");
+  mpi::Comm comm;
+  const Model model = Model::load(folder / "few" / "model.safetensors");
+  const Evaluation again = Classifier::of(simd::kernels(), model).evaluate(comm, splits().test, {});
+  CHECK(again.confusion == few.test.confusion);
+  CHECK(again.loss == few.test.loss);
+}
+
 // There was no checkpoint after the last stage, and nothing asked whether to stop.
 TEST_CASE("an evaluation at the end that is broken off is done again alone", "[trainer]") {
   for (const NetSpec& net : {two_layers(), two_layers_again()}) {

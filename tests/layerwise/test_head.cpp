@@ -476,6 +476,31 @@ TEST_CASE("a head survives its file, and continues from a checkpoint", "[head]")
     CHECK(head.bytes() > 0);
     CHECK(head.macs() > 0);
 
+    // Fewer bits: the file has what the head predicts with.
+    const auto stored_bytes = [](const TensorFile& file) {
+      std::size_t bytes = 0;
+      for (const auto& [name, tensor] : file.tensors) bytes += tensor.bytes.size();
+      return bytes;
+    };
+    CHECK(stored_bytes(model) == head.bytes());
+    for_training.round_weights(4);
+    TensorFile rounded;
+    for_training.save(rounded, "h", false);
+    CHECK(stored_bytes(rounded) == for_training.bytes());
+    CHECK((kind == "class_conv") == (for_training.bytes() == head.bytes()));
+    for_use.load(rounded, "h", false);
+    CHECK(for_use.bytes() == for_training.bytes());
+    for_training.predict(simd::kernels(), examples.counts.data(), 20, expected.data());
+    for_use.predict(simd::kernels(), examples.counts.data(), 20, logits.data());
+    CHECK(logits == expected);
+    head.predict(simd::kernels(), examples.counts.data(), 20, logits.data());
+    CHECK((kind == "class_conv") == (logits == expected));
+    TensorFile rounded_again;
+    for_use.save(rounded_again, "h", false);
+    CHECK(difference(rounded, rounded_again) == "");
+    train(for_training, examples, 1, 0.02);  // gives the bits up
+    CHECK(for_training.bytes() == head.bytes());
+
     model.put("h.scale", {1}, std::vector<float>{std::nanf("")});
     CHECK(has(message_of(ErrorKind::data, [&] { for_use.load(model, "h", false); }), "h.scale"));
     model.tensors.erase("h.centre");

@@ -78,7 +78,7 @@ TEST_CASE("model files that cannot be used are refused", "[model]") {
 
   CHECK(has(message(), "bad.safetensors"));  // missing
   change_metadata(good, bad, "bitloom.format", "binary 99");
-  CHECK(has(message(), "the model's format is 'binary 99'; this program reads 'binary 1'"));
+  CHECK(has(message(), "the model's format is 'binary 99'; this program reads 'binary 1' to 'binary 2'"));
   change_metadata(good, bad, "bitloom.net", "{");
   CHECK(has(message(), "the description of the net cannot be read"));
   change_metadata(good, bad, "bitloom.net", R"({"layers": [{"name": "a"}]})");

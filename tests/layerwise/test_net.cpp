@@ -176,6 +176,8 @@ TEST_CASE("settings change one value of a net", "[net]") {
   CHECK(with_setting(net, "c.inputs", R"(["b"])").layers[2].inputs == std::vector<std::string>{"b"});
   CHECK(with_setting(net, "net.shift", "2").views.shift == 2);
   CHECK_FALSE(with_setting(net, "net.mirror", "false").views.mirror);
+  CHECK(net.head_bits == 4);
+  CHECK(net_from_json(to_json(with_setting(net, "net.head_bits", "16")), "again").head_bits == 16);
   CHECK(with_setting(net, "first.epochs", "7").stages[0].epochs == 7);
   CHECK(with_setting(net, "first.epochs", "7").stages[1].epochs == 4);
   CHECK(with_setting(net, "first.passes_gradient", "true").stages[0].passes_gradient);
@@ -203,7 +205,8 @@ TEST_CASE("settings that make no sense are named", "[net]") {
     return message_of(ErrorKind::usage, [&] { with_setting(net, key, value); });
   };
   CHECK(has(message("width", "3"), "'width': expected LAYER.KEY, STAGE.KEY, encoder.KEY, head.KEY or net.KEY"));
-  CHECK(has(message("net.name", "x"), "'net.name': expected net.mirror or net.shift"));
+  CHECK(has(message("net.name", "x"), "'net.name': expected net.mirror, net.shift or net.head_bits"));
+  CHECK(has(message("net.head_bits", "1"), "head_bits: 1 is out of range; expected 2 to 16"));
   CHECK(has(message("encodr.levels", "3"), "'encodr.levels': unknown name 'encodr'; did you mean 'encoder'?"));
   CHECK(has(message("a.widht", "3"), "unknown key 'widht'; did you mean 'width'?"));
   CHECK(has(message("a.width", "many"), "\"many\" has the wrong type; expected a whole number"));

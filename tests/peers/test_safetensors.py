@@ -23,7 +23,7 @@ def write(path, tensors, metadata):
 @pytest.mark.parametrize("which", MODELS)
 def test_tensors_have_the_documented_types_and_shapes(request, which):
     tensors, metadata = read(request.getfixturevalue(which))
-    assert metadata["bitloom.format"] == "binary 1"
+    assert metadata["bitloom.format"] == "binary 2"
     assert len(json.loads(metadata["bitloom.classes"])) == 10
     net = json.loads(metadata["bitloom.net"])
     filters = tensors["encoder.filters"]
@@ -40,7 +40,11 @@ def test_tensors_have_the_documented_types_and_shapes(request, which):
         channels[name] = width
     for name in net["classifier"]:
         head = {key: value for key, value in tensors.items() if key.startswith(name + ".head.")}
-        assert head and {value.dtype for value in head.values()} <= {np.dtype(np.int16), np.dtype(np.float32)}
+        assert head and {value.dtype for value in head.values()} <= {np.dtype(np.int16), np.dtype(np.float32), np.dtype(np.uint64)}
+        for key in [key for key in head if key.endswith("_step")]:  # weights of 4 bits
+            rows, planes, _ = head[key.removesuffix("_step")].shape
+            assert planes == 4 and head[key].shape == (rows,) and head[key].min() > 0
+        assert any(key.endswith("linear_step") for key in head)
 
 
 @pytest.mark.parametrize("which", MODELS)
