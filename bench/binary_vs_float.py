@@ -23,6 +23,7 @@ MINI = pathlib.Path(__file__).with_name("airbench-mini.json")
 NETS = {
     "cifar-small": ["binary", "--net", "cifar-small"],
     "cifar-deep": ["binary", "--net", "cifar-deep"],
+    "cifar-deep2": ["binary", "--net", "cifar-deep2"],
     "cifar-base": ["binary", "--net", "cifar-base"],
     "tiny": ["cnn", "--net", "tiny", "--epochs", "10"],
     "airbench-mini": ["cnn", "--net", "airbench-mini.json", "--dtype", "bf16"],  # MINI
