@@ -65,10 +65,11 @@ Model Model::load(const std::filesystem::path& path) {
   const auto format = file.metadata.find(format_key);
   if (format == file.metadata.end())
     fail(ErrorKind::data, "{}: not a Bitloom model: the metadata has no '{}'", path.string(), format_key);
-  // Format 1 had all weights of heads in 16 bits, which format 2 has, too.
-  if (format->second != fmt::format("binary {}", model_format) && format->second != "binary 1") {
-    fail(ErrorKind::data, "{}: the model's format is '{}'; this program reads 'binary 1' to 'binary {}'", path.string(),
-         format->second, model_format);
+  int version = oldest_model_format;
+  while (version <= model_format && format->second != fmt::format("binary {}", version)) ++version;
+  if (version > model_format) {
+    fail(ErrorKind::data, "{}: the model's format is '{}'; this program reads 'binary {}' to 'binary {}'", path.string(),
+         format->second, oldest_model_format, model_format);
   }
   Model model;
   try {

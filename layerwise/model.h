@@ -18,8 +18,10 @@
 
 namespace bitloom::layerwise {
 
-// The version of the model file; files of another one are refused.
+// The version of the model file as it is written, and the oldest that is read: in 1 all weights of heads have 16 bits, which 2
+// has too.
 inline constexpr int model_format = 2;
+inline constexpr int oldest_model_format = 1;
 
 // Beside a run's model: heads that do not vote, and only gave layers their learning signal.
 inline constexpr const char* heads_name = "heads.safetensors";

@@ -84,7 +84,8 @@ struct NetSpec {
   std::vector<StageSpec> stages;
   std::vector<std::string> classifier;  // layers whose heads vote; default: the last stage's heads
   Views views;                          // test-time augmentation
-  // Bits that a finished run leaves of every weight of a head (Head::round_weights()), 2 to 16; class_conv has one anyway.
+  // Bits that a finished run leaves of every weight of a voting head (Head::round_weights()), 2 to 16; class_conv has one
+  // anyway.
   std::size_t head_bits = 4;
 
   const LayerSpec* find(const std::string& wanted) const;

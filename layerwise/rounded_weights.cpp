@@ -94,12 +94,15 @@ std::vector<std::int16_t> get_rounded(const TensorFile& file, const std::string&
   const auto steps = file.get(name + "_step", DType::i16, {rows}).as<std::int16_t>();
   std::vector<std::int16_t> weights(rows * columns);
   for (std::size_t r = 0; r < rows; ++r) {
+    if (steps[r] < 1) fail(ErrorKind::data, "{}_step: the step of row {} is {}; expected at least 1", name, r, steps[r]);
     for (std::size_t k = 0; k < columns; ++k) {
       unsigned code = 0;
       for (std::size_t b = 0; b < bits; ++b) code |= unsigned{get_bit(planes.data() + (r * bits + b) * words, k)} << b;
       const int weight = (static_cast<int>(code) - (1 << (bits - 1))) * steps[r];
-      if (std::abs(weight) > largest_weight) {
-        fail(ErrorKind::data, "{}: a weight of row {} is {}; expected at most {}", name, r, weight, largest_weight);
+      const int limit = (1 << (bits - 1)) - 1;
+      if (std::abs(weight) > std::min(largest_weight, limit * steps[r])) {
+        fail(ErrorKind::data, "{}: a weight of row {} is {}; expected at most {} steps of {}, and {}", name, r, weight, limit,
+             steps[r], largest_weight);
       }
       weights[r * columns + k] = static_cast<std::int16_t>(weight);
     }

@@ -25,7 +25,8 @@ void put_rounded(TensorFile& file, const std::string& name, std::span<const std:
 // number.
 std::size_t stored_bits(const TensorFile& file, const std::string& name);
 
-// A matrix that put_rounded() stored. Throws a data error if it has another shape, or a weight that 16 bits do not hold.
+// A matrix that put_rounded() stored. Throws a data error if it has another shape, a step below 1, or a
+// weight that put_rounded() could not have stored.
 std::vector<std::int16_t> get_rounded(const TensorFile& file, const std::string& name, std::size_t rows, std::size_t columns,
                                       std::size_t bits);
 

@@ -260,7 +260,7 @@ Json to_json(const std::vector<Mistake>& mistakes) {
 // evaluation alone is done again when it is broken off.
 void Run::finish_run() {
   Model& model = result_.model;
-  for (auto& [name, head] : model.heads) head.round_weights(model.net.head_bits);
+  for (const std::string& name : model.net.classifier) model.heads.at(name).round_weights(model.net.head_bits);
   const MapShape input = model.encoder.output();
   const Classifier ensemble = classifier(model.net.classifier, model.net.views, nullptr);
   mark_progress(0, true);

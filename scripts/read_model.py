@@ -50,7 +50,7 @@ class Model:
     def __init__(self, path):
         self.tensors, metadata = read_file(path)
         if metadata.get("bitloom.format") not in ("binary 1", "binary 2"):
-            raise SystemExit(f"{path}: expected a model of format 'binary 2', not '{metadata.get('bitloom.format')}'")
+            raise SystemExit(f"{path}: expected 'binary 1' or 'binary 2' as format, not '{metadata.get('bitloom.format')}'")
         for name in [name[:-5] for name in self.tensors if name.endswith("_step")]:  # weights of few bits (section 6)
             planes = bits_of(self.tensors[name])  # (rows, bits, columns)
             multiples = np.tensordot(planes, 1 << np.arange(planes.shape[1]), axes=(1, 0)) - 2 ** (planes.shape[1] - 1)

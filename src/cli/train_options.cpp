@@ -78,7 +78,7 @@ void declare_net(Options& options, TrainSettings& settings) {
                fmt::format("Net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
   options.list("set", settings.changes, "KEY=VALUE",
                "Change of one value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, any of the "
-               "real-valued options below), encoder.filters, head.grid, net.shift, ...");
+               "real-valued options below), encoder.filters, head.grid, net.shift, net.head_bits, ...");
 }
 
 void declare_run(Options& options, TrainSettings& settings) {

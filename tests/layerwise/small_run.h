@@ -1,4 +1,5 @@
-// Small runs, for the tests of this folder: 80 images of 12 x 12 pixels, two layers, batches of 40.
+// Small runs, for the tests of this folder: 80 images of 12 x 12 pixels, two layers, batches of 40. Heads keep their 16 bits,
+// so that models which are compared show all differences.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +21,24 @@ inline const data::DataSplits& splits() {
 }
 
 inline layerwise::NetSpec two_layers(std::size_t first = 24, std::size_t second = 16) {
-  return layerwise::parse_net(fmt::format(R"({{"name": "two", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+  return layerwise::parse_net(
+      fmt::format(R"({{"name": "two", "head_bits": 16, {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
       {{"name": "a", "width": {}}}, {{"name": "b", "pool": "or", "width": {}}}],
       "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}}], "classifier": ["a", "b"]}})",
-                                          thermometer, first, second),
-                              "net.json");
+                  thermometer, first, second),
+      "net.json");
 }
 
 // The same, after which both layers learn again, under the upper one's head.
 inline layerwise::NetSpec two_layers_again() {
-  return layerwise::parse_net(fmt::format(R"({{"name": "again", {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
+  return layerwise::parse_net(
+      fmt::format(R"({{"name": "again", "head_bits": 16, {}, "head": {{"grid": 2, "hidden": 16}}, "layers": [
       {{"name": "a", "width": 24}}, {{"name": "b", "pool": "or", "width": 16}}],
       "stages": [{{"train": ["a"], "epochs": 2}}, {{"train": ["b"], "epochs": 3}},
                  {{"name": "again", "train": ["a", "b"], "epochs": 2, "augment": "flip,cutout2",
                    "options": {{"head_dropout": 0.2}}}}]}})",
-                                          thermometer),
-                              "net.json");
+                  thermometer),
+      "net.json");
 }
 
 inline layerwise::RunOptions options_for(const fs::path& folder, const layerwise::NetSpec& net = two_layers()) {

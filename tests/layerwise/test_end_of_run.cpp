@@ -58,6 +58,7 @@ TEST_CASE("an evaluation gives signs of life while it runs", "[trainer]") {
 TEST_CASE("heads of a finished run have weights of few bits, as the evaluation saw them, or 16 when asked", "[trainer]") {
   const TempDir folder;
   RunOptions options = options_for(folder / "few");
+  options.net.head_bits = 4;
   const RunResult few = run(options);
   options.folder = folder / "all";
   options.net.head_bits = 16;

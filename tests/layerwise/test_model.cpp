@@ -77,6 +77,9 @@ TEST_CASE("model files that cannot be used are refused", "[model]") {
   const auto message = [&] { return message_of(ErrorKind::data, [&] { Model::load(bad); }); };
 
   CHECK(has(message(), "bad.safetensors"));  // missing
+  // Format 1, whose heads have 16 bits, is read as ever.
+  change_metadata(good, bad, "bitloom.format", "binary 1");
+  CHECK(Model::load(bad).weight_bits() == Model::load(good).weight_bits());
   change_metadata(good, bad, "bitloom.format", "binary 99");
   CHECK(has(message(), "the model's format is 'binary 99'; this program reads 'binary 1' to 'binary 2'"));
   change_metadata(good, bad, "bitloom.net", "{");

@@ -93,12 +93,19 @@ TEST_CASE("rounded weights that cannot be are refused") {
   file.put("w", {1, 1, 1}, std::vector<std::uint64_t>(1));
   CHECK(message_of(ErrorKind::data, [&] { stored_bits(file, "w"); }) ==
         "w: the shape is [1, 1, 1]; expected rows, 2 to 15 planes and words");
-  file.put("w", {1, 4, 1}, std::vector<std::uint64_t>(4));
+  // Codes of 4 bits: 15 is 7 steps, 0 would be -8.
+  file.put("w", {1, 4, 1}, std::vector<std::uint64_t>(4, ~std::uint64_t{0}));
   CHECK(has(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 64, 4); }), "w_step"));
-  file.put("w_step", {1}, std::vector<std::int16_t>{4096});
+  file.put("w_step", {1}, std::vector<std::int16_t>{4681});
+  CHECK(get_rounded(file, "w", 1, 64, 4) == std::vector<std::int16_t>(64, 32767));
+  CHECK(has(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 65, 4); }), "[1, 4, 2]"));
+  file.put("w_step", {1}, std::vector<std::int16_t>{4682});
   CHECK(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 64, 4); }) ==
-        "w: a weight of row 0 is -32768; expected at most 32767");
-  CHECK(has(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 65, 4); }), "w"));
-  file.put("w_step", {1}, std::vector<std::int16_t>{-4095});
-  CHECK(get_rounded(file, "w", 1, 64, 4) == std::vector<std::int16_t>(64, 32760));
+        "w: a weight of row 0 is 32774; expected at most 7 steps of 4682, and 32767");
+  file.put("w_step", {1}, std::vector<std::int16_t>{0});
+  CHECK(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 64, 4); }) ==
+        "w_step: the step of row 0 is 0; expected at least 1");
+  file.put("w", {1, 4, 1}, std::vector<std::uint64_t>(4));
+  file.put("w_step", {1}, std::vector<std::int16_t>{1});
+  CHECK(has(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 64, 4); }), "a weight of row 0 is -8"));
 }

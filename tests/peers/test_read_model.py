@@ -15,6 +15,8 @@ SETTINGS = {
     "class_conv": ["head.kind=class_conv", "layer2.pool=majority", "net.mirror=false"],
     "ternary": ["layer1.weights=ternary", "layer2.weights=ternary", "layer1.width=80", "head.kind=linear", "head.grid=3",
                 "encoder.kind=thermometer", "layer2.pool=and"],
+    "16 bits in heads": ["net.head_bits=16"],
+    "5 bits in heads": ["net.head_bits=5", "head.hidden=16", "head.grid=1"],
     "thresholds": ["layer1.thresholds=2", "layer2.thresholds=3", "layer2.weights=ternary"],
     "thresholds in depth": ["layer1.width=40", "layer1.thresholds=3", "layer2.pool=space_to_depth"],
     "shifted": ["net.shift=2", "layer2.pool=space_to_depth", "layer2.stride=2", "layer2.kernel=5", "encoder.contrast=0"],
