@@ -89,6 +89,7 @@ std::size_t stored_bits(const TensorFile& file, const std::string& name) {
 
 std::vector<std::int16_t> get_rounded(const TensorFile& file, const std::string& name, std::size_t rows, std::size_t columns,
                                       std::size_t bits) {
+  const int limit = (1 << (bits - 1)) - 1;
   const std::size_t words = words_for(columns);
   const auto planes = file.get(name, DType::u64, {rows, bits, words}).as<std::uint64_t>();
   const auto steps = file.get(name + "_step", DType::i16, {rows}).as<std::int16_t>();
@@ -99,7 +100,6 @@ std::vector<std::int16_t> get_rounded(const TensorFile& file, const std::string&
       unsigned code = 0;
       for (std::size_t b = 0; b < bits; ++b) code |= unsigned{get_bit(planes.data() + (r * bits + b) * words, k)} << b;
       const int weight = (static_cast<int>(code) - (1 << (bits - 1))) * steps[r];
-      const int limit = (1 << (bits - 1)) - 1;
       if (std::abs(weight) > std::min(largest_weight, limit * steps[r])) {
         fail(ErrorKind::data, "{}: a weight of row {} is {}; expected at most {} steps of {}, and {}", name, r, weight, limit,
              steps[r], largest_weight);
