@@ -76,9 +76,10 @@ std::pair<std::string, std::string> split_setting(const std::string& option, con
 void declare_net(Options& options, TrainSettings& settings) {
   options.text("net", settings.net, "NAME|FILE",
                fmt::format("Net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
-  options.list("set", settings.changes, "KEY=VALUE",
-               "Change of one value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (for one stage, any of the "
-               "real-valued options below), encoder.filters, head.grid, net.shift, net.head_bits, ...");
+  options.list(
+      "set", settings.changes, "KEY=VALUE",
+      "One value of the net changed: LAYER.width, STAGE.epochs, STAGE.smallest_offset (as any real-valued option below, "
+      "for one stage), encoder.filters, head.grid, net.shift, ...");
 }
 
 void declare_run(Options& options, TrainSettings& settings) {
@@ -93,8 +94,8 @@ void declare_run(Options& options, TrainSettings& settings) {
                "INI file with options, a line `name = value` each; the command line overrides it");
   options.transient(false);
   options.list("search", settings.searches, "KEY=V1,V2,...",
-               "Values of the net to search over: one net is trained for every combination, in sub-folders of --out, and they "
-               "are ranked by validation accuracy; layers that they share are trained once");
+               "Values of the net to search over: every combination is trained, in sub-folders of --out, and ranked by "
+               "validation accuracy; layers that they share are trained once");
   options.flag("spread", settings.spread,
                "Distribution of the nets of --search over the processes, which train together only what all nets share");
   options.transient(true);
