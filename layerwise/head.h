@@ -48,8 +48,9 @@ class Head {
   std::size_t regions() const { return regions_; }  // cells (linear, hidden) or taps (class_conv)
   std::size_t channels() const { return channels_; }
   std::size_t classes() const { return classes_; }
-  std::size_t bytes() const;  // bytes that the model file stores
-  std::size_t macs() const;   // integer multiply-adds per image
+  std::size_t weight_bits() const { return weight_bits_; }  // bits of a weight: 16 unless round_weights() made them fewer
+  std::size_t bytes() const;                                // bytes that the model file stores
+  std::size_t macs() const;                                 // integer multiply-adds per image
 
   // Features of one image: counts (F) int16 of set bits per region and channel. bits: the layer's output without border.
   void count(const simd::Kernels& kernels, const std::uint64_t* bits, std::int16_t* counts) const;
@@ -148,7 +149,7 @@ class Head {
   AdamParameter linear_, linear_bias_, input_, input_bias_, output_;  // (L,F) (L) (J,C) (J) (L,G*G*J)
   AdamParameter gain_;                                                // (1): the size of class_conv's weights
   std::size_t observations_ = 0, steps_ = 0;
-  std::size_t weight_bits_ = 16;  // as round_weights() left them
+  std::size_t weight_bits_ = 16;
 
   // int16 copies, as gemm_s16 reads them.
   std::vector<std::int16_t> linear_q_, input_q_, output_q_;

@@ -53,26 +53,32 @@ void round_rows(std::span<std::int16_t> weights, std::size_t rows, std::size_t b
   }
 }
 
-void put_rounded(TensorFile& file, const std::string& name, std::span<const std::int16_t> weights, std::size_t rows,
-                 std::size_t bits) {
+std::int16_t step_of(std::span<const std::int16_t> row) {
+  int step = 0;
+  for (const int w : row) step = std::gcd(step, w);
+  return static_cast<std::int16_t>(step == 0 || step > largest_weight ? 1 : step);
+}
+
+BitPlanes bit_planes(std::span<const std::int16_t> weights, std::size_t rows, std::size_t bits) {
   const std::size_t columns = weights.size() / rows;
   const std::size_t words = words_for(columns);
-  std::vector<std::uint64_t> planes(rows * bits * words, 0);
-  std::vector<std::int16_t> steps(rows);
+  BitPlanes result{bits, words, std::vector<std::uint64_t>(rows * bits * words, 0), std::vector<std::int16_t>(rows)};
   for (std::size_t r = 0; r < rows; ++r) {
     const auto row = weights.subspan(r * columns, columns);
-    // The greatest step of which all weights are multiples: that of round_rows() or a multiple of it, and the same whenever the
-    // matrix is stored again.
-    int step = 0;
-    for (const int w : row) step = std::gcd(step, w);
-    steps[r] = static_cast<std::int16_t>(std::max(step, 1));
+    result.steps[r] = step_of(row);
     for (std::size_t k = 0; k < columns; ++k) {
-      const auto code = static_cast<unsigned>(row[k] / steps[r] + (1 << (bits - 1)));
-      for (std::size_t b = 0; b < bits; ++b) set_bit(planes.data() + (r * bits + b) * words, k, ((code >> b) & 1U) != 0);
+      const auto code = static_cast<unsigned>(row[k] / result.steps[r] + (1 << (bits - 1)));
+      for (std::size_t b = 0; b < bits; ++b) set_bit(result.planes.data() + (r * bits + b) * words, k, ((code >> b) & 1U) != 0);
     }
   }
-  file.put(name, {rows, bits, words}, planes);
-  file.put(name + "_step", {rows}, steps);
+  return result;
+}
+
+void put_rounded(TensorFile& file, const std::string& name, std::span<const std::int16_t> weights, std::size_t rows,
+                 std::size_t bits) {
+  const BitPlanes stored = bit_planes(weights, rows, bits);
+  file.put(name, {rows, bits, stored.words}, stored.planes);
+  file.put(name + "_step", {rows}, stored.steps);
 }
 
 std::size_t stored_bits(const TensorFile& file, const std::string& name) {

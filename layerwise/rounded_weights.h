@@ -16,6 +16,20 @@ namespace bitloom::layerwise {
 // one that reaches the row's largest weight down to a third of it, which clips what is rare. bits: 2 to 15.
 void round_rows(std::span<std::int16_t> weights, std::size_t rows, std::size_t bits);
 
+// A matrix (rows, columns) whose weight k of row r is (q - 2^(bits - 1)) * steps[r]; bit b of q is bit k % 64 of word k / 64 of
+// planes[r, b].
+struct BitPlanes {
+  std::size_t bits = 0, words = 0;    // words = ceil(columns / 64)
+  std::vector<std::uint64_t> planes;  // (rows, bits, words)
+  std::vector<std::int16_t> steps;    // (rows)
+};
+
+// The planes of a matrix that round_rows() rounded to so many bits, or of any in 16 bits.
+BitPlanes bit_planes(std::span<const std::int16_t> weights, std::size_t rows, std::size_t bits);
+
+// The greatest step of which all weights of a row are multiples, at least 1: that of round_rows() or a multiple of it.
+std::int16_t step_of(std::span<const std::int16_t> row);
+
 // Stores a matrix that round_rows() rounded to so many bits, as tensors `name`, U64 (rows, bits, words), and `name`_step, I16
 // (rows).
 void put_rounded(TensorFile& file, const std::string& name, std::span<const std::int16_t> weights, std::size_t rows,

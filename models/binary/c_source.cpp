@@ -17,6 +17,7 @@
 #include "core/bits.h"
 #include "core/error.h"
 #include "layerwise/forward.h"
+#include "layerwise/rounded_weights.h"
 #include "models/net_texts.h"
 
 namespace bitloom::models {
@@ -201,6 +202,15 @@ std::vector<std::uint64_t> signs_of(std::span<const std::int16_t> weights, std::
   return signs;
 }
 
+// A matrix of a head (rows, columns); returns it as a member of the head's row.
+std::string declare_matrix(Declarations& to, const std::string& name, std::span<const std::int16_t> weights, std::size_t rows,
+                           std::size_t bits) {
+  const layerwise::BitPlanes planes = layerwise::bit_planes(weights, rows, bits);
+  to.array<std::uint64_t>(name, planes.planes);
+  to.array<std::int16_t>(name + "_step", planes.steps);
+  return fmt::format("{{{}, {}_step, {}, {}}}", name, name, bits, planes.words);
+}
+
 // The constants of the head on layer i; returns its row of the table of heads.
 std::string declare_head(Declarations& to, const Head& head, const BinaryLayer& layer, std::size_t i, const Maps& maps) {
   const Head::Integers values = head.integers();
@@ -210,24 +220,26 @@ std::string declare_head(Declarations& to, const Head& head, const BinaryLayer& 
   to.add(fmt::format("/* the head on layer '{}' */", commented(layer.spec().name)));
   to.array(prefix + "_centre", values.centre);
   to.array(prefix + "_bias", values.bias);
+  const std::string none = "{NULL, NULL, 0, 0}";
+  std::string linear = none, input = none, output = none, signs = "NULL", input_bias = "NULL";
   if (is_binary) {
-    to.array<std::uint64_t>(prefix + "_signs", signs_of(values.linear, head.classes()));
+    signs = prefix + "_signs";
+    to.array<std::uint64_t>(signs, signs_of(values.linear, head.classes()));
   } else {
-    to.array(prefix + "_linear", values.linear);
+    linear = declare_matrix(to, prefix + "_linear", values.linear, head.classes(), head.weight_bits());
   }
   if (has_hidden) {
-    to.array(prefix + "_in", values.input);
-    to.array(prefix + "_out", values.output);
-    to.array(prefix + "_in_bias", values.input_bias);
+    input = declare_matrix(to, prefix + "_in", values.input, values.input_bias.size(), head.weight_bits());
+    output = declare_matrix(to, prefix + "_out", values.output, head.classes(), head.weight_bits());
+    input_bias = prefix + "_in_bias";
+    to.array(input_bias, values.input_bias);
   }
-  const auto own = [&](bool is_there, const char* what) { return is_there ? prefix + what : std::string("NULL"); };
   const layerwise::MapShape& map = layer.geometry().output;
   return fmt::format("    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}}", maps.out[i], map.height,
                      map.width, map.words(), is_binary ? 0 : head.spec().grid, is_binary ? head.spec().kernel : 0,
-                     prefix + "_centre", own(!is_binary, "_linear"), own(is_binary, "_signs"),
-                     is_binary ? std::abs(values.linear[0]) : 0, number(values.linear_step), prefix + "_bias",
-                     has_hidden ? values.input_bias.size() : 0, own(has_hidden, "_in"), own(has_hidden, "_out"),
-                     own(has_hidden, "_in_bias"), number(values.input_step));
+                     prefix + "_centre", linear, signs, is_binary ? std::abs(values.linear[0]) : 0, number(values.linear_step),
+                     prefix + "_bias", has_hidden ? values.input_bias.size() : 0, input, output, input_bias,
+                     number(values.input_step));
 }
 
 // A name's place in a template -> what stands there.
@@ -266,12 +278,26 @@ void check_identifier(const std::string& name) {
 
 std::string joined(const std::vector<std::string>& rows) { return fmt::format("{}", fmt::join(rows, ",\n")); }
 
+// How many numbers the heads of a net need on the way.
+struct HeadMemory {
+  std::size_t features = 0;
+  std::size_t active = 1;  // hidden units; C has no arrays of none
+  void include(const Head& head) {
+    features = std::max(features, head.features());
+    active = std::max(active, head.integers().output.size() / head.classes());
+  }
+  // A row of any matrix, in whole words of its planes.
+  std::size_t row() const { return 64 * std::max(words_for(features), words_for(active)); }
+};
+
 // Bytes of struct memory of the template, but for what the compiler adds so that members are aligned.
-std::size_t memory_bytes(const layerwise::Encoder& encoder, std::size_t map_words, std::size_t features, std::size_t classes) {
+std::size_t memory_bytes(const layerwise::Encoder& encoder, std::size_t map_words, const HeadMemory& heads,
+                         std::size_t classes) {
   const data::ImageShape& image = encoder.image_shape();
   const std::size_t border = encoder.patch() - 1;
   const std::size_t pixels = (image.height + border) * (image.width + border) * image.channels + 1;
-  const std::size_t bytes = 8 * map_words + 2 * pixels + 4 * encoder.features() + 2 * features + 4 * classes;
+  const std::size_t bytes =
+      8 * map_words + 2 * pixels + 4 * encoder.features() + 4 * classes + 2 * (heads.features + heads.active + heads.row());
   return (bytes + 7) / 8 * 8;
 }
 
@@ -289,7 +315,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   const std::size_t classes = model.class_names.size();
 
   Declarations data;
-  std::size_t features = 0;
+  HeadMemory largest;
   std::vector<std::string> layer_rows;
   std::vector<std::string> head_rows;
   std::vector<std::string> names;
@@ -303,7 +329,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
     const Head& head = model.heads.at(model.net.layers[i].name);
     if (!declared.contains(i)) declared[i] = declare_head(constants, head, model.layers[i], i, maps);
     head_rows.push_back(declared[i]);
-    features = std::max(features, head.features());
+    largest.include(head);
   }
   for (const std::string& each : model.class_names) names.push_back("    " + quoted(each));
 
@@ -319,11 +345,13 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   define("SHIFT", views.shift);
   define("VIEWS", views.count());
   define("MAP_WORDS", maps.words);
-  define("FEATURES", features);
+  define("FEATURES", largest.features);
+  define("ACTIVE", largest.active);
+  define("ROW", largest.row());
 
   CSource result;
   result.constant_bytes = constants.bytes();
-  result.memory_bytes = memory_bytes(encoder, maps.words, features, classes);
+  result.memory_bytes = memory_bytes(encoder, maps.words, largest, classes);
   const std::string votes = fmt::format("{} view{} of the image{}", views.count(), views.count() == 1 ? "" : "s",
                                         voting.size() == 1 ? std::string() : fmt::format(" and {} heads", voting.size()));
   const std::string about = fmt::format("A binary net '{}': images of {} x {} pixels, {} colours, to {} classes.",

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "layerwise/rounded_weights.h"
 #include "models/binary/onnx_parts.h"
 
 namespace bitloom::models {
@@ -76,11 +77,27 @@ std::string centred_product(OnnxGraph& graph, const std::string& counts, const s
   return graph.node("Sub", {graph.node("MatMul", {counts, matrix}), offset});
 }
 
-// Integers as f64.
-std::string matrix_constant(OnnxGraph& graph, const std::vector<std::int16_t>& values, std::size_t columns) {
-  const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(values.size() / columns),
-                                           static_cast<std::int64_t>(columns)};
-  return onnx_cast(graph, graph.constant(shape, values), OnnxType::f64);
+// transposed() as f64. Weights of few bits are stored as bytes, in steps of their row.
+std::string matrix_constant(OnnxGraph& graph, std::span<const std::int16_t> matrix, std::size_t rows, std::size_t padded,
+                            std::size_t kept, std::size_t bits) {
+  const std::size_t columns = matrix.size() / rows;
+  const auto sizes = [&](std::size_t count) {
+    return std::vector<std::int64_t>{static_cast<std::int64_t>(count / rows), static_cast<std::int64_t>(rows)};
+  };
+  if (bits > 8) {
+    const std::vector<std::int16_t> stored = transposed(matrix, rows, padded, kept);
+    return onnx_cast(graph, graph.constant(sizes(stored.size()), stored), OnnxType::f64);
+  }
+  std::vector<std::int8_t> multiples(matrix.size());
+  std::vector<double> steps(rows);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::int16_t step = layerwise::step_of(matrix.subspan(row * columns, columns));
+    steps[row] = step;
+    for (std::size_t k = row * columns; k < (row + 1) * columns; ++k) multiples[k] = static_cast<std::int8_t>(matrix[k] / step);
+  }
+  const std::vector<std::int8_t> stored = transposed(std::span<const std::int8_t>(multiples), rows, padded, kept);
+  return graph.node("Mul", {onnx_cast(graph, graph.constant(sizes(stored.size()), stored), OnnxType::f64),
+                            graph.constant(sizes(rows), steps)});
 }
 
 // f32(sums) * step
@@ -111,22 +128,26 @@ class HeadGraph {
     return graph_.constant({static_cast<std::int64_t>(values.size())}, std::vector(values.begin(), values.end()));
   }
 
+  std::string stored(std::span<const std::int16_t> matrix, std::size_t rows, std::size_t padded, std::size_t kept) {
+    return matrix_constant(graph_, matrix, rows, padded, kept, head_.weight_bits());
+  }
+
   // The sums over features, f64 (N, L).
   std::string linear(const std::string& features) {
     const std::span<const std::int16_t> weights = integers_.linear;
     const std::size_t classes = head_.classes();
     if (head_.spec().kind != "class_conv") {
-      const auto stored = transposed(weights, classes, head_.channels(), shape_.channels);
-      return centred_product(graph_, features, matrix_constant(graph_, stored, classes), weights, integers_.centre, classes);
+      return centred_product(graph_, features, stored(weights, classes, head_.channels(), shape_.channels), weights,
+                             integers_.centre, classes);
     }
     // All have the size of the first: signs relative to it are bits.
     std::vector<std::int8_t> relative;
     for (const std::int16_t weight : weights) relative.push_back(weight == weights[0] ? 1 : -1);
     const std::span<const std::int8_t> all(relative);
-    const std::vector<std::int8_t> stored = transposed(all, classes, head_.channels(), shape_.channels);
-    const auto rows = static_cast<std::int64_t>(stored.size() / classes);
+    const std::vector<std::int8_t> signs = transposed(all, classes, head_.channels(), shape_.channels);
+    const auto rows = static_cast<std::int64_t>(signs.size() / classes);
     const std::string matrix =
-        onnx_cast(graph_, maps_.numbers(stored, {rows, static_cast<std::int64_t>(classes)}), OnnxType::f64);
+        onnx_cast(graph_, maps_.numbers(signs, {rows, static_cast<std::int64_t>(classes)}), OnnxType::f64);
     const std::string sum = centred_product(graph_, features, matrix, all, integers_.centre, classes);
     return graph_.node("Mul", {sum, graph_.scalar(static_cast<double>(weights[0]))});
   }
@@ -134,9 +155,9 @@ class HeadGraph {
   // The sums over hidden units, f64 (N, L), of counts (N, regions, C).
   std::string hidden(const std::string& counts) {
     const std::size_t units = head_.spec().hidden;
-    const auto stored = transposed(integers_.input, units, head_.channels(), shape_.channels);
     const std::string before =
-        centred_product(graph_, counts, matrix_constant(graph_, stored, units), integers_.input, integers_.centre, units);
+        centred_product(graph_, counts, stored(integers_.input, units, head_.channels(), shape_.channels), integers_.input,
+                        integers_.centre, units);
     std::string value = graph_.node("Add", {scaled(graph_, before, integers_.input_step), constant(integers_.input_bias)});
     value = graph_.node("Mul", {graph_.node("Max", {value, graph_.scalar(0.0F)}), graph_.scalar(Head::hidden_steps)});
     value = graph_.node("Min", {value, graph_.scalar(largest_hidden)});
@@ -145,7 +166,7 @@ class HeadGraph {
     const std::string flat =
         onnx_reshape(graph_, onnx_cast(graph_, value, OnnxType::f64), {-1, static_cast<std::int64_t>(all)});
     const std::size_t classes = head_.classes();
-    return graph_.node("MatMul", {flat, matrix_constant(graph_, transposed(integers_.output, classes, all, all), classes)});
+    return graph_.node("MatMul", {flat, stored(integers_.output, classes, all, all)});
   }
 
   OnnxGraph& graph_;

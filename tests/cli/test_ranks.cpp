@@ -172,7 +172,7 @@ TEST_CASE("a process that stops before MPI starts is lost to the others, code 7"
 
 TEST_CASE("a process whose launcher hangs ends when its peers are lost", "[train]") {
   const TempDir folder;
-  Args args = with(quick_training("run"), {"--watchdog-seconds", "4"});
+  Args args = with(quick_training("run"), {"--watchdog-seconds", "20"});
   *(std::find(args.begin(), args.end(), "--epochs") + 1) = "100000";
   Background run(folder.path(), args, 2);
   REQUIRE(run.wait_for("epoch 2/100000"));

@@ -212,3 +212,20 @@ TEST_CASE("what cannot be exported to C is refused", "[c_source]") {
   CHECK(
       has(message(ErrorKind::data, layerwise::Model::load(folder / "broken.safetensors"), {}, "net"), "inf; expected finite"));
 }
+
+TEST_CASE("heads of few bits are the same in C, and take these bits there", "[c_source]") {
+  const data::Dataset data = small_data(40);
+  // Matrices of 10 rows, of 256 and of 64 columns, and of 16 rows of 64, in both heads.
+  const std::size_t weights = 2 * (10 * 256 + 10 * 64 + 16 * 64);
+  std::size_t before = 0, bytes_before = 0;
+  for (const std::size_t bits : {16, 15, 5, 4, 2}) {
+    INFO(bits << " bits");
+    layerwise::Model model = random_model(data, cases()[0].net);
+    for (auto& [name, head] : model.heads) head.round_weights(bits);
+    const models::CSource source = models::c_source(model, {true, 0}, "net", "net.h");
+    CHECK(differing(model, {true, 0}, data, Compiled(source, "-O2 -march=native")) == 0);
+    if (before != 0) CHECK(bytes_before - source.constant_bytes == weights * (before - bits) / 8);
+    before = bits;
+    bytes_before = source.constant_bytes;
+  }
+}
