@@ -24,13 +24,14 @@ struct BitPlanes {
   std::vector<std::int16_t> steps;    // (rows)
 };
 
-// The planes of a matrix that round_rows() rounded to so many bits, or of any in 16 bits.
+// The planes of a matrix that round_rows() rounded to `bits` bits, or of any matrix in 16 bits.
 BitPlanes bit_planes(std::span<const std::int16_t> weights, std::size_t rows, std::size_t bits);
 
-// The greatest step of which all weights of a row are multiples, at least 1: that of round_rows() or a multiple of it.
+// The greatest step of which all weights of a row are multiples, at least 1: that of round_rows() or a multiple of it, and the
+// same whenever the row is stored again.
 std::int16_t step_of(std::span<const std::int16_t> row);
 
-// Stores a matrix that round_rows() rounded to so many bits, as tensors `name`, U64 (rows, bits, words), and `name`_step, I16
+// Stores a matrix that round_rows() rounded to `bits` bits, as tensors `name`, U64 (rows, bits, words), and `name`_step, I16
 // (rows).
 void put_rounded(TensorFile& file, const std::string& name, std::span<const std::int16_t> weights, std::size_t rows,
                  std::size_t bits);
@@ -39,8 +40,8 @@ void put_rounded(TensorFile& file, const std::string& name, std::span<const std:
 // number.
 std::size_t stored_bits(const TensorFile& file, const std::string& name);
 
-// A matrix that put_rounded() stored. Throws a data error if it has another shape, a step below 1, or a
-// weight that put_rounded() could not have stored.
+// A matrix that put_rounded() stored. Throws a data error if it has another shape, a step below 1, or a weight that
+// put_rounded() could not have stored.
 std::vector<std::int16_t> get_rounded(const TensorFile& file, const std::string& name, std::size_t rows, std::size_t columns,
                                       std::size_t bits);
 

@@ -78,7 +78,7 @@ void declare_net(Options& options, TrainSettings& settings) {
                fmt::format("Net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
   options.list(
       "set", settings.changes, "KEY=VALUE",
-      "One value of the net changed: LAYER.width, STAGE.epochs, STAGE.smallest_offset (as any real-valued option below, "
+      "Change of one value of the net: LAYER.width, STAGE.epochs, STAGE.smallest_offset (as any real-valued option below, "
       "for one stage), encoder.filters, head.grid, net.shift, ...");
 }
 

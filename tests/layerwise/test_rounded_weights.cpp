@@ -109,3 +109,19 @@ TEST_CASE("rounded weights that cannot be are refused") {
   file.put("w_step", {1}, std::vector<std::int16_t>{1});
   CHECK(has(message_of(ErrorKind::data, [&] { get_rounded(file, "w", 1, 64, 4); }), "a weight of row 0 is -8"));
 }
+
+TEST_CASE("the step of a row is what all its weights are multiples of, and one that 16 bits hold") {
+  const auto step = [](const std::vector<std::int16_t>& row) { return step_of(row); };
+  CHECK(step({0, 0, 0}) == 1);
+  CHECK(step({-6, 0, 9}) == 3);
+  CHECK(step({-1234, 0}) == 1234);
+  CHECK(step({-32768, 0}) == 1);
+  const BitPlanes planes = bit_planes(std::vector<std::int16_t>{-32768, 0, 0, 32767}, 2, 16);
+  CHECK(planes.words == 1);
+  CHECK(planes.steps == std::vector<std::int16_t>{1, 32767});
+  for (std::size_t b = 0; b < 16; ++b) {
+    INFO("bit " << b);
+    CHECK(planes.planes[b] == (b == 15 ? 2 : 0));                    // codes 0 and 32768
+    CHECK(planes.planes[16 + b] == (b == 15 ? 3 : b == 0 ? 2 : 0));  // 32768 and 32769
+  }
+}
