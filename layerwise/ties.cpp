@@ -1,6 +1,7 @@
 #include "layerwise/ties.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/bits.h"
 
@@ -46,6 +47,17 @@ void Ties::spread(std::span<std::int16_t> values) const {
 
 void Ties::spread(std::uint64_t* row) const {
   for (const Tied& tied : tied_) set_bit(row, tied.bit, get_bit(row, tied.first));
+}
+
+std::vector<std::size_t> Ties::first_words() const {
+  std::vector<std::size_t> result(patch_words_);
+  std::iota(result.begin(), result.end(), std::size_t{0});
+  for (const Group& group : groups_) {
+    if (group.channels % word_bits != 0) continue;
+    const std::size_t begin = group.begin / word_bits, words = group.channels / word_bits;
+    for (std::size_t w = 0; w < group.planes * words; ++w) result[begin + w] = begin + w % words;
+  }
+  return result;
 }
 
 void Ties::to_file(const std::uint64_t* row, std::uint64_t* file) const {

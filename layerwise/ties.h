@@ -28,6 +28,9 @@ class Ties {
   const std::vector<std::uint64_t>& valid() const { return valid_; }
   // Of these the first of the weights that are tied to one another, and all that are tied to none.
   const std::vector<std::uint64_t>& first() const { return first_; }
+  // (words of a patch): the word that has the same weights in every row. Where planes take whole words, that is the one of the
+  // first plane; otherwise each word itself.
+  std::vector<std::size_t> first_words() const;
 
   // values (bits of a patch): where weights of a row are tied, each gets the sum of what they have.
   void sum(std::span<float> values) const;

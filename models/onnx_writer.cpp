@@ -307,4 +307,8 @@ std::string onnx_reshape(OnnxGraph& graph, const std::string& value, const std::
   return graph.node("Reshape", {value, graph.constant({static_cast<std::int64_t>(shape.size())}, shape)});
 }
 
+std::string onnx_concat(OnnxGraph& graph, const std::vector<std::string>& values, std::int64_t axis) {
+  return values.size() == 1 ? values.front() : graph.node("Concat", values, {{"axis", axis}});
+}
+
 }  // namespace bitloom::models

@@ -135,5 +135,7 @@ std::size_t onnx_type_size(OnnxType type);
 std::string onnx_cast(OnnxGraph& graph, const std::string& value, OnnxType type);
 // `value` in another shape: -1 is what is left, 0 the size that it has there.
 std::string onnx_reshape(OnnxGraph& graph, const std::string& value, const std::vector<std::int64_t>& shape);
+// Several values one after the other along an axis; one alone as it is.
+std::string onnx_concat(OnnxGraph& graph, const std::vector<std::string>& values, std::int64_t axis);
 
 }  // namespace bitloom::models

@@ -64,6 +64,7 @@ std::string commented(std::string name) {
   return name;
 }
 
+std::string number(std::uint32_t value) { return fmt::format("{}", value); }
 std::string number(std::uint64_t value) { return fmt::format("0x{:x}", value); }
 std::string number(std::int16_t value) { return fmt::format("{}", value); }
 std::string number(std::int32_t value) {
@@ -77,6 +78,7 @@ std::string number(float value) {
   return text + "F";
 }
 
+const char* c_type(std::uint32_t) { return "uint32_t"; }
 const char* c_type(std::uint64_t) { return "uint64_t"; }
 const char* c_type(std::int16_t) { return "int16_t"; }
 const char* c_type(std::int32_t) { return "int32_t"; }
@@ -110,14 +112,33 @@ class Declarations {
   std::size_t bytes_ = 0;
 };
 
-// (O, P) rows to (blocks, P, 8): words that meet the same word of a patch side by side, channels beyond the last 0.
-std::vector<std::uint64_t> in_blocks(std::span<const std::uint64_t> rows, std::size_t patch) {
-  const std::size_t channels = rows.size() / patch;
-  const std::size_t blocks = (channels + block_channels - 1) / block_channels;
-  std::vector<std::uint64_t> result(blocks * patch * block_channels, 0);
+std::size_t blocks_for(std::size_t channels) { return (channels + block_channels - 1) / block_channels; }
+
+// The words of a patch whose weights are stored.
+struct StoredWords {
+  std::vector<std::size_t> words;
+  std::vector<std::uint32_t> places;  // for each word of a row of the patch: where its weights begin in those of the row
+
+  explicit StoredWords(const BinaryLayer& layer) {
+    const std::vector<std::size_t> first = layer.ties().first_words();
+    std::vector<std::uint32_t> place(first.size());
+    for (std::size_t t = 0; t < first.size(); ++t) {
+      if (first[t] != t) continue;
+      place[t] = static_cast<std::uint32_t>(words.size() * block_channels);
+      words.push_back(t);
+    }
+    for (std::size_t t = 0; t < first.size() / layer.spec().kernel; ++t) places.push_back(place[first[t]]);
+  }
+};
+
+// The first `channels` of (O, P) rows to (blocks, stored words, 8): words that meet the same word of a patch side by side,
+// channels beyond the last 0.
+std::vector<std::uint64_t> in_blocks(const std::uint64_t* rows, std::size_t channels, std::size_t patch,
+                                     const std::vector<std::size_t>& stored) {
+  std::vector<std::uint64_t> result(blocks_for(channels) * stored.size() * block_channels, 0);
   for (std::size_t o = 0; o < channels; ++o) {
-    for (std::size_t t = 0; t < patch; ++t)
-      result[(o / block_channels * patch + t) * block_channels + o % block_channels] = rows[o * patch + t];
+    for (std::size_t t = 0; t < stored.size(); ++t)
+      result[(o / block_channels * stored.size() + t) * block_channels + o % block_channels] = rows[o * patch + stored[t]];
   }
   return result;
 }
@@ -173,22 +194,25 @@ std::string declare_layer(Declarations& to, const BinaryLayer& layer, std::size_
   }
   to.add(fmt::format("/* layer '{}' */\nstatic const struct input {}_inputs[] = {{{}}};", commented(layer.spec().name), prefix,
                      inputs));
-  // Channels that are further thresholds of the same rows find their weights in the blocks of the first.
+  // Channels that are further thresholds of the same rows have their weights in the blocks of the first, and planes of a
+  // source in the words of the first.
   const std::size_t rows = layer.ties().rows() % block_channels == 0 ? layer.ties().rows() : layer.channels();
+  const StoredWords stored(layer);
   const auto declare_rows = [&](const char* what, const Buffer<std::uint64_t>& words) {
-    to.array<std::uint64_t>(prefix + what, in_blocks({words.data(), rows * layer.patch_words()}, layer.patch_words()));
+    to.array<std::uint64_t>(prefix + what, in_blocks(words.data(), rows, layer.patch_words(), stored.words));
   };
   declare_rows("_weights", layer.rows());
   if (layer.spec().ternary) declare_rows("_nonzero", layer.nonzero_rows());
-  const std::size_t blocks = (layer.channels() + block_channels - 1) / block_channels;
+  to.array<std::uint32_t>(prefix + "_places", stored.places);
+  const std::size_t blocks = blocks_for(layer.channels());
   to.array<std::int32_t>(prefix + "_thresholds", {layer.thresholds().data(), blocks * block_channels});
   return fmt::format(
-      "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, {0}_weights, {16}, "
-      "{0}_thresholds}}",
+      "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, {16}, {0}_weights, "
+      "{17}, {0}_places, {0}_thresholds}}",
       prefix, geometry.sources.size(), way_of(layer.spec().pool), maps.in[i], geometry.input.height, geometry.input.width,
       geometry.input.words(), geometry.input.border, layer.spec().kernel, layer.spec().stride, maps.out[i],
-      geometry.output.height, geometry.output.width, geometry.output.words(), blocks,
-      (rows + block_channels - 1) / block_channels, layer.spec().ternary ? prefix + "_nonzero" : "NULL");
+      geometry.output.height, geometry.output.width, geometry.output.words(), blocks_for(rows), layer.channels() / rows,
+      stored.words.size() / layer.spec().kernel, layer.spec().ternary ? prefix + "_nonzero" : "NULL");
 }
 
 // Weights of one size: their signs, by class in whole words.

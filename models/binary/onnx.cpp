@@ -21,11 +21,6 @@ using Sizes = std::vector<std::int64_t>;
 
 constexpr const char* image_name = "image";
 
-// Several values one after the other along an axis.
-std::string concatenated(OnnxGraph& graph, const std::vector<std::string>& values, std::int64_t axis) {
-  return values.size() == 1 ? values.front() : graph.node("Concat", values, {{"axis", axis}});
-}
-
 // Where each of `size` pixels of a moved image comes from: `by` further on, reflected at the edge without repeating it.
 Sizes moved_places(std::size_t size, int by) {
   Sizes places;
@@ -93,7 +88,7 @@ std::string NetGraph::seen_images() {
     if (view.right != 0 || view.mirror) image = gather(image, 3, columns);
     all.push_back(image);
   }
-  return concatenated(graph_, all, 0);
+  return onnx_concat(graph_, all, 0);
 }
 
 // A map reduced by `factor` in both directions; the order of its channels is that of FORMAT.md.
@@ -118,9 +113,14 @@ std::string NetGraph::pooled(const std::string& map, std::size_t factor, Downsam
 std::string NetGraph::input_of(const BinaryLayer& layer) {
   std::vector<std::string> parts;
   for (const LayerGeometry::Source& source : layer.geometry().sources) {
-    parts.push_back(pooled(maps_[static_cast<std::size_t>(source.layer + 1)], source.factor, layer.spec().pool));
+    const std::string& map = maps_[static_cast<std::size_t>(source.layer + 1)];
+    const std::size_t channels = source.shape.channels / source.planes;
+    // Levels of reduced planes; of pixels side by side those of each, whose planes are then side by side, too.
+    parts.push_back(layer.spec().pool == Downsample::space_to_depth
+                        ? pooled(numbers_->levels(map, source.planes, channels), source.factor, layer.spec().pool)
+                        : numbers_->levels(pooled(map, source.factor, layer.spec().pool), source.planes, channels));
   }
-  return concatenated(graph_, parts, 1);
+  return onnx_concat(graph_, parts, 1);
 }
 
 void NetGraph::run_layers(const std::string& images, const std::vector<std::size_t>& wanted) {
@@ -147,7 +147,7 @@ void NetGraph::vote(const std::vector<std::size_t>& voters) {
         onnx_reshape(graph_, onnx_head(graph_, *numbers_, head, layer.geometry().output, bits), {views, -1, 1, classes}));
   }
   graph_.scope("votes");
-  const std::string by_view = graph_.node("Transpose", {concatenated(graph_, heads, 2)}, {{"perm", Sizes{1, 0, 2, 3}}});
+  const std::string by_view = graph_.node("Transpose", {onnx_concat(graph_, heads, 2)}, {{"perm", Sizes{1, 0, 2, 3}}});
   const std::int64_t votes = views * static_cast<std::int64_t>(heads.size());
   const std::string shape = graph_.constant<std::int64_t>({3}, {-1, votes, classes});
   graph_.output({"scores",

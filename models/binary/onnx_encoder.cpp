@@ -167,7 +167,7 @@ std::string onnx_encoder(OnnxGraph& graph, const layerwise::Encoder& encoder, co
     return graph.node("Unsqueeze", {graph.node(operation, {responses, limits}), axis});
   };
   const std::vector<std::string> both = {bit("GreaterOrEqual", tensors.upper), bit("LessOrEqual", tensors.lower)};
-  const std::string bits = graph.node("Concat", both, {{"axis", std::int64_t{2}}});
+  const std::string bits = onnx_concat(graph, both, 2);
   const auto height = static_cast<std::int64_t>(encoder.output().height),
              width = static_cast<std::int64_t>(encoder.output().width);
   return onnx_cast(graph, onnx_reshape(graph, bits, {-1, 2 * tensors.features, height, width}), OnnxType::f32);

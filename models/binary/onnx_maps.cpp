@@ -1,5 +1,6 @@
 // Maps of bits as numbers of a graph: those of standard operators, and what all kinds of maps need to know of a layer.
 #include <algorithm>
+#include <bit>
 
 #include "core/error.h"
 #include "models/binary/onnx_parts.h"
@@ -43,41 +44,28 @@ std::string OnnxSigns::unpack(const std::vector<std::int8_t>& values, const std:
   return onnx_cast(graph_, onnx_reshape(graph_, all, shape), OnnxType::f32);
 }
 
-std::vector<std::int8_t> layer_weights(const BinaryLayer& layer) {
-  const std::size_t taps = layer.spec().kernel * layer.spec().kernel;
-  const std::size_t pixel_bits = layer.patch_bits() / taps;
-  std::vector<std::int8_t> values;
-  values.reserve(layer.channels() * layer.geometry().valid_bits);
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
+OnnxWeights onnx_weights(const BinaryLayer& layer, std::size_t rows, const std::vector<std::uint64_t>& bits) {
+  const layerwise::LayerSpec& spec = layer.spec();
+  if (static_cast<std::int64_t>(layer.geometry().valid_bits) >= exact_in_f32) {
+    fail(ErrorKind::data, "layer '{}': sums of {} weights; expected fewer than {}, which f32 adds exactly", spec.name,
+         layer.geometry().valid_bits, exact_in_f32);
+  }
+  const std::size_t pixel_bits = layer.patch_bits() / (spec.kernel * spec.kernel);
+  OnnxWeights result;
+  for (std::size_t o = 0; o < rows; ++o) {
     const std::uint64_t* sign = layer.rows().data() + o * layer.patch_words();
-    const std::uint64_t* nonzero = layer.spec().ternary ? layer.nonzero_rows().data() + o * layer.patch_words() : nullptr;
+    const std::uint64_t* nonzero = spec.ternary ? layer.nonzero_rows().data() + o * layer.patch_words() : nullptr;
     for (std::size_t c = 0; c < pixel_bits; ++c) {
-      if (!get_bit(layer.valid_bits().data(), c)) continue;
+      if (!get_bit(bits.data(), c)) continue;
       for (std::size_t k = c; k < layer.patch_bits(); k += pixel_bits) {
-        values.push_back(
+        result.values.push_back(
             static_cast<std::int8_t>(nonzero != nullptr ? trit_value(sign, nonzero, k) : bit_value(get_bit(sign, k))));
       }
     }
   }
-  return values;
-}
-
-std::vector<std::int64_t> checked_weight_shape(const BinaryLayer& layer) {
-  const layerwise::LayerSpec& spec = layer.spec();
-  const auto taps = static_cast<std::int64_t>(layer.geometry().valid_bits), kernel = static_cast<std::int64_t>(spec.kernel);
-  if (taps >= exact_in_f32) {
-    fail(ErrorKind::data, "layer '{}': sums of {} weights; expected fewer than {}, which f32 adds exactly", spec.name, taps,
-         exact_in_f32);
-  }
-  return {static_cast<std::int64_t>(spec.channels()), taps / (kernel * kernel), kernel, kernel};
-}
-
-std::vector<std::int64_t> counts_of(const std::vector<std::int8_t>& weights, std::size_t channels, std::int8_t value) {
-  const auto row = static_cast<std::ptrdiff_t>(weights.size() / channels);
-  std::vector<std::int64_t> counts;
-  for (auto begin = weights.begin(); begin != weights.end(); begin += row)
-    counts.push_back(std::count(begin, begin + row, value));
-  return counts;
+  const auto kernel = static_cast<std::int64_t>(spec.kernel), first = static_cast<std::int64_t>(rows);
+  result.shape = {first, static_cast<std::int64_t>(result.values.size()) / (first * kernel * kernel), kernel, kernel};
+  return result;
 }
 
 namespace {
@@ -96,6 +84,7 @@ class StandardMaps final : public OnnxMaps {
   std::string above(const std::string& mean, float share) override {
     return onnx_cast(graph_, graph_.node("Greater", {mean, graph_.scalar(share)}), OnnxType::f32);
   }
+  std::string levels(const std::string& map, std::size_t planes, std::size_t channels) override;
   std::string layer(const BinaryLayer& layer, const std::string& input) override;
 
  private:
@@ -103,29 +92,48 @@ class StandardMaps final : public OnnxMaps {
   OnnxSigns signs_;
 };
 
+std::string StandardMaps::levels(const std::string& map, std::size_t planes, std::size_t channels) {
+  if (planes == 1) return map;
+  const std::string axis = graph_.constant<std::int64_t>({1}, {1});
+  std::string sum;
+  for (std::size_t p = 0; p < planes; ++p) {
+    const auto begin = static_cast<std::int64_t>(p * channels), end = static_cast<std::int64_t>((p + 1) * channels);
+    const std::string plane = graph_.node(
+        "Slice", {map, graph_.constant<std::int64_t>({1}, {begin}), graph_.constant<std::int64_t>({1}, {end}), axis});
+    sum = p == 0 ? plane : graph_.node("Add", {sum, plane});
+  }
+  return sum;
+}
+
 // With bits x, signs w and nonzero weights c: d = sum of c (x xor w) = sum of c (x + w - 2 x w), so that
 //   d <= T  iff  sum of x c (1 - 2 w) <= T - sum of c w,
-// whose left side is a convolution with weights of 1, -1 and 0. Those right sides, f32 (O); none outside of what a sum can be.
-std::vector<float> layer_limits(const BinaryLayer& layer, const std::vector<std::int8_t>& weights) {
+// whose left side is a convolution with weights of 1, -1 and 0. Those right sides for the channels from `begin` to `end`; none
+// outside of what a sum can be.
+std::vector<float> layer_limits(const BinaryLayer& layer, std::size_t begin, std::size_t end) {
   const auto most = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  const std::vector<std::int64_t> set = counts_of(weights, layer.channels(), -1);
   std::vector<float> limits;
-  for (std::size_t o = 0; o < layer.channels(); ++o) {
-    limits.push_back(static_cast<float>(std::clamp(layer.thresholds()[o] - set[o], -most - 1, most)));
+  for (std::size_t o = begin; o < end; ++o) {
+    std::int64_t set = 0;  // sum of c w
+    for (std::size_t t = o * layer.patch_words(); t < (o + 1) * layer.patch_words(); ++t)
+      set += std::popcount(layer.rows()[t] & (layer.spec().ternary ? layer.nonzero_rows()[t] : ~std::uint64_t{0}));
+    limits.push_back(static_cast<float>(std::clamp(layer.thresholds()[o] - set, -most - 1, most)));
   }
   return limits;
 }
 
 std::string StandardMaps::layer(const BinaryLayer& layer, const std::string& input) {
   const auto padding = static_cast<std::int64_t>(layer.spec().padding), stride = static_cast<std::int64_t>(layer.spec().stride);
-  const std::vector<std::int64_t> shape = checked_weight_shape(layer);
-  const std::vector<std::int8_t> weights = layer_weights(layer);
+  const std::size_t rows = layer.ties().rows();
+  const OnnxWeights weights = onnx_weights(layer, rows, layer.ties().first());
   const std::string sums =
-      graph_.node("Conv", {input, numbers(weights, shape)},
+      graph_.node("Conv", {input, numbers(weights.values, weights.shape)},
                   {{"pads", std::vector<std::int64_t>(4, padding)}, {"strides", std::vector<std::int64_t>(2, stride)}});
-  const std::string bits =
-      graph_.node("LessOrEqual", {sums, graph_.constant({shape.front(), 1, 1}, layer_limits(layer, weights))});
-  return onnx_cast(graph_, bits, OnnxType::f32);
+  std::vector<std::string> bits;  // for each threshold of a row
+  for (std::size_t begin = 0; begin < layer.channels(); begin += rows) {
+    const std::string limits = graph_.constant({weights.shape.front(), 1, 1}, layer_limits(layer, begin, begin + rows));
+    bits.push_back(graph_.node("LessOrEqual", {sums, limits}));
+  }
+  return onnx_cast(graph_, onnx_concat(graph_, bits, 1), OnnxType::f32);
 }
 
 }  // namespace

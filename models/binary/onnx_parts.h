@@ -55,7 +55,10 @@ class OnnxMaps {
   virtual std::string to_bits(const std::string& map) = 0;
   // The map whose bits are set where a mean over bits of another map is above that of `share` of them, which none is equal to.
   virtual std::string above(const std::string& mean, float share) = 0;
-  // FORMAT.md, section 5, from the patches on.
+  // What layers compute with for a map (N, planes * C, H, W) of several thresholds for each row of weights: itself, or the sum
+  // of its planes (N, C, H, W), which all meet the same weights.
+  virtual std::string levels(const std::string& map, std::size_t planes, std::size_t channels) = 0;
+  // FORMAT.md, section 5, from the patches on. `input` has levels.
   virtual std::string layer(const layerwise::BinaryLayer& layer, const std::string& input) = 0;
 };
 
@@ -64,12 +67,14 @@ std::unique_ptr<OnnxMaps> standard_maps(OnnxGraph& graph);
 // Bits are 1 and -1, quantized by QONNX's operators, as weights are.
 std::unique_ptr<OnnxMaps> bipolar_maps(OnnxGraph& graph);
 
-// Weights (O, C, k, k) of a layer, without those of tails: +1, -1 (a set bit) or, of ternary ones, 0.
-std::vector<std::int8_t> layer_weights(const layerwise::BinaryLayer& layer);
+// Weights (rows, C, k, k) of a layer: +1, -1 (a set bit) or, of ternary ones, 0.
+struct OnnxWeights {
+  std::vector<std::int8_t> values;
+  std::vector<std::int64_t> shape;
+};
+// The weights of the first `rows` of the layer's output channels, for those bits of a patch that `bits` (words of a patch) has.
 // Throws Error(data) for a layer whose sums f32 could not have.
-std::vector<std::int64_t> checked_weight_shape(const layerwise::BinaryLayer& layer);
-// How often each of the layer's rows of such weights has `value`, (O).
-std::vector<std::int64_t> counts_of(const std::vector<std::int8_t>& weights, std::size_t channels, std::int8_t value);
+OnnxWeights onnx_weights(const layerwise::BinaryLayer& layer, std::size_t rows, const std::vector<std::uint64_t>& bits);
 
 // The bits of the first map, (N, 2 F, H, W), f32 of 1 and 0, of images, u8 (N, colours, H, W). Throws Error(data) for filters
 // whose sums could be inexact.

@@ -26,6 +26,8 @@ class BipolarMaps final : public OnnxMaps {
     return graph_.node("Mul", {graph_.node("Add", {map, graph_.scalar(1.0F)}), graph_.scalar(0.5F)});
   }
   std::string above(const std::string& mean, float share) override { return sign_of(mean, graph_.scalar(2 * share - 1)); }
+  // Tools that know QONNX look for bits that meet bits, so that planes stay, each with its weights.
+  std::string levels(const std::string& map, std::size_t /*planes*/, std::size_t /*channels*/) override { return map; }
   std::string layer(const BinaryLayer& layer, const std::string& input) override;
 
  private:
@@ -36,16 +38,16 @@ class BipolarMaps final : public OnnxMaps {
   std::string bipolar(const std::string& value) {
     return graph_.node("BipolarQuant", {value, graph_.scalar(1.0F)}, {}, qonnx_domain);
   }
-  std::string stored(std::vector<std::int8_t> weights, const std::vector<std::int64_t>& shape, bool ternary);
+  std::string stored(OnnxWeights weights, bool ternary);
   std::string padded(const std::string& map, std::int64_t padding);
 
   OnnxGraph& graph_;
 };
 
 // 1 where the bit of the filter is set, as in maps; -1, 0, 1 as integers of two bits without -2 where there are zeros.
-std::string BipolarMaps::stored(std::vector<std::int8_t> weights, const std::vector<std::int64_t>& shape, bool ternary) {
-  for (std::int8_t& weight : weights) weight = static_cast<std::int8_t>(-weight);
-  const std::string floats = numbers(weights, shape);
+std::string BipolarMaps::stored(OnnxWeights weights, bool ternary) {
+  for (std::int8_t& weight : weights.values) weight = static_cast<std::int8_t>(-weight);
+  const std::string floats = numbers(weights.values, weights.shape);
   if (!ternary) return bipolar(floats);
   return graph_.node("Quant", {floats, graph_.scalar(1.0F), graph_.scalar(0.0F), graph_.scalar(2.0F)},
                      {{"signed", std::int64_t{1}}, {"narrow", std::int64_t{1}}, {"rounding_mode", "ROUND"}}, qonnx_domain);
@@ -62,19 +64,19 @@ std::string BipolarMaps::padded(const std::string& map, std::int64_t padding) {
 // products is n - 2 d, so that d <= T iff that sum is not below n - 2 T.
 std::string BipolarMaps::layer(const BinaryLayer& layer, const std::string& input) {
   const auto stride = static_cast<std::int64_t>(layer.spec().stride);
-  const std::vector<std::int64_t> shape = checked_weight_shape(layer);
   const auto most = static_cast<std::int64_t>(layer.geometry().valid_bits);
-  const std::vector<std::int8_t> weights = layer_weights(layer);
-  const std::vector<std::int64_t> zeros = counts_of(weights, layer.channels(), 0);
+  const OnnxWeights weights = onnx_weights(layer, layer.channels(), layer.valid_bits());
   std::vector<float> limits;
   for (std::size_t o = 0; o < layer.channels(); ++o) {
-    const std::int64_t limit = most - zeros[o] - 2 * std::int64_t{layer.thresholds()[o]};
+    const auto row = weights.values.begin() + static_cast<std::ptrdiff_t>(o * layer.geometry().valid_bits);
+    const std::int64_t zeros = std::count(row, row + most, 0);
+    const std::int64_t limit = most - zeros - 2 * std::int64_t{layer.thresholds()[o]};
     limits.push_back(static_cast<float>(std::clamp(limit, -most - 1, most + 1)));
   }
   const std::string from = padded(input, static_cast<std::int64_t>(layer.spec().padding));
-  const std::string sums = graph_.node("Conv", {from, stored(weights, shape, layer.spec().ternary)},
-                                       {{"strides", std::vector<std::int64_t>(2, stride)}});
-  return sign_of(sums, graph_.constant({1, shape.front(), 1, 1}, limits));
+  const std::string sums =
+      graph_.node("Conv", {from, stored(weights, layer.spec().ternary)}, {{"strides", std::vector<std::int64_t>(2, stride)}});
+  return sign_of(sums, graph_.constant({1, weights.shape.front(), 1, 1}, limits));
 }
 
 }  // namespace

@@ -230,7 +230,7 @@ void GptGraph::write_logits(const std::string& x) {
   const std::string rows = onnx_reshape(graph_, x, {-1, width_});
   const std::string logits = graph_.node("Gemm", {rows, parameters_.at("embedding.tokens")}, {{"transB", std::int64_t{1}}});
   const std::vector<std::string> sizes = {graph_.node("Shape", {ids_name}), graph_.constant<std::int64_t>({1}, {vocabulary_})};
-  graph_.output_node(logits_name, "Reshape", {logits, graph_.node("Concat", sizes, {{"axis", std::int64_t{0}}})});
+  graph_.output_node(logits_name, "Reshape", {logits, onnx_concat(graph_, sizes, 0)});
 }
 
 }  // namespace

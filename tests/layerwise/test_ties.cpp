@@ -133,6 +133,21 @@ TEST_CASE("a layer's file has tied weights once", "[ties]") {
   }
 }
 
+TEST_CASE("words of a patch have the weights of the first plane's where planes take whole words", "[ties]") {
+  const NetSpec net = parse_net(
+      R"({"layers": [{"name": "a", "width": 128, "thresholds": 2}, {"name": "b", "width": 32, "thresholds": 2},
+      {"name": "c", "inputs": ["a", "b"], "width": 8, "pool": "space_to_depth", "kernel": 1, "stride": 2}]})",
+      "net.json");
+  const auto geometry = derive_geometry(net, side, side, encoder_bits);
+  // Of each pixel of 2 x 2 four words of "a", after all of these one of "b".
+  std::vector<std::size_t> expected;
+  for (const std::size_t pixel : {0, 1, 2, 3}) {
+    for (const std::size_t word : {0, 1, 0, 1}) expected.push_back(4 * pixel + word);
+  }
+  for (const std::size_t word : {16, 17, 18, 19}) expected.push_back(word);
+  CHECK(BinaryLayer(net.layers[2], geometry[2]).ties().first_words() == expected);
+}
+
 TEST_CASE("tied weights move by the sum of their gradients, whatever thresholds and planes these come from", "[ties]") {
   const BinaryLayer start = layer_of(net_of("or", "binary"));
   const std::size_t bits = start.patch_bits();

@@ -129,6 +129,12 @@ std::vector<Case> cases() {
              {"name": "b", "inputs": ["a", "input"], "width": 20, "thresholds": 2, "pool": "or"},
              {"name": "c", "inputs": ["b"], "width": 16, "thresholds": 2}],
              "stages": [{"train": ["a"]}, {"train": ["b"]}, {"train": ["c"]}]})",
+           {true, 0}},
+          {"planes that take whole words, before others and side by side",
+           "{" + flat + head + R"("layers": [{"name": "a", "width": 64, "thresholds": 2},
+             {"name": "b", "inputs": ["a", "input"], "width": 128, "thresholds": 3, "weights": "ternary"},
+             {"name": "c", "inputs": ["b"], "width": 9, "pool": "space_to_depth", "kernel": 1}],
+             "stages": [{"train": ["a"]}, {"train": ["b"]}, {"train": ["c"]}]})",
            {true, 0}}};
 }
 
@@ -228,4 +234,17 @@ TEST_CASE("heads of few bits are the same in C, and take these bits there", "[c_
     before = bits;
     bytes_before = source.constant_bytes;
   }
+}
+
+TEST_CASE("weights that meet several planes of a map are in C once", "[c_source]") {
+  const data::Dataset data = small_data(40);
+  const auto bytes = [&](const std::string& thresholds) {
+    const std::string net = R"({"head": {"kind": "linear", "grid": 1}, "layers": [
+        {"name": "a", "width": 128, "thresholds": )" +
+                            thresholds + R"(}, {"name": "b", "inputs": ["a"], "width": 64, "pool": "or"}],
+        "stages": [{"train": ["a"]}, {"train": ["b"]}]})";
+    return models::c_source(random_model(data, net), {}, "net", "net.h").constant_bytes;
+  };
+  // More thresholds, and places of words in the rows of a patch, are all that there is.
+  CHECK(bytes("3") - bytes("1") == 2 * 128 * sizeof(std::int32_t) + 3 * 4 * sizeof(std::uint32_t));
 }

@@ -4,8 +4,11 @@
 #include <vector>
 
 #include "core/version.h"
+#include "models/binary/onnx.h"
 #include "models/binary/onnx_parts.h"
 #include "models/onnx_writer.h"
+#include "tests/layerwise/cases.h"
+#include "tests/layerwise/random_model.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 
@@ -89,4 +92,17 @@ TEST_CASE("a node may have several outputs, an attribute a real number") {
   const std::string attribute = bytes({0x0a, 1, 'e', 0x15, 0, 0, 0xc0, 0x3f, 0xa0, 0x01, 1});  // name, f, type FLOAT
   CHECK(has(graph.file("", {}), field(0x0a, "x") + field(0x12, "a/Split") + field(0x12, "a/Split_2") + field(0x1a, "a/Split") +
                                     field(0x22, "Split") + field(0x2a, attribute)));
+}
+
+TEST_CASE("weights that meet several planes of a map are in an ONNX file once") {
+  const data::Dataset data = test::small_data(40);
+  const auto size = [&](const std::string& thresholds) {
+    const std::string net = R"({"head": {"kind": "linear", "grid": 1}, "layers": [
+        {"name": "a", "width": 128, "thresholds": )" +
+                            thresholds + R"(}, {"name": "b", "inputs": ["a"], "width": 256}],
+        "stages": [{"train": ["a"]}, {"train": ["b"]}]})";
+    return to_onnx(test::random_model(data, net), {}).size();
+  };
+  // The weights of "b" are 36,864 bytes; limits of "a" for two more thresholds, 1,024, and a few operators come to them.
+  CHECK(size("3") < size("1") + 3000);
 }

@@ -17,6 +17,8 @@ SETTINGS = {
     "ternary": [*TERNARY, "layer1.width=80", "layer2.width=69", "head.kind=linear", "head.grid=3", "encoder.kind=thermometer",
                 "layer2.pool=and"],
     "thresholds": ["layer1.thresholds=2", "layer2.thresholds=3", "layer1.width=40"],
+    "thresholds in depth": ["layer1.width=40", "layer1.thresholds=3", "layer2.pool=space_to_depth"],
+    "thresholds and zeros": ["layer1.thresholds=2", "layer2.thresholds=2", "layer2.weights=ternary", "layer2.pool=majority"],
     "shifted": ["net.shift=3", "layer1.width=70", "layer2.pool=space_to_depth", "layer2.stride=2", "layer2.kernel=5",
                 "encoder.contrast=0"],
     # Sums of its filters exceed 2^24, those of squares too.
