@@ -19,7 +19,8 @@ std::vector<float> normal_numbers(std::size_t n, std::uint64_t use) {
 
 class BackwardWorkload : public TypedWorkload<float> {
  public:
-  explicit BackwardWorkload(std::size_t threads) : layer_(make_layer({channels, channels, size})), scratch_(threads) {
+  explicit BackwardWorkload(std::size_t threads)
+      : layer_(make_layer({channels, channels, size})), weights_(layer_), scratch_(threads) {
     constexpr std::size_t pixels = size * size;
     Random random = random_for(6);
     window_.assign(pixels * channels / word_bits, 0);
@@ -43,13 +44,15 @@ class BackwardWorkload : public TypedWorkload<float> {
     second = 1;
   }
   void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    layerwise::input_gradient(kernels, layer_, window_.data(), codes_.data(), 0.5F, scratch_[thread], outputs_[thread].data());
+    layerwise::input_gradient(kernels, layer_, weights_, window_.data(), codes_.data(), 0.5F, scratch_[thread],
+                              outputs_[thread].data());
   }
 
  private:
   static constexpr std::size_t channels = 256, size = 32;
   static constexpr double active_share = 0.07;
   layerwise::BinaryLayer layer_;
+  layerwise::BackwardWeights weights_;
   std::vector<std::uint64_t> window_;
   std::vector<std::uint8_t> codes_;
   std::size_t components_ = 0;

@@ -130,10 +130,33 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
   }
 }
 
+BackwardWeights::BackwardWeights(const BinaryLayer& layer) : layer_(layer), rows_(layer.ties().rows()) {
+  const std::vector<std::size_t> first = layer.ties().first_words();
+  for (std::size_t w = 0; w < layer.geometry().input.words(); ++w) {
+    if (first[w] == w) stored_.push_back(w);
+    places_.push_back(static_cast<std::size_t>(std::find(stored_.begin(), stored_.end(), first[w]) - stored_.begin()));
+  }
+  copied_ = stored_.size() < places_.size();
+  refresh();
+}
+
+void BackwardWeights::refresh() {
+  if (!copied_) return;
+  const std::size_t taps = layer_.spec().kernel * layer_.spec().kernel;
+  const auto copy = [&](const Buffer<std::uint64_t>& from, std::vector<std::uint64_t>& to) {
+    to.clear();
+    for (std::size_t pixel = 0; pixel < rows_ * taps; ++pixel) {
+      for (const std::size_t w : stored_) to.push_back(from[pixel * places_.size() + w]);
+    }
+  };
+  copy(layer_.rows(), sign_);
+  if (layer_.spec().ternary) copy(layer_.nonzero_rows(), nonzero_);
+}
+
 namespace {
 
 // The components of one pixel of outputs as lists of offsets of their rows of weights, one per code.
-void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, std::size_t patch_words,
+void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, const BackwardWeights& weights,
                BackwardScratch& scratch) {
   std::vector<std::uint32_t>& components = scratch.pixel.components;
   components.resize(words * word_bits);
@@ -141,7 +164,8 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
   for (std::size_t w = 0; w < words; ++w) {
     for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
       const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-      components[count] = std::uint32_t{codes[o]} << component_offset_bits | static_cast<std::uint32_t>(o * patch_words);
+      components[count] = std::uint32_t{codes[o]} << component_offset_bits |
+                          static_cast<std::uint32_t>(o % weights.rows() * weights.row_words());
       count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
     }
   }
@@ -156,19 +180,20 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
 // For an input bit a (value 1 - 2a) and a weight w in {+1, -1, 0}, d counts a where w = +1 and 1 - a where w = -1, so
 // dd/da = w, and dL/da = sum over components of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
 // z(k) that of nonzero bits (all of them for binary weights), sum of value * w = z - 2n.
-void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
-                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient) {
+void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const BackwardWeights& weights,
+                    const std::uint64_t* window, const std::uint8_t* codes, float unit, BackwardScratch& scratch,
+                    float* gradient) {
   const LayerSpec& spec = layer.spec();
   const MapShape& output = layer.geometry().output;
   const MapShape& input = layer.geometry().input;
   const std::size_t words = output.words();
-  const std::size_t in_channels = input.words() * word_bits;
+  const std::size_t pixel_bits = weights.pixel_words() * word_bits;
   // A row of a kernel meets neighbouring pixels, so its counts are added where they belong, border included.
   const std::size_t width = input.width + 2 * spec.padding;
   const std::size_t pixels = (input.height + 2 * spec.padding) * width;
-  scratch.sums.assign(pixels * in_channels, 0);
+  scratch.sums.assign(pixels * pixel_bits, 0);
   if (spec.ternary) {
-    scratch.zero_sums.assign(pixels * in_channels, 0);
+    scratch.zero_sums.assign(pixels * pixel_bits, 0);
   } else {
     scratch.totals.assign(pixels, 0);
   }
@@ -177,10 +202,10 @@ void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, cons
   rows.scales = code_count;
   rows.scale = code_values.data();
   rows.runs = 1;
-  rows.run_words = spec.kernel * input.words();
+  rows.run_words = spec.kernel * weights.pixel_words();
   rows.pitch = rows.run_words;
   for (std::size_t p = 0; p < output.height * output.width; ++p) {
-    list_rows(window + p * words, codes + p * words * word_bits, words, layer.patch_words(), scratch);
+    list_rows(window + p * words, codes + p * words * word_bits, words, weights, scratch);
     if (scratch.offsets.empty()) continue;
     std::int32_t total = 0;
     for (std::size_t code = 0; code < code_count; ++code) {
@@ -190,26 +215,30 @@ void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, cons
     rows.begin = scratch.begin.data();
     for (std::size_t ky = 0; ky < spec.kernel; ++ky) {
       const std::size_t first = (p / output.width * spec.stride + ky) * width + p % output.width * spec.stride;
-      rows.base = layer.rows().data() + ky * rows.run_words;
-      kernels.accumulate_rows(rows, scratch.sums.data() + first * in_channels);
+      rows.base = weights.sign() + ky * rows.run_words;
+      kernels.accumulate_rows(rows, scratch.sums.data() + first * pixel_bits);
       if (spec.ternary) {
-        rows.base = layer.nonzero_rows().data() + ky * rows.run_words;
-        kernels.accumulate_rows(rows, scratch.zero_sums.data() + first * in_channels);
+        rows.base = weights.nonzero() + ky * rows.run_words;
+        kernels.accumulate_rows(rows, scratch.zero_sums.data() + first * pixel_bits);
       } else {
         for (std::size_t kx = 0; kx < spec.kernel; ++kx) scratch.totals[first + kx] += total;
       }
     }
   }
   for (std::size_t y = 0; y < input.height; ++y) {
-    for (std::size_t x = 0; x < input.width; ++x, gradient += in_channels) {
+    for (std::size_t x = 0; x < input.width; ++x) {
       const std::size_t pixel = (y + spec.padding) * width + x + spec.padding;
-      const std::int32_t* sums = scratch.sums.data() + pixel * in_channels;
-      if (spec.ternary) {
-        const std::int32_t* zeros = scratch.zero_sums.data() + pixel * in_channels;
-        for (std::size_t c = 0; c < in_channels; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - zeros[c]);
-      } else {
-        const std::int32_t total = scratch.totals[pixel];
-        for (std::size_t c = 0; c < in_channels; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - total);
+      for (const std::size_t place : weights.places()) {
+        const std::size_t first = pixel * pixel_bits + place * word_bits;
+        const std::int32_t* sums = scratch.sums.data() + first;
+        if (spec.ternary) {
+          const std::int32_t* zeros = scratch.zero_sums.data() + first;
+          for (std::size_t c = 0; c < word_bits; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - zeros[c]);
+        } else {
+          const std::int32_t total = scratch.totals[pixel];
+          for (std::size_t c = 0; c < word_bits; ++c) gradient[c] = unit * static_cast<float>(2 * sums[c] - total);
+        }
+        gradient += word_bits;
       }
     }
   }

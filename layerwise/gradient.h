@@ -57,15 +57,40 @@ std::size_t images_per_part(const BinaryLayer& layer, std::size_t images);
 void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* inputs,
                                 std::span<const ImageComponents> images, std::int32_t* sums);
 
+// The rows of weights of a layer that gradients of its input are made of. Tied weights (ties.h) are there once: a row serves
+// all its thresholds, a word all planes that meet it, whose gradients are one and the same.
+class BackwardWeights {
+ public:
+  explicit BackwardWeights(const BinaryLayer& layer);  // `layer` outlives it
+  // To be called when the layer's weights have changed.
+  void refresh();
+
+  std::size_t rows() const { return rows_; }
+  std::size_t pixel_words() const { return stored_.size(); }
+  std::size_t row_words() const { return layer_.spec().kernel * layer_.spec().kernel * pixel_words(); }
+  const std::uint64_t* sign() const { return copied_ ? sign_.data() : layer_.rows().data(); }
+  const std::uint64_t* nonzero() const { return copied_ ? nonzero_.data() : layer_.nonzero_rows().data(); }
+  // (input words): where in a pixel's words a word's weights are.
+  const std::vector<std::size_t>& places() const { return places_; }
+
+ private:
+  const BinaryLayer& layer_;
+  std::size_t rows_;
+  bool copied_;
+  std::vector<std::size_t> stored_, places_;  // words of a pixel
+  std::vector<std::uint64_t> sign_, nonzero_;
+};
+
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
-// a bit. Scratch is reused by one thread.
+// a bit; weights: those of the layer. Scratch is reused by one thread.
 struct BackwardScratch {
   ImageComponents pixel;  // gradients of one pixel: code << component_offset_bits | word offset of the channel's row of weights
   std::vector<std::uint32_t> offsets, begin;
   std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
-void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const std::uint64_t* window,
-                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient);
+void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const BackwardWeights& weights,
+                    const std::uint64_t* window, const std::uint8_t* codes, float unit, BackwardScratch& scratch,
+                    float* gradient);
 
 }  // namespace bitloom::layerwise

@@ -103,8 +103,8 @@ void StagePasses::send_down(std::size_t t, const std::uint64_t* window, std::siz
   const MapShape& input = layer.geometry().input;
   const std::size_t pixels = input.height * input.width;
   thread.input_gradient.resize(pixels * input.words() * word_bits);
-  input_gradient(setup_.kernels, layer, window, thread.codes.data(), learners_.trainers[t]->unit(), thread.backward,
-                 thread.input_gradient.data());
+  input_gradient(setup_.kernels, layer, *layer_maps_[t].weights, window, thread.codes.data(), learners_.trainers[t]->unit(),
+                 thread.backward, thread.input_gradient.data());
   for (const LayerGeometry::Source& source : layer.geometry().sources) {
     for (std::size_t below = 0; below < t; ++below) {
       if (source.layer != static_cast<int>(learners_.layers[below].index)) continue;
@@ -126,6 +126,9 @@ void StagePasses::send_down(std::size_t t, const std::uint64_t* window, std::siz
 }
 
 void StagePasses::run_backward(std::size_t step, const Places& places, bool weights) {
+  for (const LayerMaps& maps : layer_maps_) {
+    if (maps.weights) maps.weights->refresh();
+  }
   const auto images = static_cast<std::ptrdiff_t>(places.count);
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::ptrdiff_t i = 0; i < images; ++i) {

@@ -88,6 +88,7 @@ void StagePasses::connect() {
         if (source.layer != static_cast<int>(learners_.layers[below].index)) continue;
         layer_maps_[below].has_consumers = true;
         layer_maps_[t].feeds_back = true;
+        layer_maps_[t].weights = std::make_unique<BackwardWeights>(layer_of(t));
       }
     }
   }

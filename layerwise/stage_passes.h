@@ -56,9 +56,10 @@ class StagePasses {
     // input that holds a pixel's cell, per output pixel.
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
-    std::vector<ImageComponents> components;  // per local image
-    std::unique_ptr<CountCache> counts;       // if minibatches are repeated and the inputs frozen
-    std::unique_ptr<ExactSignal> exact;       // options.signal == "exact" only
+    std::vector<ImageComponents> components;   // per local image
+    std::unique_ptr<BackwardWeights> weights;  // if it feeds back
+    std::unique_ptr<CountCache> counts;        // if minibatches are repeated and the inputs frozen
+    std::unique_ptr<ExactSignal> exact;        // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
   };
   struct HeadMaps {

@@ -26,15 +26,19 @@ const std::vector<Shape> shapes = {{6, 6, 3, 5, 3, 1, false},  {5, 7, 64, 70, 3,
 
 // A random layer, input maps of a few images, and random windows and codes per output pixel.
 struct GradientSetup {
-  GradientSetup(const Shape& shape, std::uint64_t seed) : random(seed, Stream::test) {
-    layer = make_layer(layer_spec(shape.outputs, shape.kernel, shape.stride, shape.ternary), shape.height, shape.width,
-                       shape.channels);
+  GradientSetup(const Shape& shape, std::uint64_t seed)
+      : GradientSetup(make_layer(layer_spec(shape.outputs, shape.kernel, shape.stride, shape.ternary), shape.height,
+                                 shape.width, shape.channels),
+                      shape.channels, seed) {}
+  // channels: those of the input that may be set.
+  GradientSetup(const BinaryLayer& blank, std::size_t channels, std::uint64_t seed) : random(seed, Stream::test), layer(blank) {
     draw_weights(layer, random);
     const MapShape& input = layer.geometry().input;
     const MapShape& output = layer.geometry().output;
     pixels = output.height * output.width;
     inputs = Buffer<std::uint64_t>(images * input.size());
-    for (std::size_t i = 0; i < images; ++i) draw_map(inputs.data() + i * input.size(), input_shape(shape), 2, random);
+    for (std::size_t i = 0; i < images; ++i)
+      draw_map(inputs.data() + i * input.size(), with_channels(input, channels), 2, random);
     windows.assign(images * output.size(), 0);
     for (std::size_t i = 0; i < images; ++i) draw_map(windows.data() + i * output.size(), output, 3, random);
     codes.resize(images * pixels * output.words() * 64);
@@ -53,10 +57,9 @@ struct GradientSetup {
     }
   }
 
-  // The input's shape with the channels that really exist, so that tails stay 0.
-  MapShape input_shape(const Shape& shape) const {
-    MapShape map = layer.geometry().input;
-    map.channels = shape.channels;
+  // A shape with the channels that really exist, so that tails stay 0.
+  static MapShape with_channels(MapShape map, std::size_t channels) {
+    map.channels = channels;
     return map;
   }
   std::uint8_t code(std::size_t image, std::size_t p, std::size_t o) const {
@@ -243,47 +246,94 @@ TEST_CASE("the weight gradient counts input bits, in every instruction set", "[g
   }
 }
 
-TEST_CASE("the gradient of input bits is the weighted sum over what they feed", "[gradient]") {
-  for (const Shape& shape : shapes) {
-    const GradientSetup s(shape, 8);
-    const LayerGeometry& geometry = s.layer.geometry();
-    const MapShape& input = geometry.input;
-    const std::size_t in_bits = input.words() * 64;
-    const float unit = 0.25F;  // a power of two: all results are exact
-    std::vector<float> expected(input.height * input.width * in_bits, 0.0F);
-    for (std::size_t p = 0; p < s.pixels; ++p) {
-      for (std::size_t o = 0; o < s.layer.channels(); ++o) {
-        if (!s.in_window(0, p, o)) continue;
-        const auto value = static_cast<float>(value_of(s.code(0, p, o)));
-        for (std::size_t tap = 0; tap < shape.kernel * shape.kernel; ++tap) {
-          const std::size_t row = p / geometry.output.width * shape.stride + tap / shape.kernel;  // in the padded map
-          const std::size_t column = p % geometry.output.width * shape.stride + tap % shape.kernel;
-          if (row < input.border || column < input.border || row >= input.height + input.border ||
-              column >= input.width + input.border) {
-            continue;
-          }
-          float* out = expected.data() + ((row - input.border) * input.width + column - input.border) * in_bits;
-          for (std::size_t c = 0; c < shape.channels; ++c) {
-            const std::size_t bit = tap * in_bits + c;
-            const std::uint64_t* sign = s.layer.rows().data() + o * s.layer.patch_words();
-            const bool zero = shape.ternary && !get_bit(s.layer.nonzero_rows().data() + o * s.layer.patch_words(), bit);
-            out[c] -= zero ? 0.0F : value * unit * static_cast<float>(bit_value(get_bit(sign, bit)));
-          }
+namespace {
+
+// By definition: the gradient of the first image's input bits (H x W, bits) for components of size `unit`.
+std::vector<float> input_gradient_of(const GradientSetup& s, float unit) {
+  const LayerSpec& spec = s.layer.spec();
+  const LayerGeometry& geometry = s.layer.geometry();
+  const MapShape& input = geometry.input;
+  const std::size_t in_bits = input.words() * 64;
+  std::vector<float> result(input.height * input.width * in_bits, 0.0F);
+  for (std::size_t p = 0; p < s.pixels; ++p) {
+    for (std::size_t o = 0; o < s.layer.channels(); ++o) {
+      if (!s.in_window(0, p, o)) continue;
+      const auto value = static_cast<float>(value_of(s.code(0, p, o)));
+      for (std::size_t tap = 0; tap < spec.kernel * spec.kernel; ++tap) {
+        const std::size_t row = p / geometry.output.width * spec.stride + tap / spec.kernel;  // in the padded map
+        const std::size_t column = p % geometry.output.width * spec.stride + tap % spec.kernel;
+        if (row < input.border || column < input.border || row >= input.height + input.border ||
+            column >= input.width + input.border) {
+          continue;
+        }
+        float* out = result.data() + ((row - input.border) * input.width + column - input.border) * in_bits;
+        for (std::size_t c = 0; c < in_bits; ++c) {
+          const std::size_t bit = tap * in_bits + c;
+          const std::uint64_t* sign = s.layer.rows().data() + o * s.layer.patch_words();
+          const bool zero = spec.ternary && !get_bit(s.layer.nonzero_rows().data() + o * s.layer.patch_words(), bit);
+          out[c] -= zero ? 0.0F : value * unit * static_cast<float>(bit_value(get_bit(sign, bit)));
         }
       }
     }
-    for (const std::string& name : simd::supported_kernels()) {
-      INFO(name << " channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
-      BackwardScratch scratch;
-      std::vector<float> gradient(expected.size(), 99.0F);
-      input_gradient(simd::kernels(name), s.layer, s.windows.data(), s.codes.data(), unit, scratch, gradient.data());
-      std::size_t wrong = 0;
-      for (std::size_t pixel = 0; pixel < input.height * input.width; ++pixel) {
-        for (std::size_t c = 0; c < shape.channels; ++c) {
-          wrong += gradient[pixel * in_bits + c] == expected[pixel * in_bits + c] ? 0 : 1;
-        }
-      }
-      CHECK(wrong == 0);
+  }
+  return result;
+}
+
+// Makes tied weights equal, as those of files are.
+void tie(BinaryLayer& layer) {
+  TensorFile file;
+  layer.save(file);
+  layer.load(file);
+}
+
+void check_input_gradient(const GradientSetup& s) {
+  const std::size_t in_bits = s.layer.geometry().input.words() * 64;
+  const float unit = 0.25F;  // a power of two: all results are exact
+  const std::vector<float> expected = input_gradient_of(s, unit);
+  const BackwardWeights weights(s.layer);
+  for (const std::string& name : simd::supported_kernels()) {
+    INFO(name);
+    BackwardScratch scratch;
+    std::vector<float> gradient(expected.size(), 99.0F);
+    input_gradient(simd::kernels(name), s.layer, weights, s.windows.data(), s.codes.data(), unit, scratch, gradient.data());
+    std::size_t wrong = 0;
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      if (get_bit(s.layer.valid_bits().data(), k % in_bits)) wrong += gradient[k] == expected[k] ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the gradient of input bits is the weighted sum over what they feed", "[gradient]") {
+  for (const Shape& shape : shapes) {
+    INFO("channels " << shape.channels << " kernel " << shape.kernel << " stride " << shape.stride);
+    check_input_gradient({shape, 8});
+  }
+}
+
+TEST_CASE("the gradient of input bits is that of their tied weights, also when these have changed", "[gradient]") {
+  for (const std::string weights : {"binary", "ternary"}) {
+    for (const std::string pool : {"none", "space_to_depth"}) {
+      INFO(weights << ", " << pool);
+      const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 128, "thresholds": 2},
+          {"name": "b", "inputs": ["a", "input"], "width": 20, "thresholds": 3, "kernel": 3, "pool": ")" +
+                                        pool + R"(", "weights": ")" + weights + R"("}]})",
+                                    "net.json");
+      const BinaryLayer blank(net.layers[1], derive_geometry(net, 8, 8, 70)[1]);
+      GradientSetup s(blank, 256, 12);
+      tie(s.layer);
+      check_input_gradient(s);
+      BackwardWeights after(s.layer);
+      CHECK(after.pixel_words() < s.layer.geometry().input.words());
+      draw_weights(s.layer, s.random);
+      tie(s.layer);
+      after.refresh();
+      const BackwardWeights fresh(s.layer);
+      const std::size_t words = fresh.rows() * fresh.row_words();
+      CHECK(std::equal(fresh.sign(), fresh.sign() + words, after.sign()));
+      if (weights == "ternary") CHECK(std::equal(fresh.nonzero(), fresh.nonzero() + words, after.nonzero()));
     }
   }
 }
@@ -301,7 +351,7 @@ TEST_CASE("the gradient of an input bit predicts what flipping it does to the co
   kernels.conv_counts(s.layer.conv_shape(), map.data(), s.layer.conv_weights(), before.data());
   BackwardScratch scratch;
   std::vector<float> gradient(geometry.input.height * geometry.input.width * 128);
-  input_gradient(kernels, s.layer, s.windows.data(), s.codes.data(), 1.0F, scratch, gradient.data());
+  input_gradient(kernels, s.layer, BackwardWeights(s.layer), s.windows.data(), s.codes.data(), 1.0F, scratch, gradient.data());
   Random random(10, Stream::test);
   for (int trial = 0; trial < 40; ++trial) {
     const std::size_t y = random.below(8), x = random.below(8), c = random.below(70);
