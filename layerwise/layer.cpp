@@ -5,6 +5,27 @@
 #include "core/error.h"
 
 namespace bitloom::layerwise {
+namespace {
+
+// Every two words of a pixel that have the weights of the same first word.
+std::vector<std::uint16_t> twins_of(const Ties& ties, std::size_t pixel_words) {
+  const std::vector<std::size_t> first = ties.first_words();
+  std::vector<std::uint16_t> twin(pixel_words);
+  std::vector<std::size_t> single(pixel_words, pixel_words);  // by first word: one that has no twin yet
+  bool any = false;
+  for (std::size_t w = 0; w < pixel_words; ++w) {
+    std::size_t& other = single[first[w]];
+    twin[w] = static_cast<std::uint16_t>(other < pixel_words ? other : w);
+    if (other < pixel_words) {
+      twin[other] = static_cast<std::uint16_t>(w);
+      any = true;
+    }
+    other = other < pixel_words ? pixel_words : w;
+  }
+  return any ? twin : std::vector<std::uint16_t>();
+}
+
+}  // namespace
 
 BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry)
     : spec_(spec), geometry_(geometry), ties_(spec, geometry) {
@@ -18,6 +39,7 @@ BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry)
   }
   threshold_ = Buffer<std::int32_t>(words_for(channels()) * word_bits);
   std::fill(threshold_.begin(), threshold_.end(), -1);
+  twin_ = twins_of(ties_, geometry.input.words());
 }
 
 simd::ConvShape BinaryLayer::conv_shape() const {
@@ -32,6 +54,8 @@ simd::ConvShape BinaryLayer::conv_shape() const {
   shape.row_step = spec_.stride * input.pitch();
   shape.column_step = spec_.stride * input.words();
   if (ties_.rows() % word_bits == 0) shape.planes = spec_.thresholds;
+  if (!twin_.empty()) shape.twin = twin_.data();
+  shape.pixel_words = input.words();
   return shape;
 }
 

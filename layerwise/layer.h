@@ -26,14 +26,14 @@ class BinaryLayer {
   std::size_t padded_channels() const { return threshold_.size(); }  // to a multiple of 64
   std::size_t patch_words() const { return geometry_.patch_words; }
   std::size_t patch_bits() const { return geometry_.patch_words * word_bits; }
-  simd::ConvShape conv_shape() const;
+  simd::ConvShape conv_shape() const;  // as long as the layer lives
   simd::ConvWeights conv_weights() const { return {packed_.data(), spec_.ternary ? packed_nonzero_.data() : nullptr}; }
 
   // (O, P) words: bit k set means weight -1; `nonzero` (ternary only) bit k set means not 0.
   const Buffer<std::uint64_t>& rows() const { return rows_; }
   const Buffer<std::uint64_t>& nonzero_rows() const { return nonzero_; }
-  // Replaces row o; nonzero is null for binary layers. Bits that no input can reach must be 0, and rows that are tied (ties.h)
-  // the same.
+  // Replaces row o; nonzero is null for binary layers. Bits that no input can reach must be 0, and tied weights (ties.h) the
+  // same.
   void set_row(std::size_t o, const std::uint64_t* sign, const std::uint64_t* nonzero);
   // (padded O); entries at and beyond O stay -1.
   Buffer<std::int32_t>& thresholds() { return threshold_; }
@@ -60,6 +60,7 @@ class BinaryLayer {
   Buffer<std::uint64_t> rows_, nonzero_;
   Buffer<std::uint32_t> packed_, packed_nonzero_;
   Buffer<std::int32_t> threshold_;
+  std::vector<std::uint16_t> twin_;  // simd::ConvShape::twin, empty without pairs
 };
 
 }  // namespace bitloom::layerwise

@@ -4,6 +4,8 @@
 // AVX2 instructions, 2018). For ternary weights popcount((x xor sign) and nonzero) = popcount(x and plus) +
 // popcount(not x and minus), with plus = nonzero and not sign, minus = nonzero and sign: two lookups.
 //
+// Words that meet the same weights are looked up in pairs, in tables for two nibbles of the input.
+//
 // Per call: input words become byte offsets of tables, one per nibble; per tile of 64 channels (one output word) weights
 // become nibbles, 64 bytes per nibble of the patch, byte 2c of the first vector for channel c and byte 2c + 1 for channel
 // 16 + c, the second vector the same from channel 32; so even and odd bytes widen to channels in order.
@@ -41,15 +43,18 @@ struct Scratch {
 
 thread_local Scratch scratch;
 
-struct LookupTables {
-  alignas(64) unsigned char differ[16][16];  // [x][w] popcount(x xor w)
-  alignas(64) unsigned char both[16][16];    // [x][w] popcount(x and w)
-  alignas(64) unsigned char second[16][16];  // [x][w] popcount(not x and w)
-};
-
 constexpr unsigned char nibble_popcount(unsigned x) {
   return static_cast<unsigned char>((x & 1) + (x >> 1 & 1) + (x >> 2 & 1) + (x >> 3 & 1));
 }
+
+// For a nibble x of the input table x, [w]: how many bits count against the weights' nibble w. For a pair of nibbles x and y
+// that meet the same weights table 16 + x + 16 y: the sum of both.
+struct LookupTables {
+  static constexpr unsigned size = 16 + 256;
+  alignas(64) unsigned char differ[size][16];  // popcount(x xor w)
+  alignas(64) unsigned char both[size][16];    // popcount(x and w)
+  alignas(64) unsigned char second[size][16];  // popcount(not x and w)
+};
 
 constexpr LookupTables make_lookup_tables() {
   LookupTables t{};
@@ -60,6 +65,15 @@ constexpr LookupTables make_lookup_tables() {
       t.second[x][w] = nibble_popcount(~x & w & 15U);
     }
   }
+  for (unsigned pair = 0; pair < 256; ++pair) {
+    const unsigned x = pair & 15U;
+    const unsigned y = pair >> 4U;
+    for (unsigned w = 0; w < 16; ++w) {
+      t.differ[16 + pair][w] = static_cast<unsigned char>(t.differ[x][w] + t.differ[y][w]);
+      t.both[16 + pair][w] = static_cast<unsigned char>(t.both[x][w] + t.both[y][w]);
+      t.second[16 + pair][w] = static_cast<unsigned char>(t.second[x][w] + t.second[y][w]);
+    }
+  }
   return t;
 }
 
@@ -68,14 +82,32 @@ constexpr LookupTables tables = make_lookup_tables();
 inline __attribute__((always_inline)) __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline __attribute__((always_inline)) void store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
-// offsets[16 w + n] = 16 * (nibble n of word w).
-void expand_input(const std::uint64_t* input, std::size_t words, unsigned char* offsets) {
+// 16 * (nibble n of a word), n = 0..15, a byte each.
+inline __attribute__((always_inline)) __m128i nibble_offsets(std::uint64_t word) {
   const __m128i high = _mm_set1_epi8(static_cast<char>(0xf0));
-  for (std::size_t w = 0; w < words; ++w) {
-    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(input + w));
-    const __m128i odd = _mm_and_si128(x, high);
-    const __m128i even = _mm_and_si128(_mm_slli_epi16(x, 4), high);
-    _mm_store_si128(reinterpret_cast<__m128i*>(offsets + 16 * w), _mm_unpacklo_epi8(even, odd));
+  const __m128i x = _mm_cvtsi64_si128(static_cast<long long>(word));
+  return _mm_unpacklo_epi8(_mm_and_si128(_mm_slli_epi16(x, 4), high), _mm_and_si128(x, high));
+}
+
+// The tables of the nibbles of words, as byte offsets.
+void expand_input(const std::uint64_t* input, std::size_t words, std::uint8_t* offsets) {
+  for (std::size_t w = 0; w < words; ++w)
+    _mm_store_si128(reinterpret_cast<__m128i*>(offsets + 16 * w), nibble_offsets(input[w]));
+}
+
+// The same of words of one pixel after the other and, where a word has a twin, of both; the second one of a pair is left out.
+void expand_pairs(const std::uint64_t* input, std::size_t words, const ConvShape& shape, std::uint16_t* offsets) {
+  for (const std::uint64_t* pixel = input; pixel < input + words; pixel += shape.pixel_words) {
+    for (std::size_t w = 0; w < shape.pixel_words; ++w) {
+      if (shape.twin[w] < w) continue;
+      __m256i both = _mm256_cvtepu8_epi16(nibble_offsets(pixel[w]));
+      if (shape.twin[w] > w) {
+        const __m256i second = _mm256_cvtepu8_epi16(nibble_offsets(pixel[shape.twin[w]]));
+        both = _mm256_add_epi16(_mm256_add_epi16(both, _mm256_slli_epi16(second, 4)), _mm256_set1_epi16(16 * 16));
+      }
+      store(offsets, both);
+      offsets += 16;
+    }
   }
 }
 
@@ -108,12 +140,14 @@ inline __attribute__((always_inline)) void expand_half(const __m256i lo[2], cons
 }
 
 // Weights of the `blocks` (1..4) blocks of 16 channels from `block` on as nibble rows of 64 bytes, or of 64 bytes for
-// plus and 64 for minus. Missing blocks are 0.
+// plus and 64 for minus. Missing blocks are 0, the second words of pairs are left out.
 template <bool ternary>
-void expand_weights(const ConvWeights& weights, std::size_t halves, std::size_t block, std::size_t blocks,
-                    unsigned char* rows) {
+void expand_weights(const ConvShape& shape, const ConvWeights& weights, std::size_t block, std::size_t blocks,
+                    unsigned char* out) {
   constexpr std::size_t step = ternary ? 128 : 64;
+  const std::size_t halves = 2 * shape.patch_words();
   for (std::size_t half = 0; half < halves; ++half) {
+    if (shape.twin != nullptr && shape.twin[half / 2 % shape.pixel_words] < half / 2 % shape.pixel_words) continue;
     __m256i plus[4][2];
     __m256i minus[4][2];
     for (std::size_t b = 0; b < 4; ++b) {
@@ -129,13 +163,13 @@ void expand_weights(const ConvWeights& weights, std::size_t halves, std::size_t 
         }
       }
     }
-    unsigned char* out = rows + half * 8 * step;
     expand_half(plus[0], plus[1], out, step);
     expand_half(plus[2], plus[3], out + 32, step);
     if constexpr (ternary) {
       expand_half(minus[0], minus[1], out + 64, step);
       expand_half(minus[2], minus[3], out + 96, step);
     }
+    out += 8 * step;
   }
 }
 
@@ -148,14 +182,14 @@ inline __attribute__((always_inline)) void look_up(const unsigned char* table, c
   asm volatile("" : "+x"(sum[0]), "+x"(sum[1]));
 }
 
-// Adds the disagreements in `nibbles` (at most 63, so that no byte overflows) nibbles of `pixels` neighbouring patches to
-// counts[pixel][channel]. The patches' offsets are `pixel_step` bytes apart. Not inlined, so that it has the general
+// Adds the disagreements in `nibbles` (so few that no byte overflows) nibbles, or pairs of them, of `pixels` neighbouring
+// patches to counts[pixel][channel]. The patches' offsets are `pixel_step` apart. Not inlined, so that it has the general
 // registers for itself.
-template <std::size_t pixels, bool ternary>
-__attribute__((noinline)) void count_nibbles(const unsigned char* offsets, std::size_t pixel_step, std::size_t nibbles,
+template <std::size_t pixels, bool ternary, typename Offset>
+__attribute__((noinline)) void count_nibbles(const Offset* offsets, std::size_t pixel_step, std::size_t nibbles,
                                              const unsigned char* weights, std::uint16_t (*counts)[64]) {
   constexpr std::size_t step = ternary ? 128 : 64;
-  const unsigned char* x[pixels];
+  const Offset* x[pixels];
   __m256i sum[pixels][2];
   for (std::size_t p = 0; p < pixels; ++p) {
     x[p] = offsets + p * pixel_step;
@@ -184,48 +218,60 @@ __attribute__((noinline)) void count_nibbles(const unsigned char* offsets, std::
 }
 
 // d of `pixels` neighbouring patches against a tile: counts[pixel][channel]. `offsets` is the first patch's; its rows are
-// `pitch` bytes apart and `run` nibbles long.
-template <std::size_t pixels, bool ternary>
-inline __attribute__((always_inline)) void count_tile(const unsigned char* offsets, std::size_t pixel_step, std::size_t rows,
+// `pitch` offsets apart and `run` nibbles long.
+template <std::size_t pixels, bool ternary, typename Offset>
+inline __attribute__((always_inline)) void count_tile(const Offset* offsets, std::size_t pixel_step, std::size_t rows,
                                                       std::size_t run, std::size_t pitch, const unsigned char* weights,
                                                       std::uint16_t (*counts)[64]) {
-  constexpr std::size_t most = 48;  // a whole number of words
+  constexpr std::size_t most = sizeof(Offset) == 1 ? 48 : 24;  // a nibble counts 4 at most, a pair 8
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t v = 0; v < 4; ++v) store(&counts[p][16 * v], _mm256_setzero_si256());
   }
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t begin = 0; begin < run; begin += most) {
       const std::size_t nibbles = run - begin < most ? run - begin : most;
-      count_nibbles<pixels, ternary>(offsets + row * pitch + begin, pixel_step, nibbles, weights, counts);
+      count_nibbles<pixels, ternary, Offset>(offsets + row * pitch + begin, pixel_step, nibbles, weights, counts);
       weights += nibbles * (ternary ? 128 : 64);
     }
   }
 }
 
 // Calls emit(i, j, counts of 64 channels) for every output pixel and every tile of the first `channels` channels, tile by tile
-// in pixel order.
-template <bool ternary, typename Begin, typename Emit, typename End>
-inline __attribute__((always_inline)) void for_each_count(const ConvShape& shape, std::size_t channels,
-                                                          const std::uint64_t* input, const ConvWeights& weights, Begin begin,
-                                                          Emit emit, End end) {
-  const std::size_t patch_words = shape.patch_rows * shape.run_words;
+// in pixel order. Offset: std::uint16_t where words have twins.
+template <bool ternary, typename Offset, typename Begin, typename Emit, typename End>
+inline __attribute__((always_inline)) void for_each_count_of(const ConvShape& shape, std::size_t channels,
+                                                             const std::uint64_t* input, const ConvWeights& weights,
+                                                             Begin begin, Emit emit, End end) {
+  constexpr bool paired = sizeof(Offset) > 1;
+  std::size_t looked_up = shape.pixel_words;  // of the words of a pixel, with twins
+  if constexpr (paired) {
+    for (std::size_t w = 0; w < shape.pixel_words; ++w) looked_up -= shape.twin[w] < w ? 1 : 0;
+  }
+  // Words of the input to offsets.
+  const auto offsets_of = [&](std::size_t words) { return 16 * (paired ? words / shape.pixel_words * looked_up : words); };
   const std::size_t blocks = (channels + weight_lanes - 1) / weight_lanes;
   const std::size_t span = (shape.out_height - 1) * shape.row_step + (shape.out_width - 1) * shape.column_step +
                            (shape.patch_rows - 1) * shape.pitch + shape.run_words;
-  const std::size_t offset_bytes = (span * 16 + 63) / 64 * 64;
-  unsigned char* offsets = scratch.take(offset_bytes + patch_words * 16 * (ternary ? 128 : 64));
-  unsigned char* nibbles = offsets + offset_bytes;
-  expand_input(input, span, offsets);
-  const std::size_t pixel_step = shape.column_step * 16;
-  const std::size_t run = shape.run_words * 16;
-  const std::size_t pitch = shape.pitch * 16;
+  const std::size_t offset_bytes = (offsets_of(span) * sizeof(Offset) + 63) / 64 * 64;
+  unsigned char* memory = scratch.take(offset_bytes + offsets_of(shape.patch_words()) * (ternary ? 128 : 64));
+  Offset* offsets = reinterpret_cast<Offset*>(memory);
+  unsigned char* nibbles = memory + offset_bytes;
+  if constexpr (paired) {
+    expand_pairs(input, span, shape, offsets);
+  } else {
+    expand_input(input, span, offsets);
+  }
+  const std::size_t pixel_step = offsets_of(shape.column_step);
+  const std::size_t row_step = offsets_of(shape.row_step);
+  const std::size_t run = offsets_of(shape.run_words);
+  const std::size_t pitch = offsets_of(shape.pitch);
   alignas(64) std::uint16_t counts[4][64];
   for (std::size_t block = 0; block < blocks; block += 4) {
     const std::size_t tile_blocks = blocks - block < 4 ? blocks - block : 4;
-    expand_weights<ternary>(weights, 2 * patch_words, block, tile_blocks, nibbles);
+    expand_weights<ternary>(shape, weights, block, tile_blocks, nibbles);
     begin(block, tile_blocks);
     for (std::size_t i = 0; i < shape.out_height; ++i) {
-      const unsigned char* row = offsets + i * shape.row_step * 16;
+      const Offset* row = offsets + i * row_step;
       std::size_t j = 0;
       for (; j + 4 <= shape.out_width; j += 4) {
         count_tile<4, ternary>(row + j * pixel_step, pixel_step, shape.patch_rows, run, pitch, nibbles, counts);
@@ -243,6 +289,15 @@ inline __attribute__((always_inline)) void for_each_count(const ConvShape& shape
     }
     end();
   }
+}
+
+template <bool ternary, typename Begin, typename Emit, typename End>
+inline __attribute__((always_inline)) void for_each_count(const ConvShape& shape, std::size_t channels,
+                                                          const std::uint64_t* input, const ConvWeights& weights, Begin begin,
+                                                          Emit emit, End end) {
+  if (shape.twin != nullptr)
+    return for_each_count_of<ternary, std::uint16_t>(shape, channels, input, weights, begin, emit, end);
+  for_each_count_of<ternary, std::uint8_t>(shape, channels, input, weights, begin, emit, end);
 }
 
 // Counts are 16-bit: patches beyond 65472 bits (none of our nets) are left to ref.

@@ -63,6 +63,8 @@ inline void draw_weights(layerwise::BinaryLayer& layer, Random& random) {
       nonzero[w] = layer.valid_bits()[w] & (layer.spec().ternary ? random.next() : ~std::uint64_t{0});
       sign[w] = random.next() & nonzero[w];
     }
+    layer.ties().spread(sign.data());
+    layer.ties().spread(nonzero.data());
     for (std::size_t o = row; o < layer.channels(); o += layer.ties().rows()) {
       layer.set_row(o, sign.data(), layer.spec().ternary ? nonzero.data() : nullptr);
     }

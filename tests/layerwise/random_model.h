@@ -23,9 +23,6 @@ inline layerwise::Model random_model(const data::Dataset& data, const std::strin
   for (std::size_t i = 0; i < geometry.size(); ++i) {
     model.layers.emplace_back(model.net.layers[i], geometry[i]);
     draw_weights(model.layers[i], random);
-    TensorFile file;
-    model.layers[i].save(file);
-    model.layers[i].load(file);  // tied weights become equal
     const auto middle = static_cast<std::int32_t>(geometry[i].valid_bits / (model.net.layers[i].ternary ? 4 : 2));
     for (std::size_t o = 0; o < model.layers[i].channels(); ++o) {
       model.layers[i].thresholds()[o] = middle - 5 + static_cast<std::int32_t>(3 * (o / model.layers[i].ties().rows()));

@@ -101,6 +101,21 @@ TEST_CASE("tied weights get the sum of what they have, or what the first has", "
   }
 }
 
+namespace {
+
+void draw_untied_weights(BinaryLayer& layer, Random& random) {
+  std::vector<std::uint64_t> sign(layer.patch_words()), nonzero(layer.patch_words());
+  for (std::size_t o = 0; o < layer.channels(); ++o) {
+    for (std::size_t w = 0; w < sign.size(); ++w) {
+      nonzero[w] = layer.valid_bits()[w] & (layer.spec().ternary ? random.next() : ~std::uint64_t{0});
+      sign[w] = random.next() & nonzero[w];
+    }
+    layer.set_row(o, sign.data(), layer.spec().ternary ? nonzero.data() : nullptr);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("a layer's file has tied weights once", "[ties]") {
   Random random(2, Stream::test);
   for (const std::string weights : {"binary", "ternary"}) {
@@ -108,7 +123,7 @@ TEST_CASE("a layer's file has tied weights once", "[ties]") {
       const std::size_t copies = pool == "or" ? 1 : 4;
       const BinaryLayer blank = layer_of(net_of(pool, weights));
       BinaryLayer drawn = blank;
-      draw_weights(drawn, random);  // as if none were tied
+      draw_untied_weights(drawn, random);
       TensorFile file;
       drawn.save(file);
       CHECK(file.tensors.at("b.sign").shape == std::vector<std::size_t>{9, 9 * 3 * copies});

@@ -17,10 +17,12 @@ struct ConvParameters {
   std::size_t kernel, stride, padding;
   bool ternary;
   std::size_t planes = 1;  // ConvShape::planes
+  std::size_t pairs = 0;   // of words of a pixel, whole ones: word w and word w + pairs meet the same weights
 };
 
 struct ConvCase {
   simd::ConvShape shape;
+  std::vector<std::uint16_t> twin;
   Guarded<std::uint64_t> input;  // (height + 2 padding, width + 2 padding, words)
   std::vector<std::uint64_t> sign_rows, nonzero_rows;
   std::vector<std::uint32_t> sign, nonzero;
@@ -43,6 +45,11 @@ struct ConvCase {
     shape.row_step = p.stride * shape.pitch;
     shape.column_step = p.stride * words;
     shape.planes = p.planes;
+    for (std::size_t w = 0; w < words && p.pairs > 0; ++w) {
+      twin.push_back(static_cast<std::uint16_t>(w < p.pairs ? w + p.pairs : w < 2 * p.pairs ? w - p.pairs : w));
+    }
+    shape.twin = twin.empty() ? nullptr : twin.data();
+    shape.pixel_words = words;
 
     Random random(seed, Stream::test);
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = 0;
@@ -63,6 +70,12 @@ struct ConvCase {
         nonzero_rows[i] = random.next() & valid;
         sign_rows[i] &= nonzero_rows[i];
       }
+    }
+    for (std::size_t i = 0; i < sign_rows.size() && p.pairs > 0; ++i) {
+      if (twin[i % words] >= i % words) continue;
+      const std::size_t first = i - i % words + twin[i % words];
+      sign_rows[i] = sign_rows[first];
+      if (p.ternary) nonzero_rows[i] = nonzero_rows[first];
     }
     const std::size_t plane = sign_rows.size() / p.planes;
     for (std::size_t i = plane; i < sign_rows.size(); ++i) {

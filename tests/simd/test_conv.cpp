@@ -12,7 +12,7 @@ std::string describe(const ConvParameters& p) {
   return std::to_string(p.height) + "x" + std::to_string(p.width) + " C=" + std::to_string(p.in_channels) +
          " O=" + std::to_string(p.out_channels) + " kernel=" + std::to_string(p.kernel) +
          " stride=" + std::to_string(p.stride) + " padding=" + std::to_string(p.padding) + (p.ternary ? " ternary" : "") +
-         " planes=" + std::to_string(p.planes);
+         " planes=" + std::to_string(p.planes) + " pairs=" + std::to_string(p.pairs);
 }
 
 const std::vector<ConvParameters>& geometries() {
@@ -43,6 +43,13 @@ const std::vector<ConvParameters>& geometries() {
     cases.push_back({4, 7, 128, 192, 3, 1, 1, true, 3});
     cases.push_back({3, 3, 33, 512, 1, 1, 0, false, 4});
     cases.push_back({3, 2, 7552, 128, 3, 1, 1, false, 2});  // a patch too long for 16-bit counters
+    // Words that meet the same weights.
+    for (const bool ternary : {false, true}) {
+      cases.push_back({5, 9, 128, 33, 3, 1, 1, ternary, 1, 1});
+      cases.push_back({4, 7, 330, 128, 3, 2, 1, ternary, 2, 2});  // beside others
+      cases.push_back({6, 6, 640, 17, 1, 1, 0, ternary, 1, 5});
+      cases.push_back({3, 7, 192, 20, 5, 1, 2, ternary, 1, 1});
+    }
     return cases;
   }();
   return list;
@@ -131,13 +138,14 @@ TEST_CASE("statistics stay exact where every disagreement is at its extreme", "[
   for (const std::size_t words : {1, 9, 40}) {
     for (const std::size_t planes : {1, 2}) {
       const std::size_t channels = planes == 1 ? 16 : 128;
-      ConvCase c({40, 40, 64 * words, channels, 3, 1, 0, false, planes}, 5);
+      const std::size_t pairs = planes == 1 ? 0 : words / 2;
+      ConvCase c({40, 40, 64 * words, channels, 3, 1, 0, false, planes, pairs}, 5);
       for (std::size_t i = 0; i < c.input.size(); ++i) c.input[i] = ~std::uint64_t{0};
       for (std::uint32_t& half : c.sign) half = 0;
       const std::int64_t pixels = 38 * 38;
       const std::int64_t e = static_cast<std::int64_t>(32 * 9 * words);
       for (const std::string& name : contenders()) {
-        INFO(name << " words=" << words << " planes=" << planes);
+        INFO(name << " words=" << words << " planes=" << planes << " pairs=" << pairs);
         const ConvResult r(c, table(name), false, true);
         for (std::size_t o = 0; o < channels; ++o) {
           REQUIRE(r.sum[o] == 1000 + static_cast<std::int64_t>(o) + pixels * e);
