@@ -44,7 +44,7 @@ class BackwardWorkload : public TypedWorkload<float> {
     second = 1;
   }
   void run(const simd::Kernels& kernels, std::size_t, std::size_t thread) override {
-    layerwise::input_gradient(kernels, layer_, weights_, window_.data(), codes_.data(), 0.5F, scratch_[thread],
+    layerwise::input_gradient(kernels, weights_, window_.data(), codes_.data(), 0.5F, scratch_[thread],
                               outputs_[thread].data());
   }
 

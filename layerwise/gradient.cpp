@@ -180,9 +180,9 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
 // For an input bit a (value 1 - 2a) and a weight w in {+1, -1, 0}, d counts a where w = +1 and 1 - a where w = -1, so
 // dd/da = w, and dL/da = sum over components of (-value) * w. With n(k) the value-weighted count of set sign bits (w = -1) and
 // z(k) that of nonzero bits (all of them for binary weights), sum of value * w = z - 2n.
-void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const BackwardWeights& weights,
-                    const std::uint64_t* window, const std::uint8_t* codes, float unit, BackwardScratch& scratch,
-                    float* gradient) {
+void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights, const std::uint64_t* window,
+                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient) {
+  const BinaryLayer& layer = weights.layer();
   const LayerSpec& spec = layer.spec();
   const MapShape& output = layer.geometry().output;
   const MapShape& input = layer.geometry().input;

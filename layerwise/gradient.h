@@ -65,6 +65,7 @@ class BackwardWeights {
   // To be called when the layer's weights have changed.
   void refresh();
 
+  const BinaryLayer& layer() const { return layer_; }
   std::size_t rows() const { return rows_; }
   std::size_t pixel_words() const { return stored_.size(); }
   std::size_t row_words() const { return layer_.spec().kernel * layer_.spec().kernel * pixel_words(); }
@@ -76,21 +77,20 @@ class BackwardWeights {
  private:
   const BinaryLayer& layer_;
   std::size_t rows_;
-  bool copied_;
+  bool copied_ = false;
   std::vector<std::size_t> stored_, places_;  // words of a pixel
   std::vector<std::uint64_t> sign_, nonzero_;
 };
 
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
-// a bit; weights: those of the layer. Scratch is reused by one thread.
+// a bit. Scratch is reused by one thread.
 struct BackwardScratch {
   ImageComponents pixel;  // gradients of one pixel: code << component_offset_bits | word offset of the channel's row of weights
   std::vector<std::uint32_t> offsets, begin;
   std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
-void input_gradient(const simd::Kernels& kernels, const BinaryLayer& layer, const BackwardWeights& weights,
-                    const std::uint64_t* window, const std::uint8_t* codes, float unit, BackwardScratch& scratch,
-                    float* gradient);
+void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights, const std::uint64_t* window,
+                    const std::uint8_t* codes, float unit, BackwardScratch& scratch, float* gradient);
 
 }  // namespace bitloom::layerwise

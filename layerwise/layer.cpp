@@ -54,8 +54,10 @@ simd::ConvShape BinaryLayer::conv_shape() const {
   shape.row_step = spec_.stride * input.pitch();
   shape.column_step = spec_.stride * input.words();
   if (ties_.rows() % word_bits == 0) shape.planes = spec_.thresholds;
-  if (!twin_.empty()) shape.twin = twin_.data();
-  shape.pixel_words = input.words();
+  if (!twin_.empty()) {
+    shape.twin = twin_.data();
+    shape.pixel_words = input.words();
+  }
   return shape;
 }
 

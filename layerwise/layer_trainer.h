@@ -142,6 +142,7 @@ class LayerTrainer {
   double own_gradient(const LayerSums& sums, std::size_t o, bool centred, float* gradient) const;
   void flip_highest_scores(std::size_t most);
   void limit_flips();
+  bool are_tied(const mpi::SparseVector& changes, std::span<const std::uint64_t> weights) const;
   void exact_gradient(const LayerSums& sums, std::size_t o, float* gradient) const;
   double expected_count(bool sign, bool nonzero, float density) const;
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -254,6 +255,25 @@ mpi::SparseVector LayerTrainer::changes() const {
   return changes;
 }
 
+// Whether weights (O, words of a patch) that were tied before these changes still are.
+bool LayerTrainer::are_tied(const mpi::SparseVector& changes, std::span<const std::uint64_t> weights) const {
+  const Ties& ties = layer_.ties();
+  if (!ties.any()) return true;
+  const std::size_t words = layer_.patch_words();
+  const auto again = weights.subspan(ties.rows() * words);
+  if (!std::equal(again.begin(), again.end(), weights.begin())) return false;
+  std::vector<std::uint64_t> spread(words);
+  std::size_t checked = layer_.channels();  // the last row that was: changes of a row come one after the other
+  for (const std::uint32_t index : changes.index) {
+    const std::size_t row = index / layer_.patch_bits();
+    if (row == std::exchange(checked, row)) continue;
+    std::copy_n(weights.data() + row * words, words, spread.begin());
+    ties.spread(spread.data());
+    if (!std::equal(spread.begin(), spread.end(), weights.data() + row * words)) return false;
+  }
+  return true;
+}
+
 void LayerTrainer::take_changes(const mpi::SparseVector& changes) {
   if (changes.size != state_.size()) {
     fail(ErrorKind::data, "layer '{}': changes of {} weights; expected {}", layer_.spec().name, changes.size, state_.size());
@@ -277,10 +297,8 @@ void LayerTrainer::take_changes(const mpi::SparseVector& changes) {
     if (ternary) set_bit(nonzero, k, after != 0);
   }
   // Kernels rely on it.
-  const auto tied = static_cast<std::ptrdiff_t>(layer_.ties().rows() * layer_.patch_words());
-  const auto are_tied = [&](const auto& words) { return std::equal(words.begin() + tied, words.end(), words.begin()); };
-  if (!are_tied(new_sign_) || (ternary && !are_tied(new_nonzero_))) {
-    fail(ErrorKind::data, "layer '{}': changes of one of several tied rows", layer_.spec().name);
+  if (!are_tied(changes, new_sign_) || (ternary && !are_tied(changes, new_nonzero_))) {
+    fail(ErrorKind::data, "layer '{}': changes of one of several tied weights", layer_.spec().name);
   }
 }
 

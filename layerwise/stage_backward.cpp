@@ -84,7 +84,7 @@ void StagePasses::backward_image(std::size_t step, std::size_t place, std::size_
     setup_.kernels.prepare_rounding(output.gradient.data(), trainer.slope().data(), output.gradient.size(), channels,
                                     1.0F / trainer.unit(), thread.rounding.data());
     // Also while no weights learn: thresholds may, and the units that gradients are rounded to settle.
-    if (maps.feeds_back) thread.codes.resize(map.height * map.width * channels);
+    if (maps.backward_weights) thread.codes.resize(map.height * map.width * channels);
     const std::uint64_t key =
         Random(setup_.options.seed, Stream::gradient_rounding, setup_.id << 40U | step, place * 64 + t).next();
     const auto image_offset = static_cast<std::uint32_t>(local * layer.geometry().input.size());
@@ -92,8 +92,8 @@ void StagePasses::backward_image(std::size_t step, std::size_t place, std::size_
     sums.magnitude()[0] +=
         collect_components(output.window, map.height * map.width, map.words(), layer.channels(), thread.rounding.data(),
                            output.region, maps.patch_offset.data(), image_offset, key, maps.components[local],
-                           sums.value().data(), maps.feeds_back ? thread.codes.data() : nullptr);
-    if (maps.feeds_back) send_down(t, output.window, local, thread);
+                           sums.value().data(), maps.backward_weights ? thread.codes.data() : nullptr);
+    if (maps.backward_weights) send_down(t, output.window, local, thread);
   }
 }
 
@@ -103,7 +103,7 @@ void StagePasses::send_down(std::size_t t, const std::uint64_t* window, std::siz
   const MapShape& input = layer.geometry().input;
   const std::size_t pixels = input.height * input.width;
   thread.input_gradient.resize(pixels * input.words() * word_bits);
-  input_gradient(setup_.kernels, layer, *layer_maps_[t].weights, window, thread.codes.data(), learners_.trainers[t]->unit(),
+  input_gradient(setup_.kernels, *layer_maps_[t].backward_weights, window, thread.codes.data(), learners_.trainers[t]->unit(),
                  thread.backward, thread.input_gradient.data());
   for (const LayerGeometry::Source& source : layer.geometry().sources) {
     for (std::size_t below = 0; below < t; ++below) {
@@ -127,7 +127,7 @@ void StagePasses::send_down(std::size_t t, const std::uint64_t* window, std::siz
 
 void StagePasses::run_backward(std::size_t step, const Places& places, bool weights) {
   for (const LayerMaps& maps : layer_maps_) {
-    if (maps.weights) maps.weights->refresh();
+    if (maps.backward_weights) maps.backward_weights->refresh();
   }
   const auto images = static_cast<std::ptrdiff_t>(places.count);
 #pragma omp parallel for schedule(dynamic, 1)

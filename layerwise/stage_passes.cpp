@@ -83,14 +83,15 @@ void StagePasses::make_head_maps(const LearningHead& head) {
 // Finds who passes gradients to whom.
 void StagePasses::connect() {
   for (std::size_t t = 0; t < layer_maps_.size(); ++t) {
+    bool feeds_back = false;
     for (const LayerGeometry::Source& source : layer_of(t).geometry().sources) {
       for (std::size_t below = 0; below < layer_maps_.size(); ++below) {
         if (source.layer != static_cast<int>(learners_.layers[below].index)) continue;
         layer_maps_[below].has_consumers = true;
-        layer_maps_[t].feeds_back = true;
-        layer_maps_[t].weights = std::make_unique<BackwardWeights>(layer_of(t));
+        feeds_back = true;
       }
     }
+    if (feeds_back) layer_maps_[t].backward_weights = std::make_unique<BackwardWeights>(layer_of(t));
   }
 }
 

@@ -48,7 +48,6 @@ class StagePasses {
   // By trained layer.
   struct LayerMaps {
     bool has_consumers = false;                      // within the stage, gradient passing
-    bool feeds_back = false;                         // one of its inputs learns in this stage
     Buffer<std::uint64_t> inputs, outputs, windows;  // per local image
     std::vector<std::uint32_t> patch_offset;         // per output pixel
     std::vector<std::uint32_t> identity;             // per output pixel
@@ -56,10 +55,10 @@ class StagePasses {
     // input that holds a pixel's cell, per output pixel.
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
-    std::vector<ImageComponents> components;   // per local image
-    std::unique_ptr<BackwardWeights> weights;  // if it feeds back
-    std::unique_ptr<CountCache> counts;        // if minibatches are repeated and the inputs frozen
-    std::unique_ptr<ExactSignal> exact;        // options.signal == "exact" only
+    std::vector<ImageComponents> components;            // per local image
+    std::unique_ptr<BackwardWeights> backward_weights;  // if one of its inputs learns in this stage
+    std::unique_ptr<CountCache> counts;                 // if minibatches are repeated and the inputs frozen
+    std::unique_ptr<ExactSignal> exact;                 // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;
   };
   struct HeadMaps {

@@ -2,8 +2,8 @@
 // each row of weights with all of them, so a row gives that number of output channels: channel t * width + r is row r under
 // threshold t. What they say together is a number from 0 to the number of thresholds, and layers above have one weight for it:
 // the planes of a row, one for each threshold, meet the same weight. In memory every channel and every bit of a patch has its
-// own place, so that no kernel has to know but the convolution, which may count a row once; in files tied weights stand once
-// (FORMAT.md).
+// own place, so that no kernel has to know but the convolution, which may count a row once and the words of two planes together
+// (simd::ConvShape), and the gradient of inputs, which has them once; in files tied weights stand once (FORMAT.md).
 //
 // The idea is that of activations of few bits (Zhou et al., DoReFa-Net, 2016) with thresholds in place of a scale.
 #pragma once

@@ -31,10 +31,11 @@ struct ConvShape {
   // How often the rows of weights repeat: channels o and o + (O / planes) have the same row, under thresholds of their own, and
   // O / planes is a multiple of 64, or planes is 1. Kernels may count such a row once; results are those of planes = 1.
   std::size_t planes = 1;
-  // By word of an input pixel: the other one of a pair of words that meet the same weights in every row, or the word itself;
-  // null if there are no pairs. Kernels may look a pair up at once; results are the same.
+  // By word of an input pixel (`pixel_words` of them): the other one of a pair of words that meet the same weights at every tap
+  // of every row, so that twin[twin[w]] == w, or the word itself. Null if there are no pairs. run_words, pitch and steps are
+  // multiples of pixel_words then. Kernels may look a pair up at once.
   const std::uint16_t* twin = nullptr;
-  std::size_t pixel_words = 0;  // words per input pixel, with twins
+  std::size_t pixel_words = 0;  // read only where there are twins
 
   std::size_t patch_words() const { return patch_rows * run_words; }
 };

@@ -115,7 +115,7 @@ std::string NetGraph::input_of(const BinaryLayer& layer) {
   for (const LayerGeometry::Source& source : layer.geometry().sources) {
     const std::string& map = maps_[static_cast<std::size_t>(source.layer + 1)];
     const std::size_t channels = source.shape.channels / source.planes;
-    // Levels of reduced planes; of pixels side by side those of each, whose planes are then side by side, too.
+    // Space to depth copies pixels, so that planes are summed before; OR, AND and majority act on the bits of each plane.
     parts.push_back(layer.spec().pool == Downsample::space_to_depth
                         ? pooled(numbers_->levels(map, source.planes, channels), source.factor, layer.spec().pool)
                         : numbers_->levels(pooled(map, source.factor, layer.spec().pool), source.planes, channels));

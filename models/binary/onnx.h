@@ -20,7 +20,8 @@ std::string to_onnx(const layerwise::Model& model, const layerwise::Views& views
 
 // The same in the dialect QONNX, for one image (N = 1): maps and weights are f32 of 1 (a set bit) and -1, which nodes
 // BipolarQuant of the domain qonnx.custom_op.general make, ternary weights come from nodes Quant. 32 times as large where
-// weights make up the file. What the package qonnx computes from it has the same bits.
+// weights make up the file, more where rows have several thresholds, whose weights are there for each of them. What the package
+// qonnx computes from it has the same bits.
 std::string to_qonnx(const layerwise::Model& model, const layerwise::Views& views);
 
 }  // namespace bitloom::models

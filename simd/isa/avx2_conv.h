@@ -182,9 +182,9 @@ inline __attribute__((always_inline)) void look_up(const unsigned char* table, c
   asm volatile("" : "+x"(sum[0]), "+x"(sum[1]));
 }
 
-// Adds the disagreements in `nibbles` (so few that no byte overflows) nibbles, or pairs of them, of `pixels` neighbouring
-// patches to counts[pixel][channel]. The patches' offsets are `pixel_step` apart. Not inlined, so that it has the general
-// registers for itself.
+// Adds the disagreements in `nibbles` (a multiple of 8, so few that no byte overflows) nibbles, or pairs of them, of `pixels`
+// neighbouring patches to counts[pixel][channel]. The patches' offsets are `pixel_step` apart. Not inlined, so that it has the
+// general registers for itself.
 template <std::size_t pixels, bool ternary, typename Offset>
 __attribute__((noinline)) void count_nibbles(const Offset* offsets, std::size_t pixel_step, std::size_t nibbles,
                                              const unsigned char* weights, std::uint16_t (*counts)[64]) {
@@ -224,6 +224,7 @@ inline __attribute__((always_inline)) void count_tile(const Offset* offsets, std
                                                       std::size_t run, std::size_t pitch, const unsigned char* weights,
                                                       std::uint16_t (*counts)[64]) {
   constexpr std::size_t most = sizeof(Offset) == 1 ? 48 : 24;  // a nibble counts 4 at most, a pair 8
+  static_assert(most % 8 == 0);
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t v = 0; v < 4; ++v) store(&counts[p][16 * v], _mm256_setzero_si256());
   }
@@ -243,7 +244,7 @@ inline __attribute__((always_inline)) void for_each_count_of(const ConvShape& sh
                                                              const std::uint64_t* input, const ConvWeights& weights,
                                                              Begin begin, Emit emit, End end) {
   constexpr bool paired = sizeof(Offset) > 1;
-  std::size_t looked_up = shape.pixel_words;  // of the words of a pixel, with twins
+  std::size_t looked_up = shape.pixel_words;  // of the words of a pixel, those that are not second ones of pairs
   if constexpr (paired) {
     for (std::size_t w = 0; w < shape.pixel_words; ++w) looked_up -= shape.twin[w] < w ? 1 : 0;
   }

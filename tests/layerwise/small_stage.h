@@ -97,13 +97,21 @@ inline std::vector<StageCase> all_stage_cases() {
 
 class SmallStage {
  public:
-  SmallStage(const StageCase& c, const simd::Kernels& kernels, mpi::Comm& comm, std::uint64_t id = 7)
+  // trained: the layers have weights, other than those that the stage would draw, from which it begins.
+  SmallStage(const StageCase& c, const simd::Kernels& kernels, mpi::Comm& comm, std::uint64_t id = 7, bool trained = false)
       : train_(small_data(150)),
         net_(layerwise::parse_net(c.net, "net.json")),
         encoder_(layerwise::Encoder::fit(net_.encoder, train_, 1)) {
     const auto geometry = layerwise::derive_geometry(net_, 12, 12, encoder_.output().channels);
     for (std::size_t i = 0; i < geometry.size(); ++i) layers_.emplace_back(net_.layers[i], geometry[i]);
-    stage_ = std::make_unique<layerwise::Stage>(kernels, comm, c.stage, encoder_, layers_, train_, c.options, id);
+    layerwise::Earlier earlier;
+    Random random(3, Stream::test);
+    for (layerwise::BinaryLayer& layer : layers_) {
+      if (!trained) continue;
+      draw_weights(layer, random);
+      earlier.layers.push_back(layer.spec().name);
+    }
+    stage_ = std::make_unique<layerwise::Stage>(kernels, comm, c.stage, encoder_, layers_, train_, c.options, id, earlier);
   }
   SmallStage(const SmallStage&) = delete;
   SmallStage& operator=(const SmallStage&) = delete;

@@ -288,7 +288,7 @@ void check_input_gradient(const GradientSetup& s) {
     INFO(name);
     BackwardScratch scratch;
     std::vector<float> gradient(expected.size(), 99.0F);
-    input_gradient(simd::kernels(name), s.layer, weights, s.windows.data(), s.codes.data(), unit, scratch, gradient.data());
+    input_gradient(simd::kernels(name), weights, s.windows.data(), s.codes.data(), unit, scratch, gradient.data());
     std::size_t wrong = 0;
     for (std::size_t k = 0; k < expected.size(); ++k) {
       if (get_bit(s.layer.valid_bits().data(), k % in_bits)) wrong += gradient[k] == expected[k] ? 0 : 1;
@@ -310,12 +310,12 @@ TEST_CASE("the gradient of input bits is that of their tied weights, also when t
   for (const std::string weights : {"binary", "ternary"}) {
     for (const std::string pool : {"none", "space_to_depth"}) {
       INFO(weights << ", " << pool);
-      const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 128, "thresholds": 2},
+      const NetSpec net = parse_net(R"({"layers": [{"name": "a", "width": 128, "thresholds": 3},
           {"name": "b", "inputs": ["a", "input"], "width": 20, "thresholds": 3, "kernel": 3, "pool": ")" +
                                         pool + R"(", "weights": ")" + weights + R"("}]})",
                                     "net.json");
       const BinaryLayer blank(net.layers[1], derive_geometry(net, 8, 8, 70)[1]);
-      GradientSetup s(blank, 256, 12);
+      GradientSetup s(blank, 384, 12);
       check_input_gradient(s);
       BackwardWeights after(s.layer);
       CHECK(after.pixel_words() < s.layer.geometry().input.words());
@@ -342,7 +342,7 @@ TEST_CASE("the gradient of an input bit predicts what flipping it does to the co
   kernels.conv_counts(s.layer.conv_shape(), map.data(), s.layer.conv_weights(), before.data());
   BackwardScratch scratch;
   std::vector<float> gradient(geometry.input.height * geometry.input.width * 128);
-  input_gradient(kernels, s.layer, BackwardWeights(s.layer), s.windows.data(), s.codes.data(), 1.0F, scratch, gradient.data());
+  input_gradient(kernels, BackwardWeights(s.layer), s.windows.data(), s.codes.data(), 1.0F, scratch, gradient.data());
   Random random(10, Stream::test);
   for (int trial = 0; trial < 40; ++trial) {
     const std::size_t y = random.below(8), x = random.below(8), c = random.below(70);

@@ -50,6 +50,9 @@ TEST_CASE("a stage saved and loaded continues as if nothing had happened", "[sta
     second.stage().load(saved);
     CHECK(second.stage().step_number() == 3);
     CHECK(difference(expected, second.run(3)) == "");
+    SmallStage other(c, simd::kernels(), comm, 7, true);  // what it had before must not show
+    other.stage().load(saved);
+    CHECK(difference(expected, other.run(3)) == "");
   }
 }
 

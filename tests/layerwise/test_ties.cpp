@@ -148,6 +148,16 @@ TEST_CASE("a layer's file has tied weights once", "[ties]") {
   }
 }
 
+namespace {
+
+std::vector<std::size_t> twins_of(const BinaryLayer& layer) {
+  const simd::ConvShape shape = layer.conv_shape();
+  if (shape.twin == nullptr) return {};
+  return {shape.twin, shape.twin + shape.pixel_words};
+}
+
+}  // namespace
+
 TEST_CASE("words of a patch have the weights of the first plane's where planes take whole words", "[ties]") {
   const NetSpec net = parse_net(
       R"({"layers": [{"name": "a", "width": 128, "thresholds": 2}, {"name": "b", "width": 32, "thresholds": 2},
@@ -160,7 +170,25 @@ TEST_CASE("words of a patch have the weights of the first plane's where planes t
     for (const std::size_t word : {0, 1, 0, 1}) expected.push_back(4 * pixel + word);
   }
   for (const std::size_t word : {16, 17, 18, 19}) expected.push_back(word);
-  CHECK(BinaryLayer(net.layers[2], geometry[2]).ties().first_words() == expected);
+  const BinaryLayer layer(net.layers[2], geometry[2]);
+  CHECK(layer.ties().first_words() == expected);
+  CHECK(twins_of(layer) == std::vector<std::size_t>{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 16, 17, 18, 19});
+}
+
+TEST_CASE("every two words that meet the same weights are twins", "[ties]") {
+  const auto twins = [](std::size_t width, std::size_t thresholds) {
+    const NetSpec net = parse_net(fmt::format(R"({{"layers": [{{"name": "a", "width": {}, "thresholds": {}}},
+        {{"name": "b", "inputs": ["input", "a"], "width": 8}}]}})",
+                                              width, thresholds),
+                                  "net.json");
+    return twins_of(BinaryLayer(net.layers[1], derive_geometry(net, side, side, encoder_bits)[1]));
+  };
+  // After the two words of the encoder.
+  CHECK(twins(64, 2) == std::vector<std::size_t>{0, 1, 3, 2});
+  CHECK(twins(64, 3) == std::vector<std::size_t>{0, 1, 3, 2, 4});
+  CHECK(twins(128, 4) == std::vector<std::size_t>{0, 1, 4, 5, 2, 3, 8, 9, 6, 7});
+  CHECK(twins(64, 1).empty());
+  CHECK(twins(20, 3).empty());
 }
 
 TEST_CASE("tied weights move by the sum of their gradients, whatever thresholds and planes these come from", "[ties]") {
@@ -318,18 +346,32 @@ TEST_CASE("single flips of tied weights are not studied", "[ties]") {
   CHECK(has(message_of(ErrorKind::usage, [&] { study("b"); }), "layer 'b': its weights are tied"));
 }
 
-TEST_CASE("changes that part tied rows are refused", "[ties]") {
-  const NetSpec net = net_of("or", "binary");
-  BinaryLayer layer = layer_of(net);
-  LayerTrainer trainer(layer, {}, 1, 2);
-  mpi::SparseVector changes;
-  changes.size = layer.channels() * layer.patch_bits();
-  const std::int64_t flip = get_bit(layer.rows().data(), 0) ? 2 : -2;
-  changes.index = {0};
-  changes.value = {flip};
-  CHECK(has(message_of(ErrorKind::data, [&] { trainer.take_changes(changes); }), "changes of one of several tied rows"));
-  changes.index.push_back(static_cast<std::uint32_t>(layer.ties().rows() * layer.patch_bits()));
-  changes.value.push_back(flip);
-  trainer.take_changes(changes);
-  CHECK(trainer.apply() == 1);
+TEST_CASE("changes that part tied weights are refused", "[ties]") {
+  for (const std::string weights : {"binary", "ternary"}) {
+    const NetSpec net = net_of("or", weights);
+    BinaryLayer layer = layer_of(net);
+    LayerTrainer trainer(layer, {}, 1, 2);
+    const std::size_t row_bits = layer.ties().rows() * layer.patch_bits();
+    // Weight 0 in these places of the layer's two rows that are tied: those of three planes.
+    const auto changes_of = [&](const std::vector<std::size_t>& places) {
+      mpi::SparseVector changes;
+      changes.size = layer.channels() * layer.patch_bits();
+      const bool negative = get_bit(layer.rows().data(), 0);
+      const bool zero = weights == "ternary" && !get_bit(layer.nonzero_rows().data(), 0);
+      for (const std::size_t place : places) {
+        changes.index.push_back(static_cast<std::uint32_t>(place));
+        changes.value.push_back(zero ? 1 : negative ? 2 : -2);
+      }
+      return changes;
+    };
+    const auto complaint = [&](const std::vector<std::size_t>& places) {
+      return message_of(ErrorKind::data, [&] { trainer.take_changes(changes_of(places)); });
+    };
+    const char* expected = "changes of one of several tied weights";
+    CHECK(has(complaint({0, 20, 40}), expected));    // of one row
+    CHECK(has(complaint({0, row_bits}), expected));  // of one plane
+    CHECK(has(complaint({0, 40, row_bits, row_bits + 40}), expected));
+    trainer.take_changes(changes_of({0, 20, 40, row_bits, row_bits + 20, row_bits + 40}));
+    CHECK(trainer.apply() == 1);
+  }
 }

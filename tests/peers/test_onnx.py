@@ -126,9 +126,12 @@ def test_nets(bitloom, images, which):
 
 
 @pytest.mark.parametrize("pool", ["or", "and", "majority", "space_to_depth"])
-def test_skip_connections(bitloom, images, pool):
-    name = "skips-" + pool
-    (bitloom.folder / f"{name}.json").write_text(json.dumps(SKIPS).replace("%s", pool))
+@pytest.mark.parametrize("thresholds", [1, 2])
+def test_skip_connections(bitloom, images, pool, thresholds):
+    name = f"skips-{pool}-{thresholds}"
+    net = json.loads(json.dumps(SKIPS).replace("%s", pool))
+    net["layers"][0]["thresholds"] = thresholds
+    (bitloom.folder / f"{name}.json").write_text(json.dumps(net))
     model_file = train(bitloom, name, net=f"./{name}.json")
     path = export(bitloom, name, name + ".onnx")
     check_file(path, model_file)

@@ -49,7 +49,7 @@ struct ConvCase {
       twin.push_back(static_cast<std::uint16_t>(w < p.pairs ? w + p.pairs : w < 2 * p.pairs ? w - p.pairs : w));
     }
     shape.twin = twin.empty() ? nullptr : twin.data();
-    shape.pixel_words = words;
+    shape.pixel_words = twin.size();
 
     Random random(seed, Stream::test);
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = 0;
