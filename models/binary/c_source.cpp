@@ -203,16 +203,18 @@ std::string declare_layer(Declarations& to, const BinaryLayer& layer, std::size_
   };
   declare_rows("_weights", layer.rows());
   if (layer.spec().ternary) declare_rows("_nonzero", layer.nonzero_rows());
-  to.array<std::uint32_t>(prefix + "_places", stored.places);
+  const bool shared = stored.words.size() < layer.patch_words();
+  if (shared) to.array<std::uint32_t>(prefix + "_places", stored.places);
   const std::size_t blocks = blocks_for(layer.channels());
   to.array<std::int32_t>(prefix + "_thresholds", {layer.thresholds().data(), blocks * block_channels});
   return fmt::format(
       "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, {16}, {0}_weights, "
-      "{17}, {0}_places, {0}_thresholds}}",
+      "{17}, {18}, {0}_thresholds}}",
       prefix, geometry.sources.size(), way_of(layer.spec().pool), maps.in[i], geometry.input.height, geometry.input.width,
       geometry.input.words(), geometry.input.border, layer.spec().kernel, layer.spec().stride, maps.out[i],
       geometry.output.height, geometry.output.width, geometry.output.words(), blocks_for(rows), layer.channels() / rows,
-      stored.words.size() / layer.spec().kernel, layer.spec().ternary ? prefix + "_nonzero" : "NULL");
+      stored.words.size() / layer.spec().kernel, layer.spec().ternary ? prefix + "_nonzero" : "NULL",
+      shared ? prefix + "_places" : "NULL");
 }
 
 // Weights of one size: their signs, by class in whole words.

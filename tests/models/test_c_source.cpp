@@ -246,5 +246,5 @@ TEST_CASE("weights that meet several planes of a map are in C once", "[c_source]
     return models::c_source(random_model(data, net), {}, "net", "net.h").constant_bytes;
   };
   // More thresholds, and places of words in the rows of a patch, are all that there is.
-  CHECK(bytes("3") - bytes("1") == 2 * 128 * sizeof(std::int32_t) + 3 * 4 * sizeof(std::uint32_t));
+  CHECK(bytes("3") - bytes("1") == 2 * 128 * sizeof(std::int32_t) + 3 * 6 * sizeof(std::uint32_t));
 }
