@@ -130,23 +130,21 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
   }
 }
 
-BackwardWeights::BackwardWeights(const BinaryLayer& layer) : layer_(layer), rows_(layer.ties().rows()) {
-  const std::vector<std::size_t> first = layer.ties().first_words();
-  for (std::size_t w = 0; w < layer.geometry().input.words(); ++w) {
-    if (first[w] == w) stored_.push_back(w);
-    places_.push_back(static_cast<std::size_t>(std::find(stored_.begin(), stored_.end(), first[w]) - stored_.begin()));
-  }
-  copied_ = stored_.size() < places_.size();
+BackwardWeights::BackwardWeights(const BinaryLayer& layer)
+    : layer_(layer), copied_(pixel_words() < layer.geometry().input.words()) {
+  for (std::size_t o = 0; o < layer.channels(); ++o)
+    row_offset_.push_back(static_cast<std::uint32_t>(o % rows() * row_words()));
   refresh();
 }
 
 void BackwardWeights::refresh() {
   if (!copied_) return;
-  const std::size_t taps = layer_.spec().kernel * layer_.spec().kernel;
+  const std::size_t pixels = rows() * layer_.spec().kernel * layer_.spec().kernel;
+  const Ties::PixelWords& words = layer_.ties().pixel_words();
   const auto copy = [&](const Buffer<std::uint64_t>& from, std::vector<std::uint64_t>& to) {
     to.clear();
-    for (std::size_t pixel = 0; pixel < rows_ * taps; ++pixel) {
-      for (const std::size_t w : stored_) to.push_back(from[pixel * places_.size() + w]);
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      for (const std::size_t w : words.stored) to.push_back(from[pixel * words.place.size() + w]);
     }
   };
   copy(layer_.rows(), sign_);
@@ -164,8 +162,7 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
   for (std::size_t w = 0; w < words; ++w) {
     for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
       const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-      components[count] = std::uint32_t{codes[o]} << component_offset_bits |
-                          static_cast<std::uint32_t>(o % weights.rows() * weights.row_words());
+      components[count] = std::uint32_t{codes[o]} << component_offset_bits | weights.row_offset(o);
       count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
     }
   }
@@ -228,7 +225,7 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
   for (std::size_t y = 0; y < input.height; ++y) {
     for (std::size_t x = 0; x < input.width; ++x) {
       const std::size_t pixel = (y + spec.padding) * width + x + spec.padding;
-      for (const std::size_t place : weights.places()) {
+      for (const std::size_t place : layer.ties().pixel_words().place) {
         const std::size_t first = pixel * pixel_bits + place * word_bits;
         const std::int32_t* sums = scratch.sums.data() + first;
         if (spec.ternary) {

@@ -66,19 +66,18 @@ class BackwardWeights {
   void refresh();
 
   const BinaryLayer& layer() const { return layer_; }
-  std::size_t rows() const { return rows_; }
-  std::size_t pixel_words() const { return stored_.size(); }
+  std::size_t rows() const { return layer_.ties().rows(); }
+  std::size_t pixel_words() const { return layer_.ties().pixel_words().stored.size(); }
   std::size_t row_words() const { return layer_.spec().kernel * layer_.spec().kernel * pixel_words(); }
   const std::uint64_t* sign() const { return copied_ ? sign_.data() : layer_.rows().data(); }
   const std::uint64_t* nonzero() const { return copied_ ? nonzero_.data() : layer_.nonzero_rows().data(); }
-  // (input words): where in a pixel's words a word's weights are.
-  const std::vector<std::size_t>& places() const { return places_; }
+  // Where the row of an output channel begins.
+  std::uint32_t row_offset(std::size_t channel) const { return row_offset_[channel]; }
 
  private:
   const BinaryLayer& layer_;
-  std::size_t rows_;
-  bool copied_ = false;
-  std::vector<std::size_t> stored_, places_;  // words of a pixel
+  bool copied_;
+  std::vector<std::uint32_t> row_offset_;
   std::vector<std::uint64_t> sign_, nonzero_;
 };
 

@@ -7,22 +7,19 @@
 namespace bitloom::layerwise {
 namespace {
 
-// Every two words of a pixel that have the weights of the same first word.
-std::vector<std::uint16_t> twins_of(const Ties& ties, std::size_t pixel_words) {
-  const std::vector<std::size_t> first = ties.first_words();
+// Every two words of a pixel that have the same weights; empty if there are none.
+std::vector<std::uint16_t> twins_of(const Ties::PixelWords& words) {
+  const std::size_t pixel_words = words.place.size();
+  if (words.stored.size() == pixel_words) return {};
   std::vector<std::uint16_t> twin(pixel_words);
-  std::vector<std::size_t> single(pixel_words, pixel_words);  // by first word: one that has no twin yet
-  bool any = false;
+  std::vector<std::size_t> single(words.stored.size(), pixel_words);  // by place: a word that has no twin yet
   for (std::size_t w = 0; w < pixel_words; ++w) {
-    std::size_t& other = single[first[w]];
+    std::size_t& other = single[words.place[w]];
     twin[w] = static_cast<std::uint16_t>(other < pixel_words ? other : w);
-    if (other < pixel_words) {
-      twin[other] = static_cast<std::uint16_t>(w);
-      any = true;
-    }
+    if (other < pixel_words) twin[other] = static_cast<std::uint16_t>(w);
     other = other < pixel_words ? pixel_words : w;
   }
-  return any ? twin : std::vector<std::uint16_t>();
+  return twin;
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ BinaryLayer::BinaryLayer(const LayerSpec& spec, const LayerGeometry& geometry)
   }
   threshold_ = Buffer<std::int32_t>(words_for(channels()) * word_bits);
   std::fill(threshold_.begin(), threshold_.end(), -1);
-  twin_ = twins_of(ties_, geometry.input.words());
+  twin_ = twins_of(ties_.pixel_words());
 }
 
 simd::ConvShape BinaryLayer::conv_shape() const {

@@ -23,6 +23,18 @@ Ties::Ties(const LayerSpec& spec, const LayerGeometry& geometry)
       }
     }
   }
+  std::vector<std::size_t> first(pixel_words);  // by word of a pixel: the one with the same weights
+  std::iota(first.begin(), first.end(), std::size_t{0});
+  for (const Group& group : groups_) {
+    const std::size_t begin = group.begin / word_bits, words = group.channels / word_bits;
+    if (begin >= pixel_words || group.channels % word_bits != 0) continue;
+    for (std::size_t w = 0; w < group.planes * words; ++w) first[begin + w] = begin + w % words;
+  }
+  std::vector<std::size_t>& stored = pixel_words_.stored;
+  for (std::size_t w = 0; w < pixel_words; ++w) {
+    if (first[w] == w) stored.push_back(w);
+    pixel_words_.place.push_back(static_cast<std::size_t>(std::find(stored.begin(), stored.end(), first[w]) - stored.begin()));
+  }
   for (const Group& group : groups_) {
     file_words_ += words_for(group.channels);
     weights_ += group.channels;
@@ -47,17 +59,6 @@ void Ties::spread(std::span<std::int16_t> values) const {
 
 void Ties::spread(std::uint64_t* row) const {
   for (const Tied& tied : tied_) set_bit(row, tied.bit, get_bit(row, tied.first));
-}
-
-std::vector<std::size_t> Ties::first_words() const {
-  std::vector<std::size_t> result(patch_words_);
-  std::iota(result.begin(), result.end(), std::size_t{0});
-  for (const Group& group : groups_) {
-    if (group.channels % word_bits != 0) continue;
-    const std::size_t begin = group.begin / word_bits, words = group.channels / word_bits;
-    for (std::size_t w = 0; w < group.planes * words; ++w) result[begin + w] = begin + w % words;
-  }
-  return result;
 }
 
 void Ties::to_file(const std::uint64_t* row, std::uint64_t* file) const {

@@ -28,9 +28,12 @@ class Ties {
   const std::vector<std::uint64_t>& valid() const { return valid_; }
   // Of these the first of the weights that are tied to one another, and all that are tied to none.
   const std::vector<std::uint64_t>& first() const { return first_; }
-  // (words of a patch): the word that has the same weights in every row. Where planes take whole words, that is the one of the
-  // first plane; otherwise each word itself.
-  std::vector<std::size_t> first_words() const;
+  // Words of an input pixel that have weights of their own, in every row and at every tap: all but those of further planes that
+  // take whole words. place, by word of a pixel: where in `stored` the one with its weights is.
+  struct PixelWords {
+    std::vector<std::size_t> stored, place;
+  };
+  const PixelWords& pixel_words() const { return pixel_words_; }
 
   // values (bits of a patch): where weights of a row are tied, each gets the sum of what they have.
   void sum(std::span<float> values) const;
@@ -57,6 +60,7 @@ class Ties {
   std::vector<Group> groups_;
   std::vector<Tied> tied_;
   std::vector<std::uint64_t> valid_, first_;
+  PixelWords pixel_words_;
 };
 
 }  // namespace bitloom::layerwise

@@ -114,23 +114,6 @@ class Declarations {
 
 std::size_t blocks_for(std::size_t channels) { return (channels + block_channels - 1) / block_channels; }
 
-// The words of a patch whose weights are stored.
-struct StoredWords {
-  std::vector<std::size_t> words;
-  std::vector<std::uint32_t> places;  // for each word of a row of the patch: where its weights begin in those of the row
-
-  explicit StoredWords(const BinaryLayer& layer) {
-    const std::vector<std::size_t> first = layer.ties().first_words();
-    std::vector<std::uint32_t> place(first.size());
-    for (std::size_t t = 0; t < first.size(); ++t) {
-      if (first[t] != t) continue;
-      place[t] = static_cast<std::uint32_t>(words.size() * block_channels);
-      words.push_back(t);
-    }
-    for (std::size_t t = 0; t < first.size() / layer.spec().kernel; ++t) places.push_back(place[first[t]]);
-  }
-};
-
 // The first `channels` of (O, P) rows to (blocks, stored words, 8): words that meet the same word of a patch side by side,
 // channels beyond the last 0.
 std::vector<std::uint64_t> in_blocks(const std::uint64_t* rows, std::size_t channels, std::size_t patch,
@@ -197,24 +180,33 @@ std::string declare_layer(Declarations& to, const BinaryLayer& layer, std::size_
   // Channels that are further thresholds of the same rows have their weights in the blocks of the first, and planes of a
   // source in the words of the first.
   const std::size_t rows = layer.ties().rows() % block_channels == 0 ? layer.ties().rows() : layer.channels();
-  const StoredWords stored(layer);
+  const layerwise::Ties::PixelWords& pixel = layer.ties().pixel_words();
+  const std::size_t kernel = layer.spec().kernel;
+  std::vector<std::size_t> stored;    // words of a patch
+  std::vector<std::uint32_t> places;  // for each word of a row of the patch: where its weights begin in those of the row
+  for (std::size_t tap = 0; tap < kernel * kernel; ++tap) {
+    for (const std::size_t word : pixel.stored) stored.push_back(tap * pixel.place.size() + word);
+  }
+  for (std::size_t tap = 0; tap < kernel; ++tap) {
+    for (const std::size_t place : pixel.place)
+      places.push_back(static_cast<std::uint32_t>((tap * pixel.stored.size() + place) * block_channels));
+  }
   const auto declare_rows = [&](const char* what, const Buffer<std::uint64_t>& words) {
-    to.array<std::uint64_t>(prefix + what, in_blocks(words.data(), rows, layer.patch_words(), stored.words));
+    to.array<std::uint64_t>(prefix + what, in_blocks(words.data(), rows, layer.patch_words(), stored));
   };
   declare_rows("_weights", layer.rows());
   if (layer.spec().ternary) declare_rows("_nonzero", layer.nonzero_rows());
-  const bool shared = stored.words.size() < layer.patch_words();
-  if (shared) to.array<std::uint32_t>(prefix + "_places", stored.places);
+  const bool shared = pixel.stored.size() < pixel.place.size();
+  if (shared) to.array<std::uint32_t>(prefix + "_places", places);
   const std::size_t blocks = blocks_for(layer.channels());
   to.array<std::int32_t>(prefix + "_thresholds", {layer.thresholds().data(), blocks * block_channels});
   return fmt::format(
       "    {{{0}_inputs, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, {16}, {0}_weights, "
       "{17}, {18}, {0}_thresholds}}",
       prefix, geometry.sources.size(), way_of(layer.spec().pool), maps.in[i], geometry.input.height, geometry.input.width,
-      geometry.input.words(), geometry.input.border, layer.spec().kernel, layer.spec().stride, maps.out[i],
-      geometry.output.height, geometry.output.width, geometry.output.words(), blocks_for(rows), layer.channels() / rows,
-      stored.words.size() / layer.spec().kernel, layer.spec().ternary ? prefix + "_nonzero" : "NULL",
-      shared ? prefix + "_places" : "NULL");
+      geometry.input.words(), geometry.input.border, kernel, layer.spec().stride, maps.out[i], geometry.output.height,
+      geometry.output.width, geometry.output.words(), blocks_for(rows), layer.channels() / rows, stored.size() / kernel,
+      layer.spec().ternary ? prefix + "_nonzero" : "NULL", shared ? prefix + "_places" : "NULL");
 }
 
 // Weights of one size: their signs, by class in whole words.

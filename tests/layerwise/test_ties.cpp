@@ -171,7 +171,11 @@ TEST_CASE("words of a patch have the weights of the first plane's where planes t
   }
   for (const std::size_t word : {16, 17, 18, 19}) expected.push_back(word);
   const BinaryLayer layer(net.layers[2], geometry[2]);
-  CHECK(layer.ties().first_words() == expected);
+  const Ties::PixelWords& words = layer.ties().pixel_words();
+  std::vector<std::size_t> first;
+  for (const std::size_t place : words.place) first.push_back(words.stored[place]);
+  CHECK(first == expected);
+  CHECK(words.stored == std::vector<std::size_t>{0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 18, 19});
   CHECK(twins_of(layer) == std::vector<std::size_t>{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 16, 17, 18, 19});
 }
 
