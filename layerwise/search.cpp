@@ -1,9 +1,12 @@
 #include "layerwise/search.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
 
@@ -43,6 +46,44 @@ nlohmann::json rank_variants(const std::vector<Variant>& variants, const std::ve
   nlohmann::json ranking = nlohmann::json::array();
   for (const std::size_t i : order) ranking.push_back({{"name", variants[i].name}, {"validation_accuracy", accuracies[i]}});
   return ranking;
+}
+
+std::vector<Variant> better_half(const std::vector<Variant>& variants, const nlohmann::json& ranking) {
+  std::set<std::string> chosen;
+  for (std::size_t i = 0; i < (ranking.size() + 1) / 2; ++i) chosen.insert(ranking[i]["name"].get<std::string>());
+  std::vector<Variant> half;
+  std::copy_if(variants.begin(), variants.end(), std::back_inserter(half),
+               [&](const Variant& variant) { return chosen.contains(variant.name); });
+  return half;
+}
+
+NetSpec with_fewer_epochs(const NetSpec& net, std::size_t divisor) {
+  NetSpec shorter = net;
+  for (StageSpec& stage : shorter.stages) {
+    if (stage.epochs > 0) stage.epochs = std::max<std::size_t>(1, (stage.epochs + divisor / 2) / divisor);
+  }
+  return shorter;
+}
+
+void check_rounds(const std::vector<Variant>& variants, std::size_t rounds) {
+  if (rounds == 0) fail(ErrorKind::usage, "`search_rounds`: 0; expected at least 1");
+  const auto halvings = static_cast<std::size_t>(std::bit_width(variants.size() - 1));
+  if (rounds > halvings + 1) {
+    fail(ErrorKind::usage, "`search_rounds`: {} rounds for {} net{}; expected at most {}, for each keeps the better half",
+         rounds, variants.size(), variants.size() == 1 ? "" : "s", halvings + 1);
+  }
+  for (const Variant& variant : variants) {
+    std::size_t epochs = 0;
+    for (const StageSpec& stage : variant.net.stages) epochs = std::max(epochs, stage.epochs);
+    const auto most = static_cast<std::size_t>(std::bit_width(epochs));
+    if (rounds > std::max<std::size_t>(1, most)) {
+      fail(ErrorKind::usage,
+           "`search_rounds`: {} rounds, of which each trains half as long as the next, for '{}', no stage of which has more "
+           "than {} "
+           "epochs; expected at most {}",
+           rounds, variant.name, epochs, most);
+    }
+  }
 }
 
 }  // namespace bitloom::layerwise

@@ -1,5 +1,6 @@
 // Architecture search: a net for every combination of settings, each trained in a run of its own, ranked by validation
-// accuracy.
+// accuracy; by successive halving (Jamieson, Talwalkar 2016), if wanted: all are trained for a while, the better half for
+// longer.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@
 
 namespace bitloom::layerwise {
 
-// In the folder of a search, when it is done: rank_variants().
+// In the folder of a search, when it is done: the ranking of the last round, then those that earlier rounds left out.
 inline constexpr const char* search_file = "search.json";
 
 // The values that a setting of the net takes.
@@ -32,6 +33,10 @@ struct Variant {
 struct SearchOptions {
   RunOptions run;       // options of every variant, but for net, folder and resume; run.folder has one folder for each variant
   bool spread = false;  // with several ranks: each variant is trained by one of them
+  // Rounds of successive halving, each with the better half of the variants, rounded up, and twice the epochs of the one
+  // before; the last has all epochs. A variant trains anew in every round, for its learning rate falls towards the round's end.
+  // The runs of all rounds but the last lie in run.folder/round-N.
+  std::size_t rounds = 1;
   std::map<std::string, std::string> files;  // left in the folder of a new search, by name
   std::string begun_file;                    // in the folder of a run that has begun
   std::vector<std::string> result_files;     // files of finished runs, which ranks on other hosts bring to rank 0's
@@ -46,9 +51,18 @@ std::vector<Variant> make_variants(const NetSpec& net, const std::vector<SearchA
 // [{name, validation_accuracy}], best first; equals keep their order.
 nlohmann::json rank_variants(const std::vector<Variant>& variants, const std::vector<double>& accuracies);
 
-// Collective: a run for every variant, and the ranking, which is left in the folder as search_file and told. Where variants are
-// spread over ranks, the first stages that all have in common are trained by all ranks together. Throws what TrainOne throws;
-// Error(interrupted) when a run was, and goes on with run.resume.
+// The better half of a ranking, rounded up, in the order of `variants`.
+std::vector<Variant> better_half(const std::vector<Variant>& variants, const nlohmann::json& ranking);
+
+// Those of a net whose stages train for a `divisor`th of their epochs, rounded, but for one at least.
+NetSpec with_fewer_epochs(const NetSpec& net, std::size_t divisor);
+
+// Throws usage errors for rounds that would begin with less than one epoch, or train the last net that is left again.
+void check_rounds(const std::vector<Variant>& variants, std::size_t rounds);
+
+// Collective: a run for every variant of each round, and the ranking, which is left in the folder as search_file and told.
+// Where variants are spread over ranks, the first stages that all have in common are trained by all ranks together. Throws what
+// TrainOne and check_rounds() throw; Error(interrupted) when a run was, and goes on with run.resume.
 void search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
             ProgressSink& progress);
 

@@ -50,13 +50,15 @@ struct Outcomes {
   }
 };
 
-class Search {
+// One round: a run for each variant, in sub-folders of a folder.
+class Round {
  public:
-  Search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
-         ProgressSink& progress)
-      : comm_(comm), options_(options), variants_(variants), train_(train), progress_(progress), folder_(options.run.folder) {}
+  Round(mpi::Comm& comm, const SearchOptions& options, const fs::path& folder, const std::vector<Variant>& variants,
+        const TrainOne& train, ProgressSink& progress)
+      : comm_(comm), options_(options), variants_(variants), train_(train), progress_(progress), folder_(folder) {}
 
-  void execute();
+  // Accuracies of the variants, on all ranks.
+  std::vector<double> execute();
 
  private:
   RunOptions run_of(const Variant& variant, const fs::path& folder, bool begun) const;
@@ -76,7 +78,7 @@ class Search {
 };
 
 // begun: the folder holds a part of it.
-RunOptions Search::run_of(const Variant& variant, const fs::path& folder, bool begun) const {
+RunOptions Round::run_of(const Variant& variant, const fs::path& folder, bool begun) const {
   RunOptions run = options_.run;
   run.net = variant.net;
   run.folder = folder;
@@ -87,7 +89,7 @@ RunOptions Search::run_of(const Variant& variant, const fs::path& folder, bool b
 }
 
 // One variant after the other, each by all ranks.
-std::vector<double> Search::train_in_turn() {
+std::vector<double> Round::train_in_turn() {
   std::vector<double> accuracies;
   for (const Variant& variant : variants_) {
     const fs::path own = folder_ / variant.name;
@@ -109,7 +111,7 @@ std::vector<double> Search::train_in_turn() {
 }
 
 // This rank's part of the variants.
-Outcomes Search::train_own() const {
+Outcomes Round::train_own() const {
   Outcomes outcomes;
   mpi::Comm alone;
   const auto ranks = static_cast<std::size_t>(comm_.size());
@@ -137,7 +139,7 @@ Outcomes Search::train_own() const {
   return outcomes;
 }
 
-void Search::train_shared_stages() {
+void Round::train_shared_stages() {
   const std::size_t stages = variants_.front().net.stages.size();
   std::size_t shared = stages;
   for (const Variant& variant : variants_) shared = std::min(shared, shared_stages(variants_.front().net, variant.net));
@@ -160,7 +162,7 @@ void Search::train_shared_stages() {
 }
 
 // Each by a rank of its own, over what they have in common.
-std::vector<double> Search::train_spread() {
+std::vector<double> Round::train_spread() {
   train_shared_stages();
   // Ranks end at different times, and those that wait are not lost.
   const mpi::Settings before = comm_.settings();
@@ -194,34 +196,61 @@ std::vector<double> Search::train_spread() {
   return accuracies;
 }
 
-void Search::execute() {
-  std::unique_ptr<FileLock> lock;
-  run::on_root(comm_, [&] {
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    if (error) fail(ErrorKind::io, "`out`: {} cannot be created: {}", folder_.string(), error.message());
-    lock = std::make_unique<FileLock>(folder_ / run::lock_name);
-    if (options_.run.resume) return;
-    for (const auto& [name, text] : options_.files) write_atomically(folder_ / name, text);
-  });
-  const bool spread = options_.spread && comm_.size() > 1;
-  const std::vector<double> accuracies = spread ? train_spread() : train_in_turn();
-  run::on_root(comm_, [&] {
-    const nlohmann::json ranking = rank_variants(variants_, accuracies);
-    write_atomically(folder_ / search_file, ranking.dump(2) + "\n");
-    progress_.line("\nvalidation accuracy");
-    for (const auto& row : ranking) {
-      progress_.line(
-          fmt::format("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>()));
-    }
-  });
+std::vector<double> Round::execute() {
+  std::vector<double> accuracies = options_.spread && comm_.size() > 1 ? train_spread() : train_in_turn();
+  comm_.broadcast(std::span<double>(accuracies));
+  return accuracies;
+}
+
+void tell(const nlohmann::json& ranking, ProgressSink& progress) {
+  progress.line("\nvalidation accuracy");
+  for (const auto& row : ranking) {
+    progress.line(
+        fmt::format("  {:>6.2f}%  {}", 100 * row["validation_accuracy"].get<double>(), row["name"].get<std::string>()));
+  }
 }
 
 }  // namespace
 
 void search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Variant>& variants, const TrainOne& train,
             ProgressSink& progress) {
-  Search(comm, options, variants, train, progress).execute();
+  check_rounds(variants, options.rounds);
+  const fs::path& folder = options.run.folder;
+  std::unique_ptr<FileLock> lock;
+  run::on_root(comm, [&] {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) fail(ErrorKind::io, "`out`: {} cannot be created: {}", folder.string(), error.message());
+    lock = std::make_unique<FileLock>(folder / run::lock_name);
+    if (options.run.resume) return;
+    for (const auto& [name, text] : options.files) write_atomically(folder / name, text);
+  });
+  std::vector<Variant> left = variants;
+  nlohmann::json all = nlohmann::json::array();
+  for (std::size_t round = 1; round <= options.rounds; ++round) {
+    const bool is_last = round == options.rounds;
+    const std::size_t divisor = std::size_t{1} << (options.rounds - round);
+    std::vector<Variant> contenders = left;
+    for (Variant& contender : contenders) contender.net = with_fewer_epochs(contender.net, divisor);
+    if (!is_last) {
+      progress.line(fmt::format("\nround {} of {}: {} nets, 1/{} of the epochs", round, options.rounds, left.size(), divisor));
+    } else if (round > 1) {
+      progress.line(fmt::format("\nround {} of {}: {} net{}, all epochs", round, options.rounds, left.size(),
+                                left.size() == 1 ? "" : "s"));
+    }
+    const fs::path own = is_last ? folder : folder / fmt::format("round-{}", round);
+    nlohmann::json ranking = rank_variants(left, Round(comm, options, own, contenders, train, progress).execute());
+    left = better_half(left, ranking);
+    run::on_root(comm, [&] { tell(ranking, progress); });
+    // Those that go on are ranked by a later round.
+    if (!is_last) ranking.erase(ranking.begin(), ranking.begin() + static_cast<std::ptrdiff_t>(left.size()));
+    for (nlohmann::json& row : ranking) {
+      if (options.rounds > 1) row["round"] = round;
+    }
+    ranking.insert(ranking.end(), all.begin(), all.end());
+    all = std::move(ranking);
+  }
+  run::on_root(comm, [&] { write_atomically(folder / search_file, all.dump(2) + "\n"); });
 }
 
 }  // namespace bitloom::layerwise

@@ -43,9 +43,11 @@ std::size_t StageInputs::copy_of(std::size_t image, std::size_t epoch) const {
 void StageInputs::compute(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const {
   Clock::time_point clock = Clock::now();
   constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
-  const std::uint64_t key = copies() == 0 ? id_ << 32U | epoch : fixed | copy_of(image, epoch);
+  const std::uint64_t copy = copies() == 0 ? epoch : copy_of(image, epoch);
+  const std::uint64_t key = (copies() == 0 ? id_ << 32U : fixed) | copy;
   data::augment(train_.image(image, space.stored), train_.shape, options_.augment,
-                Random(options_.seed, Stream::augment, key, image), space.image.data());
+                Random(options_.seed, Stream::augment, key, image), space.image.data(),
+                data::is_mirrored(options_.seed, image, copy));
   lap(clock, times.data);
   forward_.encode(space.image.data(), space.work);
   lap(clock, times.encode);

@@ -269,8 +269,10 @@ void check(const CnnTraining& training) {
   train::find_update_rule(training.optimizer);
   find_rate_course(training.schedule);
   parse_flip(training.flip);
-  if (data::parse_augment(training.augment).flip) {
-    fail_field(ErrorKind::usage, "augment", "'{}'; expected it without flip, which `flip` says", training.augment);
+  const data::Augment augment = data::parse_augment(training.augment);
+  if (augment.flip || augment.alternating) {
+    fail_field(ErrorKind::usage, "augment", "'{}'; expected it without flip and alternating, which `flip` says",
+               training.augment);
   }
 }
 

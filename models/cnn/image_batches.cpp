@@ -121,10 +121,8 @@ ImageBatch ImageBatches::make(const Place& place) {
     const std::uint32_t index = order_[first + i];
     const std::span<const std::uint8_t> image = images_.image(index, room);
     data::augment(image, images_.shape, options_.augment, Random(options_.seed, Stream::augment, epoch, index), changed.data());
-    const std::uint64_t flip_epoch = options_.flip == Flip::alternating ? 0 : epoch;
-    const bool drawn = Random(options_.seed, Stream::image_flip, flip_epoch, index).below(2) == 1;
-    const bool mirror = options_.flip == Flip::random        ? drawn
-                        : options_.flip == Flip::alternating ? drawn != (epoch % 2 == 1)
+    const bool mirror = options_.flip == Flip::random ? Random(options_.seed, Stream::image_flip, epoch, index).below(2) == 1
+                        : options_.flip == Flip::alternating ? data::is_mirrored(options_.seed, index, epoch)
                                                              : false;
     to_numbers(changed, images_.shape, scale_, mirror, std::span(batch.images).subspan(i * size, size));
     batch.labels[i] = images_.labels[index];

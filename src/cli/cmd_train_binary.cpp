@@ -223,6 +223,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   }
   settings.out = settings.run.folder.string();
   const std::vector<layerwise::Variant> variants = layerwise::make_variants(settings.run.net, settings.search());
+  if (!variants.empty()) layerwise::check_rounds(variants, settings.search_rounds);
   if (variants.empty() && is_finished(session, options, settings.run)) return exit_done;
 
   const Threads threads = choose_threads(session.comm);
@@ -247,15 +248,15 @@ int train_binary(Session& session, std::span<const std::string> args) {
     if (!settings.resume) check_folder(settings.run.folder);
   });
   session.continuation = continuation_of("binary", settings.out);
-  const layerwise::SearchOptions search{settings.run,
-                                        settings.spread,
-                                        files_of_run(options, settings),
-                                        options_file,
-                                        {model_file, config_file, metrics_file, options_file, net_file, log_file}};
+  const layerwise::SearchOptions search{
+      settings.run,           settings.spread,
+      settings.search_rounds, files_of_run(options, settings),
+      options_file,           {model_file, config_file, metrics_file, options_file, net_file, log_file}};
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {
     settings.run = run;
     settings.resume = run.resume;
     settings.searches.clear();  // those of its options.ini, too
+    settings.search_rounds = 1;
     if (&comm == &session.comm) return train_one(session, options, settings, data, threads);
     Session alone{comm, session.terminal, session.command_line, {}};
     return train_one(alone, options, settings, data, threads);

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 // Options that have no effect without another.
 const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
+                                                {"search-rounds", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
                                                 {"teacher-share", "teacher", {}},
                                                 {"augment-copies", "augment", {"!none"}},
@@ -64,15 +65,6 @@ std::vector<std::string> rule_names() {
   return names;
 }
 
-// "layer2.width=512" at its '='.
-std::pair<std::string, std::string> split_setting(const std::string& option, const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    fail(ErrorKind::usage, "{}: '{}' is not KEY=VALUE, such as layer2.width=512", option, text);
-  }
-  return {std::string(trim(text.substr(0, equals))), std::string(trim(text.substr(equals + 1)))};
-}
-
 void declare_net(Options& options, TrainSettings& settings) {
   options.text("net", settings.net, "NAME|FILE",
                fmt::format("Net: {}, or a net file", fmt::join(models::binary_net_names(), ", ")));
@@ -93,11 +85,7 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.text("config", settings.config, "FILE",
                "INI file with options, a line `name = value` each; the command line overrides it");
   options.transient(false);
-  options.list("search", settings.searches, "KEY=V1,V2,...",
-               "Values of the net to search over: every combination is trained, in sub-folders of --out, and ranked by "
-               "validation accuracy; layers that they share are trained once");
-  options.flag("spread", settings.spread,
-               "Distribution of the nets of --search over the processes, which train together only what all nets share");
+  settings.declare_search(options);
   options.transient(true);
   options.text(
       "plan", settings.plan, "FILE",
@@ -140,8 +128,9 @@ void declare_training(Options& options, TrainSettings& settings) {
   options.count("seed", train.seed, 0, any_count, "Seed of all random numbers of the training");
   options.text(
       "augment", settings.augment, "LIST",
-      "Augmentation of training images: none, or a list of crop[N], flip, contrastN, brightnessN, colourN, cutout[N] (N "
-      "in pixels, per cent or grey levels); none suits digits, whose mirror images mean something else");
+      "Augmentation of training images: none, or a list of crop[N], flip or alternating (flips in every second epoch), "
+      "contrastN, brightnessN, colourN, cutout[N] (N in pixels, per cent or grey levels); none suits digits, which flips "
+      "spoil");
   options.count("augment-copies", train.augment_copies, 0, 1000000,
                 "Number of fixed augmented copies of each training image, used in turn, one per epoch, so that --frozen can "
                 "cache; 0: a fresh one in every epoch, which generalises best");
@@ -382,26 +371,6 @@ layerwise::NetSpec TrainSettings::make_net() const {
     for (layerwise::StageSpec& stage : spec.stages) stage.epochs = epochs;
   }
   return spec;
-}
-
-std::vector<layerwise::SearchAxis> TrainSettings::search() const {
-  std::vector<layerwise::SearchAxis> axes;
-  for (const std::string& text : searches) {
-    const auto [key, list] = split_setting("--search", text);
-    axes.push_back({key, split(list, ',')});
-    const std::vector<std::string>& all = axes.back().values;
-    for (auto value = all.begin(); value != all.end(); ++value) {
-      if (value->empty()) fail(ErrorKind::usage, "--search: '{}' has an empty value", text);
-      if (std::find(all.begin(), value, *value) != value) {
-        fail(ErrorKind::usage, "--search: '{}' has the value '{}' twice; expected each once", text, *value);
-      }
-    }
-    const auto same = [&](const layerwise::SearchAxis& axis) { return axis.key == axes.back().key; };
-    if (std::count_if(axes.begin(), axes.end(), same) != 1) {
-      fail(ErrorKind::usage, "--search: '{}' is searched twice; expected all its values in one --search", axes.back().key);
-    }
-  }
-  return axes;
 }
 
 }  // namespace bitloom::cli

@@ -23,8 +23,9 @@ struct TrainSettings {
   std::vector<std::string> changes;   // --set
   std::vector<std::string> searches;  // --search
   bool spread = false;                // --spread
-  std::size_t epochs = 0;             // 0: as the net says
-  std::size_t batch_per_rank = 0;     // 0: `batch` counts
+  std::size_t search_rounds = 1;
+  std::size_t epochs = 0;          // 0: as the net says
+  std::size_t batch_per_rank = 0;  // 0: `batch` counts
   std::string notice_command;
   double watchdog_seconds = mpi::Settings{}.watchdog_seconds;
   bool freeze_weights = false;
@@ -44,6 +45,7 @@ struct TrainSettings {
 
   TrainSettings();
   void declare(Options& options);
+  void declare_search(Options& options);
   // Options that decide how long an update takes, not where its run lies; sparse messages unless said otherwise.
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
@@ -55,5 +57,8 @@ struct TrainSettings {
   // --search, one axis per occurrence. Throws usage errors.
   std::vector<layerwise::SearchAxis> search() const;
 };
+
+// "layer2.width=512", a value of `option`, at its '='. Throws usage errors.
+std::pair<std::string, std::string> split_setting(const std::string& option, const std::string& text);
 
 }  // namespace bitloom::cli

@@ -32,15 +32,17 @@ void apply_option(const std::string& word, Augment& result) {
   const std::size_t letters = std::min(word.find_first_of("-+0123456789"), word.size());
   const std::string name = word.substr(0, letters);
   const std::string number = word.substr(letters);
-  if (name == "flip" && number.empty()) {
-    if (result.flip) fail(ErrorKind::usage, "augmentation 'flip' is given twice");
-    result.flip = true;
+  if ((name == "flip" || name == "alternating") && number.empty()) {
+    bool& wanted = name == "flip" ? result.flip : result.alternating;
+    if (wanted) fail(ErrorKind::usage, "augmentation '{}' is given twice", name);
+    wanted = true;
+    if (result.flip && result.alternating) fail(ErrorKind::usage, "augmentations 'flip' and 'alternating' exclude each other");
     return;
   }
   const auto option = std::find_if(number_options.begin(), number_options.end(),
                                    [&](const NumberOption& candidate) { return name == candidate.name; });
   if (option == number_options.end()) {
-    std::vector<std::string> known{"none", "flip"};
+    std::vector<std::string> known{"none", "flip", "alternating"};
     for (const NumberOption& each : number_options) known.emplace_back(each.name);
     fail(ErrorKind::usage, "unknown augmentation '{}'{}", word, did_you_mean(name, known));
   }
@@ -124,6 +126,7 @@ std::string to_string(const Augment& augment) {
   std::vector<std::string> words;
   if (augment.crop_padding != 0) words.push_back(fmt::format("crop{}", augment.crop_padding));
   if (augment.flip) words.emplace_back("flip");
+  if (augment.alternating) words.emplace_back("alternating");
   for (const NumberOption& option : number_options) {
     if (option.field != &Augment::crop_padding && augment.*option.field != 0)
       words.push_back(fmt::format("{}{}", option.name, augment.*option.field));
@@ -137,15 +140,20 @@ void check_augment(const Augment& options, const ImageShape& shape) {
          options.crop_padding, options.crop_padding, options.crop_padding, shape.height, shape.width);
 }
 
+bool is_mirrored(std::uint64_t seed, std::size_t index, std::uint64_t epoch) {
+  return (Random(seed, Stream::image_flip, 0, index).below(2) == 1) != (epoch % 2 == 1);
+}
+
 void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
-             std::uint8_t* out) {
+             std::uint8_t* out, bool mirrored) {
   if (image.size() != shape.size() || image.empty())
     fail(ErrorKind::usage, "augment: an image of {} bytes, expected {} x {} x {}", image.size(), shape.channels, shape.height,
          shape.width);
   check_augment(options, shape);
   const int down = draw_around_zero(random, options.crop_padding);
   const int across = draw_around_zero(random, options.crop_padding);
-  const bool flip = random.below(2) == 1 && options.flip;
+  const bool drawn = random.below(2) == 1;
+  const bool flip = options.alternating ? mirrored : options.flip && drawn;
   const int percent = 100 + draw_around_zero(random, options.contrast);
   const int brightness = draw_around_zero(random, options.brightness);
   const auto cut_y = static_cast<int>(random.below(static_cast<std::uint32_t>(shape.height)));

@@ -153,6 +153,16 @@ TEST_CASE("variants that are spread over ranks are those that one process trains
     CHECK(same_tensors(folder / "turn" / model, folder / "spread" / model));
   }
   CHECK(!std::filesystem::exists(folder / "spread/shared"));
+
+  // So in rounds: all ranks know who goes on.
+  const Args rounds = with(search, {"--epochs", "2", "--search-rounds", "2"});
+  *(std::find(quick.begin(), quick.end(), "--out") + 1) = "turn2";
+  REQUIRE(run_program(folder.path(), with(quick, rounds)).code == 0);
+  *(std::find(quick.begin(), quick.end(), "--out") + 1) = "spread2";
+  const Outcome halved = run_ranks(folder.path(), 2, with(quick, with(rounds, {"--spread"})));
+  INFO(halved.out << halved.err);
+  REQUIRE(halved.code == 0);
+  CHECK(read_file(folder / "turn2/search.json") == read_file(folder / "spread2/search.json"));
 }
 
 // The watchdog looked only between calls of MPI: these two held the other process for ever.

@@ -95,6 +95,30 @@ TEST_CASE("augmentation is a function of its key, and none changes nothing") {
   CHECK(same >= crop.size() - 2 * 9);
 }
 
+TEST_CASE("alternating flips mirror an image in every second epoch, and move no other draw") {
+  const auto image = noise(small);
+  std::size_t at_first = 0;
+  for (std::size_t index = 0; index < 400; ++index) {
+    at_first += is_mirrored(1, index, 0) ? 1U : 0U;
+    CHECK(is_mirrored(1, index, 0) != is_mirrored(1, index, 1));
+    CHECK(is_mirrored(1, index, 7) == is_mirrored(1, index, 1));
+  }
+  CHECK(at_first > 140);
+  CHECK(at_first < 260);
+  std::vector<std::uint8_t> out(image.size()), mirror(image.size());
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    const Random random(3, Stream::augment, 0, n);
+    const auto crop = changed(image, small, {.crop_padding = 2}, n);
+    augment(image, small, {.crop_padding = 2, .alternating = true}, random, out.data(), false);
+    CHECK(out == crop);
+    shift(crop, small, 0, 0, true, mirror.data());
+    augment(image, small, {.crop_padding = 2, .alternating = true}, random, out.data(), true);
+    CHECK(out == mirror);
+    augment(image, small, {.crop_padding = 2}, random, out.data(), true);  // nobody asked for flips
+    CHECK(out == crop);
+  }
+}
+
 TEST_CASE("cutout sets one square per channel to the mean and reaches every pixel") {
   const ImageShape shape{16, 12, 3};
   // Two values whose mean is neither.
@@ -182,7 +206,9 @@ TEST_CASE("augmentations are written and read as text") {
   CHECK(parse_augment("crop, cutout") == Augment{.crop_padding = 4, .cutout = 8});
   CHECK(parse_augment("none") == Augment{});
   CHECK(parse_augment("none").none());
-  for (const char* text : {"none", "flip", "crop4,flip,cutout8", "crop2,flip,contrast20,brightness10,colour5,cutout16"}) {
+  CHECK(parse_augment("crop4,alternating") == Augment{.crop_padding = 4, .alternating = true});
+  for (const char* text :
+       {"none", "flip", "alternating", "crop4,flip,cutout8", "crop2,flip,contrast20,brightness10,colour5,cutout16"}) {
     CHECK(to_string(parse_augment(text)) == text);
   }
   const auto message = [](const char* text) { return message_of(ErrorKind::usage, [&] { parse_augment(text); }); };
@@ -196,6 +222,9 @@ TEST_CASE("augmentations are written and read as text") {
   CHECK(has(message("crop4x"), "expected a number"));
   CHECK(has(message("contrast"), "expected a number from 1 to 100"));
   CHECK(message("flip,flip") == "augmentation 'flip' is given twice");
+  CHECK(message("alternating,crop4,alternating") == "augmentation 'alternating' is given twice");
+  CHECK(message("alternating,flip") == "augmentations 'flip' and 'alternating' exclude each other");
+  CHECK(message("alternate") == "unknown augmentation 'alternate'; did you mean 'alternating'?");
   CHECK(message("crop4,crop4") == "augmentation 'crop' is given twice");
 }
 

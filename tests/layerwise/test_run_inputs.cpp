@@ -1,6 +1,7 @@
 // Where a run takes the outputs of frozen layers from must not show in its result.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -64,12 +65,13 @@ std::vector<fs::path> record_files(const fs::path& cache) {
 }  // namespace
 
 TEST_CASE("cached outputs of frozen layers give the net that recomputed ones do", "[trainer][frozen]") {
-  for (const bool augmented : {true, false}) {
-    INFO((augmented ? "two copies" : "no augmentation"));
+  for (const char* augment : {"crop2,flip", "crop2,alternating", "none"}) {
+    INFO(augment);
+    const bool augmented = augment != std::string("none");
     const TempDir folder;
     const auto options = [&](const char* name, const char* frozen) {
       RunOptions result = with_copies(folder / name, frozen);
-      if (!augmented) result.train.augment = {};
+      result.train.augment = data::parse_augment(augment);
       return result;
     };
     CHECK(has(log_of(options("recomputed", "recompute")), "b: outputs of frozen layers are recomputed: as asked"));
@@ -101,6 +103,31 @@ TEST_CASE("cached outputs of frozen layers give the net that recomputed ones do"
     CHECK(has(log_of(options("auto", "auto")), "us to compute"));
     CHECK(difference(expected, result_of(folder / "auto")) == "");
   }
+}
+
+TEST_CASE("each image alternates with its mirror image", "[trainer]") {
+  const auto trained = [](const char* augment, std::size_t epochs, const data::DataSplits& images) {
+    const TempDir folder;
+    RunOptions options = options_for(folder / "run");
+    options.train.augment = data::parse_augment(augment);
+    for (StageSpec& stage : options.net.stages) stage.epochs = epochs;
+    Lines lines;
+    mpi::Comm comm;
+    train(simd::kernels(), comm, options, images, lines);
+    return result_of(folder / "run");
+  };
+  // What the first epoch is to see.
+  data::DataSplits first = splits();
+  std::vector<std::uint8_t> image(first.train.shape.size());
+  for (std::size_t i = 0; i < first.train.size(); ++i) {
+    if (!data::is_mirrored(TrainOptions{}.seed, i, 0)) continue;
+    std::uint8_t* pixels = first.train.pixels.data() + i * image.size();
+    std::copy_n(pixels, image.size(), image.begin());
+    data::shift(image, first.train.shape, 0, 0, true, pixels);
+  }
+  CHECK(difference(trained("none", 1, first), trained("alternating", 1, splits())) == "");
+  CHECK(difference(trained("none", 2, first), trained("alternating", 2, splits())) != "");
+  CHECK(difference(trained("none", 1, splits()), trained("alternating", 1, splits())) != "");
 }
 
 TEST_CASE("computing, storing and reading a record are measured", "[trainer][frozen]") {
