@@ -69,19 +69,25 @@ void check_rounds(const std::vector<Variant>& variants, std::size_t rounds) {
   if (rounds == 0) fail(ErrorKind::usage, "`search_rounds`: 0; expected at least 1");
   const auto halvings = static_cast<std::size_t>(std::bit_width(variants.size() - 1));
   if (rounds > halvings + 1) {
-    fail(ErrorKind::usage, "`search_rounds`: {} rounds for {} net{}; expected at most {}, for each keeps the better half",
-         rounds, variants.size(), variants.size() == 1 ? "" : "s", halvings + 1);
+    fail(ErrorKind::usage,
+         "`search_rounds`: {} rounds for {} net{}; expected at most {}, since each keeps only the better half", rounds,
+         variants.size(), variants.size() == 1 ? "" : "s", halvings + 1);
   }
+  const std::size_t divisor = std::size_t{1} << (rounds - 1);
+  std::map<std::string, std::string> first_round;
   for (const Variant& variant : variants) {
     std::size_t epochs = 0;
     for (const StageSpec& stage : variant.net.stages) epochs = std::max(epochs, stage.epochs);
-    const auto most = static_cast<std::size_t>(std::bit_width(epochs));
-    if (rounds > std::max<std::size_t>(1, most)) {
+    if (rounds > 1 && epochs < divisor) {
       fail(ErrorKind::usage,
-           "`search_rounds`: {} rounds, of which each trains half as long as the next, for '{}', no stage of which has more "
-           "than {} "
-           "epochs; expected at most {}",
-           rounds, variant.name, epochs, most);
+           "`search_rounds`: {} rounds, each half as long as the next, need {} epochs; no stage of '{}' has more than {}",
+           rounds, divisor, variant.name, epochs);
+    }
+    const auto [same, is_new] = first_round.try_emplace(to_json(with_fewer_epochs(variant.net, divisor)).dump(), variant.name);
+    if (!is_new) {
+      fail(ErrorKind::usage,
+           "`search_rounds`: '{}' and '{}' are the same net in the first of {} rounds, which has fewer epochs", same->second,
+           variant.name, rounds);
     }
   }
 }

@@ -16,8 +16,11 @@
 
 namespace bitloom::layerwise {
 
-// In the folder of a search, when it is done: the ranking of the last round, then those that earlier rounds left out.
+// In the folder of a search, when it is done: the ranking of the last round, then those that earlier rounds left out. In the
+// folder of an earlier round: its ranking.
 inline constexpr const char* search_file = "search.json";
+// How the folder of an earlier round begins, in that of the search: "round-1".
+inline constexpr const char* round_prefix = "round-";
 
 // The values that a setting of the net takes.
 struct SearchAxis {
@@ -32,6 +35,7 @@ struct Variant {
 
 struct SearchOptions {
   RunOptions run;       // options of every variant, but for net, folder and resume; run.folder has one folder for each variant
+                        // of the last round
   bool spread = false;  // with several ranks: each variant is trained by one of them
   // Rounds of successive halving, each with the better half of the variants, rounded up, and twice the epochs of the one
   // before; the last has all epochs. A variant trains anew in every round, for its learning rate falls towards the round's end.
@@ -57,7 +61,8 @@ std::vector<Variant> better_half(const std::vector<Variant>& variants, const nlo
 // Those of a net whose stages train for a `divisor`th of their epochs, rounded, but for one at least.
 NetSpec with_fewer_epochs(const NetSpec& net, std::size_t divisor);
 
-// Throws usage errors for rounds that would begin with less than one epoch, or train the last net that is left again.
+// Throws usage errors for rounds that would begin with less than one epoch, or with two nets that differ in later epochs alone,
+// or would train the last net that is left again. `variants` is not empty.
 void check_rounds(const std::vector<Variant>& variants, std::size_t rounds);
 
 // Collective: a run for every variant of each round, and the ranking, which is left in the folder as search_file and told.

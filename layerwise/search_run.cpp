@@ -192,14 +192,42 @@ std::vector<double> Round::train_spread() {
     }
     if (!interrupted) fs::remove_all(folder_ / shared_folder);
   });
-  if (interrupted) fail(ErrorKind::interrupted, "interrupted; everything is in {}", folder_.string());
+  if (interrupted) fail(ErrorKind::interrupted, "interrupted; everything is in {}", options_.run.folder.string());
   return accuracies;
 }
 
 std::vector<double> Round::execute() {
-  std::vector<double> accuracies = options_.spread && comm_.size() > 1 ? train_spread() : train_in_turn();
+  // The last net that is left is trained by all.
+  const bool spread = options_.spread && comm_.size() > 1 && (options_.rounds == 1 || variants_.size() > 1);
+  std::vector<double> accuracies = spread ? train_spread() : train_in_turn();
   comm_.broadcast(std::span<double>(accuracies));
+  // As models remember them, so that a search that goes on ranks those that are finished as it did before.
+  for (double& accuracy : accuracies) accuracy = std::stod(fmt::format("{:.4f}", accuracy));
   return accuracies;
+}
+
+// The ranking of a round of `variants` that a search which goes on has finished; null without one. The runs of it need not be
+// visible everywhere.
+nlohmann::json finished_round(mpi::Comm& comm, const fs::path& folder, const std::vector<Variant>& variants, bool resume) {
+  std::string text;
+  run::on_root(comm, [&] {
+    if (resume && fs::exists(folder / search_file)) text = read_text(folder / search_file);
+  });
+  text = comm.broadcast_text(text);
+  if (text.empty()) return nullptr;
+  nlohmann::json ranking = nlohmann::json::parse(text, nullptr, false);
+  const auto is_ranked = [&](const Variant& variant) {
+    return std::count_if(ranking.begin(), ranking.end(), [&](const nlohmann::json& row) {
+             return row.is_object() && row.contains("name") && row["name"] == variant.name &&
+                    row.contains("validation_accuracy") && row["validation_accuracy"].is_number();
+           }) == 1;
+  };
+  if (!ranking.is_array() || ranking.size() != variants.size() || !std::all_of(variants.begin(), variants.end(), is_ranked)) {
+    fail(ErrorKind::data,
+         "{}: expected the validation accuracy of each of the round's {} nets; without the file it is ranked again",
+         (folder / search_file).string(), variants.size());
+  }
+  return ranking;
 }
 
 void tell(const nlohmann::json& ranking, ProgressSink& progress) {
@@ -233,13 +261,20 @@ void search(mpi::Comm& comm, const SearchOptions& options, const std::vector<Var
     std::vector<Variant> contenders = left;
     for (Variant& contender : contenders) contender.net = with_fewer_epochs(contender.net, divisor);
     if (!is_last) {
-      progress.line(fmt::format("\nround {} of {}: {} nets, 1/{} of the epochs", round, options.rounds, left.size(), divisor));
+      progress.line(
+          fmt::format("\nround {} of {}: {} nets, about 1/{} of the epochs", round, options.rounds, left.size(), divisor));
     } else if (round > 1) {
       progress.line(fmt::format("\nround {} of {}: {} net{}, all epochs", round, options.rounds, left.size(),
                                 left.size() == 1 ? "" : "s"));
     }
-    const fs::path own = is_last ? folder : folder / fmt::format("round-{}", round);
-    nlohmann::json ranking = rank_variants(left, Round(comm, options, own, contenders, train, progress).execute());
+    const fs::path own = is_last ? folder : folder / fmt::format("{}{}", round_prefix, round);
+    nlohmann::json ranking = is_last ? nlohmann::json() : finished_round(comm, own, left, options.run.resume);
+    if (ranking.is_null()) {
+      ranking = rank_variants(left, Round(comm, options, own, contenders, train, progress).execute());
+      run::on_root(comm, [&] {
+        if (!is_last) write_atomically(own / search_file, ranking.dump(2) + "\n");
+      });
+    }
     left = better_half(left, ranking);
     run::on_root(comm, [&] { tell(ranking, progress); });
     // Those that go on are ranked by a later round.

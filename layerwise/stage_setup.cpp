@@ -57,6 +57,11 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
   } catch (const Error& error) {
     fail(ErrorKind::usage, "stage '{}': {}", spec.name, error.what());
   }
+  if (options.augment.alternating && options.augment_copies % 2 == 1) {
+    fail_field(ErrorKind::usage, "augment_copies",
+               "{} with alternating flips in stage '{}'; expected an even number, half of which are mirrored, or 0",
+               options.augment_copies, spec.name);
+  }
   if (options.signal != "window" && options.signal != "exact") {
     fail_field(ErrorKind::usage, "signal", "'{}' is not a learning signal; expected window or exact", options.signal);
   }

@@ -271,8 +271,7 @@ void check(const CnnTraining& training) {
   parse_flip(training.flip);
   const data::Augment augment = data::parse_augment(training.augment);
   if (augment.flip || augment.alternating) {
-    fail_field(ErrorKind::usage, "augment", "'{}'; expected it without flip and alternating, which `flip` says",
-               training.augment);
+    fail_field(ErrorKind::usage, "augment", "'{}'; expected no flip or alternating in it; `flip` says that", training.augment);
   }
 }
 

@@ -64,7 +64,7 @@ void check_folder(const fs::path& folder) {
   }
   const auto has = [&](const char* name) { return fs::exists(folder / name); };
   // The variants of a search lie in sub-folders; what it began with names their values.
-  const bool searched = has(options_file) && read_text(folder / options_file).find("\nsearch") != std::string::npos;
+  const bool searched = has(options_file) && read_text(folder / options_file).find("\nsearch = ") != std::string::npos;
   if (searched || has(layerwise::search_file) || has(metrics_file) || has(model_file) || has(checkpoint_file)) {
     fail(ErrorKind::usage, "--out: {} holds a run already; continue it with --resume, or choose another folder",
          folder.string());
@@ -175,6 +175,16 @@ bool is_finished(Session& session, const Options& options, const layerwise::RunO
   return true;
 }
 
+// A search goes on as it began: runs that are finished are taken by their names, and would not show that others were meant.
+void check_search(Session& session, const Options& options, const fs::path& folder) {
+  session.on_root([&] {
+    if (!fs::exists(folder / options_file) || !asks_otherwise(options, read_text(folder / options_file))) return;
+    fail(ErrorKind::usage,
+         "--resume: the search in {} began with other options; expected those in {}, which need not be repeated",
+         folder.string(), (folder / options_file).string());
+  });
+}
+
 layerwise::RunResult train_one(Session& session, const Options& options, TrainSettings& settings, const data::DataSplits& data,
                                const Threads& threads) {
   session.on_root([&] {
@@ -247,6 +257,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   session.on_root([&] {
     if (!settings.resume) check_folder(settings.run.folder);
   });
+  if (settings.resume) check_search(session, options, settings.run.folder);
   session.continuation = continuation_of("binary", settings.out);
   const layerwise::SearchOptions search{
       settings.run,           settings.spread,
@@ -257,6 +268,11 @@ int train_binary(Session& session, std::span<const std::string> args) {
     settings.resume = run.resume;
     settings.searches.clear();  // those of its options.ini, too
     settings.search_rounds = 1;
+    // Those of its round; where stages differ, the net says it.
+    const std::vector<layerwise::StageSpec>& stages = run.net.stages;
+    const bool same = std::all_of(stages.begin(), stages.end(),
+                                  [&](const layerwise::StageSpec& stage) { return stage.epochs == stages.front().epochs; });
+    settings.epochs = settings.epochs != 0 && same ? stages.front().epochs : 0;
     if (&comm == &session.comm) return train_one(session, options, settings, data, threads);
     Session alone{comm, session.terminal, session.command_line, {}};
     return train_one(alone, options, settings, data, threads);

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "core/text.h"
+#include "layerwise/search.h"
 #include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
 #include "run/checkpoints.h"
@@ -66,8 +67,11 @@ std::vector<std::string> runs_inside(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
     if (fs::exists(entry.path() / options_file) || fs::exists(entry.path() / model_file)) {
-      names.push_back(entry.path().filename().string());
+      names.push_back(name);
+    } else if (name.starts_with(layerwise::round_prefix)) {
+      for (const std::string& run : runs_inside(entry.path())) names.push_back((fs::path(name) / run).string());
     }
   }
   std::sort(names.begin(), names.end());
@@ -81,8 +85,8 @@ fs::path find_model(const std::string& argument) {
   if (fs::exists(path / model_file)) return path / model_file;
   if (const fs::path checkpoint = newest_checkpoint(path); !checkpoint.empty()) return checkpoint;
   if (const std::vector<std::string> runs = runs_inside(path); !runs.empty()) {
-    fail(ErrorKind::data, "{}: the folder holds {} runs; expected one of them, {}: {}", argument, runs.size(),
-         (path / runs.front()).string(), fmt::join(runs, " "));
+    fail(ErrorKind::data, "{}: the folder holds {} run{}; expected one of them, {}: {}", argument, runs.size(),
+         runs.size() == 1 ? "" : "s", (path / runs.front()).string(), fmt::join(runs, " "));
   }
   if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
     fail(ErrorKind::data, "{}: the run is not finished, there is no {} yet; continue it with: {}", argument, model_file,

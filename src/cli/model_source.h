@@ -35,7 +35,7 @@ std::string checkpoint_note(const std::filesystem::path& model);
 // Throws a data error that names the command for models of the other kind, unless a model file is of this one.
 void require_kind(const std::filesystem::path& model, const std::string& kind, const std::string& command_of_other);
 
-// The runs in the sub-folders of a folder, such as those of a search, by name.
+// The runs in the sub-folders of a folder, such as those of a search and of its rounds, by name.
 std::vector<std::string> runs_inside(const std::filesystem::path& folder);
 
 // "binary" or one of models/model_kind.h, by the metadata of a model file. Throws a data error for a file that is none, or of

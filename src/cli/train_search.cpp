@@ -21,7 +21,7 @@ std::pair<std::string, std::string> split_setting(const std::string& option, con
 void TrainSettings::declare_search(Options& options) {
   options.list("search", searches, "KEY=V1,V2,...",
                "Values of the net to search over: every combination is trained, in sub-folders of --out, and ranked by "
-               "validation accuracy; layers that they share are trained once");
+               "validation accuracy; layers that they share are trained once (in each round)");
   options.count(
       "search-rounds", search_rounds, 1, 32,
       "Rounds of --search (successive halving): each trains the better half of the nets of the round before, anew and "

@@ -15,7 +15,7 @@ namespace bitloom::data {
 // flip and alternating exclude each other.
 struct Augment {
   int crop_padding = 0;      // shift by -n .. n pixels along each axis; the border is reflected
-  bool flip = false;         // mirror left-right, every second time by chance
+  bool flip = false;         // mirror left-right, with probability 1/2
   bool alternating = false;  // mirror left-right where the caller says so: is_mirrored()
   int contrast = 0;          // distance from the image's mean scaled by a factor in 1 - n% .. 1 + n%
   int brightness = 0;        // all channels moved by -n .. n

@@ -163,6 +163,13 @@ TEST_CASE("variants that are spread over ranks are those that one process trains
   INFO(halved.out << halved.err);
   REQUIRE(halved.code == 0);
   CHECK(read_file(folder / "turn2/search.json") == read_file(folder / "spread2/search.json"));
+  for (const char* width : {"64", "96", "128"}) {
+    const std::string model = fmt::format("layer2.width={}/model.safetensors", width);
+    CHECK(same_tensors(folder / "turn2/round-1" / model, folder / "spread2/round-1" / model));
+    REQUIRE(std::filesystem::exists(folder / "turn2" / model) == std::filesystem::exists(folder / "spread2" / model));
+    if (std::filesystem::exists(folder / "turn2" / model))
+      CHECK(same_tensors(folder / "turn2" / model, folder / "spread2" / model));
+  }
 }
 
 // The watchdog looked only between calls of MPI: these two held the other process for ever.

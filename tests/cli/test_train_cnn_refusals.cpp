@@ -64,9 +64,9 @@ TEST_CASE("what train cnn refuses, before it makes a folder", "[cnn]") {
   refuses_option({"--label-smoothing", "1"}, "--label-smoothing: 1; expected 0 up to 1");
   refuses_option({"--activation", "geluu"}, "--activation: 'geluu'; did you mean 'gelu'?");
   refuses_option({"--augment", "crop2,flip"},
-                 "--augment: 'crop2,flip'; expected it without flip and alternating, which --flip says");
+                 "--augment: 'crop2,flip'; expected no flip or alternating in it; --flip says that");
   refuses_option({"--augment", "alternating"},
-                 "--augment: 'alternating'; expected it without flip and alternating, which --flip says");
+                 "--augment: 'alternating'; expected no flip or alternating in it; --flip says that");
   refuses_option({"--augment", "corp2"}, "unknown augmentation 'corp2'; did you mean 'crop'?");
   refuses_option({"--flip", "sometimes"}, "--flip: unknown value 'sometimes'");
   refuses_option({"--average", "0.9", "--lookahead", "5"}, "--average: 0.9; expected 0 with --lookahead 5");

@@ -253,4 +253,9 @@ TEST_CASE("fixed copies are as many as asked for, and in turn", "[trainer][froze
   const TempDir other;
   run(with_copies(other / "run", "recompute"));
   CHECK(difference(result_of(other / "run"), result_of(folder / "run")) != "");
+  // Of alternating flips half.
+  options.folder = folder / "odd";
+  options.train.augment = data::parse_augment("alternating");
+  CHECK(has(complaint(ErrorKind::usage, options),
+            "`augment_copies`: 3 with alternating flips in stage 'a'; expected an even number"));
 }

@@ -61,11 +61,20 @@ TEST_CASE("nets with fewer epochs keep one in each stage that trains, and all el
 
 TEST_CASE("rounds that would repeat the last net, or begin with less than an epoch, are refused") {
   CHECK(complaint(net_of(4, 8), {"64", "128", "192"}, 3) == "no error");
-  CHECK(has(complaint(net_of(4, 8), {"64", "128", "192"}, 4), "`search_rounds`: 4 rounds for 3 nets; expected at most 3"));
+  CHECK(has(complaint(net_of(4, 8), {"64", "128", "192"}, 4),
+            "`search_rounds`: 4 rounds for 3 nets; expected at most 3, since each"));
   CHECK(has(complaint(net_of(4, 8), {"64"}, 2), "2 rounds for 1 net; expected at most 1"));
   CHECK(has(complaint(net_of(1, 3), {"64", "128", "192", "256"}, 3),
-            "'b.width=64', no stage of which has more than 3 epochs; expected at most 2"));
+            "3 rounds, each half as long as the next, need 4 epochs; no stage of 'b.width=64' has more than 3"));
   CHECK(complaint(net_of(1, 3), {"64", "128", "192", "256"}, 2) == "no error");
   CHECK(complaint(net_of(0, 0), {"64"}, 1) == "no error");
   CHECK(has(complaint(net_of(4, 8), {"64"}, 0), "`search_rounds`: 0; expected at least 1"));
+
+  const NetSpec net = net_of(8, 2);
+  const std::string stage = net.stages.at(1).name;
+  const auto equal = [&](const std::vector<std::string>& epochs) {
+    return message_of(ErrorKind::usage, [&] { check_rounds(make_variants(net, {{stage + ".epochs", epochs}}), 2); });
+  };
+  CHECK(has(equal({"1", "2"}), "are the same net in the first of 2 rounds"));
+  CHECK(equal({"2", "4"}) == "no error");
 }

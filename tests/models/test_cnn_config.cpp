@@ -105,7 +105,8 @@ TEST_CASE("wrong values of norm and training are refused", "[cnn]") {
   CHECK(has(training("optimizer", "sdg"), "`optimizer`: 'sdg'; did you mean 'sgd'?"));
   CHECK(has(training("schedule", "triangel"), "`schedule`: 'triangel'; did you mean 'triangle'?"));
   CHECK(has(training("flip", "alternate"), "`flip`: 'alternate'"));
-  CHECK(has(training("augment", "crop2,flip"), "`augment`: 'crop2,flip'; expected it without flip"));
+  CHECK(has(training("augment", "crop2,flip"),
+            "`augment`: 'crop2,flip'; expected no flip or alternating in it; `flip` says that"));
   CHECK(has(training("augment", "corp2"), "unknown augmentation 'corp2'; did you mean 'crop'?"));
   CHECK(has(training("lookahed", 5), "\"training\": unknown key 'lookahed'; did you mean 'lookahead'?"));
   CnnTraining infinite;
