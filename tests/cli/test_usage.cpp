@@ -58,7 +58,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --data synth --exchange sparse --last-messages 1", "has no effect; it needs --compression"},
       {"train binary --data synth --head-urgency 3", "--head-urgency: 3 has no effect; it needs --exchange sparse"},
       {"train binary --data synth --exchange sparse --threshold-urgency 0", "--threshold-urgency: '0' is out of range"},
-      {"train binary --data synth --search-rounds 2", "--search-rounds has no effect; it needs --search"},
+      {"train binary --data synth --search-rounds 2", "--search-rounds: 2 has no effect; it needs --search"},
       {"train binary --data synth --spread", "--spread has no effect; it needs --search"},
       {"train binary --data synth --rule topk --learning-rate 0.5", "it needs --rule accumulate"},
       {"train binary --data synth --code-target 4", "--code-target: this option is gone since version 0.1.0 of 2026-11-24"},
