@@ -34,8 +34,8 @@ struct Variant {
 };
 
 struct SearchOptions {
-  RunOptions run;       // options of every variant, but for net, folder and resume; run.folder has one folder for each variant
-                        // of the last round
+  // Options of every variant, but for net, folder and resume; run.folder has one folder for each variant of the last round.
+  RunOptions run;
   bool spread = false;  // with several ranks: each variant is trained by one of them
   // Rounds of successive halving, each with the better half of the variants, rounded up, and twice the epochs of the one
   // before; the last has all epochs. A variant trains anew in every round, for its learning rate falls towards the round's end.

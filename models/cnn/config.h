@@ -54,7 +54,7 @@ struct CnnTraining {
   std::string schedule = "triangle";  // one of rate_course_names()
   double label_smoothing = 0;
   std::size_t lookahead = 0;
-  std::string augment = "none";  // as data::parse_augment() reads it, without flip
+  std::string augment = "none";  // as data::parse_augment() reads it, without flip and alternating
   std::string flip = "none";     // one of flip_names()
 };
 

@@ -23,9 +23,9 @@ struct TrainSettings {
   std::vector<std::string> changes;   // --set
   std::vector<std::string> searches;  // --search
   bool spread = false;                // --spread
-  std::size_t search_rounds = 1;
-  std::size_t epochs = 0;          // 0: as the net says
-  std::size_t batch_per_rank = 0;  // 0: `batch` counts
+  std::size_t search_rounds = 1;      // --search-rounds
+  std::size_t epochs = 0;             // 0: as the net says
+  std::size_t batch_per_rank = 0;     // 0: `batch` counts
   std::string notice_command;
   double watchdog_seconds = mpi::Settings{}.watchdog_seconds;
   bool freeze_weights = false;
