@@ -1,6 +1,7 @@
 // Bits in bytes, least significant first, with the codes of sparse messages. Private to mpi/.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,10 @@ inline void put_varint(std::vector<std::byte>& out, std::uint64_t number) {
   out.push_back(static_cast<std::byte>(number));
 }
 
+inline std::size_t varint_bytes(std::uint64_t number) {
+  return (static_cast<std::size_t>(std::bit_width(number | 1U)) + 6) / 7;
+}
+
 // Reads a varint from the front of `bytes`, which moves on. Throws Error(data).
 inline std::uint64_t get_varint(std::span<const std::byte>& bytes, const char* what) {
   std::uint64_t number = 0;
@@ -44,45 +49,45 @@ class BitWriter {
  public:
   explicit BitWriter(std::vector<std::byte>& out) : out_(out) {}
 
-  // The low `count` <= 56 bits of `bits`; the others are 0.
+  // The low `count` <= 64 bits of `bits`; the others are 0.
   void put(std::uint64_t bits, unsigned count) {
     word_ |= bits << used_;
-    for (used_ += count; used_ >= 8; used_ -= 8) {
-      out_.push_back(static_cast<std::byte>(word_ & 0xFFU));
-      word_ >>= 8U;
+    if (used_ + count < 64) {
+      used_ += count;
+      return;
     }
-  }
-
-  void put_number(std::uint64_t number, unsigned count) {
-    if (count > 32) {
-      put(number & 0xFFFFFFFFU, 32);
-      put(number >> 32U, count - 32);
-    } else {
-      put(number, count);
-    }
+    append(sizeof word_);
+    word_ = used_ == 0 ? 0 : bits >> (64 - used_);
+    used_ = used_ + count - 64;
   }
 
   void put_rice(std::uint64_t u, unsigned parameter) {
     const std::uint64_t quotient = u >> parameter;
     if (quotient >= rice_escape) {
       put(0, rice_escape);
-      put_number(u, 64);
+      put(u, 64);
       return;
     }
     put(std::uint64_t{1} << quotient, static_cast<unsigned>(quotient) + 1);
-    put_number(u & ((std::uint64_t{1} << parameter) - 1), parameter);
+    put(u & ((std::uint64_t{1} << parameter) - 1), parameter);
   }
 
   void finish() {
-    if (used_ > 0) out_.push_back(static_cast<std::byte>(word_));
+    append((used_ + 7) / 8);
     word_ = 0;
     used_ = 0;
   }
 
  private:
+  // The first bytes of word_.
+  void append(std::size_t bytes) {
+    const auto parts = std::bit_cast<std::array<std::byte, sizeof word_>>(word_);
+    out_.insert(out_.end(), parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(bytes));
+  }
+
   std::vector<std::byte>& out_;
   std::uint64_t word_ = 0;
-  unsigned used_ = 0;  // bits of word_, fewer than 8 between calls
+  unsigned used_ = 0;  // bits of word_, fewer than 64 between calls
 };
 
 // Throws Error(data) at the end of the bytes.

@@ -19,9 +19,8 @@ std::uint64_t zigzag(std::int64_t value) {
 
 std::int64_t from_zigzag(std::uint64_t code) { return static_cast<std::int64_t>((code & 1U) != 0 ? ~(code / 2) : code / 2); }
 
-}  // namespace
-
-std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* sizes) {
+// What stands before the vectors.
+std::vector<std::byte> start_of(const Bundle& bundle) {
   std::vector<std::byte> out = {bundle_magic, bundle_version};
   put_varint(out, bundle.update);
   put_varint(out, bundle.workers);
@@ -29,16 +28,32 @@ std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* si
   put_varint(out, bundle.totals.size());
   for (const std::int64_t total : bundle.totals) put_varint(out, zigzag(total));
   put_varint(out, bundle.vectors.size());
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Bundle& bundle) {
+  std::vector<std::byte> out = start_of(bundle);
   std::vector<std::byte> message;
   for (const SparseVector& vector : bundle.vectors) {
-    const std::size_t before = out.size();
     message.clear();
     if (vector.size != 0) encode(vector, message);
     put_varint(out, message.size());
     out.insert(out.end(), message.begin(), message.end());
-    if (sizes != nullptr) sizes->push_back(out.size() - before);
   }
   return out;
+}
+
+std::size_t encoded_size(const Bundle& bundle, std::vector<std::size_t>& sizes) {
+  std::size_t bytes = start_of(bundle).size();
+  sizes.clear();
+  for (const SparseVector& vector : bundle.vectors) {
+    const std::size_t message = vector.size == 0 ? 0 : encoded_size(vector);
+    sizes.push_back(varint_bytes(message) + message);
+    bytes += sizes.back();
+  }
+  return bytes;
 }
 
 Bundle decode_bundle(std::span<const std::byte> message) {

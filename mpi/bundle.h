@@ -27,8 +27,10 @@ struct Bundle {
   bool operator==(const Bundle&) const = default;
 };
 
-// sizes: if it is not null, the bytes that each vector has of the message, its length's included.
-std::vector<std::byte> encode(const Bundle& bundle, std::vector<std::size_t>* sizes = nullptr);
+std::vector<std::byte> encode(const Bundle& bundle);
+
+// Bytes of that message, which is not written; sizes: those of each vector, its length's included.
+std::size_t encoded_size(const Bundle& bundle, std::vector<std::size_t>& sizes);
 
 // Throws Error(data) for anything that is not a bundle.
 Bundle decode_bundle(std::span<const std::byte> message);

@@ -25,34 +25,54 @@ struct NumberCode {
   std::uint64_t bits = 0;
 };
 
+// highest: at least the largest of the numbers.
+std::uint64_t rice_bits_of_all(std::span<const std::uint64_t> numbers, std::uint64_t highest, unsigned parameter) {
+  std::uint64_t bits = 0;
+  if (highest >> parameter < rice_escape) {  // none is written in full
+    for (const std::uint64_t u : numbers) bits += u >> parameter;
+    return bits + numbers.size() * (1 + parameter);
+  }
+  for (const std::uint64_t u : numbers) bits += rice_bits(u, parameter);
+  return bits;
+}
+
 // The best Rice code of the numbers and of `zeros` zeros. Its parameter is near the logarithm of their mean, or, where a few
 // large ones make up the mean and are better written in full, near the mean of their widths.
 NumberCode choose_rice(std::span<const std::uint64_t> numbers, std::uint64_t zeros, unsigned largest_parameter) {
-  std::uint64_t widths = 0;
-  double sum = 0;
-  for (const std::uint64_t u : numbers) {
-    widths += static_cast<std::uint64_t>(std::bit_width(u));
-    sum += static_cast<double>(u);
-  }
+  std::uint64_t any = 0;
+  for (const std::uint64_t u : numbers) any |= u;
   const std::uint64_t n = std::max<std::uint64_t>(numbers.size() + zeros, 1);
-  const auto by_width = static_cast<unsigned>(widths / n);
-  const double mean = std::min(sum / static_cast<double>(n), 0x1p62);
-  const auto by_mean = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(mean)));
+  double mean = 0;
+  if (any >> 32U == 0) {
+    mean = static_cast<double>(std::accumulate(numbers.begin(), numbers.end(), std::uint64_t{0})) / static_cast<double>(n);
+  } else {
+    for (const std::uint64_t u : numbers) mean += static_cast<double>(u) / static_cast<double>(n);
+  }
   NumberCode best;
-  for (const unsigned middle : {by_width, by_mean}) {
+  std::uint64_t tried = 0;  // bit p: parameter p
+  const auto try_near = [&](unsigned middle) {
     for (unsigned parameter = middle < 2 ? 0 : middle - 2; parameter <= std::min(middle + 1, largest_parameter); ++parameter) {
-      NumberCode code = {true, parameter, zeros * rice_bits(0, parameter)};
-      for (const std::uint64_t u : numbers) code.bits += rice_bits(u, parameter);
-      if (!best.rice || code.bits < best.bits) best = code;
+      if ((tried >> parameter & 1U) != 0) continue;
+      tried |= std::uint64_t{1} << parameter;
+      const std::uint64_t bits = zeros * rice_bits(0, parameter) + rice_bits_of_all(numbers, any, parameter);
+      if (!best.rice || bits < best.bits) best = {true, parameter, bits};
     }
-    if (by_width == by_mean) break;
+  };
+  const auto by_mean = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(std::min(mean, 0x1p62))));
+  try_near(by_mean);
+  if (any >> (by_mean < 2 ? 0 : by_mean - 2) >= rice_escape) {
+    std::uint64_t widths = 0;
+    for (const std::uint64_t u : numbers) widths += static_cast<std::uint64_t>(std::bit_width(u));
+    try_near(static_cast<unsigned>(widths / n));
   }
   return best;
 }
 
 NumberCode choose_code(std::span<const std::uint64_t> numbers, std::uint64_t zeros) {
+  std::uint64_t any = 0;
+  for (const std::uint64_t u : numbers) any |= u;
   NumberCode fixed;
-  for (const std::uint64_t u : numbers) fixed.parameter = std::max(fixed.parameter, static_cast<unsigned>(std::bit_width(u)));
+  fixed.parameter = static_cast<unsigned>(std::bit_width(any));
   fixed.bits = (numbers.size() + zeros) * fixed.parameter;
   const NumberCode rice = choose_rice(numbers, zeros, largest_value_parameter);
   // 64 bits cannot be named as a width.
@@ -63,7 +83,7 @@ void put(BitWriter& bits, const NumberCode& code, std::uint64_t u) {
   if (code.rice) {
     bits.put_rice(u, code.parameter);
   } else {
-    bits.put_number(u, code.parameter);
+    bits.put(u, code.parameter);
   }
 }
 
@@ -74,14 +94,59 @@ std::uint64_t get(BitReader& bits, const NumberCode& code) {
 // How the dense form numbers a value of `steps` steps: 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
 std::uint64_t zigzag(bool negative, std::uint64_t steps) { return 2 * steps - (negative ? 1 : 0); }
 
+// Most numbers fit 32 bits, which older processors divide several times as fast.
+std::uint64_t quotient(std::uint64_t number, std::uint64_t divisor) {
+  if ((number | divisor) >> 32U == 0) return static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(divisor);
+  return number / divisor;
+}
+
 std::uint64_t common_divisor(std::span<const std::int64_t> values) {
   std::uint64_t divisor = 0;
   for (const std::int64_t value : values) {
-    divisor = std::gcd(divisor, magnitude(value));
+    const std::uint64_t size = magnitude(value);
+    if (divisor == 0 || quotient(size, divisor) * divisor != size) divisor = std::gcd(divisor, size);
     if (divisor == 1) break;
   }
   return std::max<std::uint64_t>(divisor, 1);
 }
+
+// A vector in the form in which its message is shortest.
+struct Form {
+  bool dense = false;
+  std::uint64_t step = 1;
+  NumberCode gap_code, value_code;
+  std::vector<std::uint64_t> gaps;    // sparse only: indices that are left out before each entry
+  std::vector<std::uint64_t> values;  // by entry: sparse: |value| / step - 1; dense: their numbers
+  std::uint64_t bits = 0;             // after the header
+
+  explicit Form(const SparseVector& vector) : step(common_divisor(vector.value)) {
+    const std::size_t count = vector.index.size();
+    gaps.resize(count);
+    values.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      gaps[i] = i == 0 ? vector.index[0] : vector.index[i] - vector.index[i - 1] - 1;
+      values[i] = (step == 1 ? magnitude(vector.value[i]) : quotient(magnitude(vector.value[i]), step)) - 1;
+    }
+    gap_code = choose_rice(gaps, 0, largest_gap_parameter);
+    value_code = choose_code(values, 0);
+    bits = gap_code.bits + count + value_code.bits;
+    // Without any entry the dense form would have 0 bits per element, and nothing would bound what a message claims. With one,
+    // it has at least a bit for each.
+    if (count == 0 || vector.size >= bits) return;
+    std::vector<std::uint64_t> numbers(count);
+    for (std::size_t i = 0; i < count; ++i) numbers[i] = zigzag(vector.value[i] < 0, values[i] + 1);
+    const NumberCode code = choose_code(numbers, vector.size - count);
+    if (code.bits >= bits) return;
+    dense = true;
+    value_code = code;
+    values = std::move(numbers);
+    bits = code.bits;
+  }
+
+  std::size_t header_bytes(const SparseVector& vector) const {
+    return 4 + varint_bytes(vector.size) + varint_bytes(step) + (dense ? 0 : 1 + varint_bytes(vector.index.size()));
+  }
+};
 
 // The value of `steps` steps: -2^63 has no positive counterpart.
 std::int64_t to_value(bool negative, std::uint64_t steps, std::uint64_t step) {
@@ -143,46 +208,37 @@ SparseVector to_sparse(std::span<const std::int64_t> dense) {
 std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out) {
   const std::size_t start = out.size();
   const std::size_t count = vector.index.size();
-  const std::uint64_t step = common_divisor(vector.value);
-  std::vector<std::uint64_t> gap(count);
-  std::vector<std::uint64_t> steps(count);   // less 1: none is 0
-  std::vector<std::uint64_t> number(count);  // in the dense form
-  for (std::size_t i = 0; i < count; ++i) {
-    gap[i] = i == 0 ? vector.index[0] : vector.index[i] - vector.index[i - 1] - 1;
-    const std::uint64_t size = step == 1 ? magnitude(vector.value[i]) : magnitude(vector.value[i]) / step;
-    steps[i] = size - 1;
-    number[i] = zigzag(vector.value[i] < 0, size);
-  }
-  const NumberCode gaps = choose_rice(gap, 0, largest_gap_parameter);
-  const NumberCode sparse = choose_code(steps, 0);
-  const NumberCode dense = choose_code(number, vector.size - count);
-  // Without any entry the dense form would have 0 bits per element, and nothing would bound what a message claims.
-  const bool is_dense = count > 0 && dense.bits < gaps.bits + count + sparse.bits;
-  const NumberCode& values = is_dense ? dense : sparse;
-  const unsigned flags = (is_dense ? dense_flag : 0) | (values.rice ? rice_flag : 0);
+  const Form form(vector);
+  const NumberCode& values = form.value_code;
+  const unsigned flags = (form.dense ? dense_flag : 0) | (values.rice ? rice_flag : 0);
   out.insert(out.end(),
              {sparse_magic, sparse_version, static_cast<std::byte>(flags), static_cast<std::byte>(values.parameter)});
-  if (!is_dense) out.push_back(static_cast<std::byte>(gaps.parameter));
+  if (!form.dense) out.push_back(static_cast<std::byte>(form.gap_code.parameter));
   put_varint(out, vector.size);
-  if (!is_dense) put_varint(out, count);
-  put_varint(out, step);
+  if (!form.dense) put_varint(out, count);
+  put_varint(out, form.step);
   BitWriter bits(out);
-  if (is_dense) {
+  if (form.dense) {
     std::size_t next = 0;
     for (std::uint64_t i = 0; i < vector.size; ++i) {
       const bool here = next < count && vector.index[next] == i;
-      put(bits, values, here ? number[next] : 0);
+      put(bits, values, here ? form.values[next] : 0);
       next += here ? 1 : 0;
     }
   } else {
-    for (std::size_t i = 0; i < count; ++i) bits.put_rice(gap[i], gaps.parameter);
+    for (const std::uint64_t gap : form.gaps) bits.put_rice(gap, form.gap_code.parameter);
     for (std::size_t i = 0; i < count; ++i) {
       bits.put(vector.value[i] < 0 ? 1 : 0, 1);
-      put(bits, values, steps[i]);
+      put(bits, values, form.values[i]);
     }
   }
   bits.finish();
   return out.size() - start;
+}
+
+std::size_t encoded_size(const SparseVector& vector) {
+  const Form form(vector);
+  return form.header_bytes(vector) + static_cast<std::size_t>((form.bits + 7) / 8);
 }
 
 SparseVector decode(std::span<const std::byte> message) {

@@ -46,6 +46,9 @@ SparseVector to_sparse(std::span<const std::int64_t> dense);
 // Appends the message of a vector to `out`, in the form that is shortest; returns its bytes.
 std::size_t encode(const SparseVector& vector, std::vector<std::byte>& out);
 
+// Bytes of that message, which is not written.
+std::size_t encoded_size(const SparseVector& vector);
+
 // Throws Error(data) for anything that is not a message, in whatever form encode() might have chosen; allocates in proportion
 // to the message, whatever it claims.
 SparseVector decode(std::span<const std::byte> message);

@@ -213,8 +213,7 @@ void SparseExchange::end_worker() {
   if (current_is_new_) {
     current_.totals.insert(current_.totals.end(), current_magnitudes_.begin(), current_magnitudes_.end());
   }
-  vector_sizes_.clear();
-  current_.worker_bytes = encode(current_, &vector_sizes_).size();  // length of the message of a worker alone on its rank
+  current_.worker_bytes = encoded_size(current_, vector_sizes_);  // length of the message of a worker alone on its rank
   add_sizes(counts_.vector_bytes, vector_sizes_);
   merger_->add(first_ + worker_, std::move(current_));
   ++counts_.worker_updates;

@@ -95,13 +95,16 @@ inline std::vector<StageCase> all_stage_cases() {
   return cases;
 }
 
+inline const data::Dataset& stage_images() {
+  static const data::Dataset images = small_data(150);
+  return images;
+}
+
 class SmallStage {
  public:
   // trained: the layers have weights, other than those that the stage would draw, from which it begins.
   SmallStage(const StageCase& c, const simd::Kernels& kernels, mpi::Comm& comm, std::uint64_t id = 7, bool trained = false)
-      : train_(small_data(150)),
-        net_(layerwise::parse_net(c.net, "net.json")),
-        encoder_(layerwise::Encoder::fit(net_.encoder, train_, 1)) {
+      : net_(layerwise::parse_net(c.net, "net.json")), encoder_(layerwise::Encoder::fit(net_.encoder, stage_images(), 1)) {
     const auto geometry = layerwise::derive_geometry(net_, 12, 12, encoder_.output().channels);
     for (std::size_t i = 0; i < geometry.size(); ++i) layers_.emplace_back(net_.layers[i], geometry[i]);
     layerwise::Earlier earlier;
@@ -111,7 +114,8 @@ class SmallStage {
       draw_weights(layer, random);
       earlier.layers.push_back(layer.spec().name);
     }
-    stage_ = std::make_unique<layerwise::Stage>(kernels, comm, c.stage, encoder_, layers_, train_, c.options, id, earlier);
+    stage_ =
+        std::make_unique<layerwise::Stage>(kernels, comm, c.stage, encoder_, layers_, stage_images(), c.options, id, earlier);
   }
   SmallStage(const SmallStage&) = delete;
   SmallStage& operator=(const SmallStage&) = delete;
@@ -127,7 +131,6 @@ class SmallStage {
   }
 
  private:
-  data::Dataset train_;
   layerwise::NetSpec net_;
   layerwise::Encoder encoder_;
   std::vector<layerwise::BinaryLayer> layers_;

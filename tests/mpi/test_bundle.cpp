@@ -40,7 +40,13 @@ Bundle random_bundle(std::uint64_t seed) {
 TEST_CASE("bundles give back what went in", "[bundle]") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Bundle bundle = random_bundle(seed);
-    CHECK(decode_bundle(encode(bundle)) == bundle);
+    const std::vector<std::byte> message = encode(bundle);
+    CHECK(decode_bundle(message) == bundle);
+    std::vector<std::size_t> sizes = {1};
+    CHECK(encoded_size(bundle, sizes) == message.size());
+    REQUIRE(sizes.size() == 3);
+    CHECK(sizes[0] + sizes[2] < message.size());
+    CHECK(sizes[1] == 1);
   }
   CHECK(decode_bundle(encode(Bundle{})) == Bundle{});
 }

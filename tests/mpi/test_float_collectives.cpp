@@ -25,10 +25,14 @@ namespace {
 // Numbers of sizes so different that every order of adding gives other bits.
 template <typename T>
 std::vector<T> numbers_of(int rank, std::size_t n, std::uint64_t seed = 0) {
-  const double spread = std::is_same_v<T, f16> ? 2 : std::is_same_v<T, f1_6_9> ? 0.5 : 8;
+  constexpr int exponents = std::is_same_v<T, f16> ? 16 : std::is_same_v<T, f1_6_9> ? 8 : 64;
   Random random(static_cast<std::uint64_t>(rank) + 1 + 100 * seed, Stream::test);
   std::vector<T> numbers(n);
-  for (T& x : numbers) x = narrow<T>(std::exp(spread * random.normal()) * random.normal());
+  for (T& x : numbers) {
+    const std::uint64_t bits = random.next();
+    const double significand = static_cast<double>(static_cast<std::int64_t>(bits) >> 11U);  // 53 bits, sign included
+    x = narrow<T>(std::ldexp(significand, static_cast<int>(bits % exponents) - exponents / 2 - 52));
+  }
   return numbers;
 }
 

@@ -37,6 +37,7 @@ std::vector<std::byte> message_for(const SparseVector& vector) {
   std::vector<std::byte> message;
   const std::size_t bytes = encode(vector, message);
   CHECK(bytes == message.size());
+  CHECK(encoded_size(vector) == bytes);
   return message;
 }
 
