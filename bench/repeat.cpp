@@ -170,8 +170,8 @@ struct Rule {
   const char* name;
   double flip_share;  // topk alone
 };
-constexpr Rule rules[] = {{"greedy", 0}, {"topk", 0.00001}, {"topk", 0.0001}, {"topk", 0.001},
-                          {"bop", 0},    {"stochastic", 0}, {"accumulate", 0}};
+constexpr Rule rules[] = {{"greedy", 0},   {"topk", 0.00001}, {"topk", 0.0001},
+                          {"topk", 0.001}, {"stochastic", 0}, {"accumulate", 0}};
 constexpr std::size_t batch = 64;
 constexpr std::size_t repeat = 4;
 constexpr const char* net_text = R"({

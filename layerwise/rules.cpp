@@ -90,18 +90,6 @@ void average(const RuleOptions& options, double, std::uint64_t, const RuleRow& r
 // How much the averaged gradient wants weight (+1 if !sign) to flip: m * w.
 std::int32_t flip_score(std::int16_t state, bool sign) { return sign ? -state : state; }
 
-// Bop (Helwegen et al. 2019): flip where the averaged gradient exceeds a threshold against the weight.
-void bop(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
-  RuleOptions scaled = options;
-  scaled.momentum = 1.0 - (1.0 - options.momentum) * rate;
-  average(scaled, rate, key, row);
-  const auto threshold = static_cast<std::int32_t>(options.flip_threshold * static_cast<double>(average_one));
-  pack(row, row.sign, [&](std::size_t k) {
-    const bool sign = get_bit(row.sign, k);
-    return flip_score(row.state[k], sign) > threshold ? !sign : sign;
-  });
-}
-
 // Flip with a probability proportional to the gradient against the weight ("if we can't flip a bit by 0.01, we can flip it
 // 1% of the time", the essay "Distributed training"). Needs no state.
 void stochastic(const RuleOptions& options, double rate, std::uint64_t key, const RuleRow& row) {
@@ -128,18 +116,16 @@ void remember(const RuleOptions&, double, std::uint64_t, const RuleRow& row) {
 
 std::size_t one(const RuleOptions&, double, double) { return 1; }
 
-constexpr std::array<UpdateRule, 5> rules = {{
+constexpr auto rules = std::to_array<UpdateRule>({
     {"accumulate", "integer accumulators; the weight is the sign", 16, true, true, initialise_accumulators,
      adopt_into_accumulators, accumulate, nullptr, nullptr},
     {"topk", "flip the k weights whose averaged gradient most opposes them", 16, false, false, initialise_signs, forget,
      average, flip_score, share_of_weights},
-    {"bop", "flip where the averaged gradient opposes the weight beyond a threshold", 16, false, false, initialise_signs,
-     forget, bop, nullptr, nullptr},
     {"stochastic", "flip at random, in proportion to the gradient against the weight", 1, false, false, initialise_signs,
      forget, stochastic, nullptr, nullptr},
     {"greedy", "flip the one weight that most lowers this batch's loss; none if no flip does (with the exact signal)", 16,
      false, false, initialise_signs, forget, remember, flip_score, one},
-}};
+});
 
 }  // namespace
 

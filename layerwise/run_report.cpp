@@ -105,14 +105,14 @@ struct TimesRow {
   const char* name;
   double PhaseTimes::*member;
 };
-constexpr std::array<TimesRow, 8> times_table = {{{"data", &PhaseTimes::data},
-                                                  {"encode", &PhaseTimes::encode},
-                                                  {"prefix", &PhaseTimes::prefix},
-                                                  {"forward", &PhaseTimes::forward},
-                                                  {"head", &PhaseTimes::head},
-                                                  {"gradient", &PhaseTimes::gradient},
-                                                  {"reduce", &PhaseTimes::reduce},
-                                                  {"update", &PhaseTimes::update}}};
+constexpr auto times_table = std::to_array<TimesRow>({{"data", &PhaseTimes::data},
+                                                      {"encode", &PhaseTimes::encode},
+                                                      {"prefix", &PhaseTimes::prefix},
+                                                      {"forward", &PhaseTimes::forward},
+                                                      {"head", &PhaseTimes::head},
+                                                      {"gradient", &PhaseTimes::gradient},
+                                                      {"reduce", &PhaseTimes::reduce},
+                                                      {"update", &PhaseTimes::update}});
 
 }  // namespace
 

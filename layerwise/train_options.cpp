@@ -18,7 +18,7 @@ constexpr const char* weights = "Binary weights";
 constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
-const std::array<RealOption, 22> options_table = {{
+const auto options_table = std::to_array<RealOption>({
     {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
      "Learning rate of heads (Adam)"},
     {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
@@ -36,11 +36,9 @@ const std::array<RealOption, 22> options_table = {{
     {weights, "second_moment_decay", [](TrainOptions& o) -> double& { return o.layer.second_moment_decay; }, 0, 0.99999, false,
      "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor); 0: one of all"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
-     "Decay of the averaged gradient per step (for topk and bop)"},
+     "Decay of the averaged gradient per step (for topk)"},
     {weights, "flip_share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
      "Share of a layer's weights that flip in a step, at the start (for topk)"},
-    {weights, "flip_threshold", [](TrainOptions& o) -> double& { return o.layer.rule.flip_threshold; }, 0, 1000, false,
-     "Smallest averaged gradient that flips a weight, in root mean squares (for bop)"},
     {weights, "flip_rate", [](TrainOptions& o) -> double& { return o.layer.rule.flip_rate; }, 0, 1, false,
      "Probability of a flip per root mean square of gradient (for stochastic)"},
     {weights, "dead_zone", [](TrainOptions& o) -> double& { return o.layer.rule.dead_zone; }, 0, 1, false,
@@ -63,7 +61,7 @@ const std::array<RealOption, 22> options_table = {{
      "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
     {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.bias_threshold_scale; }, 0.01, 100, false,
      "Threshold scale of channels' thresholds and heads' biases, which are few: the same ratio"},
-}};
+});
 
 const RealOption* find(const std::string& name) {
   for (const RealOption& option : options_table) {
@@ -146,7 +144,7 @@ std::string describe(const TrainOptions& options) {
                {"learning_rate", rule.learning_rate},
                {"momentum", rule.momentum},
                {"flip_share", rule.flip_share},
-               {"flip_threshold", rule.flip_threshold},
+               {"flip_threshold", 0.05},  // of a rule that is gone: runs of before go on
                {"flip_rate", rule.flip_rate},
                {"dead_zone", rule.dead_zone}};
   // Without augmentation all copies are the image itself.

@@ -132,12 +132,13 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before};
 }
 
-constexpr std::array<Kind, 6> kinds = {{{"binary", nullptr, &binary_has_begun, &binary_is_done},
-                                        {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
-                                        {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
-                                        {"dalle", &division_of_pairs<DalleSettings, false>, &float_has_begun, &float_is_done},
-                                        {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
-                                        {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}}};
+constexpr auto kinds =
+    std::to_array<Kind>({{"binary", nullptr, &binary_has_begun, &binary_is_done},
+                         {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
+                         {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
+                         {"dalle", &division_of_pairs<DalleSettings, false>, &float_has_begun, &float_is_done},
+                         {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
+                         {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}});
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {

@@ -47,7 +47,7 @@ std::map<std::string, std::vector<std::size_t>> lines_of_names(const std::string
   return lines;
 }
 
-// "--rule topk or bop".
+// "--exchange sparse or local".
 std::string needed_text(const Options::Need& need) {
   const std::string other = fmt::format("--{}", need.other);
   if (need.values.empty()) return other;

@@ -30,9 +30,8 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"augment-copies", "augment", {"!none"}},
                                                 {"learning-rate", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
-                                                {"momentum", "rule", {"topk", "bop"}},
+                                                {"momentum", "rule", {"topk"}},
                                                 {"flip-share", "rule", {"topk"}},
-                                                {"flip-threshold", "rule", {"bop"}},
                                                 {"flip-rate", "rule", {"stochastic"}},
                                                 {"threshold", "exchange", {"sparse"}},
                                                 {"bytes-per-update", "exchange", {"sparse"}},
@@ -54,9 +53,10 @@ const std::vector<Options::Need>& needs_table() {
 }
 
 // Options of earlier versions.
-constexpr std::array<Options::Former, 3> former_options{{{"head-urgency", "head-threshold-scale", "", ""},
-                                                         {"threshold-urgency", "bias-threshold-scale", "", ""},
-                                                         {"code-target", "", "0.1.0 of 2026-11-24", "2"}}};
+constexpr auto former_options = std::to_array<Options::Former>({{"head-urgency", "head-threshold-scale", "", ""},
+                                                                {"threshold-urgency", "bias-threshold-scale", "", ""},
+                                                                {"code-target", "", "0.1.0 of 2026-11-24", "2"},
+                                                                {"flip-threshold", "", "0.1.0 of 2026-11-27", "0.05"}});
 
 constexpr std::size_t default_workers = 64;  // with sparse messages
 std::vector<std::string> rule_names() {

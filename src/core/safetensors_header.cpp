@@ -17,20 +17,20 @@ struct DTypeRow {
   std::size_t size;
   std::string_view stored;
 };
-constexpr std::array<DTypeRow, 14> dtype_table = {{{"U8", 1, ""},
-                                                   {"I8", 1, ""},
-                                                   {"U16", 2, ""},
-                                                   {"I16", 2, ""},
-                                                   {"U32", 4, ""},
-                                                   {"I32", 4, ""},
-                                                   {"U64", 8, ""},
-                                                   {"I64", 8, ""},
-                                                   {"F32", 4, ""},
-                                                   {"F64", 8, ""},
-                                                   {"BF16", 2, ""},
-                                                   {"F16", 2, ""},
-                                                   {"1-6-9", 2, "U16"},
-                                                   {"0-6-10", 2, "U16"}}};
+constexpr auto dtype_table = std::to_array<DTypeRow>({{"U8", 1, ""},
+                                                      {"I8", 1, ""},
+                                                      {"U16", 2, ""},
+                                                      {"I16", 2, ""},
+                                                      {"U32", 4, ""},
+                                                      {"I32", 4, ""},
+                                                      {"U64", 8, ""},
+                                                      {"I64", 8, ""},
+                                                      {"F32", 4, ""},
+                                                      {"F64", 8, ""},
+                                                      {"BF16", 2, ""},
+                                                      {"F16", 2, ""},
+                                                      {"1-6-9", 2, "U16"},
+                                                      {"0-6-10", 2, "U16"}});
 
 std::optional<DType> dtype_named(std::string_view name) {
   const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });

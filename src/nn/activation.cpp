@@ -60,7 +60,7 @@ double relu_derivative(double x) { return x > 0 ? 1 : 0; }
 
 constexpr std::array<double, 1> zero{0};
 
-constexpr std::array<Activation, 8> table{{
+constexpr auto table = std::to_array<Activation>({
     {"gelu", "", &gelu, &gelu_derivative, Symmetry::half_turn, {}},
     {"gelu_tanh", "", &gelu_tanh, &gelu_tanh_derivative, Symmetry::half_turn, {}},
     {"silu", "swish", &silu, &silu_derivative, Symmetry::half_turn, {}},
@@ -69,7 +69,7 @@ constexpr std::array<Activation, 8> table{{
     {"selu", "", &selu, &selu_derivative, Symmetry::none, zero},
     {"softplus", "", &softplus, &sigmoid, Symmetry::half_turn, {}},
     {"relu", "", &relu, &relu_derivative, Symmetry::half_turn, zero},
-}};
+});
 
 }  // namespace
 

@@ -115,8 +115,8 @@ struct Format {
   const char* ending;
   PictureFormat write;
 };
-constexpr std::array<Format, 2> formats{{{".svg", [](const Picture& picture) { return to_svg(picture); }},
-                                         {".png", [](const Picture& picture) { return to_png(picture); }}}};
+constexpr auto formats = std::to_array<Format>({{".svg", [](const Picture& picture) { return to_svg(picture); }},
+                                                {".png", [](const Picture& picture) { return to_png(picture); }}});
 
 }  // namespace
 

@@ -25,13 +25,13 @@ struct SpanKind {
   int colour;
   bool thin, has_number;  // of a micro-batch
 };
-constexpr std::array<SpanKind, 7> span_kinds{{{"forward", "forward", 0, false, true},
-                                              {"recompute", "forward again", 7, false, true},
-                                              {"backward", "backward", 1, false, true},
-                                              {"optimizer", "optimiser", 4, false, false},
-                                              {"send", "send", 2, true, false},
-                                              {"receive", "wait for a message", grey, true, false},
-                                              {"reduce", "sum over processes", 3, true, false}}};
+constexpr auto span_kinds = std::to_array<SpanKind>({{"forward", "forward", 0, false, true},
+                                                     {"recompute", "forward again", 7, false, true},
+                                                     {"backward", "backward", 1, false, true},
+                                                     {"optimizer", "optimiser", 4, false, false},
+                                                     {"send", "send", 2, true, false},
+                                                     {"receive", "wait for a message", grey, true, false},
+                                                     {"reduce", "sum over processes", 3, true, false}});
 
 TimelineRow row_of(const json& line, double unit) {
   TimelineRow row{"process " + whole_text(number(line, "rank")), {}};

@@ -85,7 +85,7 @@ inline std::vector<StageCase> all_stage_cases() {
   moments.options.layer.second_moment_decay = 0.9;
   cases.push_back(moments);
   cases.push_back(tied_case());
-  for (const char* rule : {"stochastic", "bop", "topk"}) {
+  for (const char* rule : {"stochastic", "topk"}) {
     StageCase other = cases[1];
     other.name = std::string("two joint layers by ") + rule;
     other.options.layer.rule.name = rule;

@@ -433,8 +433,8 @@ TEST_CASE("the slopes of exact loss changes do not depend on what a weight is", 
 
 TEST_CASE("what a trainer cannot do is refused", "[layer_trainer]") {
   BinaryLayer layer = make_layer(layer_spec(20, 3, 1, true), 6, 6, 70);
-  CHECK(has(message_of(ErrorKind::usage, [&] { LayerTrainer(layer, with_rule("bop"), 1, 2); }),
-            "`rule`: 'bop' cannot train the ternary weights of layer 'layer'"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { LayerTrainer(layer, with_rule("topk"), 1, 2); }),
+            "`rule`: 'topk' cannot train the ternary weights of layer 'layer'"));
   LayerTrainer trainer(layer, {}, 1, 2);
   TensorFile file;
   layer.save(file);

@@ -160,29 +160,6 @@ TEST_CASE("ternary weights are 0 within the dead zone", "[rules]") {
   }
 }
 
-TEST_CASE("bop flips where the averaged gradient exceeds the threshold against the weight", "[rules]") {
-  const UpdateRule& rule = find_rule("bop");
-  RuleOptions options;
-  options.momentum = 0;
-  options.flip_threshold = 0.5;
-  Row row(64);
-  row.sign[0] = 0xF0;  // weights 4 to 7 are -1
-  row.gradient = {0.4F, 0.6F, -0.6F, 0.0F, 0.6F, -0.4F, -0.6F, 0.0F};
-  row.gradient.resize(64, 0.0F);
-  rule.update(options, 1.0, 0, row.view());
-  // +1 flips at 0.6, -1 at -0.6.
-  CHECK(row.sign[0] == (0xF0U ^ 0x42U));
-  // The average moves slowly: at momentum 0.9 a gradient of 1 exceeds 0.5 after 7 steps (1 - 0.9^7 = 0.52).
-  options.momentum = 0.9;
-  Row slow(64);
-  slow.gradient[0] = 1.0F;
-  for (int step = 1; step <= 7; ++step) {
-    CHECK(slow.sign[0] == 0);
-    rule.update(options, 1.0, 0, slow.view());
-  }
-  CHECK(slow.sign[0] == 1);
-}
-
 TEST_CASE("stochastic flips happen at the rate of the gradient", "[rules]") {
   const UpdateRule& rule = find_rule("stochastic");
   CHECK(rule.state_bits == 1);

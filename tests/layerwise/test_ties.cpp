@@ -327,7 +327,7 @@ TEST_CASE("what would part tied weights is refused", "[ties]") {
     mpi::Comm alone;
     return message_of(ErrorKind::usage, [&] { SmallStage small(c, simd::kernels(), alone); });
   };
-  for (const char* rule : {"topk", "bop", "stochastic"}) {
+  for (const char* rule : {"topk", "stochastic"}) {
     CHECK(has(refusal([&](StageCase& c) { c.options.layer.rule.name = rule; }), "cannot train the tied weights of layer 'a'"));
   }
   CHECK(has(refusal([](StageCase& c) { c.options.layer.flip_limit = 9; }),

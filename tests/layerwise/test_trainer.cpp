@@ -358,8 +358,8 @@ TEST_CASE("what is wrong with any stage is found before the first, and leaves no
   CHECK(has(message([](RunOptions& o) { o.train.layer.rule.name = "greedy", o.train.layer.second_moment_decay = 0.9; }),
             "`second_moment_decay`: 0.9 with `rule` greedy"));
   CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "`signal`: 'magic' is not a learning signal"));
-  CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "bop"; }),
-            "`rule`: 'bop' cannot train the ternary weights of layer 'b'"));
+  CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "topk"; }),
+            "`rule`: 'topk' cannot train the ternary weights of layer 'b'"));
   CHECK(has(message([](RunOptions& o) { o.frozen = "cache", o.cache = "/tmp", o.cache_limit = 1; }),
             "but stage 'a' has crop1,flip"));
 }

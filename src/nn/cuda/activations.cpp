@@ -14,7 +14,7 @@ struct NamedFunction {
   std::string_view name;
   Function function;
 };
-constexpr std::array<NamedFunction, 8> functions = {{
+constexpr auto functions = std::to_array<NamedFunction>({
     {"gelu", Function::gelu},
     {"gelu_tanh", Function::gelu_tanh},
     {"silu", Function::silu},
@@ -23,7 +23,7 @@ constexpr std::array<NamedFunction, 8> functions = {{
     {"selu", Function::selu},
     {"softplus", Function::softplus},
     {"relu", Function::relu},
-}};
+});
 
 FewBitNumbers numbers_of(const FewBitLookup& lookup, const std::vector<float>& numbers) {
   FewBitNumbers table;
