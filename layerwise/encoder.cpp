@@ -162,6 +162,9 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
     }
   }
   const Matrix filters = fit_whitened(points, spec.filters, spec.epsilon, seed);
+  std::vector<std::int16_t> pixels(fit_patches * taps);
+  std::transform(patches.data(), patches.data() + pixels.size(), pixels.begin(),
+                 [](float pixel) { return static_cast<std::int16_t>(pixel); });
   std::vector<std::int32_t> responses(fit_patches);
   for (std::size_t f = 0; f < used; ++f) {
     const auto row = filters.row(static_cast<Eigen::Index>(f));
@@ -170,9 +173,9 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
     for (std::size_t t = 0; t < taps; ++t)
       taps_f[t] = static_cast<std::int16_t>(std::lround(row(static_cast<Eigen::Index>(t)) * scale));
     for (std::size_t i = 0; i < fit_patches; ++i) {
-      const float* pixels = patches.data() + i * taps;
+      const std::int16_t* const patch = pixels.data() + i * taps;
       std::int32_t sum = 0;
-      for (std::size_t t = 0; t < taps; ++t) sum += taps_f[t] * static_cast<std::int32_t>(pixels[t]);
+      for (std::size_t t = 0; t < taps; ++t) sum += taps_f[t] * patch[t];
       responses[i] = encoder.contrast_ > 0 ? static_cast<std::int32_t>(static_cast<float>(sum) * gains[i]) : sum;
     }
     const auto quarter = static_cast<std::ptrdiff_t>(fit_patches / 4);

@@ -141,7 +141,7 @@ std::vector<Case> cases() {
 }  // namespace
 
 TEST_CASE("a binary net in C gives the scores of the program to the bit", "[c_source]") {
-  const data::Dataset data = small_data(1000);
+  const data::Dataset data = small_data(250);
   const data::Dataset few = small_data(40);
   for (const Case& one : cases()) {
     const layerwise::Model model = random_model(few, one.net);
