@@ -144,7 +144,7 @@ std::string describe(const TrainOptions& options) {
                {"learning_rate", rule.learning_rate},
                {"momentum", rule.momentum},
                {"flip_share", rule.flip_share},
-               {"flip_threshold", 0.05},  // of a rule that is gone: runs of before go on
+               {"flip_threshold", 0.05},  // of a rule that is gone; earlier runs can be resumed and reused
                {"flip_rate", rule.flip_rate},
                {"dead_zone", rule.dead_zone}};
   // Without augmentation all copies are the image itself.

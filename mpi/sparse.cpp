@@ -40,30 +40,29 @@ std::uint64_t rice_bits_of_all(std::span<const std::uint64_t> numbers, std::uint
 // large ones make up the mean and are better written in full, near the mean of their widths.
 NumberCode choose_rice(std::span<const std::uint64_t> numbers, std::uint64_t zeros, unsigned largest_parameter) {
   std::uint64_t any = 0;
-  for (const std::uint64_t u : numbers) any |= u;
-  const std::uint64_t n = std::max<std::uint64_t>(numbers.size() + zeros, 1);
-  double mean = 0;
-  if (any >> 32U == 0) {
-    mean = static_cast<double>(std::accumulate(numbers.begin(), numbers.end(), std::uint64_t{0})) / static_cast<double>(n);
-  } else {
-    for (const std::uint64_t u : numbers) mean += static_cast<double>(u) / static_cast<double>(n);
+  std::uint64_t widths = 0;
+  for (const std::uint64_t u : numbers) {
+    any |= u;
+    widths += static_cast<std::uint64_t>(std::bit_width(u));
   }
+  const std::uint64_t n = std::max<std::uint64_t>(numbers.size() + zeros, 1);
+  double sum = 0;
+  if (any >> 32U == 0) {  // integers are summed several times as fast
+    sum = static_cast<double>(std::accumulate(numbers.begin(), numbers.end(), std::uint64_t{0}));
+  } else {
+    for (const std::uint64_t u : numbers) sum += static_cast<double>(u);
+  }
+  const double mean = std::min(sum / static_cast<double>(n), 0x1p62);
   NumberCode best;
   std::uint64_t tried = 0;  // bit p: parameter p
-  const auto try_near = [&](unsigned middle) {
+  for (const auto middle :
+       {static_cast<unsigned>(widths / n), static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(mean)))}) {
     for (unsigned parameter = middle < 2 ? 0 : middle - 2; parameter <= std::min(middle + 1, largest_parameter); ++parameter) {
       if ((tried >> parameter & 1U) != 0) continue;
       tried |= std::uint64_t{1} << parameter;
       const std::uint64_t bits = zeros * rice_bits(0, parameter) + rice_bits_of_all(numbers, any, parameter);
       if (!best.rice || bits < best.bits) best = {true, parameter, bits};
     }
-  };
-  const auto by_mean = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(std::min(mean, 0x1p62))));
-  try_near(by_mean);
-  if (any >> (by_mean < 2 ? 0 : by_mean - 2) >= rice_escape) {
-    std::uint64_t widths = 0;
-    for (const std::uint64_t u : numbers) widths += static_cast<std::uint64_t>(std::bit_width(u));
-    try_near(static_cast<unsigned>(widths / n));
   }
   return best;
 }

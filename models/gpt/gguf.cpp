@@ -14,23 +14,23 @@ constexpr const char* architecture = "gpt2";
 constexpr const char* gguf_activation = "gelu_tanh";  // llama.cpp's gpt2 has no other
 constexpr std::uint32_t quantization_version = 2;     // of ggml, when it has q8_0 as here
 
-constexpr std::array<ForeignName, 4> outer_tensors{{{"embedding.tokens", "token_embd.weight"},
-                                                    {"embedding.positions", "position_embd.weight"},
-                                                    {"norm.gain", "output_norm.weight"},
-                                                    {"norm.bias", "output_norm.bias"}}};
+constexpr auto outer_tensors = std::to_array<ForeignName>({{"embedding.tokens", "token_embd.weight"},
+                                                           {"embedding.positions", "position_embd.weight"},
+                                                           {"norm.gain", "output_norm.weight"},
+                                                           {"norm.bias", "output_norm.bias"}});
 
-constexpr std::array<ForeignName, 12> block_tensors{{{"attention.norm.gain", "attn_norm.weight"},
-                                                     {"attention.norm.bias", "attn_norm.bias"},
-                                                     {"attention.qkv.weight", "attn_qkv.weight"},
-                                                     {"attention.qkv.bias", "attn_qkv.bias"},
-                                                     {"attention.projection.weight", "attn_output.weight"},
-                                                     {"attention.projection.bias", "attn_output.bias"},
-                                                     {"feed_forward.norm.gain", "ffn_norm.weight"},
-                                                     {"feed_forward.norm.bias", "ffn_norm.bias"},
-                                                     {"feed_forward.first.weight", "ffn_up.weight"},
-                                                     {"feed_forward.first.bias", "ffn_up.bias"},
-                                                     {"feed_forward.second.weight", "ffn_down.weight"},
-                                                     {"feed_forward.second.bias", "ffn_down.bias"}}};
+constexpr auto block_tensors = std::to_array<ForeignName>({{"attention.norm.gain", "attn_norm.weight"},
+                                                           {"attention.norm.bias", "attn_norm.bias"},
+                                                           {"attention.qkv.weight", "attn_qkv.weight"},
+                                                           {"attention.qkv.bias", "attn_qkv.bias"},
+                                                           {"attention.projection.weight", "attn_output.weight"},
+                                                           {"attention.projection.bias", "attn_output.bias"},
+                                                           {"feed_forward.norm.gain", "ffn_norm.weight"},
+                                                           {"feed_forward.norm.bias", "ffn_norm.bias"},
+                                                           {"feed_forward.first.weight", "ffn_up.weight"},
+                                                           {"feed_forward.first.bias", "ffn_up.bias"},
+                                                           {"feed_forward.second.weight", "ffn_down.weight"},
+                                                           {"feed_forward.second.bias", "ffn_down.bias"}});
 
 constexpr ForeignNames gguf_names{"a GGUF file", outer_tensors, "blk", block_tensors};
 

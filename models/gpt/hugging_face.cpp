@@ -28,33 +28,33 @@ constexpr const char* config_name = "config.json";
 constexpr const char* weights_name = "model.safetensors";
 
 // The functions of transformers' ACT2FN that are here; of several names for one, the first is written.
-constexpr std::array<ForeignName, 8> activation_names{{{"gelu_tanh", "gelu_new"},
-                                                       {"gelu_tanh", "gelu_pytorch_tanh"},
-                                                       {"gelu_tanh", "gelu_fast"},
-                                                       {"gelu", "gelu"},
-                                                       {"silu", "silu"},
-                                                       {"silu", "swish"},
-                                                       {"relu", "relu"},
-                                                       {"tanh", "tanh"}}};
+constexpr auto activation_names = std::to_array<ForeignName>({{"gelu_tanh", "gelu_new"},
+                                                              {"gelu_tanh", "gelu_pytorch_tanh"},
+                                                              {"gelu_tanh", "gelu_fast"},
+                                                              {"gelu", "gelu"},
+                                                              {"silu", "silu"},
+                                                              {"silu", "swish"},
+                                                              {"relu", "relu"},
+                                                              {"tanh", "tanh"}});
 
-constexpr std::array<ForeignName, 4> outer_names{{{"embedding.tokens", "wte.weight"},
-                                                  {"embedding.positions", "wpe.weight"},
-                                                  {"norm.gain", "ln_f.weight"},
-                                                  {"norm.bias", "ln_f.bias"}}};
+constexpr auto outer_names = std::to_array<ForeignName>({{"embedding.tokens", "wte.weight"},
+                                                         {"embedding.positions", "wpe.weight"},
+                                                         {"norm.gain", "ln_f.weight"},
+                                                         {"norm.bias", "ln_f.bias"}});
 
 // Their "Conv1D" keeps matrices as (inputs, outputs), as Linear does.
-constexpr std::array<ForeignName, 12> block_names{{{"attention.norm.gain", "ln_1.weight"},
-                                                   {"attention.norm.bias", "ln_1.bias"},
-                                                   {"attention.qkv.weight", "attn.c_attn.weight"},
-                                                   {"attention.qkv.bias", "attn.c_attn.bias"},
-                                                   {"attention.projection.weight", "attn.c_proj.weight"},
-                                                   {"attention.projection.bias", "attn.c_proj.bias"},
-                                                   {"feed_forward.norm.gain", "ln_2.weight"},
-                                                   {"feed_forward.norm.bias", "ln_2.bias"},
-                                                   {"feed_forward.first.weight", "mlp.c_fc.weight"},
-                                                   {"feed_forward.first.bias", "mlp.c_fc.bias"},
-                                                   {"feed_forward.second.weight", "mlp.c_proj.weight"},
-                                                   {"feed_forward.second.bias", "mlp.c_proj.bias"}}};
+constexpr auto block_names = std::to_array<ForeignName>({{"attention.norm.gain", "ln_1.weight"},
+                                                         {"attention.norm.bias", "ln_1.bias"},
+                                                         {"attention.qkv.weight", "attn.c_attn.weight"},
+                                                         {"attention.qkv.bias", "attn.c_attn.bias"},
+                                                         {"attention.projection.weight", "attn.c_proj.weight"},
+                                                         {"attention.projection.bias", "attn.c_proj.bias"},
+                                                         {"feed_forward.norm.gain", "ln_2.weight"},
+                                                         {"feed_forward.norm.bias", "ln_2.bias"},
+                                                         {"feed_forward.first.weight", "mlp.c_fc.weight"},
+                                                         {"feed_forward.first.bias", "mlp.c_fc.bias"},
+                                                         {"feed_forward.second.weight", "mlp.c_proj.weight"},
+                                                         {"feed_forward.second.bias", "mlp.c_proj.bias"}});
 
 // Without the prefix.
 constexpr ForeignNames their_names{"GPT-2", outer_names, "h", block_names};

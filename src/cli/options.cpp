@@ -20,7 +20,8 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* argument_key = "";  // how Boost calls what stands without an option
-constexpr std::array<std::pair<const char*, int>, 5> byte_units{{{"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
+constexpr auto byte_units =
+    std::to_array<std::pair<const char*, int>>({{"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}});
 
 std::string bytes_text(std::uint64_t bytes) {
   for (auto unit = byte_units.rbegin(); unit != byte_units.rend(); ++unit) {
@@ -240,8 +241,8 @@ void Options::collect(Parser&& parser, Label&& label, Source source) {
       }
       if (former != nullptr && *former->now == '\0') {
         if (source != Source::command_line && option.value.front() == former->only) continue;
-        fail(ErrorKind::usage, "{}: this option is gone since version {}; its value is always {}", label(former->name),
-             former->since, former->only);
+        fail(ErrorKind::usage, "{}: this option is gone since version {}; expected none, or {} in the files of an earlier run",
+             label(former->name), former->since, former->only);
       }
       const std::string key = argument ? argument_key : option.string_key;
       remember(former == nullptr ? key : former->now, label(key), option.value, source, found);

@@ -22,11 +22,11 @@ struct NumberOption {
   int limit;
 };
 
-constexpr std::array<NumberOption, 5> number_options{{{"crop", &Augment::crop_padding, 4, 64},
-                                                      {"contrast", &Augment::contrast, 0, 100},
-                                                      {"brightness", &Augment::brightness, 0, 255},
-                                                      {"colour", &Augment::colour, 0, 255},
-                                                      {"cutout", &Augment::cutout, 8, 1024}}};
+constexpr auto number_options = std::to_array<NumberOption>({{"crop", &Augment::crop_padding, 4, 64},
+                                                             {"contrast", &Augment::contrast, 0, 100},
+                                                             {"brightness", &Augment::brightness, 0, 255},
+                                                             {"colour", &Augment::colour, 0, 255},
+                                                             {"cutout", &Augment::cutout, 8, 1024}});
 
 void apply_option(const std::string& word, Augment& result) {
   const std::size_t letters = std::min(word.find_first_of("-+0123456789"), word.size());

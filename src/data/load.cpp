@@ -112,7 +112,7 @@ struct Kind {
   const char* looked_for;
 };
 
-constexpr std::array<Kind, 4> kinds{{
+constexpr auto kinds = std::to_array<Kind>({
     {"cifar10",
      &is_cifar10,
      &load_pair<&read_cifar10, &trains_cifar10>,
@@ -129,7 +129,7 @@ constexpr std::array<Kind, 4> kinds{{
      {"MNIST/raw", "FashionMNIST/raw"},
      "train-images-idx3-ubyte or t10k-images-idx3-ubyte, or .gz of them (MNIST)"},
     {"folder", &is_image_folder, &load_some_of_folder, {"", ""}, "sub-folders of images"},
-}};
+});
 
 // The folder itself or one of its usual sub-folders, whichever this kind recognises; "" if none.
 fs::path locate(const Kind& kind, const fs::path& folder) {

@@ -80,13 +80,13 @@ struct ReportKind {
   std::string (*cards)(const ReportInput&, const FloatLines&);
   std::string (*curves)(const FloatLines&);
 };
-constexpr std::array<ReportKind, 5> report_kinds{{
+constexpr auto report_kinds = std::to_array<ReportKind>({
     {"gpt", "gpt", "train_images", "training images", &gpt_cards, &gpt_curves},
     {"cnn", "convolutional net", "train_images", "training images", &cnn_cards, &cnn_curves},
     {"dvae", "discrete VAE", "train_images", "training images", &dvae_cards, &dvae_curves},
     {"dalle", "text-to-image transformer", "train_pairs", "training pairs", &dalle_cards, &dalle_curves},
     {"clip", "contrastive model", "train_pairs", "training pairs", &clip_cards, &clip_curves},
-}};
+});
 
 const ReportKind& kind_of(const FloatLines& lines) {
   const auto found = std::ranges::find_if(report_kinds, [&](const ReportKind& kind) { return lines.kind == kind.kind; });

@@ -337,7 +337,7 @@ TEST_CASE("options of earlier versions are taken for what they have become, or r
   CHECK(message_of(ErrorKind::usage, [&] { read({"--old-name", "11"}, ""); }).starts_with("--old-name: '11' is out of range"));
   CHECK(message_of(ErrorKind::usage, [&] {
           read({"--rounding", "2"}, "");
-        }) == "--rounding: this option is gone since version 0.1.0; its value is always 2");
+        }) == "--rounding: this option is gone since version 0.1.0; expected none, or 2 in the files of an earlier run");
   CHECK(message_of(ErrorKind::usage, [&] {
           read({}, "rounding = 3\n");
         }).starts_with("options.ini:1: rounding: this option is gone"));

@@ -160,6 +160,25 @@ TEST_CASE("ternary weights are 0 within the dead zone", "[rules]") {
   }
 }
 
+TEST_CASE("topk averages gradients over steps", "[rules]") {
+  const UpdateRule& rule = find_rule("topk");
+  RuleOptions options;
+  options.momentum = 0.9;
+  Row row(64);
+  row.gradient[0] = 1.0F;
+  row.gradient[1] = -1.0F;
+  row.gradient[2] = 1000.0F;
+  for (int step = 1; step <= 7; ++step) rule.update(options, 1.0, 0, row.view());
+  // 1 - 0.9^7 of a root mean square, rounded in every step; the average is clipped at four of them.
+  CHECK(std::abs(row.state[0] - 2137) <= 4);
+  CHECK(row.state[1] == -row.state[0]);
+  CHECK(row.state[2] == 16383);
+  CHECK(row.state[3] == 0);
+  // By how much a weight of +1 and of -1 wants to flip.
+  CHECK(rule.score(row.state[0], false) == row.state[0]);
+  CHECK(rule.score(row.state[0], true) == -row.state[0]);
+}
+
 TEST_CASE("stochastic flips happen at the rate of the gradient", "[rules]") {
   const UpdateRule& rule = find_rule("stochastic");
   CHECK(rule.state_bits == 1);

@@ -22,7 +22,7 @@
 namespace bitloom::mpi {
 namespace {
 
-// Numbers of sizes so different that every order of adding gives other bits.
+// Numbers of many sizes: sums of double depend on the order, those of shorter types on being rounded once.
 template <typename T>
 std::vector<T> numbers_of(int rank, std::size_t n, std::uint64_t seed = 0) {
   constexpr int exponents = std::is_same_v<T, f16> ? 16 : std::is_same_v<T, f1_6_9> ? 8 : 64;

@@ -294,6 +294,26 @@ TEST_CASE("with sparse messages, all ranks hold the same weights, thresholds and
   CHECK(difference_to_root(shared.stage()) == "");
 }
 
+// A request used to be counted by workers, of which 64 take a byte more in the reply than none, and a budget counts bytes.
+TEST_CASE("with sparse messages, the net does not depend on when checkpoints are asked for", "[stage]") {
+  StageCase c = stage_cases()[1];
+  c.options.batch = 130;
+  c.options.workers = 130;
+  c.options.sparse = true;
+  c.options.exchange.bytes_per_update = 800;
+  SmallStage quiet(c, simd::kernels(), world());
+  SmallStage asked(c, simd::kernels(), world());
+  std::size_t requests = 0;
+  for (std::size_t step = 0; step < 8; ++step) {
+    CHECK_FALSE(quiet.stage().step().checkpoint);
+    layerwise::StepRequest request;
+    request.checkpoint = world().is_root() && step % 2 == 1;
+    requests += asked.stage().step(request).checkpoint ? 1 : 0;
+  }
+  CHECK(requests == 4);
+  CHECK(difference(quiet.run(0), asked.run(0)) == "");
+}
+
 TEST_CASE("sparse messages need at least a worker per rank, and fresh minibatches", "[stage]") {
   StageCase c = stage_cases()[0];
   c.options.sparse = true;
