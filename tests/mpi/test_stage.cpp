@@ -307,7 +307,7 @@ TEST_CASE("with sparse messages, the net does not depend on when checkpoints are
   for (std::size_t step = 0; step < 8; ++step) {
     CHECK_FALSE(quiet.stage().step().checkpoint);
     layerwise::StepRequest request;
-    request.checkpoint = world().is_root() && step % 2 == 1;
+    request.checkpoint = step % 2 == 1;  // by all ranks, so that their number does not matter
     requests += asked.stage().step(request).checkpoint ? 1 : 0;
   }
   CHECK(requests == 4);

@@ -85,7 +85,7 @@ TEST_CASE("a plan with a number of bytes names those that cross the network once
     options.net = net;
     options.train = c.options;
     options.ranks = ranks;
-    const plan::VirtualResult planned = plan::run_virtual(simd::kernels(), options, small_data(150), nullptr, lines);
+    const plan::VirtualResult planned = plan::run_virtual(simd::kernels(), options, stage_images(), nullptr, lines);
     CHECK(planned.up.follows_budget == reachable);
     CHECK((planned.up.expected == wanted) == reachable);
 
