@@ -81,8 +81,14 @@ void require_shape(int ranks, const GridShape& shape) {
              marked_field("pipeline"), shape.pipeline, marked_field("tensor"), shape.tensor);
 }
 
-Grid::Grid(Comm& world, const GridShape& shape) : world_(&world), shape_(shape) {
+void require_shards(const GridShape& shape, int shard_ranks) {
+  if (shard_ranks == 0 || (shard_ranks > 0 && shape.data % shard_ranks == 0)) return;
+  fail_field(ErrorKind::usage, "shard_ranks", "{}; expected a divisor of the {} data-parallel ranks", shard_ranks, shape.data);
+}
+
+Grid::Grid(Comm& world, const GridShape& shape, int shard_ranks) : world_(&world), shape_(shape) {
   require_shape(world.size(), shape);
+  require_shards(shape, shard_ranks);
   place_ = place_in(shape, world.rank());
   // A group's colour is the rank of its first member.
   const auto group = [&](GridPlace first, int index, const char* name) {
@@ -91,6 +97,12 @@ Grid::Grid(Comm& world, const GridShape& shape) : world_(&world), shape_(shape) 
   data_ = group({0, place_.stage, place_.tensor}, place_.data, "data");
   pipeline_ = group({place_.data, 0, place_.tensor}, place_.stage, "pipeline");
   tensor_ = group({place_.data, place_.stage, 0}, place_.tensor, "tensor");
+  is_divided_ = shard_ranks != 0 && shard_ranks != shape.data;
+  if (!is_divided_) return;
+  const int number = place_.data / shard_ranks;
+  const int index = place_.data % shard_ranks;
+  shards_ = group({number * shard_ranks, place_.stage, place_.tensor}, index, "shards");
+  copies_ = group({index, place_.stage, place_.tensor}, number, "copies");
 }
 
 }  // namespace bitloom::mpi

@@ -1,6 +1,7 @@
 // The ranks of a run as a grid of three axes: data x pipeline x tensor, the last one fastest. Ranks that differ only in one
 // index are a group, with a communicator of its own: with 8 tensor ranks of 512, ranks 0 to 7 are a tensor group, and 1, 9,
-// ..., 505 a data group if there is one stage.
+// ..., 505 a data group if there is one stage. A data group may be divided once more, into neighbours that have one copy of a
+// training's state together.
 #pragma once
 
 #include <compare>
@@ -41,17 +42,23 @@ std::string possible_shapes(int ranks, const GridShape& wanted, const std::funct
 GridShape grid_shape(int ranks, int pipeline, int tensor);
 // Throws the same, and names `data` too, if the shape has not that many ranks.
 void require_shape(int ranks, const GridShape& shape);
+// Throws Error(usage), which names the field `shard_ranks`, if so many do not divide the data ranks; 0: all of them.
+void require_shards(const GridShape& shape, int shard_ranks);
 
 class Grid {
  public:
-  // Collective. `world` outlives this. Throws Error(usage) as require_shape() does, on all ranks.
-  Grid(Comm& world, const GridShape& shape);
+  // Collective. `world` outlives this. shard_ranks: of a data group, those that share what is divided (Ramesh et al. 2021,
+  // appendix E: the GPUs of a machine); 0: all. Throws Error(usage) as require_shape() and require_shards() do, on all ranks.
+  Grid(Comm& world, const GridShape& shape, int shard_ranks = 0);
 
   Comm& world() { return *world_; }
   // The groups of this rank; its rank in each is its index.
   Comm& data() { return data_; }
   Comm& pipeline() { return pipeline_; }
   Comm& tensor() { return tensor_; }
+  // Of the data group: neighbours that divide the state, and those that have the same part of it, of other neighbours.
+  Comm& shards() { return is_divided_ ? shards_ : data_; }
+  Comm& copies() { return copies_; }
 
   const GridShape& shape() const { return shape_; }
   int data_index() const { return place_.data; }
@@ -63,6 +70,8 @@ class Grid {
   GridShape shape_;
   GridPlace place_;
   Comm data_, pipeline_, tensor_;
+  bool is_divided_ = false;
+  Comm shards_, copies_;
 };
 
 }  // namespace bitloom::mpi

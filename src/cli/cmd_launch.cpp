@@ -47,11 +47,12 @@ std::string value_of(Arguments args, const std::string& option) {
 // How processes can divide a run: `processes` make a replica of the net, and the replicas share the batch.
 struct Division {
   std::size_t processes = 1, batch = 1, micro_batch = 1;  // batch 0: each replica has its own
+  std::size_t multiple = 1;                               // of replicas
 
   // The most processes, of those for which there is room, that make whole replicas that share the batch.
   std::size_t usable(std::size_t available) const {
     std::size_t replicas = available / processes;
-    while (replicas > 0 && batch % (replicas * micro_batch) != 0) --replicas;
+    while (replicas > 0 && (replicas % multiple != 0 || batch % (replicas * micro_batch) != 0)) --replicas;
     return replicas * processes;
   }
 };
@@ -105,7 +106,8 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
   return {settings.layout.tensor * settings.layout.pipeline * settings.local.ranks_per_worker,
-          settings.local.is_job() ? 0 : settings.batch, static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1))};
+          settings.local.is_job() ? 0 : settings.batch, static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
+          std::max<std::size_t>(1, settings.layout.shard_ranks)};
 }
 
 // A run keeps the micro-batch that it began with, for batch norm's sake.
@@ -117,7 +119,8 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   settings.make_config(options);
   const std::size_t before = std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch));
   const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
-  return {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before};
+  return {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before,
+          std::max<std::size_t>(1, settings.layout.shard_ranks)};
 }
 
 // Nets of images and captions; keeps: a run keeps the micro-batch that it began with, on which its loss depends.
@@ -129,7 +132,7 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   if (!read_program(options, program, folder)) return {};
   const std::size_t before = keeps ? std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch)) : 1;
   const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
-  return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before};
+  return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before, 1};
 }
 
 constexpr auto kinds =

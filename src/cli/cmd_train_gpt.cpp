@@ -298,8 +298,11 @@ void GptTraining::announce(double peak) {
 
 void GptTraining::announce_compression() {
   const train::FloatFormat format = train::float_format_named(settings_.compress_format);
-  const std::uint64_t sent = plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank, format).sent.sum();
-  const std::uint64_t whole = config_.parameters() * sizeof(float);
+  const bool is_sharded = settings_.layout.shard != "none";
+  const auto shards = static_cast<std::size_t>(is_sharded ? grid_.shards().size() : 1);
+  const std::uint64_t sent =
+      plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank, format, shards).sent.sum();
+  const std::uint64_t whole = config_.parameters() * sizeof(float) / shards;
   const double share = static_cast<double>(sent) / static_cast<double>(whole);
   session_.terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", settings_.compress_rank,
                           format_bytes(sent), format_bytes(whole), 100 * share);

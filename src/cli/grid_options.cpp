@@ -20,6 +20,7 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
                                                 {"pipeline-schedule", "ranks", {}},
                                                 {"chunks", "pipeline-schedule", {"interleaved"}},
                                                 {"shard", "ranks", {}},
+                                                {"shard-ranks", "shard", {"!none"}},
                                                 {"link", "ranks", {}},
                                                 {"host-link", "ranks-per-host", {}},
                                                 {"ranks-per-host", "ranks", {}},
@@ -40,6 +41,8 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
   options.choice("shard", shard, train::shard_level_names(),
                  "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
                  "these too; parameters: all three");
+  options.count("shard-ranks", shard_ranks, 0, 1000000,
+                "Number of data-parallel ranks that divide it, neighbours; others have copies; 0: all");
   options.text("link", link, "RATE/LATENCY",
                "Link of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
   options.text("host-link", host_link, "RATE/LATENCY", "Link of a rank to another on its host");
@@ -102,6 +105,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.schedule = settings.schedule;
   options.chunks = train::chunks_or_usual(settings.schedule, settings.chunks);
   options.shard = train::shard_level_named(settings.shard);
+  options.shard_ranks = settings.shard_ranks;
   options.compress_rank = settings.compress_rank;
   options.compress_format = train::float_format_named(settings.compress_format);
   const plan::FloatCluster cluster = settings.make_cluster(memory);
@@ -112,7 +116,8 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   const std::vector<plan::FloatPlan> plans = plan::plan_grids(model, ranks, wish, options, cluster);
   terminal.print("{} rank{} with {} and {:.3g} GFLOP/s each, {} on a host, links of {}; {}, shards: {}", ranks,
                  ranks == 1 ? "" : "s", format_bytes(memory), 1e-9 * cluster.flops, cluster.ranks_per_host,
-                 plan::to_string(cluster.link), options.schedule, settings.shard);
+                 plan::to_string(cluster.link), options.schedule,
+                 settings.shard + (settings.shard_ranks == 0 ? "" : fmt::format(" by {} ranks", settings.shard_ranks)));
   if (plans.size() > 1) {
     terminal.print(
         "\ngrids (data x pipeline x tensor), best first: {}s at once, memory and bytes sent in a step of the ranks that have "

@@ -16,6 +16,7 @@ struct GridSettings {
   std::size_t ranks = 0, tensor = 0, pipeline = 0, chunks = 0;
   std::string schedule = "1f1b";
   std::string shard = "none";
+  std::size_t shard_ranks = 0;
   std::string link = "1Gbit/100us";
   std::string host_link = "100Gbit/5us";
   std::size_t ranks_per_host = 1;

@@ -37,15 +37,21 @@ void LayoutSettings::declare(Options& options, bool has_tensor) {
   options.choice("shard", shard, train::shard_level_names(),
                  "State that data-parallel processes divide instead of having it all: none; optimizer: moments; gradients: "
                  "these too; parameters: all three");
+  options.count("shard-ranks", shard_ranks, 0, most_ranks,
+                "Number of data-parallel processes that divide it, neighbours, of a host say; others have copies and sum "
+                "gradients with them once a step; 0: all");
   options.count("log-events", log_events, 0, 1000000,
                 "Number of first steps whose events, by process, go to events.jsonl, for `bitloom report`");
-  const std::array<Options::Need, 3> needs{
-      {{"pipeline-schedule", "pipeline", {"!1"}}, {"chunks", "pipeline", {"!1"}}, {"partition", "pipeline", {"!1"}}}};
+  const std::array<Options::Need, 4> needs{{{"pipeline-schedule", "pipeline", {"!1"}},
+                                            {"chunks", "pipeline", {"!1"}},
+                                            {"partition", "pipeline", {"!1"}},
+                                            {"shard-ranks", "shard", {"!none"}}}};
   options.needs(needs);
 }
 
 mpi::Grid LayoutSettings::make_grid(mpi::Comm& world) const {
-  return {world, mpi::grid_shape(world.size(), static_cast<int>(pipeline), static_cast<int>(tensor))};
+  return {world, mpi::grid_shape(world.size(), static_cast<int>(pipeline), static_cast<int>(tensor)),
+          static_cast<int>(shard_ranks)};
 }
 
 std::size_t LayoutSettings::parts_of_stage() const { return pipeline == 1 ? 1 : train::chunks_or_usual(schedule, chunks); }
@@ -67,6 +73,7 @@ void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net
   options.chunks = parts_of_stage();
   options.partition = parts(net);
   options.shard = train::shard_level_named(shard);
+  options.shard_ranks = shard_ranks;
 }
 
 train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
@@ -81,6 +88,7 @@ std::string LayoutSettings::described(const mpi::Grid& grid) const {
   if (shape.pipeline > 1) text += fmt::format(" x {} stages ({})", shape.pipeline, schedule);
   if (shape.tensor > 1) text += fmt::format(" x {} tensor-parallel", shape.tensor);
   if (shard != "none") text += fmt::format(", {} sharded", shard);
+  if (shard_ranks != 0) text += fmt::format(" by {}", shard_ranks);
   return text;
 }
 

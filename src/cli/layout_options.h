@@ -19,6 +19,7 @@ inline constexpr std::array<Options::Former, 1> former_layout_options{{{"schedul
 struct LayoutSettings {
   std::size_t tensor = 1, pipeline = 1, chunks = 0;
   std::string schedule = "1f1b", partition = "auto", shard = "none";
+  std::size_t shard_ranks = 0;
   std::size_t log_events = 0;
 
   // All, for training; without --tensor where no layer can be divided.

@@ -22,12 +22,22 @@ GroupBytes difference(const GroupBytes& a, const GroupBytes& b) {
       a.messages - b.messages, a.broadcasts - b.broadcasts};
 }
 
+GroupBytes sum(const GroupBytes& a, const GroupBytes& b) {
+  return {
+      a.sums + b.sums,         a.maxima + b.maxima,        a.reduce_scatters + b.reduce_scatters, a.all_gathers + b.all_gathers,
+      a.messages + b.messages, a.broadcasts + b.broadcasts};
+}
+
 }  // namespace
 
 GridBytes GridBytes::operator-(const GridBytes& earlier) const {
   return {difference(data, earlier.data), difference(pipeline, earlier.pipeline), difference(tensor, earlier.tensor)};
 }
 
-GridBytes counted(mpi::Grid& grid) { return {bytes_of(grid.data()), bytes_of(grid.pipeline()), bytes_of(grid.tensor())}; }
+GridBytes counted(mpi::Grid& grid) {
+  GroupBytes data = sum(bytes_of(grid.data()), bytes_of(grid.copies()));
+  if (&grid.shards() != &grid.data()) data = sum(data, bytes_of(grid.shards()));
+  return {data, bytes_of(grid.pipeline()), bytes_of(grid.tensor())};
+}
 
 }  // namespace bitloom::plan

@@ -6,7 +6,7 @@
 
 namespace bitloom::plan {
 
-// Bytes that a rank has handed to its groups.
+// Bytes that a rank has handed to its groups; data: and to those that data ranks are divided into.
 struct GridBytes {
   GroupBytes data, pipeline, tensor;
 

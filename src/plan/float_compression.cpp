@@ -1,34 +1,67 @@
 #include "plan/float_compression.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
-namespace bitloom::plan {
+#include "train/parallel/sharding.h"
 
-CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format) {
+namespace bitloom::plan {
+namespace {
+
+// Gradients that a shard has, in the parts in which they are divided.
+std::vector<train::PowerSgdShape> shapes_of(const FloatModel& model, std::size_t rank, std::size_t shards, std::size_t shard) {
   std::vector<train::PowerSgdShape> shapes;
-  const auto add = [&](const FloatParameter& each, bool is_block) {
-    const std::uint64_t elements = each.elements.of(1);
-    const std::uint64_t rows = is_block && each.is_matrix ? each.rows : 1;
-    shapes.push_back(train::power_sgd_shape("", rows, elements / rows, rank));
+  const auto add_vectors = [&](std::span<const std::size_t> sizes) {
+    for (const std::vector<std::size_t>& counts : train::divide_parameters(sizes, shards)) {
+      shapes.push_back(train::power_sgd_shape("", 1, counts[shard], rank));
+    }
   };
-  for (const FloatLayer& layer : model.layers) {
-    for (const FloatParameter& each : layer.parameters) add(each, layer.is_block);
+  const auto add = [&](std::span<const FloatParameter> parameters, bool is_block) {
+    std::vector<std::size_t> vectors;  // of a layer, divided together
+    for (const FloatParameter& each : parameters) {
+      const std::size_t elements = each.elements.of(1);
+      if (!is_block || !each.is_matrix) {
+        vectors.push_back(elements);
+        continue;
+      }
+      const std::size_t columns = elements / each.rows;
+      const std::size_t own_rows = train::divide_rows(each.rows, columns, shards)[shard] / columns;
+      shapes.push_back(train::power_sgd_shape_of_shard("", each.rows, columns, rank, shards, own_rows));
+    }
+    add_vectors(vectors);
+  };
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    std::span<const FloatParameter> parameters(model.layers[i].parameters);
+    if (i == 0 && model.has_tied_head()) {  // the table is by itself
+      add(parameters.first(1), false);
+      parameters = parameters.subspan(1);
+    }
+    add(parameters, model.layers[i].is_block);
   }
-  if (!model.has_tied_head()) {
-    for (const FloatParameter& each : model.head_parameters()) add(each, false);
+  if (!model.has_tied_head()) add(model.head_parameters(), false);
+  return shapes;
+}
+
+}  // namespace
+
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards) {
+  CompressionNeeds most;
+  for (std::size_t shard = 0; shard < shards; ++shard) {
+    const std::vector<train::PowerSgdShape> shapes = shapes_of(model, rank, shards, shard);
+    CompressionNeeds needs;
+    needs.sent = train::power_sgd_bytes(shapes, format);
+    for (const train::PowerSgdShape& shape : shapes) {
+      if (shape.rank == 0) continue;
+      needs.error_bytes += shape.rows * shape.columns * sizeof(float);
+      // P is the shorter factor.
+      needs.query_bytes += std::max(shape.rows, shape.columns) * shape.rank * sizeof(float);
+      // P, Q, and the gradient that they make.
+      needs.operations += 3 * 2.0 * static_cast<double>(shape.rows * shape.columns * shape.rank);
+    }
+    if (needs.sent.sum() > most.sent.sum()) most = needs;
   }
-  CompressionNeeds needs;
-  needs.sent = train::power_sgd_bytes(shapes, format);
-  for (const train::PowerSgdShape& shape : shapes) {
-    if (shape.rank == 0) continue;
-    needs.error_bytes += shape.rows * shape.columns * sizeof(float);
-    // P is the shorter factor.
-    needs.query_bytes += std::max(shape.rows, shape.columns) * shape.rank * sizeof(float);
-    // P, Q, and the gradient that they make.
-    needs.operations += 3 * 2.0 * static_cast<double>(shape.rows * shape.columns * shape.rank);
-  }
-  return needs;
+  return most;
 }
 
 }  // namespace bitloom::plan

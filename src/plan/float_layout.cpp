@@ -57,19 +57,25 @@ RankParameters FloatLayout::all_of(std::size_t part) const {
 FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
   const std::size_t data = to_size(grid.data);
   const std::size_t stages = to_size(grid.pipeline);
-  FloatLayout layout{
-      model,
-      options,
-      grid,
-      data,
-      stages,
-      to_size(grid.tensor),
-      dtype_size(options.train.values),
-      dtype_size(nn::parameter_type(options.train.values)),
-      divisions[static_cast<std::size_t>(options.shard)],
-      {stages, options.batch / data / options.micro_batch, stages == 1 ? 1 : options.chunks},
-      options.partition,
-      options.compress_rank > 0 ? compression_of(model, options.compress_rank, options.compress_format) : CompressionNeeds()};
+  const Divided divided = divisions[static_cast<std::size_t>(options.shard)];
+  const std::size_t shards = options.shard_ranks == 0 || !divided.optimizer ? data : options.shard_ranks;
+  CompressionNeeds compression;
+  if (options.compress_rank > 0) {
+    compression = compression_of(model, options.compress_rank, options.compress_format, divided.optimizer ? shards : 1);
+  }
+  FloatLayout layout{model,
+                     options,
+                     grid,
+                     data,
+                     stages,
+                     to_size(grid.tensor),
+                     shards,
+                     dtype_size(options.train.values),
+                     dtype_size(nn::parameter_type(options.train.values)),
+                     divided,
+                     {stages, options.batch / data / options.micro_batch, stages == 1 ? 1 : options.chunks},
+                     options.partition,
+                     compression};
   if (!layout.parts.empty()) return layout;
   std::vector<double> costs;
   const auto micro_batch = static_cast<double>(options.micro_batch);

@@ -17,7 +17,7 @@ namespace bitloom::plan {
 // Counts of grids are ints.
 inline std::size_t to_size(int count) { return static_cast<std::size_t>(count); }
 
-// State that the ranks of a data group divide (train/parallel/sharding.h). Gradients that are divided are summed after every
+// State that data ranks divide (train/parallel/sharding.h). Gradients that are divided are summed after every
 // micro-batch; parameters that are divided are gathered for every pass.
 struct Divided {
   bool optimizer = false, gradients = false, parameters = false;
@@ -31,7 +31,7 @@ struct RankParameters {
   std::uint64_t all() const { return matrices + vectors; }
   void add(const FloatParameter& parameter, std::uint64_t elements) {
     (parameter.is_matrix ? matrices : vectors) += elements;
-    if (parameter.is_matrix && parameter.is_in_block) block_matrices += elements;
+    if (parameter.is_block_matrix()) block_matrices += elements;
   }
   RankParameters& operator+=(const RankParameters& other) {
     matrices += other.matrices;
@@ -76,6 +76,11 @@ struct FloatLayout {
   }
   std::uint64_t bytes_of_gradients(const RankParameters& parameters) const { return parameters.all() * parameter_bytes; }
 
+  // Data ranks that have the same shards.
+  std::size_t copies() const { return data / shards; }
+  // Whether matrices of blocks are divided by rows, each by itself.
+  bool divides_rows() const { return divided.optimizer && options.compress_rank > 0; }
+
   // Whether stages keep the inputs of their parts alone. The last part is passed forward once, when its backward pass comes.
   bool recomputes_stages() const { return options.recompute == Recompute::stage; }
   bool is_late(std::size_t part) const { return recomputes_stages() && part + 1 == shape.parts(); }
@@ -89,6 +94,7 @@ struct FloatLayout {
   const FloatOptions& options;
   mpi::GridShape grid;
   std::size_t data = 1, stages = 1, tensor = 1;        // ranks of each axis
+  std::size_t shards = 1;                              // data ranks that have one copy of what is divided together
   std::uint64_t value_bytes = 4, parameter_bytes = 4;  // of an element of V and of P
   Divided divided;
   train::PipelineShape shape;

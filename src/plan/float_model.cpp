@@ -33,9 +33,9 @@ void add_norm(FloatLayer& layer, std::uint64_t width) {
 void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, double pairs) {
   const std::uint64_t hidden = s.tokens * s.width;
   add_norm(layer, s.width);
-  layer.parameters.push_back(split_matrix(3 * s.attention, s.width));
+  layer.parameters.push_back(split_matrix(s.width, 3 * s.attention));
   layer.parameters.push_back(split_vector(3 * s.attention));
-  layer.parameters.push_back(split_matrix(s.width, s.attention));
+  layer.parameters.push_back(split_matrix(s.attention, s.width));
   layer.parameters.push_back(whole_vector(s.width));  // added once, after the sum
   // Norm, residual sum, dropout.
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
@@ -59,9 +59,9 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   add_attention(layer, s, s.tokens, s.pairs);
   if (s.memory > 0) add_attention(layer, s, s.memory, static_cast<double>(s.tokens * s.memory));
   add_norm(layer, s.width);
-  layer.parameters.push_back(split_matrix(s.inside, s.width));
-  layer.parameters.push_back(split_vector(s.inside));
   layer.parameters.push_back(split_matrix(s.width, s.inside));
+  layer.parameters.push_back(split_vector(s.inside));
+  layer.parameters.push_back(split_matrix(s.inside, s.width));
   layer.parameters.push_back(whole_vector(s.width));
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.inside) + static_cast<double>(10 * inner);
@@ -346,7 +346,7 @@ FloatModel describe_amoebanet_d(std::size_t cells, std::size_t filters) {
   }
   FloatLayer classify;
   classify.name = "classify";
-  classify.parameters = {whole_matrix(classes, builder.previous.channels), whole_vector(classes)};
+  classify.parameters = {whole_matrix(builder.previous.channels, classes), whole_vector(classes)};
   classify.values.whole = builder.previous.channels;
   classify.whole_operations = static_cast<double>(2 * builder.previous.channels * classes + builder.previous.size());
   classify.output = classes;

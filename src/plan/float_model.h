@@ -29,6 +29,8 @@ struct FloatParameter {
   bool is_matrix = false;
   std::uint64_t rows = 0;    // of a matrix
   bool is_in_block = false;  // of a layer that is_block
+
+  bool is_block_matrix() const { return is_matrix && is_in_block; }
 };
 
 // Types as in nn/ops.h: V of values, P of parameters. Counts of activations are for one example.

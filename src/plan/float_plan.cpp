@@ -79,7 +79,13 @@ std::string reason_against_compression(const mpi::GridShape& grid, const FloatOp
   };
   if (options.compress_rank == 0) return "";
   if (options.shard != train::ShardLevel::none) {
-    return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none");
+    const std::size_t data = to_size(grid.data);
+    const std::size_t shards = options.shard_ranks == 0 ? data : options.shard_ranks;
+    if (shards == data) return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none");
+    if (options.compress_rank % shards != 0) {
+      return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), options.compress_rank,
+                         marked_field("shard_ranks"), shards);
+    }
   }
   if (grid.tensor > 1) return reason("tensor", std::to_string(grid.tensor), "1");
   return grid.pipeline > 1 ? reason("pipeline", std::to_string(grid.pipeline), "1") : "";
@@ -118,6 +124,10 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
       (options.partition.size() != parts || options.partition.back().last != model.layers.size())) {
     return fmt::format("{}: {} parts of {} layers; expected {} of {}", marked_field("partition"), options.partition.size(),
                        options.partition.back().last, parts, model.layers.size());
+  }
+  if (options.shard_ranks != 0 && data % options.shard_ranks != 0) {
+    return fmt::format("{}: {}; expected a divisor of the {} data-parallel ranks", marked_field("shard_ranks"),
+                       options.shard_ranks, data);
   }
   if (const std::string reason = reason_against_compression(grid, options); !reason.empty()) return reason;
   if (options.batch == 0 || options.batch % data != 0) {

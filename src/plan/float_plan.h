@@ -32,6 +32,7 @@ struct FloatOptions {
   std::size_t chunks = 1;      // parts of the net that a stage has
   train::Partition partition;  // the parts; none: those whose operations are most alike
   train::ShardLevel shard = train::ShardLevel::none;
+  std::size_t shard_ranks = 0;  // data ranks, neighbours, that divide that state; 0: all
   // Rank of the factors by which gradients of blocks' matrices go, with error buffers of f32 (train/parallel/power_sgd.h); 0:
   // none.
   std::size_t compress_rank = 0;
@@ -78,7 +79,8 @@ nlohmann::json to_json(const GroupBytes& bytes);
 struct StagePlan {
   std::vector<train::LayerRange> layers;  // by chunk
   FloatMemory memory;
-  GroupBytes data, pipeline, tensor;
+  GroupBytes data;  // the groups that data ranks are divided into (mpi::Grid::shards(), copies()) among them
+  GroupBytes pipeline, tensor;
   std::uint64_t layer_sums = 0;  // calls that sum activations and their gradients over the tensor group, the head's left out
   // Seconds of a micro-batch, computing and with what the tensor group sums (and, at ShardLevel::gradients and ::parameters,
   // the data group sends, as far as it takes longer).

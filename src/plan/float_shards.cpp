@@ -12,13 +12,19 @@ namespace bitloom::plan {
 namespace {
 
 ShardUnit unit_of(const FloatLayout& layout, std::span<const FloatParameter> parameters, std::size_t layer) {
-  ShardUnit unit{{}, std::vector<RankParameters>(layout.data), layer};
+  ShardUnit unit{{}, std::vector<RankParameters>(layout.shards), layer};
   std::vector<std::size_t> sizes;
   for (const FloatParameter& each : parameters) sizes.push_back(each.elements.of(layout.tensor));
-  const std::vector<std::vector<std::size_t>> shards = train::divide_parameters(sizes, layout.data);
+  std::vector<std::vector<std::size_t>> shards;
+  if (layout.divides_rows() && parameters.front().is_block_matrix()) {
+    const std::size_t rows = parameters.front().rows;
+    shards.push_back(train::divide_rows(rows, sizes.front() / rows, layout.shards));
+  } else {
+    shards = train::divide_parameters(sizes, layout.shards);
+  }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     unit.whole.add(parameters[i], sizes[i]);
-    for (std::size_t rank = 0; rank < layout.data; ++rank) unit.of_rank[rank].add(parameters[i], shards[i][rank]);
+    for (std::size_t rank = 0; rank < layout.shards; ++rank) unit.of_rank[rank].add(parameters[i], shards[i][rank]);
   }
   return unit;
 }
@@ -34,6 +40,10 @@ std::vector<ShardUnit> units_of(const FloatLayout& layout, const ParameterBlock&
   }
   std::map<std::pair<std::uint64_t, bool>, std::vector<FloatParameter>> kinds;
   for (const FloatParameter& each : rest) {
+    if (layout.divides_rows() && each.is_block_matrix()) {
+      units.push_back(unit_of(layout, {&each, 1}, block.layer));
+      continue;
+    }
     const std::uint64_t bytes = each.is_matrix ? layout.value_bytes : layout.parameter_bytes;
     kinds[{bytes, layout.tensor > 1 && each.elements.split > 0}].push_back(each);
   }
@@ -79,13 +89,13 @@ StageShards shards_of(const FloatLayout& layout, std::size_t stage) {
 
 std::uint64_t shared_elements(const FloatLayout& layout) {
   const std::size_t table = layout.table();
-  return std::ranges::max(train::divide_parameters({&table, 1}, layout.divided.optimizer ? layout.data : 1).front());
+  return std::ranges::max(train::divide_parameters({&table, 1}, layout.divided.optimizer ? layout.shards : 1).front());
 }
 
 ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::size_t stage,
                     std::span<const train::Action> actions) {
   ShardNeeds needs;
-  if (layout.data == 1 || !layout.divided.gradients) return needs;
+  if (layout.shards == 1 || !layout.divided.gradients) return needs;
   std::vector<train::LayerPass> passes =
       train::layer_passes(layout.shape, stage, layout.parts, layout.recomputes_stages(), actions, true);
   std::erase_if(passes, [&](const train::LayerPass& pass) { return shards.of_layer[pass.layer].empty(); });
@@ -117,7 +127,7 @@ ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::s
     }
     if (left > 0) reduced = left;
   }
-  for (std::size_t rank = 0; rank < layout.data; ++rank) {
+  for (std::size_t rank = 0; rank < layout.shards; ++rank) {
     std::uint64_t bytes = 0;
     for (std::size_t u = 0; u < gathers.size(); ++u)
       bytes += gathers[u] * layout.bytes_of_values(shards.units[u].of_rank[rank]);

@@ -13,7 +13,7 @@ namespace bitloom::plan {
 // What is gathered and reduced together.
 struct ShardUnit {
   RankParameters whole;
-  std::vector<RankParameters> of_rank;  // by rank of the data group
+  std::vector<RankParameters> of_rank;  // by rank of the shards' group
   std::size_t first_layer = 0;          // whose backward pass is the last that adds to its gradient
 };
 
@@ -21,7 +21,7 @@ struct StageShards {
   std::vector<ShardUnit> units;
   std::vector<std::vector<std::size_t>> of_layer;  // units of each layer of the net, then the head's
 
-  // All of the stage; the shards of every rank of the data group; those of the rank that has the most elements.
+  // All of the stage; the shards of every rank of their group; those of the rank that has the most elements.
   RankParameters whole() const;
   std::vector<RankParameters> by_rank() const;
   RankParameters largest() const;

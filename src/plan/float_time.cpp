@@ -10,7 +10,9 @@ namespace bitloom::plan {
 FloatTimes::FloatTimes(const FloatLayout& layout, const FloatCluster& cluster)
     : layout_(layout),
       cluster_(cluster),
-      data_(group_of(layout.data, layout.stages * layout.tensor)),
+      shards_(layout.divided.optimizer ? group_of(layout.shards, layout.stages * layout.tensor) : Group()),
+      copies_(layout.divided.optimizer ? group_of(layout.copies(), layout.stages * layout.tensor * layout.shards)
+                                       : group_of(layout.data, layout.stages * layout.tensor)),
       tensor_(group_of(layout.tensor, 1)) {}
 
 // --- Links ---
@@ -93,7 +95,7 @@ double FloatTimes::message() const {
 FloatTimes::Exchanges FloatTimes::exchanges_of(std::size_t part) const {
   Exchanges exchanges;
   if (layout_.divided.gradients) {
-    exchanges.backward = exchange_seconds(data_, layout_.bytes_of_gradients(layout_.all_of(part)));
+    exchanges.backward = exchange_seconds(shards_, layout_.bytes_of_gradients(layout_.all_of(part)));
   }
   if (!layout_.divided.parameters) return exchanges;
   std::uint64_t layers = 0;
@@ -101,64 +103,62 @@ FloatTimes::Exchanges FloatTimes::exchanges_of(std::size_t part) const {
   for (const ParameterBlock& block : layout_.blocks_of(part)) {
     (block.is_head ? head : layers) += layout_.bytes_of_values(layout_.count(block));
   }
-  const double gather = exchange_seconds(data_, layers);
+  const double gather = exchange_seconds(shards_, layers);
   if (!layout_.is_late(part)) exchanges.forward = gather;
   exchanges.backward += (layout_.recomputes_stages() ? 2 : 1) * gather;
-  if (head > 0) exchanges.backward += exchange_seconds(data_, head);
+  if (head > 0) exchanges.backward += exchange_seconds(shards_, head);
   return exchanges;
 }
 
-// Of half a sum of the stage's gradients, and of its new values.
 FloatTimes::StageExchanges FloatTimes::stage_exchanges(std::size_t stage) const {
   RankParameters all;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) all += layout_.all_of(layout_.shape.part(stage, chunk));
-  const bool publishes = layout_.divided.optimizer && !layout_.divided.parameters;
-  return {exchange_seconds(data_, layout_.bytes_of_gradients(all)),
-          publishes ? exchange_seconds(data_, layout_.bytes_of_values(all)) : 0};
+  const std::uint64_t gradients = layout_.bytes_of_gradients(all);
+  const Divided& divided = layout_.divided;
+  StageExchanges exchanges;
+  if (!divided.optimizer) return {2 * exchange_seconds(copies_, gradients)};
+  exchanges.sum = exchange_seconds(shards_, gradients);
+  exchanges.copies = 2 * exchange_seconds(copies_, gradients / layout_.shards);
+  if (!divided.parameters) exchanges.new_values = exchange_seconds(shards_, layout_.bytes_of_values(all));
+  return exchanges;
 }
 
 double FloatTimes::data_seconds(std::size_t stage) const {
-  const bool optimizer = layout_.divided.optimizer;
-  const bool gradients = layout_.divided.gradients;
   double seconds = 0;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     const auto [forward, backward] = exchanges_of(layout_.shape.part(stage, chunk));
     seconds += static_cast<double>(layout_.shape.micro_batches) * (forward + backward);
   }
-  if (layout_.options.compress_rank > 0) return compressed_seconds().sending;
-  const auto [half_sum, new_values] = stage_exchanges(stage);
-  if (!gradients) seconds += (optimizer ? 1 : 2) * half_sum;
-  return seconds + new_values;
+  const StageExchanges exchanges = stage_exchanges(stage);
+  const bool compresses = layout_.options.compress_rank > 0;
+  const bool sums = layout_.divided.optimizer ? !layout_.divided.gradients : !compresses;
+  seconds += (sums ? exchanges.sum : 0) + exchanges.new_values;
+  return seconds + (compresses ? compressed_seconds().sending : exchanges.copies);
 }
 
 // P with what goes as it is, then Q, which follows from the sum of P.
 FloatTimes::Compressed FloatTimes::compressed_seconds() const {
   const CompressionNeeds& needs = layout_.compression;
-  const double sending = layout_.data == 1 ? 0
-                                           : 2 * exchange_seconds(data_, needs.sent.p + needs.sent.exact + needs.sent.flags) +
-                                                 2 * exchange_seconds(data_, needs.sent.q);
+  const double sending = 2 * exchange_seconds(copies_, needs.sent.p + needs.sent.exact + needs.sent.flags) +
+                         2 * exchange_seconds(copies_, needs.sent.q);
   return {sending, needs.operations / cluster_.flops};
 }
 
 // The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
-// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. Factors are formed of
-// whole gradients, after the last pass.
+// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. Factors are formed, and
+// shards summed over their copies, after the last pass.
 double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
-  if (layout_.options.compress_rank > 0) {
-    const auto [sending, computing] = compressed_seconds();
-    return sending + computing;
-  }
-  const bool optimizer = layout_.divided.optimizer;
-  const bool gradients = layout_.divided.gradients;
+  const bool compresses = layout_.options.compress_rank > 0;
+  const auto [sending, computing] = compresses ? compressed_seconds() : Compressed();
+  if (compresses && !layout_.divided.optimizer) return sending + computing;
   const std::size_t part = layout_.shape.part(stage, 0);
   const std::vector<ParameterBlock> blocks = layout_.blocks_of(part);
   const auto own = std::ranges::count_if(blocks, [&](const ParameterBlock& block) { return layout_.is_own(block); });
   const auto layers = static_cast<double>(std::max<std::ptrdiff_t>(1, own));
-  const auto [half_sum, new_values] = stage_exchanges(stage);
-  const double sum = (optimizer ? 1 : 2) * half_sum;
-  double seconds = sum / layers;
-  if (!gradients) seconds = std::max(seconds, sum - last_backward * (1 - 1 / layers));
-  seconds += new_values;
+  const StageExchanges exchanges = stage_exchanges(stage);
+  double seconds = exchanges.sum / layers;
+  if (!layout_.divided.gradients) seconds = std::max(seconds, exchanges.sum - last_backward * (1 - 1 / layers));
+  seconds += (compresses ? sending + computing : exchanges.copies) + exchanges.new_values;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     if (!layout_.shares_table(layout_.shape.part(stage, chunk))) continue;
     return seconds + message_seconds(shared_elements(layout_) * layout_.parameter_bytes);

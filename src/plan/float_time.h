@@ -41,7 +41,9 @@ class FloatTimes {
   double message_seconds(std::uint64_t bytes) const;
   Exchanges exchanges_of(std::size_t part) const;
   struct StageExchanges {
-    double half_sum = 0, new_values = 0;
+    double sum = 0;     // of gradients, once; of shards, over the ranks that have them
+    double copies = 0;  // of shards' gradients, over their copies
+    double new_values = 0;
   };
   StageExchanges stage_exchanges(std::size_t stage) const;
   // Of gradients that go by factors.
@@ -52,7 +54,9 @@ class FloatTimes {
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;
-  Group data_, tensor_;
+  // Of data ranks: those that divide the state, or have all of it, and those that have the same part of it.
+  Group shards_, copies_;
+  Group tensor_;
 };
 
 }  // namespace bitloom::plan

@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
+#include "core/random.h"
 #include "mpi/float_collectives.h"
 #include "train/gradient_sum.h"
 #include "train/parallel/layer_costs.h"
@@ -72,29 +73,27 @@ PipelineOptions pipeline_options(nn::Engine& engine, Task& task, const TrainOpti
 }
 
 // Throws Error(usage) where gradients cannot be compressed.
-void check_compression(nn::Engine& engine, const TrainOptions& options, const Layout& layout, const mpi::GridShape& grid) {
+void check_compression(nn::Engine& engine, const TrainOptions& options, const Layout& layout, mpi::Grid& grid) {
   const auto refuse = [&](const std::string& found, const char* expected) {
     fail_field(ErrorKind::usage, "compress_rank", "{} with {}; expected {}", layout.compress_rank, found, expected);
   };
+  const mpi::GridShape& shape = grid.shape();
   if (layout.shard != ShardLevel::none) {
-    refuse(fmt::format("`shard` {}", shard_level_names()[static_cast<std::size_t>(layout.shard)]), "`shard` none");
+    const std::string level = shard_level_names()[static_cast<std::size_t>(layout.shard)];
+    const auto shards = static_cast<std::size_t>(grid.shards().size());
+    if (grid.copies().size() == 1) {
+      refuse(fmt::format("`shard` {}", level), "`shard` none, or `shard_ranks` that leave several copies of the state");
+    }
+    if (layout.compress_rank % shards != 0) {
+      refuse(fmt::format("`shard_ranks` {}", shards), "a multiple of these, each of which has factors of its part of the rank");
+    }
+    if (layout.compression.warm_start && shards > 1) refuse(fmt::format("`shard_ranks` {}", shards), "no warm start");
   }
-  if (grid.tensor > 1) refuse(fmt::format("`tensor` {}", grid.tensor), "`tensor` 1");
-  if (grid.pipeline > 1) refuse(fmt::format("`pipeline` {}", grid.pipeline), "`pipeline` 1");
+  if (shape.tensor > 1) refuse(fmt::format("`tensor` {}", shape.tensor), "`tensor` 1");
+  if (shape.pipeline > 1) refuse(fmt::format("`pipeline` {}", shape.pipeline), "`pipeline` 1");
   if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
   if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32 or bf16");
   if (options.block_scales) refuse("`loss_scale` blocks", "`loss_scale` net");
-}
-
-// Matrices of residual blocks go by factors, where that saves bytes; tables of tokens and what the loss reads, gains and biases
-// as they are (Ramesh et al. 2021, appendices D, 2, and E).
-std::vector<PowerSgdShape> power_sgd_shapes(const std::vector<nn::Parameter*>& parameters, std::size_t rank) {
-  std::vector<PowerSgdShape> shapes;
-  for (const nn::Parameter* parameter : parameters) {
-    const std::size_t rows = parameter->is_block_matrix() ? parameter->shape[0] : 1;
-    shapes.push_back(power_sgd_shape(parameter->name, rows, parameter->shape.size() / rows, rank));
-  }
-  return shapes;
 }
 
 }  // namespace
@@ -109,13 +108,14 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
          options.micro_batches, data_ranks);
   }
-  if (layout.compress_rank > 0) check_compression(engine, options, layout, grid_->shape());
+  if (layout.compress_rank > 0) check_compression(engine, options, layout, *grid_);
   pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
   learned_ = learned(nn::parameters_of(task.net()));
   if (layout.shard != ShardLevel::none) {
-    sharding_.emplace(engine, grid_->data(), pipeline_->parameters_by_layer(), pipeline_->shared_parameters(),
-                      Sharding::Options{layout.shard, options.values, options.master_weights, options.seed});
+    sharding_.emplace(
+        engine, grid_->shards(), pipeline_->parameters_by_layer(), pipeline_->shared_parameters(),
+        Sharding::Options{layout.shard, options.values, options.master_weights, options.seed, layout.compress_rank > 0});
     pipeline_->shard(*sharding_);
     moved_ = sharding_->own();
   } else {
@@ -130,16 +130,35 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   if (layout.compress_rank > 0) make_power_sgd(layout);
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
+  if (sharding_ && grid_->copies().size() > 1) copies_sum_ = std::make_unique<GradientSum>(engine, grid_->copies());
   if (sharding_ || power_sgd_ || engine.device().kind != nn::Device::Kind::cpu) return;
   buckets_.emplace(engine, grid_->data(), learned(parameters_), layout.bucket_bytes);
 }
 
 Trainer::~Trainer() = default;
 
+// Matrices of residual blocks go by factors, where that saves bytes; tables of tokens and what the loss reads, gains and biases
+// as they are (Ramesh et al. 2021, appendices D, 2, and E).
 void Trainer::make_power_sgd(const Layout& layout) {
+  mpi::Comm& group = sharding_ ? grid_->copies() : grid_->data();
+  const auto shards = static_cast<std::size_t>(sharding_ ? grid_->shards().size() : 1);
+  const int shard = sharding_ ? grid_->shards().rank() : 0;
+  std::vector<PowerSgdShape> shapes;
+  for (const nn::Parameter* moved : learned(moved_)) {
+    const nn::Parameter& whole = sharding_ ? *sharding_->whole(*moved) : *moved;
+    if (!whole.is_block_matrix()) {
+      shapes.push_back(power_sgd_shape(moved->name, 1, moved->shape.size(), layout.compress_rank));
+      continue;
+    }
+    const std::size_t rows = whole.shape[0];
+    const std::size_t columns = whole.shape.size() / rows;
+    shapes.push_back(
+        power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size() / columns));
+    power_sgd_parameters_[power_sgd_error_name(moved->name)] = moved;
+  }
   PowerSgdOptions compression = layout.compression;
-  compression.seed = options_.seed;
-  power_sgd_.emplace(engine_, grid_->data(), power_sgd_shapes(learned(parameters_), layout.compress_rank), compression);
+  compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
+  power_sgd_.emplace(engine_, group, std::move(shapes), compression);
 }
 
 void Trainer::make_norm() {
@@ -150,7 +169,7 @@ void Trainer::make_norm() {
     const std::size_t begin = sharding_ ? sharding_->holding(*moved).numbers.begin : 0;
     parts.push_back({whole, &moved->gradient, begin, pipeline_->is_counted_here(*whole)});
   }
-  norm_.emplace(engine_, learned_, std::move(parts), *grid_, sharding_.has_value());
+  norm_.emplace(engine_, learned_, std::move(parts), *grid_, sharding_ ? &grid_->shards() : nullptr);
 }
 
 // A replica of the paper has one micro-batch of a step: as many make a step here, whichever processes pass them.
@@ -184,14 +203,15 @@ void Trainer::sum_gradients() {
 void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
-  if (sharding_) return sharding_->reduce_gradients();
-  if (sum_ == nullptr && !power_sgd_) return;
+  if (sharding_) sharding_->reduce_gradients();
+  GradientSum* const sum = sharding_ ? copies_sum_.get() : sum_.get();
+  if (sum == nullptr && !power_sgd_) return;
   std::vector<nn::Tensor> tensors;
-  for (const nn::Parameter* parameter : learned(parameters_)) tensors.push_back(parameter->gradient);
+  for (const nn::Parameter* moved : learned(moved_)) tensors.push_back(moved->gradient);
   if (power_sgd_) {
     power_sgd_->exchange(tensors);
   } else {
-    sum_->sum(tensors);
+    sum->sum(tensors);
   }
 }
 
@@ -315,8 +335,12 @@ void Trainer::step_optimizer(const StepReport& report, double unscale, const std
 }
 
 std::uint64_t Trainer::sent_so_far() const {
-  return grid_->world().traffic().bytes_sent + grid_->data().traffic().bytes_sent + grid_->pipeline().traffic().bytes_sent +
-         grid_->tensor().traffic().bytes_sent;
+  std::uint64_t bytes = grid_->world().traffic().bytes_sent;
+  for (mpi::Comm* group : {&grid_->data(), &grid_->pipeline(), &grid_->tensor(), &grid_->copies()}) {
+    bytes += group->traffic().bytes_sent;
+  }
+  if (&grid_->shards() != &grid_->data()) bytes += grid_->shards().traffic().bytes_sent;
+  return bytes;
 }
 
 // The gradient that is not finite may be on any rank.

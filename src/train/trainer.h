@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -56,7 +57,9 @@ void check(const TrainOptions& options);
 
 // How the processes of a grid train one net.
 struct Layout {
-  mpi::Grid* grid = nullptr;      // outlives the trainer; none: one process
+  // Outlives the trainer; none: one process. Where its data ranks are divided, shards are those of grid->shards(), whose
+  // gradients are summed over grid->copies() once a step.
+  mpi::Grid* grid = nullptr;
   std::string schedule = "1f1b";  // of the pipeline
   std::size_t chunks = 1;         // parts of the net that a stage has
   Partition partition = {};       // empty: by costs
@@ -65,8 +68,10 @@ struct Layout {
   ShardLevel shard = ShardLevel::none;
   std::size_t bucket_bytes = GradientBuckets::usual_bytes;  // of gradients that are summed at once
   // Rank of the factors by which data-parallel processes exchange the gradients of matrices in residual blocks, where that
-  // saves bytes; 0: all as they are. For processes that are all data-parallel, without shards, on CPUs, with gradients of f32.
-  // One process alone does the same to its gradients. The seed of the options is the trainer's.
+  // saves bytes; 0: all as they are. For processes that are all data-parallel, on CPUs, with gradients of f32. Where the grid's
+  // data ranks are divided (mpi::Grid::shards()), copies exchange the gradients of their shards, of whole rows, each by factors
+  // of its part of the rank, which is a multiple of the shards (Ramesh et al. 2021, appendix E); without a warm start. One
+  // process alone does the same to its gradients. The seed of the options is the trainer's.
   std::size_t compress_rank = 0;
   PowerSgdOptions compression = {};
   EventLogOptions events{0, 0};  // steps whose events are logged
@@ -123,6 +128,8 @@ class Trainer {
   void go_on_from(std::uint64_t steps) { step_ = steps; }
   // Those of this process.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
+  // What its optimiser moves: these, or the shards of them, in the same order.
+  const std::vector<nn::Parameter*>& moved() const { return moved_; }
   nn::Engine& engine() { return engine_; }
   const Pipeline& pipeline() const { return *pipeline_; }
   EventLog& events() { return log_; }
@@ -166,6 +173,7 @@ class Trainer {
   Settled settle_norm();
   void step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks);
   void make_power_sgd(const Layout& layout);
+  HeldTensor held_of_power_sgd(const std::string& name, nn::Tensor& tensor);
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
   std::uint64_t sent_so_far() const;
@@ -173,6 +181,7 @@ class Trainer {
   [[noreturn]] void refuse_gradients(double loss);
   void make_norm();
   void make_gradient_scales();
+  mpi::Comm& data_group_of(const nn::Parameter& moved);
   void compare_replicas();
   std::vector<StateTensor> state();
   std::vector<HeldTensor> held();
@@ -202,10 +211,12 @@ class Trainer {
   Buffers buffers_;
   std::optional<Optimizer> optimizer_;
   std::optional<GradientNorm> norm_;
-  std::unique_ptr<GradientSum> sum_;        // none with one data rank
-  std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are neither sharded nor compressed
+  std::unique_ptr<GradientSum> sum_;         // none with one data rank
+  std::unique_ptr<GradientSum> copies_sum_;  // of gradients that are sharded in groups of data ranks, over these
+  std::optional<GradientBuckets> buckets_;   // on CPUs, of gradients that are neither sharded nor compressed
   std::optional<PowerSgd> power_sgd_;
-  PowerSgdState power_sgd_state_;  // while a checkpoint takes or gives it
+  PowerSgdState power_sgd_state_;                                     // while a checkpoint takes or gives it
+  std::map<std::string, const nn::Parameter*> power_sgd_parameters_;  // moved ones, by what their tensors in it are called
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;         // since the scale changed

@@ -36,7 +36,18 @@ HeldTensor Trainer::held(const std::string& name, nn::Tensor& tensor, const nn::
 std::vector<HeldTensor> Trainer::held() {
   std::vector<HeldTensor> all;
   for (const StateTensor& each : state()) all.push_back(held(each.name, *each.tensor, each.parameter, each.tensor->dtype()));
-  for (auto& [name, tensor] : power_sgd_state_) all.push_back(held(name, tensor, nullptr, DType::f32));
+  for (auto& [name, tensor] : power_sgd_state_) all.push_back(held_of_power_sgd(name, tensor));
+  return all;
+}
+
+// An error buffer is of the parameter's shape, of (rows, columns).
+HeldTensor Trainer::held_of_power_sgd(const std::string& name, nn::Tensor& tensor) {
+  HeldTensor all = held(name, tensor, nullptr, DType::f32);
+  const auto found = power_sgd_parameters_.find(name);
+  if (!sharding_ || found == power_sgd_parameters_.end()) return all;
+  const std::size_t rows = sharding_->whole(*found->second)->shape[0];
+  all.shape = {rows, sharding_->whole(*found->second)->shape.size() / rows};
+  all.holding = sharding_->holding(*found->second);
   return all;
 }
 
@@ -83,18 +94,25 @@ void Trainer::set_counters(std::span<const double> counters) {
   clean_steps_ = static_cast<std::uint64_t>(counters[2]);
 }
 
+// Data ranks that have the same elements of a parameter as this one.
+mpi::Comm& Trainer::data_group_of(const nn::Parameter& moved) {
+  const bool is_shard = sharding_ && sharding_->whole(moved) != &moved;
+  return is_shard ? grid_->copies() : grid_->data();
+}
+
 void Trainer::compare_replicas() {
   std::vector<Replica> replicas;
   for (nn::Parameter* moved : moved_) {
     const nn::Parameter& whole = sharding_ ? *sharding_->whole(*moved) : *moved;
-    const bool is_shard = &whole != moved;
-    replicas.push_back({moved->name, &moved->value, !is_shard, !whole.part});
-    if (is_shard && sharding_->level() != ShardLevel::parameters) {
-      replicas.push_back({moved->name, &whole.read(), true, false});  // put together from shards
+    std::vector<mpi::Comm*> groups = {&data_group_of(*moved)};
+    if (!whole.part) groups.push_back(&grid_->tensor());
+    replicas.push_back({moved->name, &moved->value, std::move(groups)});
+    if (&whole != moved && sharding_->level() != ShardLevel::parameters) {
+      replicas.push_back({moved->name, &whole.read(), {&grid_->data()}});  // put together from shards
     }
   }
-  for (const auto& [name, tensor] : buffers_) replicas.push_back({name, tensor, true, true});
-  require_same(engine_, *grid_, replicas, fmt::format("after step {}", step_));
+  for (const auto& [name, tensor] : buffers_) replicas.push_back({name, tensor, {&grid_->data(), &grid_->tensor()}});
+  require_same(engine_, grid_->world(), replicas, fmt::format("after step {}", step_));
 }
 
 TensorFile Trainer::rest() {
@@ -179,7 +197,7 @@ void Trainer::share() {
   // The optimiser has done nothing yet but follow the values.
   for (nn::Parameter* moved : moved_) {
     const nn::Parameter* whole = sharding_ ? sharding_->whole(*moved) : moved;
-    if (whole == moved) take_over(grid_->data(), moved->value);
+    take_over(data_group_of(*moved), moved->value);
     if (!whole->part) take_over(grid_->tensor(), moved->value);
   }
   for (const auto& [name, tensor] : buffers_) {

@@ -112,4 +112,31 @@ TEST_CASE("the groups of a grid are those of its indices", "[grid]") {
   CHECK_THROWS_AS(Grid(world, {world.size(), 2, 1}), Error);
 }
 
+TEST_CASE("a data group is divided into neighbours, and into those of one index among them", "[grid]") {
+  Comm& world = test::world();
+  for (const GridShape& shape : shapes_of(world.size())) {
+    Grid undivided(world, shape);
+    CHECK(&undivided.shards() == &undivided.data());
+    CHECK(undivided.copies().size() == 1);
+    for (int ranks = 1; ranks <= shape.data; ++ranks) {
+      CAPTURE(described(shape), ranks);
+      if (shape.data % ranks != 0) {
+        const std::string message = test::message_of(ErrorKind::usage, [&] { const Grid grid(world, shape, ranks); });
+        CHECK(message == fmt::format("`shard_ranks`: {}; expected a divisor of the {} data-parallel ranks", ranks, shape.data));
+        continue;
+      }
+      Grid grid(world, shape, ranks);
+      REQUIRE(grid.shards().size() == ranks);
+      REQUIRE(grid.copies().size() == shape.data / ranks);
+      const auto rank_of = [&](int data) { return rank_at(shape, {data, grid.stage(), grid.tensor_index()}); };
+      for (int i = 0; i < ranks; ++i) CHECK(grid.shards().world_rank(i) == rank_of(grid.data_index() / ranks * ranks + i));
+      for (int i = 0; i < grid.copies().size(); ++i) {
+        CHECK(grid.copies().world_rank(i) == rank_of(i * ranks + grid.data_index() % ranks));
+      }
+      CHECK(grid.shards().rank() == grid.data_index() % ranks);
+      CHECK(grid.copies().rank() == grid.data_index() / ranks);
+    }
+  }
+}
+
 }  // namespace bitloom::mpi

@@ -47,7 +47,7 @@ FloatOptions options_of(const mpi::GridShape& grid, const std::string& schedule,
 
 // Sent by this rank in all steps.
 GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config, const FloatOptions& options) {
-  mpi::Grid grid(test::world(), shape);
+  mpi::Grid grid(test::world(), shape, static_cast<int>(options.shard_ranks));
   nn::Engine engine;
   train::TensorGroup group(grid.tensor());
   models::Gpt net(config, 0, &group);
@@ -136,6 +136,29 @@ TEST_CASE("data-parallel processes that exchange factors send what is planned", 
       const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
       const GridBytes sent = train_in(grid, config, options);
       CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
+    }
+  }
+}
+
+TEST_CASE("data ranks that are divided send what is planned, whole gradients or factors", "[planned][power_sgd]") {
+  using train::ShardLevel;
+  const int ranks = test::world().size();
+  const mpi::GridShape grid{ranks, 1, 1};
+  const models::GptConfig config = config_of(Recompute::none);
+  for (int shard_ranks = 1; shard_ranks < ranks; ++shard_ranks) {
+    if (ranks % shard_ranks != 0) continue;
+    for (const ShardLevel shard : {ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
+      for (const DType values : {DType::f32, DType::bf16}) {
+        for (const std::size_t rank : {0, 12, 60}) {  // with 60 matrices of 72 x 72 go as they are
+          CAPTURE(shard_ranks, static_cast<int>(shard), static_cast<int>(values), rank);
+          FloatOptions options = options_of(grid, "1f1b", shard, Recompute::none, values);
+          options.shard_ranks = static_cast<std::size_t>(shard_ranks);
+          options.compress_rank = rank;
+          const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
+          const GridBytes sent = train_in(grid, config, options);
+          CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
+        }
+      }
     }
   }
 }

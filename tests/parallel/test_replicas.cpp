@@ -37,8 +37,9 @@ TEST_CASE("the ranks that have another tensor than most are named", "[replicas]"
   const auto difference = [&](const std::vector<float>& numbers) {
     const nn::Tensor same = engine.zeros({3}, DType::f32, nn::Use::parameters);
     const nn::Tensor tensor = engine.from(std::span<const float>(numbers), {numbers.size()}, nn::Use::parameters);
-    const std::vector<Replica> replicas{{"same", &same, true, true}, {"tensor", &tensor, true, false}};
-    return test::message_of(ErrorKind::data, [&] { require_same(engine, *grid, replicas, "after step 7"); });
+    const std::vector<Replica> replicas{{"same", &same, {&grid->data(), &grid->tensor()}},
+                                        {"tensor", &tensor, {&grid->data()}}};
+    return test::message_of(ErrorKind::data, [&] { require_same(engine, world(), replicas, "after step 7"); });
   };
   CHECK(difference({1, 2, 3}) == "no error");
   if (world().size() == 1) return;

@@ -205,12 +205,12 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
       of_one.step(1e-3, 1, 1, 1);
       of_group.step(1e-3, 1, 1, 1);
     }
+    mpi::Grid grid(world(), {1, 1, world().size()});
     std::vector<train::Replica> replicas;
     for (const nn::Parameter* parameter : divided.parameters) {
-      if (!parameter->part) replicas.push_back({parameter->name, &parameter->value, false, true});
+      if (!parameter->part) replicas.push_back({parameter->name, &parameter->value, {&grid.tensor()}});
     }
-    mpi::Grid grid(world(), {1, 1, world().size()});
-    CHECK_NOTHROW(train::require_same(divided.engine, grid, replicas, "now"));
+    CHECK_NOTHROW(train::require_same(divided.engine, world(), replicas, "now"));
     std::size_t replicated = 0;
     for (nn::Parameter* parameter : divided.parameters) {
       if (parameter->part) continue;
@@ -228,7 +228,7 @@ TEST_CASE("what all processes of a group have stays the same to the bit", "[tens
       divided.engine.write(last.value, std::as_bytes(std::span(numbers)));
     }
     const std::string message =
-        test::message_of(ErrorKind::data, [&] { train::require_same(divided.engine, grid, replicas, "now"); });
+        test::message_of(ErrorKind::data, [&] { train::require_same(divided.engine, world(), replicas, "now"); });
     const std::string expected = fmt::format("rank 0: now: '{}' of rank {} is not that of rank", last.name, group.size() - 1);
     CHECK(test::has(message, group.size() == 1 ? "no error" : expected));
   }

@@ -18,7 +18,7 @@ inline double norm_of(nn::Engine& engine, const std::vector<nn::Parameter*>& par
   }
   mpi::Comm alone;
   mpi::Grid grid(alone, {});
-  return train::GradientNorm(engine, learned, parts, grid, false).norm(scale);
+  return train::GradientNorm(engine, learned, parts, grid, nullptr).norm(scale);
 }
 
 }  // namespace bitloom::test

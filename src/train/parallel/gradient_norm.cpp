@@ -3,7 +3,6 @@
 #include <cmath>
 #include <map>
 
-#include "core/error.h"
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
 
@@ -24,8 +23,8 @@ std::size_t largest_part(const nn::Parameter& parameter, int ranks) {
 }  // namespace
 
 GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> net, std::vector<Part> parts, mpi::Grid& grid,
-                           bool is_sharded)
-    : engine_(engine), parts_(std::move(parts)), grid_(grid), is_sharded_(is_sharded) {
+                           mpi::Comm* shards)
+    : engine_(engine), parts_(std::move(parts)), grid_(grid), shards_(shards) {
   std::map<const nn::Parameter*, std::size_t> first;
   for (const nn::Parameter* parameter : net) {
     first[parameter] = size_;
@@ -35,13 +34,7 @@ GradientNorm::GradientNorm(nn::Engine& engine, std::span<nn::Parameter* const> n
       if (parameter->part) divided_slots_.push_back(size_);
     }
   }
-  for (const Part& part : parts_) {
-    if (part.begin % nn::squares_chunk != 0) {
-      fail(ErrorKind::internal, "norm of gradients: '{}' from element {} on; expected a multiple of {}", part.parameter->name,
-           part.begin, nn::squares_chunk);
-    }
-    slots_.push_back(first.at(part.parameter) + part.begin / nn::squares_chunk);
-  }
+  for (const Part& part : parts_) slots_.push_back(first.at(part.parameter) + part.begin / nn::squares_chunk);
 }
 
 std::vector<double> GradientNorm::sums_by_chunk() {
@@ -56,7 +49,7 @@ std::vector<double> GradientNorm::sums_by_chunk() {
     }
   }
   // Every sum but those of divided parameters comes from one rank of a group, beside zeros of the others.
-  if (is_sharded_) mpi::sum_in_order(grid_.data(), std::span(slots));
+  if (shards_ != nullptr) mpi::sum_in_order(*shards_, std::span(slots));
   mpi::sum_in_order(grid_.pipeline(), std::span(slots));
   std::vector<double> divided;
   for (const std::size_t slot : divided_slots_) divided.push_back(slots[slot]);

@@ -49,6 +49,15 @@ PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t co
   return {std::move(name), rows, columns, pays ? possible : 0};
 }
 
+PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
+                                       std::size_t shards, std::size_t own_rows) {
+  PowerSgdShape shape = power_sgd_shape(std::move(name), rows / shards, columns, rank / shards);  // of the least shard
+  shape.rows = own_rows;
+  return shape;
+}
+
+std::string power_sgd_error_name(const std::string& parameter) { return "power_sgd.error." + parameter; }
+
 PowerSgdBytes power_sgd_bytes(std::span<const PowerSgdShape> shapes, FloatFormat messages) {
   PowerSgdBytes bytes;
   for (const PowerSgdShape& shape : shapes) {
@@ -301,7 +310,8 @@ PowerSgdState PowerSgd::empty_state() {
   PowerSgdState state;
   for (const Matrix& matrix : matrices_) {
     const std::string& name = shapes_[matrix.shape].name;
-    state.emplace_back("power_sgd.error." + name, engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::workspace));
+    state.emplace_back(power_sgd_error_name(name),
+                       engine_.empty({matrix.rows, matrix.columns}, DType::f32, nn::Use::workspace));
     if (!options_.warm_start) continue;
     state.emplace_back("power_sgd.query." + name, engine_.empty({matrix.q_rows, matrix.rank}, DType::f32, nn::Use::workspace));
   }

@@ -34,6 +34,12 @@ FloatFormat float_format_named(std::string_view name);
 // The shape with this rank, or less where the matrix has no more, or 0 where factors would have no fewer numbers than the
 // matrix. Rows and columns of anything but a matrix are 1 and its size.
 PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank);
+// That of own_rows rows of a matrix whose rows `shards` processes divide, with their part of the rank; the rank, 0 or not, is
+// the same for all shards. Fewer bytes in all than one such matrix: rank/m (rows/m + columns) of m shards.
+PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
+                                       std::size_t shards, std::size_t own_rows);
+// What checkpoints call the error buffer of a parameter.
+std::string power_sgd_error_name(const std::string& parameter);
 
 // Bytes that each of several processes hands to the sums of a step. A matrix (n,m) of rank r has r (n + m) numbers in p and q.
 struct PowerSgdBytes {

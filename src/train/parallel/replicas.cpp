@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -64,30 +65,32 @@ std::string find_difference(mpi::Comm& group, std::span<const Replica* const> re
 
 }  // namespace
 
-void require_same(nn::Engine& engine, mpi::Grid& grid, std::span<const Replica> replicas, const std::string& when) {
+void require_same(nn::Engine& engine, mpi::Comm& world, std::span<const Replica> replicas, const std::string& when) {
   struct Group {
-    mpi::Comm& comm;
+    mpi::Comm* comm = nullptr;
     std::vector<const Replica*> replicas;
     std::vector<std::int64_t> hashes;
   };
-  Group data{grid.data(), {}, {}}, tensor{grid.tensor(), {}, {}};
+  std::vector<Group> groups;  // in the order of their first replicas, which all of a stage have alike
   engine.synchronize();
   for (const Replica& replica : replicas) {
-    const bool over_data = replica.over_data && data.comm.size() > 1;
-    const bool over_tensor = replica.over_tensor && tensor.comm.size() > 1;
-    if (!over_data && !over_tensor) continue;
-    const std::int64_t hash = hash_of(engine, *replica.tensor);
-    for (Group* group : {over_data ? &data : nullptr, over_tensor ? &tensor : nullptr}) {
-      if (group == nullptr) continue;
+    std::optional<std::int64_t> hash;
+    for (mpi::Comm* comm : replica.groups) {
+      if (comm->size() == 1) continue;
+      if (!hash) hash = hash_of(engine, *replica.tensor);
+      auto group = std::ranges::find(groups, comm, &Group::comm);
+      if (group == groups.end()) group = groups.insert(group, Group{comm, {}, {}});
       group->replicas.push_back(&replica);
-      group->hashes.push_back(hash);
+      group->hashes.push_back(*hash);
     }
   }
-  std::string difference = find_difference(tensor.comm, tensor.replicas, tensor.hashes);
-  // Collective, whatever the other found.
-  const std::string of_data = find_difference(data.comm, data.replicas, data.hashes);
-  if (difference.empty()) difference = of_data;
-  grid.world().check(difference.empty() ? "" : fmt::format("{}: {}", when, difference), ErrorKind::data);
+  std::string difference;
+  for (const Group& group : groups) {
+    // Collective, whatever another one found.
+    const std::string found = find_difference(*group.comm, group.replicas, group.hashes);
+    if (difference.empty()) difference = found;
+  }
+  world.check(difference.empty() ? "" : fmt::format("{}: {}", when, difference), ErrorKind::data);
 }
 
 }  // namespace bitloom::train

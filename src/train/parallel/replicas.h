@@ -3,8 +3,9 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
-#include "mpi/grid.h"
+#include "mpi/comm.h"
 #include "nn/engine.h"
 
 namespace bitloom::train {
@@ -12,12 +13,12 @@ namespace bitloom::train {
 struct Replica {
   std::string name;
   const nn::Tensor* tensor = nullptr;
-  bool over_data = false, over_tensor = false;  // groups whose processes all have it
+  std::vector<mpi::Comm*> groups;  // whose processes all have it
 };
 
-// Collective: compares hashes of them, 16 bytes of each going round. All ranks pass the same but for `tensor`, those of a stage
-// at least. Throws SharedError(data), which names `when`, the first tensor that differs and the ranks that have another one
-// than most.
-void require_same(nn::Engine& engine, mpi::Grid& grid, std::span<const Replica> replicas, const std::string& when);
+// Collective over `world`: compares hashes of them, 16 bytes of each going round in each group. All ranks pass the same but for
+// `tensor`, those of a stage at least. Throws SharedError(data), which names `when`, the first tensor that differs and the
+// ranks that have another one than most.
+void require_same(nn::Engine& engine, mpi::Comm& world, std::span<const Replica> replicas, const std::string& when);
 
 }  // namespace bitloom::train

@@ -85,11 +85,14 @@ void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks
       Shard* const shard = shards_.emplace_back(std::make_unique<Shard>()).get();
       shard->whole = parameter;
       const bool is_shared = uses[parameter] > 1 || std::ranges::count(apart, parameter) > 0;
+      const bool is_by_rows = options_.by_rows && parameter->is_block_matrix();
       Unit* unit = nullptr;
       if (!parameter->is_frozen) {
         Unit*& of_kind = by_kind[{parameter->reads_values ? options_.values : gradient_type(), parameter->part.has_value()}];
-        if (is_shared || of_kind == nullptr) unit = add_unit();
-        if (!is_shared) unit = of_kind = unit == nullptr ? of_kind : unit;
+        const bool is_alone = is_shared || is_by_rows;
+        if (is_alone || of_kind == nullptr) unit = add_unit();
+        if (!is_alone) unit = of_kind = unit == nullptr ? of_kind : unit;
+        unit->is_by_rows = is_by_rows;
         shard->place = unit->size;
         unit->size += parameter->shape.size();
         unit->shards.push_back(shard);
@@ -121,12 +124,26 @@ std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::siz
   return counts;
 }
 
+std::vector<std::size_t> divide_rows(std::size_t rows, std::size_t columns, std::size_t ranks) {
+  std::vector<std::size_t> counts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    counts.push_back((rows * (rank + 1) / ranks - rows * rank / ranks) * columns);
+  }
+  return counts;
+}
+
 void Sharding::divide(Unit& unit) const {
   std::vector<std::size_t> sizes;
   for (const Shard* shard : unit.shards) sizes.push_back(shard->whole->shape.size());
   const auto own = static_cast<std::size_t>(group_.rank());
   unit.counts.assign(static_cast<std::size_t>(group_.size()), 0);
-  const std::vector<std::vector<std::size_t>> counts = divide_parameters(sizes, unit.counts.size());
+  std::vector<std::vector<std::size_t>> counts;
+  if (unit.is_by_rows) {
+    const std::size_t rows = unit.shards.front()->whole->shape[0];
+    counts.push_back(divide_rows(rows, unit.size / rows, unit.counts.size()));
+  } else {
+    counts = divide_parameters(sizes, unit.counts.size());
+  }
   for (std::size_t i = 0; i < counts.size(); ++i) {
     for (std::size_t rank = 0; rank < unit.counts.size(); ++rank) unit.counts[rank] += counts[i][rank];
     Shard& shard = *unit.shards[i];

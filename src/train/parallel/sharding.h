@@ -38,9 +38,12 @@ enum class BlockPass : std::uint8_t { forward, backward, last_backward };
 // range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the same bits however the chunks
 // are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
 std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks);
+// Elements that each rank gets of a matrix of which all have whole rows, in equal numbers as far as that goes.
+std::vector<std::size_t> divide_rows(std::size_t rows, std::size_t columns, std::size_t ranks);
 
 // Parameters of a block that ops read in one type are gathered and reduced together, apart from those that tensor ranks have
-// parts of, and divided as divide_parameters() does; one that several blocks or other groups have is by itself.
+// parts of, and divided as divide_parameters() does; one that several blocks or other groups have is by itself. So are the
+// matrices of residual blocks where they are divided by rows, as divide_rows() does.
 //
 // On CPUs sums have the order of ranks, and gathering and summing go on beside a block's pass; on GPUs they are NCCL's, in the
 // stream in which the passes are.
@@ -51,6 +54,7 @@ class Sharding {
     DType values = DType::f32;  // V
     nn::MasterWeights master_weights = nn::MasterWeights::f32;
     std::uint64_t seed = 1;
+    bool by_rows = false;  // matrices of residual blocks
   };
   // Makes the parameters and gives them their initial values, never more than one of them whole beyond what the level keeps.
   // blocks: the parameters of each layer, then those that the loss reads; one may be in two of them. apart: parameters that
@@ -94,6 +98,7 @@ class Sharding {
   struct Unit {
     std::vector<Shard*> shards;
     std::size_t size = 0;
+    bool is_by_rows = false;            // a matrix alone
     std::vector<std::size_t> counts;    // elements of each rank
     std::size_t begin = 0, count = 0;   // those of this one
     std::size_t first_block = 0;        // whose backward pass is the last that adds to its gradient

@@ -1,0 +1,287 @@
+// Data ranks that are divided: neighbours have one copy of the state together, and copies sum the gradients of their shards,
+// whole or by factors.
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "models/gpt/language_task.h"
+#include "tests/models/gpt_nets.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi.h"
+#include "tests/support/parameters.h"
+#include "tests/support/trainer_state.h"
+#include "train/trainer.h"
+
+namespace bitloom::train {
+namespace {
+
+using test::world;
+
+constexpr std::size_t divided_micro_batches = 12;  // a multiple of 1, 2, 3 and 4
+
+struct DividedRun {
+  // shard_ranks: 0: all.
+  DividedRun(int shard_ranks, ShardLevel level, std::size_t rank = 0, std::uint64_t seed = 1,
+             const PowerSgdOptions& compression = {})
+      : grid(world(), {world().size(), 1, 1}, shard_ranks),
+        net(config()),
+        task(net, 1, test::chains(config(), divided_micro_batches)),
+        trainer(engine, task, options(seed), layout(level, rank, compression)) {}
+
+  // Matrices of more than a chunk, of whose rows ranks have unequal numbers.
+  static models::GptConfig config() {
+    models::GptConfig config = test::small_gpt();
+    config.width = 99;
+    return config;
+  }
+  static TrainOptions options(std::uint64_t seed) {
+    TrainOptions options;
+    options.rate.peak = 0.1;
+    options.optimizer.rule = "sgd";  // AdamW makes much of small differences
+    options.optimizer.momentum = 0.9;
+    options.micro_batches = divided_micro_batches;
+    options.optimizer.clip = 1;
+    options.seed = seed;
+    return options;
+  }
+  Layout layout(ShardLevel level, std::size_t rank, const PowerSgdOptions& compression) {
+    Layout layout;
+    layout.grid = &grid;
+    layout.shard = level;
+    layout.compress_rank = rank;
+    layout.compression = compression;
+    return layout;
+  }
+  double loss_after(std::size_t steps) {
+    double loss = 0;
+    for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;
+    return loss;
+  }
+  std::vector<std::byte> state() { return test::saved(trainer).serialize(); }
+
+  nn::Engine engine;
+  mpi::Grid grid;
+  models::Gpt net;
+  models::LanguageTask task;
+  Trainer trainer;
+};
+
+std::vector<int> divisors() {
+  std::vector<int> all;
+  for (int ranks = 1; ranks <= world().size(); ++ranks) {
+    if (world().size() % ranks == 0) all.push_back(ranks);
+  }
+  return all;
+}
+
+constexpr ShardLevel levels[] = {ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters};
+
+// What all ranks have of the file that rank 0 has.
+TensorFile everywhere(const TensorFile& file) {
+  std::vector<std::byte> bytes;
+  if (world().is_root()) bytes = file.serialize();
+  return TensorFile::parse(world().broadcast_bytes(bytes), "checkpoint");
+}
+
+std::vector<double> numbers_of(const TensorFile& file, const std::string& prefix) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!name.starts_with(prefix) || tensor.dtype != DType::f32) continue;
+    for (const float x : tensor.as<float>()) all.push_back(static_cast<double>(x));
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("groups of neighbours that divide the state train the net of one process", "[sharding]") {
+  DividedRun whole(0, ShardLevel::none);
+  whole.loss_after(4);
+  const TensorFile expected = everywhere(test::saved(whole.trainer));
+  for (const int shard_ranks : divisors()) {
+    for (const ShardLevel level : levels) {
+      CAPTURE(shard_ranks, static_cast<int>(level));
+      DividedRun run(shard_ranks, level);
+      run.loss_after(4);
+      const TensorFile file = everywhere(test::saved(run.trainer));  // throws where copies have other parameters
+      CHECK(test::compare(numbers_of(file, "blocks."), numbers_of(expected, "blocks."), 1e-3) == "");
+      CHECK(test::compare(numbers_of(file, "optimizer."), numbers_of(expected, "optimizer."), 1e-3) == "");
+      // All data ranks in one group are not divided.
+      if (shard_ranks == world().size()) {
+        DividedRun undivided(0, level);
+        undivided.loss_after(4);
+        CHECK(everywhere(test::saved(undivided.trainer)).serialize() == file.serialize());
+      }
+      // One copy in each group: no process has more of the moments than its share, to a chunk of each block.
+      const std::uint64_t moments = whole.engine.pool().count(nn::Use::optimizer).now;
+      const std::uint64_t own = run.engine.pool().count(nn::Use::optimizer).now;
+      const auto ranks = static_cast<std::uint64_t>(shard_ranks);
+      const std::size_t units = 2 * run.config().layers + 3;
+      CHECK(own <= moments / ranks + units * nn::squares_chunk * sizeof(float));
+      if (shard_ranks > 1) CHECK(own < moments);
+    }
+  }
+}
+
+TEST_CASE("gradients cross from group to group once a step, those of a shard", "[sharding]") {
+  for (const int shard_ranks : divisors()) {
+    for (const ShardLevel level : levels) {
+      CAPTURE(shard_ranks, static_cast<int>(level));
+      DividedRun run(shard_ranks, level);
+      run.trainer.step();
+      std::uint64_t own = 0;
+      for (const nn::Parameter* parameter : run.trainer.moved()) own += parameter->shape.size() * sizeof(float);
+      const mpi::Traffic before = run.grid.copies().traffic();
+      const StepReport report = run.trainer.step();
+      const std::uint64_t sent = run.grid.copies().traffic().bytes_sent - before.bytes_sent;
+      CHECK(sent == (shard_ranks == world().size() ? 0 : own));
+      CHECK((report.sent_bytes > sent) == (world().size() > 1));
+    }
+  }
+}
+
+TEST_CASE("state of divided data ranks goes on in groups of any size", "[sharding]") {
+  for (const int before : divisors()) {
+    DividedRun run(before, ShardLevel::parameters);
+    run.loss_after(3);
+    const TensorFile file = everywhere(test::saved(run.trainer));
+    const double loss = run.loss_after(3);
+    for (const int after : divisors()) {
+      for (const ShardLevel level : levels) {
+        CAPTURE(before, after, static_cast<int>(level));
+        DividedRun again(after, level);
+        test::load(again.trainer, file);
+        CHECK(everywhere(test::saved(again.trainer)).serialize() == file.serialize());
+        const double after_loss = again.loss_after(3);
+        CHECK(std::abs(after_loss - loss) < 1e-4);
+        if (after == before && level == ShardLevel::parameters) CHECK(after_loss == loss);
+      }
+    }
+  }
+}
+
+TEST_CASE("copies take over the shards of the first, and one that differs is named", "[sharding]") {
+  for (const int shard_ranks : divisors()) {
+    if (shard_ranks == world().size()) continue;
+    CAPTURE(shard_ranks);
+    DividedRun run(shard_ranks, ShardLevel::gradients, 0, static_cast<std::uint64_t>(world().rank()) + 1);
+    CHECK(test::has(test::message_of(ErrorKind::data, [&] { test::saved(run.trainer); }), "expected the same"));
+    run.trainer.share();
+    const TensorFile file = everywhere(test::saved(run.trainer));
+    nn::Parameter* const last = run.trainer.moved().back();
+    if (world().rank() + 1 == world().size()) {
+      std::vector<float> values = run.engine.to_host<float>(last->value);
+      if (!values.empty()) values.front() += 1;
+      run.engine.write(last->value, std::as_bytes(std::span(values)));
+    }
+    if (world().flag_any(world().rank() + 1 == world().size() && last->value.size() == 0)) continue;
+    const std::string message = test::message_of(ErrorKind::data, [&] { test::saved(run.trainer); });
+    CHECK(test::has(message, "'" + last->name + "' of rank"));
+  }
+}
+
+TEST_CASE("copies of one rank each compress as data ranks that are not sharded", "[power_sgd]") {
+  DividedRun whole(0, ShardLevel::none, 4);
+  whole.loss_after(4);
+  const TensorFile expected = everywhere(test::saved(whole.trainer));
+  if (world().size() == 1) return;
+  for (const ShardLevel level : levels) {
+    CAPTURE(static_cast<int>(level));
+    DividedRun run(1, level, 4);
+    run.loss_after(4);
+    const TensorFile file = everywhere(test::saved(run.trainer));
+    // Micro-batches are added up elsewhere.
+    CHECK(test::compare(numbers_of(file, "blocks."), numbers_of(expected, "blocks."), 1e-3) == "");
+    CHECK(test::compare(numbers_of(file, "power_sgd."), numbers_of(expected, "power_sgd."), 1e-3) == "");
+    if (level == ShardLevel::optimizer) CHECK(file.serialize() == expected.serialize());
+  }
+}
+
+TEST_CASE("copies exchange factors of their shards, as many bytes as are planned", "[power_sgd]") {
+  if (world().size() != 4) return;
+  constexpr int shard_ranks = 2;
+  constexpr std::size_t rank = 8;
+  DividedRun dense(shard_ranks, ShardLevel::parameters);
+  const double first = dense.loss_after(1);
+  const std::uint64_t dense_before = dense.grid.copies().traffic().bytes_sent;
+  dense.trainer.step();
+  const std::uint64_t dense_sent = dense.grid.copies().traffic().bytes_sent - dense_before;
+  const double dense_loss = dense.loss_after(58);
+  for (const ShardLevel level : levels) {
+    CAPTURE(static_cast<int>(level));
+    DividedRun run(shard_ranks, level, rank);
+    run.trainer.step();
+    const std::uint64_t before = run.grid.copies().traffic().bytes_sent;
+    run.trainer.step();
+    const std::uint64_t sent = run.grid.copies().traffic().bytes_sent - before;
+    std::vector<PowerSgdShape> shapes;
+    for (std::size_t i = 0; i < run.trainer.moved().size(); ++i) {
+      const nn::Parameter& whole = *run.trainer.parameters()[i];
+      const std::size_t own = run.trainer.moved()[i]->shape.size();
+      if (!whole.is_block_matrix()) {
+        shapes.push_back({whole.name, 1, own, 0});
+        continue;
+      }
+      const std::size_t columns = whole.shape.size() / whole.shape[0];
+      CHECK(own % columns == 0);
+      shapes.push_back({whole.name, own / columns, columns, rank / shard_ranks});
+    }
+    CHECK(sent == power_sgd_bytes(shapes, FloatFormat::f32).sum());
+    CHECK(4 * sent < dense_sent);
+    const double loss = run.loss_after(58);
+    UNSCOPED_INFO("loss " << first << " -> " << loss << ", dense " << dense_loss);
+    CHECK(loss < dense_loss + 0.25 * (first - dense_loss));
+  }
+}
+
+TEST_CASE("error buffers of shards are in checkpoints as those of whole matrices", "[power_sgd]") {
+  for (const int before : divisors()) {
+    if (world().size() > 1 && before == world().size()) continue;
+    const std::size_t rank = 12;  // a multiple of 1, 2, 3 and 4
+    const ShardLevel level = world().size() == 1 ? ShardLevel::none : ShardLevel::gradients;
+    DividedRun run(before, level, rank);
+    run.loss_after(3);
+    const TensorFile file = everywhere(test::saved(run.trainer));
+    CHECK(file.tensors.at("power_sgd.error.blocks.0.attention.qkv.weight").shape == std::vector<std::size_t>{99, 3 * 99});
+    const std::vector<double> errors = numbers_of(file, "power_sgd.");
+    double largest = 0;
+    for (const double x : errors) largest = std::max(largest, std::abs(x));
+    CHECK(largest > 0);
+    const double loss = run.loss_after(3);
+    for (const int after : divisors()) {
+      if (world().size() > 1 && after == world().size()) continue;
+      CAPTURE(before, after);
+      DividedRun again(after, level, rank);
+      test::load(again.trainer, file);
+      // Divided by the copies and added up again.
+      CHECK(test::compare(numbers_of(everywhere(test::saved(again.trainer)), "power_sgd."), errors, 1e-6) == "");
+      if (after == before) CHECK(std::abs(again.loss_after(3) - loss) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("shards compress only where there are copies of them, by a rank that they divide", "[power_sgd]") {
+  if (world().size() < 2) return;
+  const auto refusal = [&](int shard_ranks, std::size_t rank, const PowerSgdOptions& compression = {}) {
+    return test::message_of(ErrorKind::usage,
+                            [&] { const DividedRun run(shard_ranks, ShardLevel::optimizer, rank, 1, compression); });
+  };
+  CHECK(refusal(0, 4) ==
+        "`compress_rank`: 4 with `shard` optimizer; expected `shard` none, or `shard_ranks` that leave several copies of the "
+        "state");
+  if (world().size() != 4) return;
+  CHECK(refusal(2, 5) ==
+        "`compress_rank`: 5 with `shard_ranks` 2; expected a multiple of these, each of which has factors of its part of the "
+        "rank");
+  PowerSgdOptions warm;
+  warm.warm_start = true;
+  CHECK(refusal(2, 4, warm) == "`compress_rank`: 4 with `shard_ranks` 2; expected no warm start");
+  CHECK(test::message_of(ErrorKind::usage, [&] { DividedRun(3, ShardLevel::optimizer); }) ==
+        "`shard_ranks`: 3; expected a divisor of the 4 data-parallel ranks");
+}
+
+}  // namespace bitloom::train
