@@ -1,9 +1,10 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T] [--steps N]
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T] [--steps N]
 [--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the
 bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a
-line of JSON. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
+line of JSON. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of factors, which are then of
+shards. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
 often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times
 fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
 
@@ -30,11 +31,13 @@ def arguments_of(options, batch, seed):
             "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
 
 
-def train(options, rank, seed):
+def train(options, rank, seed, shards=0):
     """Validation loss, bytes that process 0 sends in a step, and seconds of a run, which is made or continued if need be."""
-    run = options.out / f"rank{rank}-seed{seed}"
+    run = options.out / f"rank{rank}-seed{seed}{f'-shards{shards}' if shards else ''}"
     if not (run / "model.safetensors").exists():
         arguments = [*arguments_of(options, options.batch, seed), "--compress-rank", rank]
+        if shards:
+            arguments += ["--shard", "parameters", "--shard-ranks", shards]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
         command = ["mpirun", "-n", options.workers, PROGRAM, "train", "gpt", *arguments, "--out", run]
@@ -44,6 +47,10 @@ def train(options, rank, seed):
     result = earlier_runs.events_of(run, "result")[-1]
     sent = earlier_runs.events_of(run, "step")[-1]["sent_bytes"]
     return {"loss": result["validation_loss"], "seconds": result["seconds"], "bytes": sent}
+
+
+def train_shards(options, rank, seed):
+    return train(options, rank, seed, options.shard_ranks)
 
 
 def train_locally(options, inner_steps, seed, kills=0):
@@ -72,7 +79,7 @@ def parse():
     parser.add_argument("--outer", default="0.7,0.6")
     for name, default in (("rate", 3e-3), ("share", 1 / 16)):
         parser.add_argument(f"--{name}", type=float, default=default)
-    for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0)):
+    for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     options.net = tuple(int(part) for part in options.net.split(","))
@@ -93,6 +100,7 @@ def main():
     print(f"{'':<26}mean    smallest to largest   bytes of a step", flush=True)
     rows = []
     kinds = [("whole gradients", train, 0), *((f"factors of rank {rank}", train, rank) for rank in options.ranks),
+             *((f"rank {rank}, {options.shard_ranks} shards", train_shards, rank) for rank in options.ranks if options.shard_ranks),
              *((f"every {steps} local steps", train_locally, steps) for steps in options.inner_steps)]
     for name, make, what in kinds:
         runs = [make(options, what, seed) for seed in range(1, options.seeds + 1)]

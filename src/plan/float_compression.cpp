@@ -26,8 +26,8 @@ std::vector<train::PowerSgdShape> shapes_of(const FloatModel& model, std::size_t
         continue;
       }
       const std::size_t columns = elements / each.rows;
-      const std::size_t own_rows = train::divide_rows(each.rows, columns, shards)[shard] / columns;
-      shapes.push_back(train::power_sgd_shape_of_shard("", each.rows, columns, rank, shards, own_rows));
+      const std::size_t own = train::divide_matrix(each.rows, columns, shards)[shard];
+      shapes.push_back(train::power_sgd_shape_of_shard("", each.rows, columns, rank, shards, own));
     }
     add_vectors(vectors);
   };

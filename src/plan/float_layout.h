@@ -78,8 +78,8 @@ struct FloatLayout {
 
   // Data ranks that have the same shards.
   std::size_t copies() const { return data / shards; }
-  // Whether matrices of blocks are divided by rows, each by itself.
-  bool divides_rows() const { return divided.optimizer && options.compress_rank > 0; }
+  // Whether matrices of blocks are divided each by itself (train::divide_matrix()).
+  bool cuts_matrices() const { return divided.optimizer && options.compress_rank > 0; }
 
   // Whether stages keep the inputs of their parts alone. The last part is passed forward once, when its backward pass comes.
   bool recomputes_stages() const { return options.recompute == Recompute::stage; }

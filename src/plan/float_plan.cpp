@@ -81,7 +81,10 @@ std::string reason_against_compression(const mpi::GridShape& grid, const FloatOp
   if (options.shard != train::ShardLevel::none) {
     const std::size_t data = to_size(grid.data);
     const std::size_t shards = options.shard_ranks == 0 ? data : options.shard_ranks;
-    if (shards == data) return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none");
+    if (shards == data) {
+      return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none") +
+             fmt::format(", or {} that leave several copies of the state", marked_field("shard_ranks"));
+    }
     if (options.compress_rank % shards != 0) {
       return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), options.compress_rank,
                          marked_field("shard_ranks"), shards);

@@ -16,9 +16,9 @@ ShardUnit unit_of(const FloatLayout& layout, std::span<const FloatParameter> par
   std::vector<std::size_t> sizes;
   for (const FloatParameter& each : parameters) sizes.push_back(each.elements.of(layout.tensor));
   std::vector<std::vector<std::size_t>> shards;
-  if (layout.divides_rows() && parameters.front().is_block_matrix()) {
+  if (layout.cuts_matrices() && parameters.front().is_block_matrix()) {
     const std::size_t rows = parameters.front().rows;
-    shards.push_back(train::divide_rows(rows, sizes.front() / rows, layout.shards));
+    shards.push_back(train::divide_matrix(rows, sizes.front() / rows, layout.shards));
   } else {
     shards = train::divide_parameters(sizes, layout.shards);
   }
@@ -40,7 +40,7 @@ std::vector<ShardUnit> units_of(const FloatLayout& layout, const ParameterBlock&
   }
   std::map<std::pair<std::uint64_t, bool>, std::vector<FloatParameter>> kinds;
   for (const FloatParameter& each : rest) {
-    if (layout.divides_rows() && each.is_block_matrix()) {
+    if (layout.cuts_matrices() && each.is_block_matrix()) {
       units.push_back(unit_of(layout, {&each, 1}, block.layer));
       continue;
     }

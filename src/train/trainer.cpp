@@ -152,8 +152,7 @@ void Trainer::make_power_sgd(const Layout& layout) {
     }
     const std::size_t rows = whole.shape[0];
     const std::size_t columns = whole.shape.size() / rows;
-    shapes.push_back(
-        power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size() / columns));
+    shapes.push_back(power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size()));
     power_sgd_parameters_[power_sgd_error_name(moved->name)] = moved;
   }
   PowerSgdOptions compression = layout.compression;

@@ -69,9 +69,9 @@ struct Layout {
   std::size_t bucket_bytes = GradientBuckets::usual_bytes;  // of gradients that are summed at once
   // Rank of the factors by which data-parallel processes exchange the gradients of matrices in residual blocks, where that
   // saves bytes; 0: all as they are. For processes that are all data-parallel, on CPUs, with gradients of f32. Where the grid's
-  // data ranks are divided (mpi::Grid::shards()), copies exchange the gradients of their shards, of whole rows, each by factors
-  // of its part of the rank, which is a multiple of the shards (Ramesh et al. 2021, appendix E); without a warm start. One
-  // process alone does the same to its gradients. The seed of the options is the trainer's.
+  // data ranks are divided (mpi::Grid::shards()), copies exchange the gradients of their shards, which are matrices, each by
+  // factors of its part of the rank, which is a multiple of the shards (Ramesh et al. 2021, appendix E); without a warm start.
+  // One process alone does the same to its gradients. The seed of the options is the trainer's.
   std::size_t compress_rank = 0;
   PowerSgdOptions compression = {};
   EventLogOptions events{0, 0};  // steps whose events are logged

@@ -143,6 +143,8 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--out runs/gpt-dropout", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-two", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-factors", .says = {"step 20/20"}},
+      {.command = "--out runs/gpt-hosts",
+       .says = {"parameters sharded by 2", "gradients go by factors of rank 8", "step 20/20"}},
       {.command = "for w in 1 2; do",
        .says = {"local steps: worker 1 sends 10% of what it learns in 10 steps"},
        .makes = {"runs/gpt-local-1/model.safetensors", "runs/gpt-local-2/model.safetensors"}},

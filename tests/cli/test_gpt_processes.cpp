@@ -261,7 +261,37 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   CHECK(has(run_program(folder.path(), as_narrow).err, "--compress-format: 1-6-9 stored"));
   const Outcome sharded = run_ranks(folder.path(), 2, with(args("sharded"), {"--shard", "optimizer"}));
   CHECK(sharded.code == 2);
-  CHECK(has(sharded.err, "--compress-rank: 4 with --shard optimizer; expected --shard none"));
+  CHECK(has(sharded.err, "--compress-rank: 4 with --shard optimizer; expected --shard none, or --shard-ranks that leave"));
+}
+
+TEST_CASE("processes that divide a GPT in pairs exchange factors of their shards, and others go on", "[gpt][mpi][power_sgd]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args pairs = {"--compress-rank", "4", "--shard", "parameters", "--shard-ranks", "2"};
+  const Outcome outcome = run_ranks(folder.path(), 4, with(quick_gpt("pairs"), with(pairs, {"--dropout", "0"})));
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "4 processes: 4 data-parallel, parameters sharded by 2"));
+  CHECK(has(outcome.out, "gradients go by factors of rank 4: "));
+  CHECK(TensorFile::load(folder / "pairs/checkpoint.safetensors").contains("power_sgd.error.blocks.0.attention.qkv.weight"));
+  const auto loss_of = [&](const std::string& run) {
+    return read_metrics(folder / run / "metrics.jsonl").back()["validation_loss"].get<double>();
+  };
+  const Args more = {"train", "gpt", "--resume", "--out", "pairs", "--steps", "20"};
+  const double before = loss_of("pairs");
+  const Outcome odd = run_ranks(folder.path(), 2, with(more, {"--shard", "gradients", "--shard-ranks", "3"}));
+  CHECK(odd.code == 2);
+  CHECK(has(odd.err, "--shard-ranks: 3; expected a divisor of the 2 data-parallel ranks"));
+  const Outcome two = run_ranks(folder.path(), 2, with(more, {"--shard", "gradients", "--shard-ranks", "1"}));
+  INFO(two.out << two.err);
+  REQUIRE(two.code == 0);
+  CHECK(has(two.out, "from step 12"));
+  const double of_two = loss_of("pairs");
+  CHECK(of_two < before);
+  const Outcome alone = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "pairs", "--steps", "24"});
+  INFO(alone.out << alone.err);
+  REQUIRE(alone.code == 0);
+  CHECK(loss_of("pairs") < of_two);
 }
 
 TEST_CASE("a GPT is trained in a grid, and another grid goes on with it", "[gpt][mpi][grid]") {

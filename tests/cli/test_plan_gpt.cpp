@@ -82,7 +82,13 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 8 --link fast", "--link: 'fast'; expected a rate and a latency"},
       {"--optimizer rmsprop --beta1 0.5", "--beta1: 0.5 has no effect; it needs --optimizer adamw"},
       {"--compress-rank 2", "--compress-rank: 2 has no effect; it needs --ranks"},
-      {"--ranks 8 --compress-rank 2 --shard optimizer", "--compress-rank: 2 with --shard optimizer; expected --shard none"},
+      {"--ranks 8 --compress-rank 2 --shard optimizer",
+       "--compress-rank: 2 with --shard optimizer; expected --shard none, or --shard-ranks that leave several copies of"},
+      {"--ranks 8 --compress-rank 2 --shard optimizer --shard-ranks 4",
+       "--compress-rank: 2; expected a multiple of --shard-ranks 4"},
+      {"--ranks 8 --pipeline 1 --tensor 1 --shard optimizer --shard-ranks 3",
+       "--shard-ranks: 3; expected a divisor of the 8 data-parallel ranks"},
+      {"--ranks 8 --shard-ranks 2", "--shard-ranks: 2 has no effect; it needs another --shard than none"},
       {"--ranks 8 --compress-rank 2 --tensor 2", "--compress-rank: 2 with --tensor 2; expected --tensor 1"},
       {"--optimizer rmsprop --optimizer-state 16-bit", "--optimizer-state: 16-bit has no effect; it needs --optimizer adamw"},
       {"--ranks 8 --shard optimiser", "--shard: unknown value 'optimiser'; did you mean 'optimizer'?"}};
@@ -144,4 +150,30 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   CHECK(own["grids"][0]["step_seconds"] == compared[2]["step_seconds"]);
   CHECK(has(plan("--link 1000Gbit/1us").first, "factors do not pay: "));
   CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));
+}
+
+TEST_CASE("plan gpt shows that shards of a host and copies on others spare the link", "[gpt][float_plan]") {
+  const TempDir folder;
+  const auto plan = [&](const std::string& options) {
+    const Outcome outcome =
+        run_program(folder.path(), words_of("plan gpt --net gpt2-124m --batch 64 --memory 64GiB --ranks 8 --gflops 200 "
+                                            "--tensor 1 --pipeline 1 --ranks-per-host 4 --link 100Mbit/1ms "
+                                            "--micro-batch 2 --shard parameters --json plan.json " +
+                                            options));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return nlohmann::json::parse(read_file(folder / "plan.json"))["grids"][0];
+  };
+  const nlohmann::json all = plan("");
+  const nlohmann::json host = plan("--shard-ranks 4");
+  const nlohmann::json factors = plan("--shard-ranks 4 --compress-rank 128");
+  const auto seconds = [](const nlohmann::json& grid) { return grid["step_seconds"].get<double>(); };
+  // Parameters cross the link for every pass, gradients of shards once a step, their factors are smaller.
+  CHECK(seconds(host) < 0.6 * seconds(all));
+  CHECK(seconds(factors) < 0.8 * seconds(host));
+  const auto memory = [](const nlohmann::json& grid, const char* what) {
+    return grid["stages"][0]["memory"][what].get<double>();
+  };
+  CHECK(memory(host, "optimizer") > 1.8 * memory(all, "optimizer"));
+  CHECK(memory(host, "optimizer") < 2.2 * memory(all, "optimizer"));
 }

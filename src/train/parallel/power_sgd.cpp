@@ -50,9 +50,12 @@ PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t co
 }
 
 PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
-                                       std::size_t shards, std::size_t own_rows) {
-  PowerSgdShape shape = power_sgd_shape(std::move(name), rows / shards, columns, rank / shards);  // of the least shard
-  shape.rows = own_rows;
+                                       std::size_t shards, std::size_t own) {
+  const bool is_by_columns = columns > rows;
+  std::size_t& cut = is_by_columns ? columns : rows;
+  cut /= shards;
+  PowerSgdShape shape = power_sgd_shape(std::move(name), rows, columns, rank / shards);  // of the least shard
+  (is_by_columns ? shape.columns : shape.rows) = own / (is_by_columns ? rows : columns);
   return shape;
 }
 

@@ -34,10 +34,10 @@ FloatFormat float_format_named(std::string_view name);
 // The shape with this rank, or less where the matrix has no more, or 0 where factors would have no fewer numbers than the
 // matrix. Rows and columns of anything but a matrix are 1 and its size.
 PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank);
-// That of own_rows rows of a matrix whose rows `shards` processes divide, with their part of the rank; the rank, 0 or not, is
-// the same for all shards. Fewer bytes in all than one such matrix: rank/m (rows/m + columns) of m shards.
+// That of own elements of a matrix which so many shards cut across its longer side (divide_matrix()), each with its part of the
+// rank; which is the same for all, or 0. Of n x m, n >= m, all together have rank (n / shards + m) numbers in factors.
 PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
-                                       std::size_t shards, std::size_t own_rows);
+                                       std::size_t shards, std::size_t own);
 // What checkpoints call the error buffer of a parameter.
 std::string power_sgd_error_name(const std::string& parameter);
 

@@ -1,6 +1,7 @@
 #include "train/parallel/sharding.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -26,6 +27,25 @@ constexpr NamedLevel levels[] = {{"none", ShardLevel::none},
 
 nn::Tensor flat(const nn::Tensor& tensor) { return tensor.reshaped({tensor.size()}); }
 
+// Columns of a matrix: where they are row by row, and one shard's after the other's.
+void move_columns(const nn::Shape& shape, std::span<const std::size_t> counts, const nn::Tensor& by_row,
+                  const nn::Tensor& by_shard, bool packs) {
+  const std::size_t size = dtype_size(by_row.dtype());
+  const std::size_t rows = shape[0];
+  const std::size_t columns = shape.size() / rows;
+  auto* const whole = static_cast<std::byte*>(by_row.data());
+  auto* shard = static_cast<std::byte*>(by_shard.data());
+  std::size_t first = 0;  // column
+  for (const std::size_t count : counts) {
+    const std::size_t bytes = count / rows * size;
+    for (std::size_t row = 0; row < rows && bytes > 0; ++row, shard += bytes) {
+      std::byte* const part = whole + (row * columns + first) * size;
+      std::memcpy(packs ? shard : part, packs ? part : shard, bytes);
+    }
+    first += count / rows;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> shard_level_names() { return names_of(levels); }
@@ -40,6 +60,7 @@ Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector
     fail_field(ErrorKind::usage, "shard", "{} with `master_weights` none; expected `master_weights` f32", level);
   }
   if (engine.device().kind == nn::Device::Kind::cuda) {
+    if (options.cuts_matrices) fail(ErrorKind::internal, "sharding: matrices on a GPU are not cut into matrices");
     gpus_ = std::make_unique<mpi::DeviceComm>(group, engine.device().index, engine.native_stream());
   }
   make_units(blocks, apart);
@@ -85,14 +106,15 @@ void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks
       Shard* const shard = shards_.emplace_back(std::make_unique<Shard>()).get();
       shard->whole = parameter;
       const bool is_shared = uses[parameter] > 1 || std::ranges::count(apart, parameter) > 0;
-      const bool is_by_rows = options_.by_rows && parameter->is_block_matrix();
+      const bool is_matrix = options_.cuts_matrices && parameter->is_block_matrix();
       Unit* unit = nullptr;
       if (!parameter->is_frozen) {
         Unit*& of_kind = by_kind[{parameter->reads_values ? options_.values : gradient_type(), parameter->part.has_value()}];
-        const bool is_alone = is_shared || is_by_rows;
+        const bool is_alone = is_shared || is_matrix;
         if (is_alone || of_kind == nullptr) unit = add_unit();
         if (!is_alone) unit = of_kind = unit == nullptr ? of_kind : unit;
-        unit->is_by_rows = is_by_rows;
+        unit->is_matrix = is_matrix;
+        unit->is_by_columns = is_matrix && parameter->shape.size() / parameter->shape[0] > parameter->shape[0];
         shard->place = unit->size;
         unit->size += parameter->shape.size();
         unit->shards.push_back(shard);
@@ -124,12 +146,25 @@ std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::siz
   return counts;
 }
 
-std::vector<std::size_t> divide_rows(std::size_t rows, std::size_t columns, std::size_t ranks) {
+std::vector<std::size_t> divide_matrix(std::size_t rows, std::size_t columns, std::size_t ranks) {
+  const auto [shorter, longer] = std::minmax(rows, columns);
   std::vector<std::size_t> counts;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    counts.push_back((rows * (rank + 1) / ranks - rows * rank / ranks) * columns);
+    counts.push_back((longer * (rank + 1) / ranks - longer * rank / ranks) * shorter);
   }
   return counts;
+}
+
+nn::Tensor Sharding::packed(const Unit& unit, const nn::Tensor& rows) const {
+  engine_.synchronize();
+  nn::Tensor shards = engine_.empty({rows.size()}, rows.dtype(), nn::Use::workspace);
+  move_columns(unit.shards.front()->whole->shape, unit.counts, rows, shards, true);
+  return shards;
+}
+
+void Sharding::unpack(const Unit& unit, const nn::Tensor& shards, nn::Tensor& rows) const {
+  engine_.synchronize();
+  move_columns(unit.shards.front()->whole->shape, unit.counts, rows, shards, false);
 }
 
 void Sharding::divide(Unit& unit) const {
@@ -138,9 +173,9 @@ void Sharding::divide(Unit& unit) const {
   const auto own = static_cast<std::size_t>(group_.rank());
   unit.counts.assign(static_cast<std::size_t>(group_.size()), 0);
   std::vector<std::vector<std::size_t>> counts;
-  if (unit.is_by_rows) {
+  if (unit.is_matrix) {
     const std::size_t rows = unit.shards.front()->whole->shape[0];
-    counts.push_back(divide_rows(rows, unit.size / rows, unit.counts.size()));
+    counts.push_back(divide_matrix(rows, unit.size / rows, unit.counts.size()));
   } else {
     counts = divide_parameters(sizes, unit.counts.size());
   }
@@ -158,7 +193,8 @@ void Sharding::make_gradient(Unit& unit) {
   if (options_.level == ShardLevel::optimizer) {
     unit.gradient = engine_.zeros({unit.size}, gradient_type(), nn::Use::gradients);
     unit.own_gradient = unit.gradient.slice(unit.begin, unit.begin + unit.count);
-  } else {
+  }
+  if (options_.level != ShardLevel::optimizer || unit.is_by_columns) {
     unit.own_gradient = engine_.zeros({unit.count}, gradient_type(), nn::Use::gradients);
   }
 }
@@ -177,12 +213,20 @@ void Sharding::make(Shard& shard, Unit* unit) {
   part.shape = {shard.count};
   part.part = whole.part;
   part.begin = shard.begin;
+  if (unit->is_by_columns) {
+    const std::size_t rows = whole.shape[0];
+    const nn::Shape matrix{rows, whole.shape.size() / rows};
+    part.part = nn::Part{matrix, 1, 1, shard.begin / rows, (shard.begin + shard.count) / rows};
+    part.begin = 0;
+  }
   part.decays = whole.decays;
   part.reads_values = whole.reads_values;
   part.rate = whole.rate;
   part.block = whole.block;
   const std::size_t end = shard.begin + shard.count;
-  const auto slice = [&](const nn::Tensor& tensor) { return flat(tensor).slice(shard.begin, end); };
+  const auto slice = [&](const nn::Tensor& tensor) {
+    return (unit->is_by_columns ? packed(*unit, tensor) : flat(tensor)).slice(shard.begin, end);
+  };
   const auto copied = [&](const nn::Tensor& tensor, nn::Use use) {
     nn::Tensor own = engine_.empty({shard.count}, tensor.dtype(), use);
     nn::scale_add(engine_, 1, slice(tensor), 0, own);
@@ -190,6 +234,7 @@ void Sharding::make(Shard& shard, Unit* unit) {
   };
   const bool has_copy = whole.copy.dtype() != whole.value.dtype();
   const bool keeps_values = options_.level != ShardLevel::parameters;
+  const bool is_slice = keeps_values && !unit->is_by_columns;  // of what is kept
   if (keeps_values) {
     if (!unit->values) unit->values = engine_.empty({unit->size}, whole.read().dtype(), nn::Use::parameters);
     nn::Tensor kept = unit->values.slice(shard.place, shard.place + whole.shape.size()).reshaped(whole.shape);
@@ -198,8 +243,8 @@ void Sharding::make(Shard& shard, Unit* unit) {
     if (!has_copy) whole.value = kept;
   }
   // Masters of 16-bit values go with the optimiser.
-  part.value = keeps_values && !has_copy ? slice(whole.value) : copied(whole.value, nn::Use::parameters);
-  part.copy = !has_copy ? part.value : keeps_values ? slice(whole.copy) : copied(whole.copy, nn::Use::parameters);
+  part.value = is_slice && !has_copy ? slice(whole.value) : copied(whole.value, nn::Use::parameters);
+  part.copy = !has_copy ? part.value : is_slice ? slice(whole.copy) : copied(whole.copy, nn::Use::parameters);
   if (has_copy || !keeps_values) whole.value = {};
   if (!keeps_values) whole.copy = {};
   whole.gradient = {};
@@ -216,7 +261,7 @@ Holding Sharding::holding(const nn::Parameter& own) const {
   const Shard& shard = *by_own_.at(&own);
   Holding holding = holding_of(*shard.whole);
   if (shard.part == nullptr) return holding;
-  holding.numbers.begin = shard.begin;
+  holding.numbers = shard.part->numbers();
   holding.count = shard.count;
   return holding;
 }
@@ -282,17 +327,23 @@ void Sharding::gather(Unit& unit) {
     nn::Tensor own = unit.values.slice(begin, begin + shard->count);
     nn::scale_add(engine_, 1, shard->part->read(), 0, own);
   }
-  start_gather(unit);
+  unit.is_packed = unit.is_by_columns;
+  start_gather(unit, unit.values);
 }
 
-void Sharding::start_gather(Unit& unit) {
-  if (gpus_) return gpus_->all_gather(on_device(unit.values), unit.counts);
+void Sharding::start_gather(Unit& unit, const nn::Tensor& values) {
+  if (gpus_) return gpus_->all_gather(on_device(values), unit.counts);
   engine_.synchronize();
-  with_elements(unit.values, [&](auto elements) { unit.gathering = mpi::start_all_gather(group_, elements, unit.counts); });
+  with_elements(values, [&](auto elements) { unit.gathering = mpi::start_all_gather(group_, elements, unit.counts); });
 }
 
 void Sharding::finish_gather(Unit& unit) {
   unit.gathering.wait();
+  if (std::exchange(unit.is_packed, false)) {
+    const nn::Tensor shards = unit.values;
+    unit.values = engine_.empty({unit.size}, shards.dtype(), nn::Use::parameters);
+    unpack(unit, shards, unit.values);
+  }
   for (const Shard* shard : unit.shards) {
     nn::Parameter& whole = *shard->whole;
     whole.value = whole.copy = unit.values.slice(shard->place, shard->place + whole.shape.size()).reshaped(whole.shape);
@@ -316,13 +367,13 @@ void Sharding::begin_gradient(Unit& unit) {
 
 Sharding::Reduction Sharding::reduce(Unit& unit) {
   for (const Shard* shard : unit.shards) nn::settle_gradients(engine_, std::array{shard->whole});
-  Reduction reduction{&unit, unit.gradient, {}};
+  Reduction reduction{&unit, unit.is_by_columns ? packed(unit, unit.gradient) : unit.gradient, {}};
   if (gpus_) {
     const nn::Tensor own = unit.gradient.slice(unit.begin, unit.begin + unit.count);
     gpus_->reduce_scatter(on_device(unit.gradient), on_device(own), unit.counts);
   } else {
     engine_.synchronize();
-    with_elements(unit.gradient, [&](auto elements) {
+    with_elements(reduction.gradient, [&](auto elements) {
       using T = typename decltype(elements)::value_type;
       const auto own = elements.subspan(unit.begin, unit.count);
       reduction.sum = mpi::start_reduce_scatter(group_, std::span<const T>(elements), own, unit.counts);
@@ -338,9 +389,9 @@ void Sharding::finish_reductions(std::size_t blocks) {
   while (reductions_.size() > blocks) {
     for (Reduction& reduction : reductions_.front()) {
       reduction.sum.wait();
-      if (options_.level == ShardLevel::optimizer) continue;
-      // In the order of micro-batches, which is that in which sums were started.
       Unit& unit = *reduction.unit;
+      if (options_.level == ShardLevel::optimizer && !unit.is_by_columns) continue;
+      // In the order of micro-batches, which is that in which sums were started.
       const nn::Tensor sum = reduction.gradient.slice(unit.begin, unit.begin + unit.count);
       if (std::exchange(unit.has_gradient, true)) {
         nn::add(engine_, sum, unit.own_gradient, unit.own_gradient);
@@ -359,8 +410,19 @@ void Sharding::reduce_gradients() {
 
 void Sharding::publish() {
   if (options_.level == ShardLevel::parameters) return;
-  for (const auto& unit : units_) start_gather(*unit);
+  std::map<Unit*, nn::Tensor> shards;  // of columns
+  for (const auto& unit : units_) {
+    if (!unit->is_by_columns) {
+      start_gather(*unit, unit->values);
+      continue;
+    }
+    nn::Tensor& all = shards[unit.get()] = engine_.empty({unit->size}, unit->values.dtype(), nn::Use::workspace);
+    nn::Tensor own = all.slice(unit->begin, unit->begin + unit->count);
+    nn::scale_add(engine_, 1, unit->shards.front()->part->read(), 0, own);
+    start_gather(*unit, all);
+  }
   for (const auto& unit : units_) unit->gathering.wait();
+  for (auto& [unit, all] : shards) unpack(*unit, all, unit->values);
   if (gpus_) gpus_->wait();
 }
 

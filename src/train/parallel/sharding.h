@@ -38,12 +38,13 @@ enum class BlockPass : std::uint8_t { forward, backward, last_backward };
 // range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the same bits however the chunks
 // are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
 std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks);
-// Elements that each rank gets of a matrix of which all have whole rows, in equal numbers as far as that goes.
-std::vector<std::size_t> divide_rows(std::size_t rows, std::size_t columns, std::size_t ranks);
+// Elements that each rank gets of a matrix that is cut across its longer side: whole rows, or columns if there are more, in
+// equal numbers as far as that goes.
+std::vector<std::size_t> divide_matrix(std::size_t rows, std::size_t columns, std::size_t ranks);
 
 // Parameters of a block that ops read in one type are gathered and reduced together, apart from those that tensor ranks have
 // parts of, and divided as divide_parameters() does; one that several blocks or other groups have is by itself. So are the
-// matrices of residual blocks where they are divided by rows, as divide_rows() does.
+// matrices of residual blocks where shards of them are to be matrices, as divide_matrix() makes them.
 //
 // On CPUs sums have the order of ranks, and gathering and summing go on beside a block's pass; on GPUs they are NCCL's, in the
 // stream in which the passes are.
@@ -54,7 +55,7 @@ class Sharding {
     DType values = DType::f32;  // V
     nn::MasterWeights master_weights = nn::MasterWeights::f32;
     std::uint64_t seed = 1;
-    bool by_rows = false;  // matrices of residual blocks
+    bool cuts_matrices = false;  // of residual blocks, into matrices; on CPUs alone
   };
   // Makes the parameters and gives them their initial values, never more than one of them whole beyond what the level keeps.
   // blocks: the parameters of each layer, then those that the loss reads; one may be in two of them. apart: parameters that
@@ -98,7 +99,9 @@ class Sharding {
   struct Unit {
     std::vector<Shard*> shards;
     std::size_t size = 0;
-    bool is_by_rows = false;            // a matrix alone
+    bool is_matrix = false;             // alone, which is cut into matrices
+    bool is_by_columns = false;         // those are columns, one shard after the other where it is gathered or reduced
+    bool is_packed = false;             // `values` has it so
     std::vector<std::size_t> counts;    // elements of each rank
     std::size_t begin = 0, count = 0;   // those of this one
     std::size_t first_block = 0;        // whose backward pass is the last that adds to its gradient
@@ -119,7 +122,7 @@ class Sharding {
   void make(Shard& shard, Unit* unit);
   void make_gradient(Unit& unit);
   void gather(Unit& unit);
-  void start_gather(Unit& unit);
+  void start_gather(Unit& unit, const nn::Tensor& values);
   void finish_gather(Unit& unit);
   void release(Unit& unit);
   void begin_gradient(Unit& unit);
@@ -128,6 +131,9 @@ class Sharding {
   void finish_reductions(std::size_t blocks);
   bool is_next(const Unit& unit) const;
   DType gradient_type() const;
+  // The elements of a matrix, row by row, shard by shard, and the other way.
+  nn::Tensor packed(const Unit& unit, const nn::Tensor& rows) const;
+  void unpack(const Unit& unit, const nn::Tensor& shards, nn::Tensor& rows) const;
 
   nn::Engine& engine_;
   mpi::Comm& group_;
