@@ -97,7 +97,7 @@ Grid::Grid(Comm& world, const GridShape& shape, int shard_ranks) : world_(&world
   data_ = group({0, place_.stage, place_.tensor}, place_.data, "data");
   pipeline_ = group({place_.data, 0, place_.tensor}, place_.stage, "pipeline");
   tensor_ = group({place_.data, place_.stage, 0}, place_.tensor, "tensor");
-  is_divided_ = shard_ranks != 0 && shard_ranks != shape.data;
+  is_divided_ = shard_ranks != 0;
   if (!is_divided_) return;
   const int number = place_.data / shard_ranks;
   const int index = place_.data % shard_ranks;

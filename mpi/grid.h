@@ -59,6 +59,8 @@ class Grid {
   // Of the data group: neighbours that divide the state, and those that have the same part of it, of other neighbours.
   Comm& shards() { return is_divided_ ? shards_ : data_; }
   Comm& copies() { return copies_; }
+  // Whether shard_ranks were given: there may be one group of them now, and more when a run goes on.
+  bool is_divided() const { return is_divided_; }
 
   const GridShape& shape() const { return shape_; }
   int data_index() const { return place_.data; }

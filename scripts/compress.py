@@ -1,12 +1,13 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T] [--steps N]
-[--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the
-bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a
-line of JSON. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of factors, which are then of
-shards. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
-often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times
-fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context
+T] [--steps N] [--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte
+of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
+FOLDER/losses.svg, and ends with a line of JSON. With --shard-ranks that many neighbours divide the parameters, in one more row for
+each rank of factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours,
+too. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
+often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400
+times fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -36,10 +37,10 @@ def train(options, rank, seed, shards=0):
     run = options.out / f"rank{rank}-seed{seed}{f'-shards{shards}' if shards else ''}"
     if not (run / "model.safetensors").exists():
         arguments = [*arguments_of(options, options.batch, seed), "--compress-rank", rank]
-        if shards:
-            arguments += ["--shard", "parameters", "--shard-ranks", shards]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
+        if shards:
+            arguments += ["--shard", "parameters", "--shard-ranks", shards]
         command = ["mpirun", "-n", options.workers, PROGRAM, "train", "gpt", *arguments, "--out", run]
         done = subprocess.run([str(part) for part in command], env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=sys.stderr)
         if done.returncode != 0:
@@ -100,7 +101,8 @@ def main():
     print(f"{'':<26}mean    smallest to largest   bytes of a step", flush=True)
     rows = []
     kinds = [("whole gradients", train, 0), *((f"factors of rank {rank}", train, rank) for rank in options.ranks),
-             *((f"rank {rank}, {options.shard_ranks} shards", train_shards, rank) for rank in options.ranks if options.shard_ranks),
+             *((f"rank {rank}, {options.shard_ranks} shards", train_shards, rank) for rank in options.ranks
+               if options.shard_ranks and rank % options.shard_ranks == 0),
              *((f"every {steps} local steps", train_locally, steps) for steps in options.inner_steps)]
     for name, make, what in kinds:
         runs = [make(options, what, seed) for seed in range(1, options.seeds + 1)]

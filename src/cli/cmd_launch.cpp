@@ -49,6 +49,7 @@ struct Division {
   std::size_t processes = 1, batch = 1, micro_batch = 1;  // batch 0: each replica has its own
   std::size_t multiple = 1;                               // of replicas
 
+  std::size_t least() const { return processes * multiple; }
   // The most processes, of those for which there is room, that make whole replicas that share the batch.
   std::size_t usable(std::size_t available) const {
     std::size_t replicas = available / processes;
@@ -204,13 +205,14 @@ int launch(Session& session, std::span<const std::string> args) {
       "Runs a training on all hosts that answer, with mpirun, and keeps it going: when a process, a host or a link\n"
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
-      "Float nets take as many processes as their --tensor, --pipeline and --batch divide them among.");
+      "Float nets take as many processes as their --tensor, --pipeline, --shard-ranks and --batch divide them among.");
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
   options.count("local", supervisor.local, 1, 10000,
-                "Number of processes, without --hostfile; float nets take --tensor times --pipeline if none is given");
+                "Number of processes, without --hostfile; float nets take --tensor times --pipeline times --shard-ranks if "
+                "none is given");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "
@@ -248,7 +250,7 @@ int launch(Session& session, std::span<const std::string> args) {
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   if (kind.division != nullptr) {
     const auto division = [&] { return kind.division(program, supervisor.folder); };
-    if (options.source("local") == Options::Source::none) supervisor.local = division().processes;
+    if (options.source("local") == Options::Source::none) supervisor.local = division().least();
     supervisor.usable = [division](std::size_t available) { return division().usable(available); };
   }
   supervisor.program = {this_program()};

@@ -42,7 +42,7 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
                  "State that data-parallel ranks divide instead of having it all: none; optimizer: moments; gradients: "
                  "these too; parameters: all three");
   options.count("shard-ranks", shard_ranks, 0, 1000000,
-                "Number of data-parallel ranks that divide it, neighbours; others have copies; 0: all");
+                "Number of data-parallel ranks, neighbours, that divide what --shard names; others have copies; 0: all");
   options.text("link", link, "RATE/LATENCY",
                "Link of every host: kbit, Mbit or Gbit per second each way, and us, ms or s to another");
   options.text("host-link", host_link, "RATE/LATENCY", "Link of a rank to another on its host");

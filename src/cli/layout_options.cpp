@@ -38,7 +38,7 @@ void LayoutSettings::declare(Options& options, bool has_tensor) {
                  "State that data-parallel processes divide instead of having it all: none; optimizer: moments; gradients: "
                  "these too; parameters: all three");
   options.count("shard-ranks", shard_ranks, 0, most_ranks,
-                "Number of data-parallel processes that divide it, neighbours, of a host say; others have copies and sum "
+                "Number of data-parallel processes, neighbours, that divide what --shard names; others have copies, and sum "
                 "gradients with them once a step; 0: all");
   options.count("log-events", log_events, 0, 1000000,
                 "Number of first steps whose events, by process, go to events.jsonl, for `bitloom report`");

@@ -58,10 +58,10 @@ FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const
   const std::size_t data = to_size(grid.data);
   const std::size_t stages = to_size(grid.pipeline);
   const Divided divided = divisions[static_cast<std::size_t>(options.shard)];
-  const std::size_t shards = options.shard_ranks == 0 || !divided.optimizer ? data : options.shard_ranks;
+  const std::size_t shards = !divided.optimizer ? 1 : options.shard_ranks == 0 ? data : options.shard_ranks;
   CompressionNeeds compression;
   if (options.compress_rank > 0) {
-    compression = compression_of(model, options.compress_rank, options.compress_format, divided.optimizer ? shards : 1);
+    compression = compression_of(model, options.compress_rank, options.compress_format, shards);
   }
   FloatLayout layout{model,
                      options,

@@ -76,7 +76,7 @@ struct FloatLayout {
   }
   std::uint64_t bytes_of_gradients(const RankParameters& parameters) const { return parameters.all() * parameter_bytes; }
 
-  // Data ranks that have the same shards.
+  // Data ranks that have the same shards, or all.
   std::size_t copies() const { return data / shards; }
   // Whether matrices of blocks are divided each by itself (train::divide_matrix()).
   bool cuts_matrices() const { return divided.optimizer && options.compress_rank > 0; }

@@ -92,18 +92,20 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     return states * layout.bytes_of_gradients(each) - saved * each.block_matrices;
   };
   // The rank that has the most elements need not be the one with the most bytes.
-  const std::vector<RankParameters> ranks =
-      layout.divided.optimizer ? shards.by_rank() : std::vector<RankParameters>{shards.whole()};
-  for (const RankParameters& rank : ranks) memory.optimizer = std::max(memory.optimizer, state_bytes(rank));
+  for (const RankParameters& rank : shards.by_rank()) memory.optimizer = std::max(memory.optimizer, state_bytes(rank));
+  // Columns of matrices are no slices of what is kept whole.
+  const RankParameters columns = shards.largest_columns();
+  if (!layout.divided.parameters) memory.parameters += layout.bytes_of_values(columns);
+  if (!layout.divided.gradients) memory.gradients += layout.bytes_of_gradients(columns);
   const auto share = [&](std::uint64_t elements) { return (elements + layout.data - 1) / layout.data; };
   const RankParameters whole = shards.whole();
   memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
                       (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
-  // The sums of error buffers over ranks, and each one's share of these.
+  // The sums of error buffers over the ranks that have the same, and each one's share of these.
   const std::uint64_t errors = layout.compression.error_bytes;
   memory.optimizer += errors + layout.compression.query_bytes;
-  memory.checkpoint += errors + share(errors);
+  memory.checkpoint += errors + (errors + layout.copies() - 1) / layout.copies();
   return memory;
 }
 

@@ -79,15 +79,13 @@ std::string reason_against_compression(const mpi::GridShape& grid, const FloatOp
   };
   if (options.compress_rank == 0) return "";
   if (options.shard != train::ShardLevel::none) {
-    const std::size_t data = to_size(grid.data);
-    const std::size_t shards = options.shard_ranks == 0 ? data : options.shard_ranks;
-    if (shards == data) {
+    if (options.shard_ranks == 0) {
       return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none") +
-             fmt::format(", or {} that leave several copies of the state", marked_field("shard_ranks"));
+             fmt::format(", or {} of which there are several groups", marked_field("shard_ranks"));
     }
-    if (options.compress_rank % shards != 0) {
+    if (options.compress_rank % options.shard_ranks != 0) {
       return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), options.compress_rank,
-                         marked_field("shard_ranks"), shards);
+                         marked_field("shard_ranks"), options.shard_ranks);
     }
   }
   if (grid.tensor > 1) return reason("tensor", std::to_string(grid.tensor), "1");

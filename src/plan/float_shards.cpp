@@ -18,6 +18,7 @@ ShardUnit unit_of(const FloatLayout& layout, std::span<const FloatParameter> par
   std::vector<std::vector<std::size_t>> shards;
   if (layout.cuts_matrices() && parameters.front().is_block_matrix()) {
     const std::size_t rows = parameters.front().rows;
+    unit.is_by_columns = layout.shards > 1 && train::is_cut_by_columns(rows, sizes.front() / rows);
     shards.push_back(train::divide_matrix(rows, sizes.front() / rows, layout.shards));
   } else {
     shards = train::divide_parameters(sizes, layout.shards);
@@ -67,6 +68,12 @@ std::vector<RankParameters> StageShards::by_rank() const {
   return sums;
 }
 
+RankParameters StageShards::largest_columns() const {
+  StageShards columns;
+  std::ranges::copy_if(units, std::back_inserter(columns.units), &ShardUnit::is_by_columns);
+  return columns.largest();
+}
+
 RankParameters StageShards::largest() const { return std::ranges::max(by_rank(), {}, &RankParameters::all); }
 
 StageShards shards_of(const FloatLayout& layout, std::size_t stage) {
@@ -89,13 +96,13 @@ StageShards shards_of(const FloatLayout& layout, std::size_t stage) {
 
 std::uint64_t shared_elements(const FloatLayout& layout) {
   const std::size_t table = layout.table();
-  return std::ranges::max(train::divide_parameters({&table, 1}, layout.divided.optimizer ? layout.shards : 1).front());
+  return std::ranges::max(train::divide_parameters({&table, 1}, layout.shards).front());
 }
 
 ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::size_t stage,
                     std::span<const train::Action> actions) {
   ShardNeeds needs;
-  if (layout.shards == 1 || !layout.divided.gradients) return needs;
+  if (layout.data == 1 || !layout.divided.gradients) return needs;
   std::vector<train::LayerPass> passes =
       train::layer_passes(layout.shape, stage, layout.parts, layout.recomputes_stages(), actions, true);
   std::erase_if(passes, [&](const train::LayerPass& pass) { return shards.of_layer[pass.layer].empty(); });
@@ -127,7 +134,7 @@ ShardNeeds needs_of(const FloatLayout& layout, const StageShards& shards, std::s
     }
     if (left > 0) reduced = left;
   }
-  for (std::size_t rank = 0; rank < layout.shards; ++rank) {
+  for (std::size_t rank = 0; layout.shards > 1 && rank < layout.shards; ++rank) {
     std::uint64_t bytes = 0;
     for (std::size_t u = 0; u < gathers.size(); ++u)
       bytes += gathers[u] * layout.bytes_of_values(shards.units[u].of_rank[rank]);

@@ -15,6 +15,7 @@ struct ShardUnit {
   RankParameters whole;
   std::vector<RankParameters> of_rank;  // by rank of the shards' group
   std::size_t first_layer = 0;          // whose backward pass is the last that adds to its gradient
+  bool is_by_columns = false;           // a matrix
 };
 
 struct StageShards {
@@ -25,6 +26,8 @@ struct StageShards {
   RankParameters whole() const;
   std::vector<RankParameters> by_rank() const;
   RankParameters largest() const;
+  // Of matrices that are cut into columns, those of the rank that has the most.
+  RankParameters largest_columns() const;
 };
 StageShards shards_of(const FloatLayout& layout, std::size_t stage);
 

@@ -1,6 +1,7 @@
 #include "plan/float_time.h"
 
 #include <algorithm>
+#include <set>
 
 #include "plan/float_shards.h"
 #include "plan/float_traffic.h"
@@ -10,15 +11,27 @@ namespace bitloom::plan {
 FloatTimes::FloatTimes(const FloatLayout& layout, const FloatCluster& cluster)
     : layout_(layout),
       cluster_(cluster),
-      shards_(layout.divided.optimizer ? group_of(layout.shards, layout.stages * layout.tensor) : Group()),
-      copies_(layout.divided.optimizer ? group_of(layout.copies(), layout.stages * layout.tensor * layout.shards)
-                                       : group_of(layout.data, layout.stages * layout.tensor)),
+      shards_(group_of(layout.shards, layout.stages * layout.tensor)),
+      copies_(group_of(layout.copies(), layout.stages * layout.tensor * layout.shards)),
       tensor_(group_of(layout.tensor, 1)) {}
 
 // --- Links ---
 
 FloatTimes::Group FloatTimes::group_of(std::size_t ranks, std::size_t stride) const {
-  return {ranks, std::clamp<std::size_t>(cluster_.ranks_per_host / stride, 1, ranks)};
+  // Groups may begin anywhere on a host: that of a rank with the fewest others beside it counts.
+  const std::size_t host = cluster_.ranks_per_host;
+  const auto all = static_cast<std::size_t>(layout_.grid.ranks());
+  Group group{ranks, std::clamp<std::size_t>(host / stride, 1, ranks)};
+  std::set<std::size_t> places;  // on a host, of first ranks
+  for (std::size_t first = 0; first < all && places.insert(first % host).second; first += ranks * stride) {
+    for (std::size_t i = 0; i < ranks;) {
+      const std::size_t place = (first + i * stride) % host;
+      const std::size_t beside = std::min(ranks - i, (host - place + stride - 1) / stride);
+      group.on_host = std::min(group.on_host, beside);
+      i += beside;
+    }
+  }
+  return group;
 }
 
 // One half of a sum: every rank sends a part of `bytes` to every other one, while those of other groups do so too.
@@ -116,7 +129,6 @@ FloatTimes::StageExchanges FloatTimes::stage_exchanges(std::size_t stage) const 
   const std::uint64_t gradients = layout_.bytes_of_gradients(all);
   const Divided& divided = layout_.divided;
   StageExchanges exchanges;
-  if (!divided.optimizer) return {2 * exchange_seconds(copies_, gradients)};
   exchanges.sum = exchange_seconds(shards_, gradients);
   exchanges.copies = 2 * exchange_seconds(copies_, gradients / layout_.shards);
   if (!divided.parameters) exchanges.new_values = exchange_seconds(shards_, layout_.bytes_of_values(all));
@@ -130,35 +142,35 @@ double FloatTimes::data_seconds(std::size_t stage) const {
     seconds += static_cast<double>(layout_.shape.micro_batches) * (forward + backward);
   }
   const StageExchanges exchanges = stage_exchanges(stage);
-  const bool compresses = layout_.options.compress_rank > 0;
-  const bool sums = layout_.divided.optimizer ? !layout_.divided.gradients : !compresses;
-  seconds += (sums ? exchanges.sum : 0) + exchanges.new_values;
-  return seconds + (compresses ? compressed_seconds().sending : exchanges.copies);
+  seconds += (layout_.divided.gradients ? 0 : exchanges.sum) + exchanges.new_values;
+  if (layout_.options.compress_rank == 0) return seconds + exchanges.copies;
+  const Compressed factors = compressed_seconds();
+  return seconds + factors.p + factors.q;
 }
 
 // P with what goes as it is, then Q, which follows from the sum of P.
 FloatTimes::Compressed FloatTimes::compressed_seconds() const {
   const CompressionNeeds& needs = layout_.compression;
-  const double sending = 2 * exchange_seconds(copies_, needs.sent.p + needs.sent.exact + needs.sent.flags) +
-                         2 * exchange_seconds(copies_, needs.sent.q);
-  return {sending, needs.operations / cluster_.flops};
+  return {2 * exchange_seconds(copies_, needs.sent.p + needs.sent.exact + needs.sent.flags),
+          2 * exchange_seconds(copies_, needs.sent.q), needs.operations / cluster_.flops};
 }
 
 // The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
-// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. Factors are formed, and
-// shards summed over their copies, after the last pass.
+// hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. So begin the sums of
+// shards over their copies and of P; Q, and what is made of it, follow when the pass is over.
 double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
   const bool compresses = layout_.options.compress_rank > 0;
-  const auto [sending, computing] = compresses ? compressed_seconds() : Compressed();
-  if (compresses && !layout_.divided.optimizer) return sending + computing;
   const std::size_t part = layout_.shape.part(stage, 0);
   const std::vector<ParameterBlock> blocks = layout_.blocks_of(part);
   const auto own = std::ranges::count_if(blocks, [&](const ParameterBlock& block) { return layout_.is_own(block); });
   const auto layers = static_cast<double>(std::max<std::ptrdiff_t>(1, own));
   const StageExchanges exchanges = stage_exchanges(stage);
-  double seconds = exchanges.sum / layers;
-  if (!layout_.divided.gradients) seconds = std::max(seconds, exchanges.sum - last_backward * (1 - 1 / layers));
-  seconds += (compresses ? sending + computing : exchanges.copies) + exchanges.new_values;
+  const double hidden = last_backward * (1 - 1 / layers);
+  const Compressed factors = compresses ? compressed_seconds() : Compressed();
+  const double first = compresses ? factors.p : exchanges.copies;
+  const double sums = first + (layout_.divided.gradients ? 0 : exchanges.sum);
+  double seconds = layout_.divided.gradients ? exchanges.sum / layers : 0;
+  seconds += std::max(sums / layers, sums - hidden) + factors.q + factors.computing + exchanges.new_values;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     if (!layout_.shares_table(layout_.shape.part(stage, chunk))) continue;
     return seconds + message_seconds(shared_elements(layout_) * layout_.parameter_bytes);

@@ -41,20 +41,21 @@ class FloatTimes {
   double message_seconds(std::uint64_t bytes) const;
   Exchanges exchanges_of(std::size_t part) const;
   struct StageExchanges {
-    double sum = 0;     // of gradients, once; of shards, over the ranks that have them
-    double copies = 0;  // of shards' gradients, over their copies
+    double sum = 0;     // of gradients, over the ranks that have shards of them
+    double copies = 0;  // of shards or whole gradients, over the ranks that have the same
     double new_values = 0;
   };
   StageExchanges stage_exchanges(std::size_t stage) const;
   // Of gradients that go by factors.
   struct Compressed {
-    double sending = 0, computing = 0;
+    double p = 0, q = 0;  // sending; with P what goes as it is
+    double computing = 0;
   };
   Compressed compressed_seconds() const;
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;
-  // Of data ranks: those that divide the state, or have all of it, and those that have the same part of it.
+  // Of data ranks: those that divide the state, and those that have the same part, or all of it.
   Group shards_, copies_;
   Group tensor_;
 };

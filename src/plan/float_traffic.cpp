@@ -21,27 +21,20 @@ void add_messages(const FloatLayout& layout, std::size_t part, GroupBytes& pipel
   if (layout.shares_table(part)) pipeline.messages += shared_elements(layout) * layout.parameter_bytes;
 }
 
-// That the processes with copies of a shard, or of all, sum.
-std::uint64_t largest_gradients(const FloatLayout& layout, const StageShards& shards) {
-  return layout.bytes_of_gradients(layout.divided.optimizer ? shards.largest() : shards.whole());
-}
-
 GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards, const ShardNeeds& needs) {
   GroupBytes bytes;
   if (layout.data == 1) return bytes;
   const Divided& divided = layout.divided;
-  const std::uint64_t gradients = layout.bytes_of_gradients(shards.whole());
-  if (divided.optimizer && layout.shards > 1) {
-    bytes.reduce_scatters = (divided.gradients ? layout.shape.micro_batches : 1) * gradients;
-  }
-  if (!divided.optimizer || layout.copies() > 1) {
-    bytes.sums = layout.options.compress_rank > 0 ? layout.compression.sent.sum() : largest_gradients(layout, shards);
+  if (layout.copies() > 1) {
+    const bool compresses = layout.options.compress_rank > 0;
+    bytes.sums = compresses ? layout.compression.sent.sum() : layout.bytes_of_gradients(shards.largest());
   }
   if (layout.shards == 1) return bytes;
+  bytes.reduce_scatters = (divided.gradients ? layout.shape.micro_batches : 1) * layout.bytes_of_gradients(shards.whole());
   // Values as ops read them: for passes, or the new ones.
   if (divided.parameters) {
     bytes.all_gathers = needs.gathered_bytes;
-  } else if (divided.optimizer) {
+  } else {
     for (const RankParameters& own : shards.by_rank())
       bytes.all_gathers = std::max(bytes.all_gathers, layout.bytes_of_values(own));
   }
@@ -63,7 +56,7 @@ void add_control(const FloatLayout& layout, std::size_t stage, StagePlan& plan) 
   };
   for (const FloatLayer& layer : layout.model.layers) count(layer.parameters);
   if (!layout.model.has_tied_head()) count(layout.model.head_parameters());
-  if (layout.data > 1) plan.data.sums += loss_bytes + (layout.divided.optimizer && layout.shards > 1 ? squares : 0);
+  if (layout.data > 1) plan.data.sums += loss_bytes + (layout.shards > 1 ? squares : 0);
   if (layout.stages > 1) plan.pipeline.sums += squares;
   if (layout.stages > 1 && stage + 1 == layout.stages) plan.pipeline.broadcasts += loss_bytes;
   if (layout.tensor > 1) plan.tensor.sums += divided_squares;

@@ -81,11 +81,12 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
   if (layout.shard != ShardLevel::none) {
     const std::string level = shard_level_names()[static_cast<std::size_t>(layout.shard)];
     const auto shards = static_cast<std::size_t>(grid.shards().size());
-    if (grid.copies().size() == 1) {
-      refuse(fmt::format("`shard` {}", level), "`shard` none, or `shard_ranks` that leave several copies of the state");
+    if (!grid.is_divided()) {
+      refuse(fmt::format("`shard` {}", level), "`shard` none, or `shard_ranks` of which there are several groups");
     }
     if (layout.compress_rank % shards != 0) {
-      refuse(fmt::format("`shard_ranks` {}", shards), "a multiple of these, each of which has factors of its part of the rank");
+      fail_field(ErrorKind::usage, "compress_rank", "{}; expected a multiple of `shard_ranks` {}", layout.compress_rank,
+                 shards);
     }
     if (layout.compression.warm_start && shards > 1) refuse(fmt::format("`shard_ranks` {}", shards), "no warm start");
   }
@@ -130,7 +131,7 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   if (layout.compress_rank > 0) make_power_sgd(layout);
   if (data_ranks == 1) return;
   sum_ = std::make_unique<GradientSum>(engine, grid_->data());
-  if (sharding_ && grid_->copies().size() > 1) copies_sum_ = std::make_unique<GradientSum>(engine, grid_->copies());
+  if (sharding_ && !power_sgd_ && grid_->copies().size() > 1) sharding_->sum_over(grid_->copies());
   if (sharding_ || power_sgd_ || engine.device().kind != nn::Device::Kind::cpu) return;
   buckets_.emplace(engine, grid_->data(), learned(parameters_), layout.bucket_bytes);
 }
@@ -143,22 +144,32 @@ void Trainer::make_power_sgd(const Layout& layout) {
   mpi::Comm& group = sharding_ ? grid_->copies() : grid_->data();
   const auto shards = static_cast<std::size_t>(sharding_ ? grid_->shards().size() : 1);
   const int shard = sharding_ ? grid_->shards().rank() : 0;
+  // A residual block's are sent together, as soon as the backward pass has left it; the others, of which the token table is
+  // among the last, after all blocks' (Ramesh et al. 2021, appendix E.2: "opportunities for overlap").
+  std::size_t blocks = 0;
+  for (const nn::Parameter* moved : learned(moved_)) blocks = std::max(blocks, moved->block ? *moved->block + 1 : 0);
   std::vector<PowerSgdShape> shapes;
   for (const nn::Parameter* moved : learned(moved_)) {
+    power_sgd_number_[moved] = shapes.size();
     const nn::Parameter& whole = sharding_ ? *sharding_->whole(*moved) : *moved;
     if (!whole.is_block_matrix()) {
       shapes.push_back(power_sgd_shape(moved->name, 1, moved->shape.size(), layout.compress_rank));
+      shapes.back().part = moved->block ? blocks - 1 - *moved->block : blocks;
       continue;
     }
     const std::size_t rows = whole.shape[0];
     const std::size_t columns = whole.shape.size() / rows;
     shapes.push_back(power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size()));
+    shapes.back().part = blocks - 1 - *moved->block;
     power_sgd_parameters_[power_sgd_error_name(moved->name)] = moved;
   }
   PowerSgdOptions compression = layout.compression;
   compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
   power_sgd_.emplace(engine_, group, std::move(shapes), compression);
+  if (sharding_) sharding_->on_gradient([this](nn::Parameter& own) { announce(own); });
 }
+
+void Trainer::announce(const nn::Parameter& moved) { power_sgd_->announce(power_sgd_number_.at(&moved), moved.gradient); }
 
 void Trainer::make_norm() {
   std::vector<GradientNorm::Part> parts;
@@ -203,14 +214,13 @@ void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
   if (sharding_) sharding_->reduce_gradients();
-  GradientSum* const sum = sharding_ ? copies_sum_.get() : sum_.get();
-  if (sum == nullptr && !power_sgd_) return;
+  if (!power_sgd_ && (sum_ == nullptr || sharding_)) return;
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* moved : learned(moved_)) tensors.push_back(moved->gradient);
   if (power_sgd_) {
-    power_sgd_->exchange(tensors);
+    power_sgd_->finish(tensors);
   } else {
-    sum->sum(tensors);
+    sum_->sum(tensors);
   }
 }
 
@@ -282,6 +292,14 @@ StepReport Trainer::step() {
   if (buckets_) {
     buckets_->begin_step();
     pass.on_gradient = [this](nn::Parameter& parameter) { buckets_->announce(parameter); };
+  }
+  if (power_sgd_) power_sgd_->begin_step();
+  if (power_sgd_ && !sharding_) {
+    pass.on_gradient = [this](nn::Parameter& parameter) {
+      if (parameter.is_frozen) return;
+      nn::settle_gradients(engine_, std::array{&parameter});
+      announce(parameter);
+    };
   }
   Loss loss = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale);
   report.stash_bytes = pipeline_->peak_stash_bytes();
@@ -372,7 +390,8 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
   Loss loss;
   averaged([&] {
     std::vector<std::uint64_t> own = own_micro_batches(first, count);
-    // Every pass gathers sharded parameters from all data ranks: those that have one micro-batch less join in with any.
+    // Every pass gathers sharded parameters from all ranks that have shards: those that have one micro-batch less join in with
+    // any.
     const auto ranks = static_cast<std::uint64_t>(grid_->shape().data);
     const bool gathers = sharding_ && sharding_->level() == ShardLevel::parameters;
     const std::size_t uncounted = gathers && own.size() < (count + ranks - 1) / ranks ? 1 : 0;

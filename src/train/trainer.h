@@ -173,6 +173,8 @@ class Trainer {
   Settled settle_norm();
   void step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks);
   void make_power_sgd(const Layout& layout);
+  // Its gradient is whole, of this process.
+  void announce(const nn::Parameter& moved);
   HeldTensor held_of_power_sgd(const std::string& name, nn::Tensor& tensor);
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
@@ -211,10 +213,10 @@ class Trainer {
   Buffers buffers_;
   std::optional<Optimizer> optimizer_;
   std::optional<GradientNorm> norm_;
-  std::unique_ptr<GradientSum> sum_;         // none with one data rank
-  std::unique_ptr<GradientSum> copies_sum_;  // of gradients that are sharded in groups of data ranks, over these
-  std::optional<GradientBuckets> buckets_;   // on CPUs, of gradients that are neither sharded nor compressed
+  std::unique_ptr<GradientSum> sum_;        // none with one data rank
+  std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are neither sharded nor compressed
   std::optional<PowerSgd> power_sgd_;
+  std::map<const nn::Parameter*, std::size_t> power_sgd_number_;      // of moved ones among its shapes
   PowerSgdState power_sgd_state_;                                     // while a checkpoint takes or gives it
   std::map<std::string, const nn::Parameter*> power_sgd_parameters_;  // moved ones, by what their tensors in it are called
   std::uint64_t step_ = 0;

@@ -83,7 +83,7 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--optimizer rmsprop --beta1 0.5", "--beta1: 0.5 has no effect; it needs --optimizer adamw"},
       {"--compress-rank 2", "--compress-rank: 2 has no effect; it needs --ranks"},
       {"--ranks 8 --compress-rank 2 --shard optimizer",
-       "--compress-rank: 2 with --shard optimizer; expected --shard none, or --shard-ranks that leave several copies of"},
+       "--compress-rank: 2 with --shard optimizer; expected --shard none, or --shard-ranks of which there are several"},
       {"--ranks 8 --compress-rank 2 --shard optimizer --shard-ranks 4",
        "--compress-rank: 2; expected a multiple of --shard-ranks 4"},
       {"--ranks 8 --pipeline 1 --tensor 1 --shard optimizer --shard-ranks 3",

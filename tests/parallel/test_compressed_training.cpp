@@ -190,8 +190,8 @@ TEST_CASE("compression is refused with what it cannot be combined with", "[power
   };
   mpi::Grid data(world(), {world().size(), 1, 1});
   CHECK(refusal(data, DType::f32, ShardLevel::gradients) ==
-        "`compress_rank`: 4 with `shard` gradients; expected `shard` none, or `shard_ranks` that leave several copies of "
-        "the state");
+        "`compress_rank`: 4 with `shard` gradients; expected `shard` none, or `shard_ranks` of which there are "
+        "several groups");
   CHECK(refusal(data, DType::f64, ShardLevel::none) == "`compress_rank`: 4 with `dtype` f64; expected `dtype` f32 or bf16");
   if (world().size() == 1) return;
   mpi::Grid stages(world(), {1, world().size(), 1});

@@ -127,6 +127,37 @@ TEST_CASE("error buffers of equal sum give the same gradients, in any number of 
 
 // --- Bytes ---
 
+TEST_CASE("factors of parts are on their way once their gradients are announced, and come to the same bits", "[power_sgd]") {
+  std::vector<PowerSgdShape> shapes = usual_shapes();
+  for (std::size_t i = 0; i < shapes.size(); ++i)
+    shapes[i].part = std::size_t{i < 2 ? 1U : 0U};  // "tall" and "small" are first
+  for (const PowerSgdOptions& options : {PowerSgdOptions{}, warm(), all_narrow()}) {
+    Exchange together(usual_shapes(), options);
+    Exchange parts(shapes, options);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const PowerSgdReport expected = together.step(step);
+      parts.draw(step, world().rank());
+      parts.power_sgd.begin_step();
+      const std::uint64_t before = world().traffic().calls;
+      const auto calls = [&] { return world().traffic().calls - before; };
+      const std::uint64_t of_sum = options.messages == FloatFormat::f32 ? 1 : 2;
+      // By number of the step in other orders: the first part is complete, then the one that was complete before it.
+      if (step != 1) {
+        parts.power_sgd.announce(0, parts.gradients[0]);
+        parts.power_sgd.announce(1, parts.gradients[1]);
+        CHECK(calls() == 0);
+      }
+      parts.power_sgd.announce(3, parts.gradients[3]);
+      parts.power_sgd.announce(2, parts.gradients[2]);
+      CHECK(calls() == (step == 1 ? 1 : 2) * of_sum);
+      const PowerSgdReport report = parts.power_sgd.finish(parts.gradients);
+      for (std::size_t i = 0; i < shapes.size(); ++i) CHECK(parts.result(i) == together.result(i));
+      CHECK(report.squares == Approx(expected.squares).epsilon(1e-12));
+      CHECK(report.clamped == expected.clamped);
+    }
+  }
+}
+
 TEST_CASE("PowerSGD sends the bytes that are planned", "[power_sgd]") {
   // A block of the paper's shapes in eight shards, of width 64 and total rank 32: 5 r / 8 d of all numbers.
   std::vector<PowerSgdShape> block;

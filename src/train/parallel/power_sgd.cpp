@@ -13,6 +13,7 @@
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
 #include "train/parallel/low_rank.h"
+#include "train/parallel/sharding.h"
 
 namespace bitloom::train {
 namespace {
@@ -51,11 +52,9 @@ PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t co
 
 PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
                                        std::size_t shards, std::size_t own) {
-  const bool is_by_columns = columns > rows;
-  std::size_t& cut = is_by_columns ? columns : rows;
-  cut /= shards;
-  PowerSgdShape shape = power_sgd_shape(std::move(name), rows, columns, rank / shards);  // of the least shard
-  (is_by_columns ? shape.columns : shape.rows) = own / (is_by_columns ? rows : columns);
+  PowerSgdShape shape = power_sgd_shape(std::move(name), rows, columns, rank);
+  shape.rank /= shards;
+  (is_cut_by_columns(rows, columns) ? shape.columns : shape.rows) = own / std::min(rows, columns);
   return shape;
 }
 
@@ -92,20 +91,23 @@ PowerSgd::PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdSha
     if (shape.rank > std::min(shape.rows, shape.columns)) {
       fail(ErrorKind::internal, "PowerSGD: rank {} of {}, which is {} x {}", shape.rank, shape.name, shape.rows, shape.columns);
     }
+    if (shape.part >= parts_.size()) parts_.resize(shape.part + 1);
+    Part& part = parts_[shape.part];
     if (shape.rank == 0) {
-      exact_.push_back(i);
-      exact_size_ += shape.rows * shape.columns;
+      part.exact.push_back(i);
+      part.exact_size += shape.rows * shape.columns;
       continue;
     }
-    matrices_.push_back(make(i));
-    p_size_ += matrices_.back().p_rows * shape.rank;
-    q_size_ += matrices_.back().q_rows * shape.rank;
+    part.matrices.push_back(matrices_.size());
+    matrices_.push_back(make(i, part));
+    part.p_size += matrices_.back().p_rows * shape.rank;
+    part.q_size += matrices_.back().q_rows * shape.rank;
     longest = std::max(longest, shape.rows * shape.columns);
   }
   if (options_.error_buffers == FloatFormat::f1_6_9) work_ = engine_.empty({longest}, DType::f32, nn::Use::workspace);
 }
 
-PowerSgd::Matrix PowerSgd::make(std::size_t number) const {
+PowerSgd::Matrix PowerSgd::make(std::size_t number, const Part& part) const {
   const PowerSgdShape& shape = shapes_[number];
   Matrix matrix;
   matrix.shape = number;
@@ -115,8 +117,8 @@ PowerSgd::Matrix PowerSgd::make(std::size_t number) const {
   matrix.is_transposed = !options_.warm_start && shape.rows > shape.columns;
   matrix.p_rows = matrix.is_transposed ? shape.columns : shape.rows;
   matrix.q_rows = matrix.is_transposed ? shape.rows : shape.columns;
-  matrix.p_begin = p_size_;
-  matrix.q_begin = q_size_;
+  matrix.p_begin = part.p_size;
+  matrix.q_begin = part.q_size;
   if (options_.error_buffers == FloatFormat::f32) {
     matrix.error = engine_.zeros({shape.rows, shape.columns}, DType::f32, nn::Use::optimizer);
   } else {
@@ -153,51 +155,89 @@ void PowerSgd::require(std::span<const nn::Tensor> gradients) const {
 }
 
 PowerSgdReport PowerSgd::exchange(std::span<nn::Tensor> gradients) {
-  require(gradients);
-  engine_.synchronize();
-  report_ = {};
-  // P of all matrices, then the gradients that go as they are, then a flag for each matrix.
-  nn::Tensor first = engine_.empty({p_size_ + exact_size_ + matrices_.size()}, DType::f32, nn::Use::workspace);
-  const std::span<float> values = first.as<float>();
-  const std::span<float> exact = values.subspan(p_size_, exact_size_);
-  const std::span<float> flags = values.subspan(p_size_ + exact_size_);
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    accumulate(matrices_[i], gradients[matrices_[i].shape].as<float>());
-    form_p(matrices_[i], first);
-    flags[i] = matrices_[i].factors_are_finite ? 0.0F : 1.0F;
-  }
-  std::size_t begin = 0;
-  for (const std::size_t i : exact_) {
-    std::ranges::copy(gradients[i].as<float>(), exact.begin() + static_cast<std::ptrdiff_t>(begin));
-    begin += gradients[i].size();
-  }
-  sum(values, p_size_);
+  begin_step();
+  return finish(gradients);
+}
 
-  nn::Tensor second = engine_.empty({q_size_}, DType::f32, nn::Use::workspace);
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    Matrix& matrix = matrices_[i];
+void PowerSgd::begin_step() {
+  report_ = {};
+  next_ = 0;
+  announced_.assign(shapes_.size(), {});
+  for (Part& part : parts_) part.left = part.matrices.size() + part.exact.size();
+}
+
+void PowerSgd::announce(std::size_t shape, const nn::Tensor& gradient) {
+  announced_.at(shape) = gradient;
+  --parts_[shapes_[shape].part].left;
+  while (next_ < parts_.size() && parts_[next_].left == 0) start(parts_[next_++]);
+}
+
+PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients) {
+  require(gradients);
+  std::ranges::copy(gradients, announced_.begin());
+  while (next_ < parts_.size()) start(parts_[next_++]);
+  for (Part& part : parts_) start_q(part);
+  for (Part& part : parts_) take(part, gradients);
+  announced_.clear();
+  if (report_.not_finite > 0) report_.squares = std::numeric_limits<double>::infinity();
+  return report_;
+}
+
+void PowerSgd::start(Part& part) {
+  engine_.synchronize();
+  part.first = {engine_.empty({part.p_size + part.exact_size + part.matrices.size()}, DType::f32, nn::Use::workspace),
+                part.p_size,
+                {},
+                {},
+                {}};
+  const std::span<float> values = part.first.values.as<float>();
+  float* next = values.data() + part.p_size;
+  for (const std::size_t i : part.exact) next = std::ranges::copy(announced_[i].as<float>(), next).out;
+  for (const std::size_t i : part.matrices) {
+    accumulate(matrices_[i], announced_[matrices_[i].shape].as<float>());
+    form_p(matrices_[i], part.first.values);
+    *next++ = matrices_[i].factors_are_finite ? 0.0F : 1.0F;
+  }
+  engine_.synchronize();
+  start(part.first);
+}
+
+void PowerSgd::start_q(Part& part) {
+  wait(part.first);
+  const std::span<float> values = part.first.values.as<float>();
+  const std::span<float> flags = values.subspan(part.p_size + part.exact_size);
+  part.second = {engine_.empty({part.q_size}, DType::f32, nn::Use::workspace), part.q_size, {}, {}, {}};
+  for (std::size_t i = 0; i < part.matrices.size(); ++i) {
+    Matrix& matrix = matrices_[part.matrices[i]];
     matrix.factors_are_finite = flags[i] == 0;
     orthogonalise_p(matrix, values.subspan(matrix.p_begin, matrix.p_rows * matrix.rank));
-    form_q(matrix, second);
+    form_q(matrix, part.second.values);
   }
-  sum(second.as<float>(), q_size_);
+  engine_.synchronize();
+  start(part.second);
+}
 
-  for (Matrix& matrix : matrices_) {
+void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
+  wait(part.second);
+  for (const std::size_t i : part.matrices) {
+    Matrix& matrix = matrices_[i];
     const std::span<float> gradient = gradients[matrix.shape].as<float>();
-    take_q(matrix, second.as<float>().subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
+    const std::span<float> q = part.second.values.as<float>();
+    take_q(matrix, q.subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
     update_error(matrix, gradient);
     matrix.p = {};
   }
-  begin = 0;
-  for (const std::size_t i : exact_) {
+  const std::span<const float> exact = part.first.values.as<float>().subspan(part.p_size, part.exact_size);
+  std::size_t begin = 0;
+  for (const std::size_t i : part.exact) {
     const std::span<const float> sums = exact.subspan(begin, gradients[i].size());
     std::ranges::copy(sums, gradients[i].as<float>().begin());
     begin += sums.size();
     report_.squares += sum_of_squares(sums);
     if (!all_finite(sums)) ++report_.not_finite;
   }
-  if (report_.not_finite > 0) report_.squares = std::numeric_limits<double>::infinity();
-  return report_;
+  part.first = {};
+  part.second = {};
 }
 
 // Step 2: a gradient that is not finite is left out, so that the buffer stays what it was.
@@ -282,31 +322,34 @@ void PowerSgd::update_error(Matrix& matrix, std::span<const float> gradient) {
   if (!matrix.error) convert(values, matrix.narrow_error);
 }
 
-void PowerSgd::sum(std::span<float> values, std::size_t factors) {
-  if (options_.messages == FloatFormat::f32) {
-    mpi::sum_in_order(group_, values);
-  } else {
-    sum_narrow(values.first(factors), values.subspan(factors));
+void PowerSgd::clamp(std::span<f1_6_9> values) {
+  for (f1_6_9& x : values) {
+    const f1_6_9 kept = clamped(x);
+    report_.clamped += kept == x ? 0 : 1;
+    x = kept;
   }
 }
 
-void PowerSgd::sum_narrow(std::span<float> factors, std::span<float> rest) {
-  std::vector<f1_6_9> narrow(factors.size());
-  const auto clamp = [&] {
-    for (f1_6_9& x : narrow) {
-      const f1_6_9 kept = clamped(x);
-      report_.clamped += kept == x ? 0 : 1;
-      x = kept;
-    }
-  };
-  convert(factors, narrow);
-  clamp();  // infinities of both signs would add up to NaN
-  mpi::Pending factors_under_way = mpi::start_sum(group_, std::span(narrow));
-  mpi::Pending rest_under_way = rest.empty() ? mpi::Pending() : mpi::start_sum(group_, rest);
-  factors_under_way.wait();
-  clamp();
-  convert(narrow, factors);
-  rest_under_way.wait();
+void PowerSgd::start(Sum& sum) {
+  const std::span<float> values = sum.values.as<float>();
+  if (values.empty()) return;
+  if (options_.messages == FloatFormat::f32) {
+    sum.of_rest = mpi::start_sum(group_, values);
+    return;
+  }
+  sum.narrow.resize(sum.factors);
+  convert(values.first(sum.factors), sum.narrow);
+  clamp(sum.narrow);  // infinities of both signs would add up to NaN
+  if (sum.factors > 0) sum.of_factors = mpi::start_sum(group_, std::span(sum.narrow));
+  if (const std::span<float> rest = values.subspan(sum.factors); !rest.empty()) sum.of_rest = mpi::start_sum(group_, rest);
+}
+
+void PowerSgd::wait(Sum& sum) {
+  sum.of_factors.wait();
+  sum.of_rest.wait();
+  if (sum.narrow.empty()) return;
+  clamp(sum.narrow);
+  convert(sum.narrow, sum.values.as<float>().first(sum.factors));
 }
 
 PowerSgdState PowerSgd::empty_state() {

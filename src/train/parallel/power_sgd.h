@@ -13,6 +13,7 @@
 
 #include "core/narrow.h"
 #include "mpi/comm.h"
+#include "mpi/pending.h"
 #include "nn/engine.h"
 #include "nn/tensor.h"
 
@@ -23,6 +24,7 @@ struct PowerSgdShape {
   std::string name;  // of the parameter, for files and messages
   std::size_t rows = 0, columns = 0;
   std::size_t rank = 0;  // at most the lesser of rows and columns
+  std::size_t part = 0;  // shapes of a part are sent together, those of part 0 first
 };
 
 // Numbers in messages or memory. 1-6-9 ends at 15.98, so what is sent or kept in it has to be scaled (PowerSgdOptions).
@@ -34,8 +36,9 @@ FloatFormat float_format_named(std::string_view name);
 // The shape with this rank, or less where the matrix has no more, or 0 where factors would have no fewer numbers than the
 // matrix. Rows and columns of anything but a matrix are 1 and its size.
 PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank);
-// That of own elements of a matrix which so many shards cut across its longer side (divide_matrix()), each with its part of the
-// rank; which is the same for all, or 0. Of n x m, n >= m, all together have rank (n / shards + m) numbers in factors.
+// That of own elements of a matrix which so many shards cut across its longer side (divide_matrix()): with a part of the rank,
+// a multiple of the shards, if the whole matrix would go by factors, so that a run has the same error buffers however it is
+// divided. Of n x m, n >= m, all shards together have rank (n / shards + m) numbers in factors.
 PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
                                        std::size_t shards, std::size_t own);
 // What checkpoints call the error buffer of a parameter.
@@ -84,14 +87,20 @@ class PowerSgd {
   // Throws Error(internal) for a rank that a matrix cannot have, and for scales that are not positive.
   PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdShape> shapes, const PowerSgdOptions& options);
 
+  // The same with sums that begin while other gradients are still formed: a part's P is sent as soon as gradients of all its
+  // shapes and of the parts before are announced, which may be all, in any order, or none.
+  void begin_step();
+  void announce(std::size_t shape, const nn::Tensor& gradient);
+  PowerSgdReport finish(std::span<nn::Tensor> gradients);
+
   // Collective: gradients[i], of f32 and as many elements as shapes[i], become the sums over processes, which those by factors
   // are nearly; the same bits on all. Those by factors that were not finite anywhere become NaN.
   //
   // P and Q are means over processes: each divides its own before they are rounded and added, in the order of ranks and in
   // double precision, and the sum is rounded once, so that in 1-6-9, too, sums do not overflow where the terms do not. What is
-  // too large for 1-6-9, a term or a sum, becomes 15.98 with its sign (steps 4 and 7, which know that of sums). All P make one
-  // sum, all Q another; gradients that are sent as they are go with P where that is in f32, too, and in a sum of their own
-  // beside it otherwise (step 8).
+  // too large for 1-6-9, a term or a sum, becomes 15.98 with its sign (steps 4 and 7, which know that of sums). All P of a part
+  // make one sum, all Q another; gradients that are sent as they are go with P where that is in f32, too, and in a sum of their
+  // own beside it otherwise (step 8).
   //
   // Throws Error(internal) for gradients of another type or size, PeerLost.
   PowerSgdReport exchange(std::span<nn::Tensor> gradients);
@@ -113,7 +122,7 @@ class PowerSgd {
     std::size_t rows = 0, columns = 0, rank = 0;
     bool is_transposed = false;
     std::size_t p_rows = 0, q_rows = 0;
-    std::size_t p_begin = 0, q_begin = 0;  // in messages
+    std::size_t p_begin = 0, q_begin = 0;  // in the messages of its part
     nn::Tensor error;                      // f32 (rows, columns); none in 1-6-9
     std::vector<f1_6_9> narrow_error;      // the same
     nn::Tensor query;                      // Q (q_rows, rank) by which the next P is formed
@@ -122,21 +131,40 @@ class PowerSgd {
     nn::Tensor p;  // orthonormal columns, in this step
   };
 
-  Matrix make(std::size_t number) const;
+  // What is summed over processes: factors in the format of messages, then the rest in f32.
+  struct Sum {
+    nn::Tensor values;
+    std::size_t factors = 0;
+    std::vector<f1_6_9> narrow;
+    mpi::Pending of_factors, of_rest;
+  };
+  struct Part {
+    std::vector<std::size_t> matrices;  // numbers of them
+    std::vector<std::size_t> exact;     // of other shapes
+    std::size_t p_size = 0, q_size = 0, exact_size = 0;
+    std::size_t left = 0;  // shapes whose gradients are not announced yet
+    // P of all matrices, then the gradients that go as they are, then a flag for each matrix; Q.
+    Sum first, second;
+  };
+
+  Matrix make(std::size_t number, const Part& part) const;
   void draw_query(Matrix& matrix) const;
   // The error buffer in f32, itself or a copy in work_.
   nn::Tensor error_of(const Matrix& matrix) const;
   void require(std::span<const nn::Tensor> gradients) const;
-  // Steps of exchange(), in their order.
+  void start(Part& part);
+  void start_q(Part& part);
+  void take(Part& part, std::span<nn::Tensor> gradients);
+  // Steps of an exchange, in their order.
   void accumulate(Matrix& matrix, std::span<const float> gradient);
   void form_p(Matrix& matrix, nn::Tensor& message) const;
   void orthogonalise_p(Matrix& matrix, std::span<float> p);
   void form_q(Matrix& matrix, nn::Tensor& message) const;
   void take_q(Matrix& matrix, std::span<float> q, std::span<float> gradient);
   void update_error(Matrix& matrix, std::span<const float> gradient);
-  // The first `factors` of the values are sent in the format of messages, the rest in f32.
-  void sum(std::span<float> values, std::size_t factors);
-  void sum_narrow(std::span<float> factors, std::span<float> rest);
+  void start(Sum& sum);
+  void wait(Sum& sum);
+  void clamp(std::span<f1_6_9> values);
   double factor(double scale) const { return scale / group_.size(); }
 
   nn::Engine& engine_;
@@ -144,9 +172,10 @@ class PowerSgd {
   std::vector<PowerSgdShape> shapes_;
   PowerSgdOptions options_;
   std::vector<Matrix> matrices_;
-  std::vector<std::size_t> exact_;  // numbers of the other shapes
-  std::size_t p_size_ = 0, q_size_ = 0, exact_size_ = 0;
-  nn::Tensor work_;  // an error buffer in f32
+  std::vector<Part> parts_;
+  std::size_t next_ = 0;               // part to start
+  std::vector<nn::Tensor> announced_;  // gradients, by shape
+  nn::Tensor work_;                    // an error buffer in f32
   PowerSgdReport report_;
 };
 

@@ -114,7 +114,8 @@ void Sharding::make_units(const std::vector<std::vector<nn::Parameter*>>& blocks
         if (is_alone || of_kind == nullptr) unit = add_unit();
         if (!is_alone) unit = of_kind = unit == nullptr ? of_kind : unit;
         unit->is_matrix = is_matrix;
-        unit->is_by_columns = is_matrix && parameter->shape.size() / parameter->shape[0] > parameter->shape[0];
+        unit->is_by_columns = is_matrix && group_.size() > 1 &&
+                              is_cut_by_columns(parameter->shape[0], parameter->shape.size() / parameter->shape[0]);
         shard->place = unit->size;
         unit->size += parameter->shape.size();
         unit->shards.push_back(shard);
@@ -312,7 +313,7 @@ void Sharding::leave(std::size_t block, BlockPass pass) {
   const bool reduces = options_.level == ShardLevel::optimizer ? pass == BlockPass::last_backward : pass != BlockPass::forward;
   std::vector<Reduction> reductions;
   for (Unit* unit : blocks_[block]) {
-    if (reduces && unit->first_block == block) reductions.push_back(reduce(*unit));
+    if (reduces && unit->first_block == block) reductions.push_back(reduce(*unit, pass == BlockPass::last_backward));
     if (options_.level == ShardLevel::parameters && !is_next(*unit)) release(*unit);
   }
   if (!reductions.empty()) reductions_.push_back(std::move(reductions));
@@ -365,9 +366,9 @@ void Sharding::begin_gradient(Unit& unit) {
   }
 }
 
-Sharding::Reduction Sharding::reduce(Unit& unit) {
+Sharding::Reduction Sharding::reduce(Unit& unit, bool is_last) {
   for (const Shard* shard : unit.shards) nn::settle_gradients(engine_, std::array{shard->whole});
-  Reduction reduction{&unit, unit.is_by_columns ? packed(unit, unit.gradient) : unit.gradient, {}};
+  Reduction reduction{&unit, unit.is_by_columns ? packed(unit, unit.gradient) : unit.gradient, {}, is_last};
   if (gpus_) {
     const nn::Tensor own = unit.gradient.slice(unit.begin, unit.begin + unit.count);
     gpus_->reduce_scatter(on_device(unit.gradient), on_device(own), unit.counts);
@@ -390,39 +391,72 @@ void Sharding::finish_reductions(std::size_t blocks) {
     for (Reduction& reduction : reductions_.front()) {
       reduction.sum.wait();
       Unit& unit = *reduction.unit;
-      if (options_.level == ShardLevel::optimizer && !unit.is_by_columns) continue;
-      // In the order of micro-batches, which is that in which sums were started.
-      const nn::Tensor sum = reduction.gradient.slice(unit.begin, unit.begin + unit.count);
-      if (std::exchange(unit.has_gradient, true)) {
-        nn::add(engine_, sum, unit.own_gradient, unit.own_gradient);
-      } else {
-        nn::scale_add(engine_, 1, sum, 0, unit.own_gradient);
+      if (options_.level != ShardLevel::optimizer || unit.is_by_columns) {
+        // In the order of micro-batches, which is that in which sums were started.
+        const nn::Tensor sum = reduction.gradient.slice(unit.begin, unit.begin + unit.count);
+        if (std::exchange(unit.has_gradient, true)) {
+          nn::add(engine_, sum, unit.own_gradient, unit.own_gradient);
+        } else {
+          nn::scale_add(engine_, 1, sum, 0, unit.own_gradient);
+        }
       }
+      if (reduction.is_last) settle(unit);
     }
     reductions_.pop_front();
   }
 }
 
+// Nothing more is added to the unit's own gradient.
+void Sharding::settle(Unit& unit) {
+  if (copies_ != nullptr && copies_gpus_ == nullptr && unit.count > 0) {
+    engine_.synchronize();
+    with_elements(unit.own_gradient, [&](auto elements) { unit.copies_sum = mpi::start_sum(*copies_, elements); });
+  }
+  if (!on_gradient_) return;
+  for (const Shard* shard : unit.shards) on_gradient_(*shard->part);
+}
+
+void Sharding::sum_over(mpi::Comm& copies) {
+  copies_ = &copies;
+  if (gpus_) copies_gpus_ = std::make_unique<mpi::DeviceComm>(copies, engine_.device().index, engine_.native_stream());
+}
+
 void Sharding::reduce_gradients() {
   finish_reductions(0);
+  for (const auto& unit : units_) unit->copies_sum.wait();
   if (gpus_) gpus_->wait();
+  if (!copies_gpus_) return;
+  std::vector<mpi::DeviceComm::Values> values;
+  for (const auto& unit : units_) values.push_back(on_device(unit->own_gradient));
+  copies_gpus_->sum(values);
+  copies_gpus_->wait();
 }
 
 void Sharding::publish() {
   if (options_.level == ShardLevel::parameters) return;
-  std::map<Unit*, nn::Tensor> shards;  // of columns
   for (const auto& unit : units_) {
-    if (!unit->is_by_columns) {
-      start_gather(*unit, unit->values);
-      continue;
-    }
-    nn::Tensor& all = shards[unit.get()] = engine_.empty({unit->size}, unit->values.dtype(), nn::Use::workspace);
-    nn::Tensor own = all.slice(unit->begin, unit->begin + unit->count);
-    nn::scale_add(engine_, 1, unit->shards.front()->part->read(), 0, own);
-    start_gather(*unit, all);
+    if (!unit->is_by_columns) start_gather(*unit, unit->values);
   }
+  // Columns of one matrix are on their way while those of the one before are put in their places.
+  Unit* before = nullptr;
+  nn::Tensor columns_before;
+  const auto finish = [&] {
+    if (before == nullptr) return;
+    before->gathering.wait();
+    unpack(*before, columns_before, before->values);
+  };
+  for (const auto& unit : units_) {
+    if (!unit->is_by_columns) continue;
+    nn::Tensor columns = engine_.empty({unit->size}, unit->values.dtype(), nn::Use::workspace);
+    nn::Tensor own = columns.slice(unit->begin, unit->begin + unit->count);
+    nn::scale_add(engine_, 1, unit->shards.front()->part->read(), 0, own);
+    start_gather(*unit, columns);
+    finish();
+    before = unit.get();
+    columns_before = std::move(columns);
+  }
+  finish();
   for (const auto& unit : units_) unit->gathering.wait();
-  for (auto& [unit, all] : shards) unpack(*unit, all, unit->values);
   if (gpus_) gpus_->wait();
 }
 

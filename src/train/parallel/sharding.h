@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -38,8 +39,10 @@ enum class BlockPass : std::uint8_t { forward, backward, last_backward };
 // range of whole chunks of its elements (nn::squares_chunk), so that norms of gradients are the same bits however the chunks
 // are divided; the chunks of all go to the ranks in order and in equal numbers, as far as that goes.
 std::vector<std::vector<std::size_t>> divide_parameters(std::span<const std::size_t> sizes, std::size_t ranks);
-// Elements that each rank gets of a matrix that is cut across its longer side: whole rows, or columns if there are more, in
-// equal numbers as far as that goes.
+// Whether a matrix that is cut across its longer side is cut into columns.
+constexpr bool is_cut_by_columns(std::size_t rows, std::size_t columns) { return columns > rows; }
+// Elements that each rank gets of a matrix that is cut across its longer side: rows or columns, in equal numbers as far as that
+// goes.
 std::vector<std::size_t> divide_matrix(std::size_t rows, std::size_t columns, std::size_t ranks);
 
 // Parameters of a block that ops read in one type are gathered and reduced together, apart from those that tensor ranks have
@@ -57,7 +60,8 @@ class Sharding {
     std::uint64_t seed = 1;
     bool cuts_matrices = false;  // of residual blocks, into matrices; on CPUs alone
   };
-  // Makes the parameters and gives them their initial values, never more than one of them whole beyond what the level keeps.
+  // Makes the parameters and gives them their initial values, never more than one of them whole beyond what the level keeps,
+  // and one more that is cut into columns.
   // blocks: the parameters of each layer, then those that the loss reads; one may be in two of them. apart: parameters that
   // other groups have, too, who divide them as this one does: each by itself. All outlive this. Throws Error(usage) for values
   // without masters.
@@ -75,6 +79,12 @@ class Sharding {
   const nn::Parameter* whole(const nn::Parameter& own) const;
   ShardLevel level() const { return options_.level; }
 
+  // Of processes that have the same shards: sums of gradients over these, too, begin where a step's last are reduced. copies
+  // outlive this.
+  void sum_over(mpi::Comm& copies);
+  // `f` is called with each of own() when nothing more is added to its gradient in this step, in the same order on all copies.
+  void on_gradient(std::function<void(nn::Parameter& own)> f) { on_gradient_ = std::move(f); }
+
   // Collective, as is all below. Before the first micro-batch of a step.
   void begin_step();
   // Before passes: the blocks that they enter, in their order.
@@ -83,7 +93,7 @@ class Sharding {
   // Error(internal) for another block than begin_passes() was told of.
   void enter(std::size_t block, BlockPass pass);
   void leave(std::size_t block, BlockPass pass);
-  // After the last micro-batch: waits until the gradients of own() are sums over the group.
+  // After the last micro-batch: waits until the gradients of own() are sums over the group and the copies.
   void reduce_gradients();
   // After own() has other values.
   void publish();
@@ -109,12 +119,14 @@ class Sharding {
     mpi::Pending gathering;             // of `values`
     nn::Tensor gradient, own_gradient;  // whole; this rank's
     bool has_gradient = false;          // own_gradient, in this step
+    mpi::Pending copies_sum;            // of own_gradient
   };
   // A sum of a unit's gradient over the group.
   struct Reduction {
     Unit* unit = nullptr;
     nn::Tensor gradient;  // whole, of which this rank's part becomes the sum
     mpi::Pending sum;
+    bool is_last = false;  // of the unit in this step
   };
 
   void make_units(const std::vector<std::vector<nn::Parameter*>>& blocks, std::span<nn::Parameter* const> apart);
@@ -126,7 +138,8 @@ class Sharding {
   void finish_gather(Unit& unit);
   void release(Unit& unit);
   void begin_gradient(Unit& unit);
-  Reduction reduce(Unit& unit);
+  Reduction reduce(Unit& unit, bool is_last);
+  void settle(Unit& unit);
   // Waits until sums of no more blocks than this are under way.
   void finish_reductions(std::size_t blocks);
   bool is_next(const Unit& unit) const;
@@ -137,7 +150,9 @@ class Sharding {
 
   nn::Engine& engine_;
   mpi::Comm& group_;
-  std::unique_ptr<mpi::DeviceComm> gpus_;  // of GPUs
+  mpi::Comm* copies_ = nullptr;
+  std::unique_ptr<mpi::DeviceComm> gpus_, copies_gpus_;  // of GPUs
+  std::function<void(nn::Parameter&)> on_gradient_;
   Options options_;
   std::vector<std::unique_ptr<Shard>> shards_;  // in the order of the parameters
   std::vector<std::unique_ptr<Unit>> units_;
