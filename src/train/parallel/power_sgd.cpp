@@ -163,7 +163,14 @@ void PowerSgd::begin_step() {
   report_ = {};
   next_ = 0;
   announced_.assign(shapes_.size(), {});
-  for (Part& part : parts_) part.left = part.matrices.size() + part.exact.size();
+  for (Part& part : parts_) {
+    part.left = part.matrices.size() + part.exact.size();
+    // An exception may have left sums under way, whose memory is still theirs.
+    for (Sum* sum : {&part.first, &part.second}) {
+      sum->of_factors = {};
+      sum->of_rest = {};
+    }
+  }
 }
 
 void PowerSgd::announce(std::size_t shape, const nn::Tensor& gradient) {
