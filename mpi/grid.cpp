@@ -81,14 +81,17 @@ void require_shape(int ranks, const GridShape& shape) {
              marked_field("pipeline"), shape.pipeline, marked_field("tensor"), shape.tensor);
 }
 
-void require_shards(const GridShape& shape, int shard_ranks) {
-  if (shard_ranks == 0 || (shard_ranks > 0 && shape.data % shard_ranks == 0)) return;
-  fail_field(ErrorKind::usage, "shard_ranks", "{}; expected a divisor of the {} data-parallel ranks", shard_ranks, shape.data);
+std::string reason_against_shards(const GridShape& shape, std::size_t shard_ranks) {
+  if (shard_ranks == 0 || static_cast<std::size_t>(shape.data) % shard_ranks == 0) return "";
+  return fmt::format("{}: {}; expected a divisor of the {} data-parallel ranks", marked_field("shard_ranks"), shard_ranks,
+                     shape.data);
 }
 
 Grid::Grid(Comm& world, const GridShape& shape, int shard_ranks) : world_(&world), shape_(shape) {
   require_shape(world.size(), shape);
-  require_shards(shape, shard_ranks);
+  if (const std::string reason = reason_against_shards(shape, static_cast<std::size_t>(shard_ranks)); !reason.empty()) {
+    fail(ErrorKind::usage, "{}", reason);
+  }
   place_ = place_in(shape, world.rank());
   // A group's colour is the rank of its first member.
   const auto group = [&](GridPlace first, int index, const char* name) {

@@ -42,13 +42,14 @@ std::string possible_shapes(int ranks, const GridShape& wanted, const std::funct
 GridShape grid_shape(int ranks, int pipeline, int tensor);
 // Throws the same, and names `data` too, if the shape has not that many ranks.
 void require_shape(int ranks, const GridShape& shape);
-// Throws Error(usage), which names the field `shard_ranks`, if so many do not divide the data ranks; 0: all of them.
-void require_shards(const GridShape& shape, int shard_ranks);
+// "" or, with the field's name, why the data ranks are not divided into groups of shard_ranks; 0: they are one group.
+std::string reason_against_shards(const GridShape& shape, std::size_t shard_ranks);
 
 class Grid {
  public:
   // Collective. `world` outlives this. shard_ranks: of a data group, those that share what is divided (Ramesh et al. 2021,
-  // appendix E: the GPUs of a machine); 0: all. Throws Error(usage) as require_shape() and require_shards() do, on all ranks.
+  // appendix E: the GPUs of a machine); 0: all. Throws Error(usage) as require_shape() does and for reason_against_shards(), on
+  // all ranks.
   Grid(Comm& world, const GridShape& shape, int shard_ranks = 0);
 
   Comm& world() { return *world_; }

@@ -1,5 +1,7 @@
 #include "plan/counted.h"
 
+#include <functional>
+
 #include "core/error.h"
 
 namespace bitloom::plan {
@@ -16,17 +18,19 @@ GroupBytes bytes_of(const mpi::Comm& comm) {
   return bytes;
 }
 
-GroupBytes difference(const GroupBytes& a, const GroupBytes& b) {
-  return {
-      a.sums - b.sums,         a.maxima - b.maxima,        a.reduce_scatters - b.reduce_scatters, a.all_gathers - b.all_gathers,
-      a.messages - b.messages, a.broadcasts - b.broadcasts};
+// f of each count.
+template <typename F>
+GroupBytes combined(const GroupBytes& a, const GroupBytes& b, F f) {
+  return {f(a.sums, b.sums),
+          f(a.maxima, b.maxima),
+          f(a.reduce_scatters, b.reduce_scatters),
+          f(a.all_gathers, b.all_gathers),
+          f(a.messages, b.messages),
+          f(a.broadcasts, b.broadcasts)};
 }
 
-GroupBytes sum(const GroupBytes& a, const GroupBytes& b) {
-  return {
-      a.sums + b.sums,         a.maxima + b.maxima,        a.reduce_scatters + b.reduce_scatters, a.all_gathers + b.all_gathers,
-      a.messages + b.messages, a.broadcasts + b.broadcasts};
-}
+GroupBytes difference(const GroupBytes& a, const GroupBytes& b) { return combined(a, b, std::minus()); }
+GroupBytes sum(const GroupBytes& a, const GroupBytes& b) { return combined(a, b, std::plus()); }
 
 }  // namespace
 
@@ -36,7 +40,7 @@ GridBytes GridBytes::operator-(const GridBytes& earlier) const {
 
 GridBytes counted(mpi::Grid& grid) {
   GroupBytes data = sum(bytes_of(grid.data()), bytes_of(grid.copies()));
-  if (&grid.shards() != &grid.data()) data = sum(data, bytes_of(grid.shards()));
+  if (grid.is_divided()) data = sum(data, bytes_of(grid.shards()));
   return {data, bytes_of(grid.pipeline()), bytes_of(grid.tensor())};
 }
 

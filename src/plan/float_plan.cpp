@@ -70,28 +70,6 @@ void plan_time(const FloatLayout& layout, const FloatTimes& times, const Costs& 
   plan.computing = busy / (static_cast<double>(layout.stages) * plan.seconds);
 }
 
-// As the trainer has it.
-std::string reason_against_compression(const mpi::GridShape& grid, const FloatOptions& options) {
-  const auto reason = [&](const char* field, const std::string& found, const char* expected) {
-    const std::string marked = marked_field(field);
-    return fmt::format("{}: {} with {} {}; expected {} {}", marked_field("compress_rank"), options.compress_rank, marked, found,
-                       marked, expected);
-  };
-  if (options.compress_rank == 0) return "";
-  if (options.shard != train::ShardLevel::none) {
-    if (options.shard_ranks == 0) {
-      return reason("shard", train::shard_level_names()[static_cast<std::size_t>(options.shard)], "none") +
-             fmt::format(", or {} of which there are several groups", marked_field("shard_ranks"));
-    }
-    if (options.compress_rank % options.shard_ranks != 0) {
-      return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), options.compress_rank,
-                         marked_field("shard_ranks"), options.shard_ranks);
-    }
-  }
-  if (grid.tensor > 1) return reason("tensor", std::to_string(grid.tensor), "1");
-  return grid.pipeline > 1 ? reason("pipeline", std::to_string(grid.pipeline), "1") : "";
-}
-
 }  // namespace
 
 nlohmann::json to_json(const GroupBytes& bytes) {
@@ -126,11 +104,12 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
     return fmt::format("{}: {} parts of {} layers; expected {} of {}", marked_field("partition"), options.partition.size(),
                        options.partition.back().last, parts, model.layers.size());
   }
-  if (options.shard_ranks != 0 && data % options.shard_ranks != 0) {
-    return fmt::format("{}: {}; expected a divisor of the {} data-parallel ranks", marked_field("shard_ranks"),
-                       options.shard_ranks, data);
+  if (const std::string reason = mpi::reason_against_shards(grid, options.shard_ranks); !reason.empty()) return reason;
+  if (options.compress_rank > 0) {
+    const std::string reason =
+        train::reason_against_compression(options.compress_rank, grid, options.shard, options.shard_ranks);
+    if (!reason.empty()) return reason;
   }
-  if (const std::string reason = reason_against_compression(grid, options); !reason.empty()) return reason;
   if (options.batch == 0 || options.batch % data != 0) {
     return fmt::format("{}: {}; expected a multiple of the {} data-parallel ranks", marked_field("batch"), options.batch, data);
   }

@@ -1,6 +1,7 @@
 #include "plan/float_shards.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>

@@ -21,7 +21,7 @@ FloatTimes::Group FloatTimes::group_of(std::size_t ranks, std::size_t stride) co
   // Groups may begin anywhere on a host: that of a rank with the fewest others beside it counts.
   const std::size_t host = cluster_.ranks_per_host;
   const auto all = static_cast<std::size_t>(layout_.grid.ranks());
-  Group group{ranks, std::clamp<std::size_t>(host / stride, 1, ranks)};
+  Group group{ranks, ranks};
   std::set<std::size_t> places;  // on a host, of first ranks
   for (std::size_t first = 0; first < all && places.insert(first % host).second; first += ranks * stride) {
     for (std::size_t i = 0; i < ranks;) {

@@ -77,27 +77,39 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
   const auto refuse = [&](const std::string& found, const char* expected) {
     fail_field(ErrorKind::usage, "compress_rank", "{} with {}; expected {}", layout.compress_rank, found, expected);
   };
-  const mpi::GridShape& shape = grid.shape();
-  if (layout.shard != ShardLevel::none) {
-    const std::string level = shard_level_names()[static_cast<std::size_t>(layout.shard)];
-    const auto shards = static_cast<std::size_t>(grid.shards().size());
-    if (!grid.is_divided()) {
-      refuse(fmt::format("`shard` {}", level), "`shard` none, or `shard_ranks` of which there are several groups");
-    }
-    if (layout.compress_rank % shards != 0) {
-      fail_field(ErrorKind::usage, "compress_rank", "{}; expected a multiple of `shard_ranks` {}", layout.compress_rank,
-                 shards);
-    }
-    if (layout.compression.warm_start && shards > 1) refuse(fmt::format("`shard_ranks` {}", shards), "no warm start");
+  const auto shard_ranks = static_cast<std::size_t>(grid.is_divided() ? grid.shards().size() : 0);
+  const std::string reason = reason_against_compression(layout.compress_rank, grid.shape(), layout.shard, shard_ranks);
+  if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
+  if (layout.compression.warm_start && layout.shard != ShardLevel::none && shard_ranks > 1) {
+    refuse(fmt::format("`shard_ranks` {}", shard_ranks), "no warm start");
   }
-  if (shape.tensor > 1) refuse(fmt::format("`tensor` {}", shape.tensor), "`tensor` 1");
-  if (shape.pipeline > 1) refuse(fmt::format("`pipeline` {}", shape.pipeline), "`pipeline` 1");
   if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
   if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32 or bf16");
   if (options.block_scales) refuse("`loss_scale` blocks", "`loss_scale` net");
 }
 
 }  // namespace
+
+std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard,
+                                       std::size_t shard_ranks) {
+  const auto reason = [&](const char* field, const auto& found, const char* expected) {
+    const std::string marked = marked_field(field);
+    return fmt::format("{}: {} with {} {}; expected {} {}", marked_field("compress_rank"), rank, marked, found, marked,
+                       expected);
+  };
+  if (shard != ShardLevel::none) {
+    const std::string divided = marked_field("shard_ranks");
+    if (shard_ranks == 0) {
+      return reason("shard", shard_level_names()[static_cast<std::size_t>(shard)], "none") +
+             fmt::format(", or {} of which there are several groups", divided);
+    }
+    if (rank % shard_ranks != 0) {
+      return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), rank, divided, shard_ranks);
+    }
+  }
+  if (shape.tensor > 1) return reason("tensor", shape.tensor, "1");
+  return shape.pipeline > 1 ? reason("pipeline", shape.pipeline, "1") : "";
+}
 
 Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout)
     : engine_(engine), task_(task), options_(options), log_(layout.events) {
@@ -161,7 +173,6 @@ void Trainer::make_power_sgd(const Layout& layout) {
     const std::size_t columns = whole.shape.size() / rows;
     shapes.push_back(power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size()));
     shapes.back().part = blocks - 1 - *moved->block;
-    power_sgd_parameters_[power_sgd_error_name(moved->name)] = moved;
   }
   PowerSgdOptions compression = layout.compression;
   compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
@@ -356,7 +367,7 @@ std::uint64_t Trainer::sent_so_far() const {
   for (mpi::Comm* group : {&grid_->data(), &grid_->pipeline(), &grid_->tensor(), &grid_->copies()}) {
     bytes += group->traffic().bytes_sent;
   }
-  if (&grid_->shards() != &grid_->data()) bytes += grid_->shards().traffic().bytes_sent;
+  if (grid_->is_divided()) bytes += grid_->shards().traffic().bytes_sent;
   return bytes;
 }
 

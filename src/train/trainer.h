@@ -55,6 +55,11 @@ struct TrainOptions {
 // Throws Error(usage).
 void check(const TrainOptions& options);
 
+// "" or why processes of a grid of this shape cannot exchange gradients by factors of a rank above 0, with the fields' names.
+// shard_ranks: those that the grid has; 0: its data ranks are not divided.
+std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard,
+                                       std::size_t shard_ranks);
+
 // How the processes of a grid train one net.
 struct Layout {
   // Outlives the trainer; none: one process. Where its data ranks are divided, shards are those of grid->shards(), whose
@@ -216,9 +221,8 @@ class Trainer {
   std::unique_ptr<GradientSum> sum_;        // none with one data rank
   std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are neither sharded nor compressed
   std::optional<PowerSgd> power_sgd_;
-  std::map<const nn::Parameter*, std::size_t> power_sgd_number_;      // of moved ones among its shapes
-  PowerSgdState power_sgd_state_;                                     // while a checkpoint takes or gives it
-  std::map<std::string, const nn::Parameter*> power_sgd_parameters_;  // moved ones, by what their tensors in it are called
+  std::map<const nn::Parameter*, std::size_t> power_sgd_number_;  // of moved ones among its shapes
+  PowerSgdState power_sgd_state_;                                 // while a checkpoint takes or gives it
   std::uint64_t step_ = 0;
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;         // since the scale changed

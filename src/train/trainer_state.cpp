@@ -43,11 +43,13 @@ std::vector<HeldTensor> Trainer::held() {
 // An error buffer is of the parameter's shape, of (rows, columns).
 HeldTensor Trainer::held_of_power_sgd(const std::string& name, nn::Tensor& tensor) {
   HeldTensor all = held(name, tensor, nullptr, DType::f32);
-  const auto found = power_sgd_parameters_.find(name);
-  if (!sharding_ || found == power_sgd_parameters_.end()) return all;
-  const std::size_t rows = sharding_->whole(*found->second)->shape[0];
-  all.shape = {rows, sharding_->whole(*found->second)->shape.size() / rows};
-  all.holding = sharding_->holding(*found->second);
+  if (!sharding_) return all;
+  const auto is_of = [&](const nn::Parameter* moved) { return power_sgd_error_name(moved->name) == name; };
+  const auto found = std::ranges::find_if(moved_, is_of);
+  if (found == moved_.end()) return all;
+  const nn::Shape& shape = sharding_->whole(**found)->shape;
+  all.shape = {shape[0], shape.size() / shape[0]};
+  all.holding = sharding_->holding(**found);
   return all;
 }
 

@@ -49,11 +49,7 @@ struct CompressedRun {
     layout.compression = compression;
     return layout;
   }
-  double loss_after(std::size_t steps) {
-    double loss = 0;
-    for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;
-    return loss;
-  }
+  double loss_after(std::size_t steps) { return test::loss_after(trainer, steps); }
   std::vector<double> parameters() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
 
   std::unique_ptr<mpi::Grid> grid;
@@ -95,9 +91,7 @@ TEST_CASE("a training with gradients of low rank goes on in any number of proces
     CompressedRun again(2, &world(), compression);
     test::load(again.trainer, file);
     // Each process alone.
-    std::vector<std::byte> bytes;
-    if (world().is_root()) bytes = file.serialize();
-    const TensorFile copy = TensorFile::parse(world().broadcast_bytes(bytes), "checkpoint");
+    const TensorFile copy = test::everywhere(world(), file);
     CompressedRun alone(2, nullptr, compression);
     test::load(alone.trainer, copy);
     CompressedRun forgetful(2, nullptr, compression);

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/safetensors.h"
 #include "train/trainer.h"
@@ -34,5 +35,19 @@ inline TensorFile saved(train::Trainer& trainer) {
 }
 
 inline void load(train::Trainer& trainer, const TensorFile& file) { trainer.load(&file); }
+
+// Collective: what rank 0 has of it, on all ranks.
+inline TensorFile everywhere(mpi::Comm& comm, const TensorFile& file) {
+  std::vector<std::byte> bytes;
+  if (comm.is_root()) bytes = file.serialize();
+  return TensorFile::parse(comm.broadcast_bytes(std::move(bytes)), "checkpoint");
+}
+
+// That of the last of so many steps.
+inline double loss_after(train::Trainer& trainer, std::size_t steps) {
+  double loss = 0;
+  for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;
+  return loss;
+}
 
 }  // namespace bitloom::test
