@@ -39,6 +39,8 @@ struct Setup {
     grid = {json.value("data", 1), json.value("pipeline", 1), json.value("tensor", 1)};
     schedule = json.value("schedule", schedule);
     shard = json.value("shard", "none");
+    shard_ranks = json.value("shard_ranks", 0);
+    compress_rank = json.value("compress_rank", std::size_t{0});
     recompute = json.value("recompute", "none");
     config.recompute = recompute == "block";
     values = json.value("dtype", "f32");
@@ -50,6 +52,7 @@ struct Setup {
     is_paced = cluster.flops > 0;
     if (!is_paced) cluster.flops = 1e11;
     cluster.link = plan::parse_link("link", json.value("link", "1Gbit/50us"));
+    cluster.ranks_per_host = json.value("ranks_per_host", std::size_t{1});
   }
 
   plan::FloatOptions plan_options() const {
@@ -59,6 +62,8 @@ struct Setup {
     options.schedule = schedule;
     options.chunks = chunks();
     options.shard = train::shard_level_named(shard);
+    options.shard_ranks = static_cast<std::size_t>(shard_ranks);
+    options.compress_rank = compress_rank;
     options.recompute = plan::find_recompute(recompute);
     options.activation_bits = config.activation_bits;
     options.train = train_options();
@@ -78,6 +83,7 @@ struct Setup {
     layout.schedule = schedule;
     layout.chunks = chunks();
     layout.shard = train::shard_level_named(shard);
+    layout.compress_rank = compress_rank;
     layout.recompute_stages = recompute == "stage";
     layout.bucket_bytes = bucket_bytes;
     layout.events = {steps + 1, 0};
@@ -88,6 +94,8 @@ struct Setup {
   models::GptConfig config;
   mpi::GridShape grid;
   std::string schedule = "1f1b", shard, recompute, values;
+  int shard_ranks;
+  std::size_t compress_rank;
   std::size_t batch, micro_batch, steps, bucket_bytes;
   bool is_paced;
   plan::FloatCluster cluster;
@@ -186,7 +194,7 @@ void fill_tokens(std::uint64_t step, std::uint64_t micro_batch, std::size_t voca
 Json train_in_grid(mpi::Comm& world, const Setup& setup) {
   const plan::FloatModel model = plan::describe_gpt(setup.config);
   const plan::FloatPlan planned = plan::plan_grid(model, setup.grid, setup.plan_options(), setup.cluster);
-  mpi::Grid grid(world, setup.grid);
+  mpi::Grid grid(world, setup.grid, setup.shard_ranks);
   nn::Engine engine;
   train::TensorGroup group(grid.tensor());
   models::Gpt net(setup.config, 0, &group);

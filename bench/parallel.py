@@ -5,7 +5,8 @@ Trains GPTs in grids of processes and sets what they counted beside what `bitloo
 
 counts: bytes, sums, stashes, memory, bubbles and losses, by processes of this machine.
 hosts: seconds of a step on four hosts with links of 1 Gbit/s each way, which are network namespaces of this machine (needs
-root), and how much of the sums of gradients is hidden behind the backward pass. PYTHON: an interpreter that has PyTorch; trains
+root), and how much of the sums of gradients is hidden behind the backward pass; and with two processes on each of two hosts, in
+which parameters are divided among all or only those of a host. PYTHON: an interpreter that has PyTorch; trains
 the same net by its DistributedDataParallel and its FSDP2 on Gloo there.
 
 In both, every layer takes as long as on ranks of a given speed (bench/parallel.cpp), so that processes do not compete for the
@@ -30,6 +31,7 @@ LARGE = {"layers": 6, "heads": 8, "width": 384, "context": 128, "vocabulary": 40
          "link": "1Gbit/50us", "bucket_bytes": 4 << 20}
 ALL_AT_ONCE = 1 << 40  # bytes of a bucket: one sum, after the backward pass
 HOSTS, MEGABITS = 4, 1000
+FACTORS = 64  # --compress-rank
 
 
 def finish(process):
@@ -136,8 +138,9 @@ def measure_counts(steps, aims):
 
 
 def on_hosts(settings):
-    with Hosts(HOSTS, MEGABITS, by_kernel=True) as hosts:
-        return finish(hosts.mpirun([PROGRAM, json.dumps(settings)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    slots = settings.get("ranks_per_host", 1)
+    with Hosts(HOSTS // slots, MEGABITS, by_kernel=True) as hosts:
+        return finish(hosts.mpirun([PROGRAM, json.dumps(settings)], slots, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
 
 
 def peer(kind, settings, python):
@@ -172,6 +175,14 @@ def measure_hosts(steps, python, aims):
                            ("", {"data": 2, "pipeline": 2}), ("", {"tensor": 4}), ("", {"pipeline": 2, "tensor": 2}),
                            ("", {"data": 2, "tensor": 2})):
         row(name, settings)
+    pairs = {"data": 4, "ranks_per_host": 2, "shard": "parameters"}
+    print(f"{HOSTS // 2} hosts of two processes, parameters in shards:")
+    for name, settings in (("of all processes", {}), ("of each host", {"shard_ranks": 2}),
+                           ("of each host, factors", {"shard_ranks": 2, "compress_rank": FACTORS})):
+        row(name, {**pairs, **settings})
+    seconds = {each["name"]: each["seconds"] for each in rows}
+    share = seconds["of each host"] / seconds["of all processes"]
+    aims.add("seconds_of_shards_of_hosts_over_shards_of_all", share, "< 1", share < 1)
     errors = [each["error"] for each in rows]
     aims.add("seconds_beside_plan", max(errors, key=abs), "within 20%", max(map(abs, errors)) <= 0.2)
 

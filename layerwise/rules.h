@@ -14,7 +14,7 @@ struct RuleOptions {
   double learning_rate = 0.01;  // accumulate: step of the accumulator (range -1 .. 1) per root-mean-square gradient
   double momentum = 0.99;       // topk: decay of the averaged gradient
   double flip_share = 0.003;    // topk: share of the layer's weights flipped per step at the start (scaled by the schedule)
-  double flip_rate = 0.002;     // stochastic: probability of a flip per root-mean-square of gradient against the weight
+  double flip_rate = 0.02;      // stochastic: probability of a flip per root-mean-square of gradient against the weight
   double dead_zone = 0.03;      // ternary layers: accumulators within this distance of 0 are the weight 0
 };
 

@@ -48,6 +48,7 @@ std::string value_of(Arguments args, const std::string& option) {
 struct Division {
   std::size_t processes = 1, batch = 1, micro_batch = 1;  // batch 0: each replica has its own
   std::size_t multiple = 1;                               // of replicas
+  std::size_t group = 1;                                  // neighbouring ranks that exchange the most
 
   std::size_t least() const { return processes * multiple; }
   // The most processes, of those for which there is room, that make whole replicas that share the batch.
@@ -106,9 +107,14 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
   Options options("bitloom train gpt", "");
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
-  return {settings.layout.tensor * settings.layout.pipeline * settings.local.ranks_per_worker,
-          settings.local.is_job() ? 0 : settings.batch, static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
-          std::max<std::size_t>(1, settings.layout.shard_ranks)};
+  Division division = {settings.layout.tensor * settings.layout.pipeline * settings.local.ranks_per_worker,
+                       settings.local.is_job() ? 0 : settings.batch,
+                       static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
+                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
+  // Stages send each other little. Who divides the processes further means those of a host.
+  const bool divides = division.multiple > 1 || settings.local.ranks_per_worker > 1;
+  division.group = divides ? division.least() : settings.layout.tensor;
+  return division;
 }
 
 // A run keeps the micro-batch that it began with, for batch norm's sake.
@@ -120,8 +126,10 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   settings.make_config(options);
   const std::size_t before = std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch));
   const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
-  return {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before,
-          std::max<std::size_t>(1, settings.layout.shard_ranks)};
+  Division division = {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before,
+                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
+  if (division.multiple > 1) division.group = division.least();
+  return division;
 }
 
 // Nets of images and captions; keeps: a run keeps the micro-batch that it began with, on which its loss depends.
@@ -211,8 +219,8 @@ int launch(Session& session, std::span<const std::string> args) {
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "
                "on this machine");
   options.count("local", supervisor.local, 1, 10000,
-                "Number of processes, without --hostfile; float nets take --tensor times --pipeline times --shard-ranks if "
-                "none is given");
+                "Number of processes on this machine; if none is given, float nets take --tensor times --pipeline times "
+                "--shard-ranks, and beside the hosts of --hostfile one, or one group of those that exchange the most");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
                 "at first, unless "
@@ -248,9 +256,12 @@ int launch(Session& session, std::span<const std::string> args) {
   }
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
+  const bool chosen = options.source("local") != Options::Source::none;
+  if (!chosen && !hostfile.empty()) supervisor.local = 1;
   if (kind.division != nullptr) {
     const auto division = [&] { return kind.division(program, supervisor.folder); };
-    if (options.source("local") == Options::Source::none) supervisor.local = division().least();
+    supervisor.group = division().group;
+    if (!chosen) supervisor.local = hostfile.empty() ? division().least() : supervisor.group;
     supervisor.usable = [division](std::size_t available) { return division().usable(available); };
   }
   supervisor.program = {this_program()};

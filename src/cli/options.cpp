@@ -36,6 +36,13 @@ std::string without_dashes(const std::string& name) {
   return begin == std::string::npos ? name : name.substr(begin);
 }
 
+// Why `text` is refused where a number is expected.
+const char* fault_of(const std::string& text, bool whole) {
+  const auto made_of = [&](const char* characters) { return text.find_first_not_of(characters) == std::string::npos; };
+  if (!made_of("0123456789+-.eE") || made_of("+-.eE")) return "not a number";
+  return whole && !made_of("0123456789+-") ? "not a whole number" : "out of range";
+}
+
 // The lines of an INI file in which a name has its values.
 std::map<std::string, std::vector<std::size_t>> lines_of_names(const std::string& ini) {
   std::map<std::string, std::vector<std::size_t>> lines;
@@ -140,8 +147,8 @@ void Options::count(const std::string& name, std::size_t& value, std::size_t low
   entry.set = [&value, low, high](const std::string& label, const std::vector<std::string>& values) {
     const auto number = parse_int(values.front());
     if (!number || *number < 0 || static_cast<std::size_t>(*number) < low || static_cast<std::size_t>(*number) > high) {
-      fail(ErrorKind::usage, "{}: '{}' is out of range; expected a whole number from {} to {}", label, values.front(), low,
-           high);
+      fail(ErrorKind::usage, "{}: '{}' is {}; expected a whole number from {} to {}", label, values.front(),
+           fault_of(values.front(), true), low, high);
     }
     value = static_cast<std::size_t>(*number);
   };
@@ -154,8 +161,8 @@ void Options::number(const std::string& name, double& value, double low, double 
   entry.set = [&value, low, high, open](const std::string& label, const std::vector<std::string>& values) {
     const auto number = parse_double(values.front());
     if (!number || !(open ? *number > low : *number >= low) || !(*number <= high)) {
-      fail(ErrorKind::usage, "{}: '{}' is out of range; expected a number {} {} and at most {}", label, values.front(),
-           open ? "above" : "from", low, high);
+      fail(ErrorKind::usage, "{}: '{}' is {}; expected a number {} {} and at most {}", label, values.front(),
+           fault_of(values.front(), false), open ? "above" : "from", low, high);
     }
     value = *number;
   };

@@ -43,9 +43,21 @@ std::size_t Roster::available() const {
   return count;
 }
 
+std::size_t Roster::room_of(std::size_t slots) const { return slots < options_.group ? slots : slots - slots % options_.group; }
+
+bool Roster::divides_groups() const {
+  std::size_t rank = 0;
+  for (const Host& host : members_) {
+    if (rank >= processes()) break;
+    if (rank % options_.group != 0) return true;
+    rank += host.slots;
+  }
+  return false;
+}
+
 bool Roster::would_grow(const std::vector<Host>& others) const {
   std::size_t more = 0;
-  for (const Host& host : others) more += host.slots;
+  for (const Host& host : others) more += room_of(host.slots);
   return usable_of(available() + more) > processes();
 }
 
@@ -85,7 +97,7 @@ bool Roster::stays(const Host& host, Presence presence) {
 
 void Roster::ask() {
   // Rank 0 holds the accumulators and writes the checkpoints: it runs here, where nobody takes the machine away.
-  std::vector<Host> asked = {{"localhost", options_.hosts.empty() ? options_.local : 1}};
+  std::vector<Host> asked = {{"localhost", options_.local}};
   asked.insert(asked.end(), options_.hosts.begin(), options_.hosts.end());
   std::vector<std::vector<std::string>> commands;
   for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -102,6 +114,11 @@ void Roster::ask() {
     if (presence == Presence::absent) absent[asked[i].name] = reason_of(answers[i], limit);
     if (stays(asked[i], presence) && (i == 0 || !is_excluded(asked[i]))) members_.push_back(asked[i]);
     if (members_.empty()) break;
+    if (i > 0) members_.back().slots = room_of(members_.back().slots);
+  }
+  // Hosts without room for a group come last, or all groups after them would lie across hosts.
+  if (!members_.empty()) {
+    std::stable_partition(members_.begin() + 1, members_.end(), [&](const Host& host) { return host.slots >= options_.group; });
   }
   asked_ = true;
   name_absent(absent);

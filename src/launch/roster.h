@@ -29,6 +29,8 @@ class Roster {
   // Processes that they have room for, and those of them that the run uses.
   std::size_t available() const;
   std::size_t processes() const { return usable_of(available()); }
+  // Whether a group of ranks (SupervisorOptions::group) lies on two hosts.
+  bool divides_groups() const;
   // Whether these hosts would make the run larger.
   bool would_grow(const std::vector<Host>& others) const;
   // Whether they are enough for a start.
@@ -64,6 +66,8 @@ class Roster {
   };
 
   std::size_t usable_of(std::size_t available) const { return options_.usable ? options_.usable(available) : available; }
+  // Processes of whole groups on a host of that many slots, or all if none fits.
+  std::size_t room_of(std::size_t slots) const;
   double patience(double limit) const;
   bool stays(const Host& host, Presence presence);
   bool is_excluded(const Host& host) const;

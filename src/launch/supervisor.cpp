@@ -15,9 +15,11 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/metrics.h"
 #include "launch/leftovers.h"
@@ -76,6 +78,7 @@ class Supervisor {
   const SupervisorOptions& options_;
   Voice& voice_;
   const std::set<fs::path> segments_;  // segments that were there before
+  bool divides_groups_ = false;        // whether groups of the last start lay across hosts
   bool told_log_ = false;              // whether it was said that the log cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
@@ -123,6 +126,12 @@ bool Supervisor::wait_for_hosts(const End& last) {
   }
   if (roster_.is_alone())
     voice_.line(fmt::format("launch: this machine works alone until one of the {} hosts is there", options_.hosts.size()));
+  if (const bool divides = roster_.divides_groups(); std::exchange(divides_groups_, divides) != divides && divides) {
+    voice_.line(
+        fmt::format("launch: groups of {} processes that exchange the most lie across hosts; slots= and {} in multiples "
+                    "of {} keep each on one",
+                    options_.group, marked_field("local"), options_.group));
+  }
   return true;
 }
 

@@ -28,8 +28,10 @@ struct SupervisorOptions {
   std::vector<std::string> program;  // command of each process: the program and its arguments, --out among them
   std::filesystem::path folder;      // folder of the run
   std::vector<Host> hosts;           // without any: all processes on this machine
-  std::size_t local = 2;             // number of processes then
-  std::size_t min_workers = 1;       // processes without which it is not started
+  std::size_t local = 2;             // number of processes on this machine
+  // Number of neighbouring ranks that exchange the most: hosts get whole groups of them where they have room for one.
+  std::size_t group = 1;
+  std::size_t min_workers = 1;  // processes without which it is not started
   // Number of processes, at most those for which there is room, that the run can be divided among; 0: none. Empty: all.
   std::function<std::size_t(std::size_t available)> usable;
   bool may_begin_alone = false;  // on this machine, though there are hosts, of which none can be used

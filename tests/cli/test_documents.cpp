@@ -63,6 +63,8 @@ const std::vector<Change> changes = {
     {"--steps 600", "--steps 60 --warmup 6"},
     {"cmake --preset cuda && cmake --build build/cuda", "$bitloom info"},
     {"mpirun -n 8 build/cuda/bin/bitloom", "CUDA_VISIBLE_DEVICES= $bitloom"},
+    // Each layout is a test of its own, too (tests/CMakeLists.txt).
+    {"selftest --parity --quiet", "selftest --parity --quiet --every 5"},
     {"build/cuda/bin/bitloom", "CUDA_VISIBLE_DEVICES= $bitloom"},
 };
 

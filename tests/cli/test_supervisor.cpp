@@ -50,13 +50,14 @@ class Play {
   }
 
   Outcome launch(const std::string& hosts, const Args& more = {}, const char* kind = "binary",
-                 const std::string& agent = "./agent") {
+                 const std::string& agent = "./agent", const Args& division = {}) {
     Args args = {"launch", "--mpirun", "./mpirun", "--probe-seconds", "0.5"};
     if (!hosts.empty()) {
       write_file(folder_ / "hosts", hosts);
       args = with(args, {"--hostfile", "hosts", "--agent", agent});
     }
-    return run_program(folder_.path(), with(with(args, more), {"--", "train", kind, "--data", "synth", "--out", "run"}));
+    return run_program(folder_.path(),
+                       with(with(with(args, more), {"--", "train", kind, "--data", "synth", "--out", "run"}), division));
   }
 
   void up(const std::string& host) const { write_file(folder_ / ("up-" + host), ""); }
@@ -191,6 +192,36 @@ TEST_CASE("hosts that cannot be reached are named, and a run does not begin with
   CHECK(agent.code == 5);
   CHECK(has(agent.err, "./no-such-agent: cannot be started: No such file or directory"));
   CHECK(no_agent.started().empty());
+}
+
+// Rank 0 was alone on this machine, so that every group of ranks lay across two hosts.
+TEST_CASE("hosts get whole groups of the ranks that exchange the most", "[launch]") {
+  const std::string done = "echo '{\"event\":\"result\",\"steps\":12}' > run/metrics.jsonl\n";
+  // The hosts of a start, and what is printed before it.
+  const auto start = [&](const std::string& hosts, const Args& division, const Args& options = {}) {
+    Play play(done);
+    for (const char* host : {"n1", "n2", "n3"}) play.up(host);
+    const Outcome outcome = play.launch(hosts, options, "gpt", "./agent", division);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+    REQUIRE(play.started().size() == 1);
+    return std::pair(play.started().front(), outcome.out);
+  };
+  const std::string hosts = "n1 slots=1\nn2 slots=5\nn3 slots=4\n", across = "lie across hosts";
+  CHECK(start(hosts, {}).first == ",localhost:1,n1:1,n2:5,n3:4,");
+  CHECK(start(hosts, {"--pipeline", "2"}).first == ",localhost:1,n1:1,n2:5,n3:4,");
+  const auto [tensor, told_tensor] = start(hosts, {"--tensor", "2"});
+  CHECK(tensor == ",localhost:2,n2:4,n3:4,n1:1,");
+  CHECK_FALSE(has(told_tensor, across));
+  CHECK(start(hosts, {"--tensor", "2", "--pipeline", "2"}).first == tensor);
+  CHECK(start(hosts, {"--shard", "parameters", "--shard-ranks", "4"}).first == ",localhost:4,n2:4,n3:4,n1:1,");
+  CHECK(start(hosts, {"--exchange", "local", "--ranks-per-worker", "2"}).first == tensor);
+
+  const auto [alone, told] = start(hosts, {"--tensor", "2"}, {"--local", "1"});
+  CHECK(alone == ",localhost:1,n2:4,n3:4,n1:1,");
+  CHECK(
+      has(told, "launch: groups of 2 processes that exchange the most lie across hosts; slots= and --local in multiples of 2"));
+  CHECK(has(start("n1\nn2\nn3\n", {"--tensor", "2"}).second, across));
 }
 
 // They ended the supervisor as a bug in Bitloom would.

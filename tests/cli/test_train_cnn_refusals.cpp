@@ -57,7 +57,7 @@ TEST_CASE("what train cnn refuses, before it makes a folder", "[cnn]") {
   refuses(training("tiny", 240, 201), 2, "--batch: 201; expected at most the 200 training images");
   refuses_option({"--micro-batch", "7"}, "--micro-batch: '7'; expected auto or a divisor of the batch, 20");
   refuses_option({"--memory", "1KiB"}, "--micro-batch: one image takes ");
-  refuses_option({"--learning-rate", "nan"}, "--learning-rate: 'nan' is out of range");
+  refuses_option({"--learning-rate", "nan"}, "--learning-rate: 'nan' is not a number");
   refuses_option({"--learning-rate", "0"}, "--learning-rate: '0' is out of range");
   refuses_option({"--epochs", "0"}, "--epochs: '0' is out of range");
   refuses_option({"--momentum", "1"}, "--momentum: 1; expected 0 up to 1, without 1");

@@ -161,7 +161,7 @@ TEST_CASE("options come from the command line before the file, and from the file
   write_file(folder / "range.ini", "seed = 1\nbatch = 16\nbatch = none\n");
   const Outcome range = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "range.ini"});
   CHECK(range.code == 2);
-  CHECK(has(range.err, "range.ini:3: batch: 'none' is out of range"));
+  CHECK(has(range.err, "range.ini:3: batch: 'none' is not a number"));
 }
 
 TEST_CASE("of two options that exclude each other the one nearer to the command line counts", "[train]") {

@@ -91,12 +91,12 @@ class Hosts:
         return subprocess.Popen(["ip", "netns", "exec", self.names[host], *map(str, command)], env=self.environment(),
                                 start_new_session=True, **options)
 
-    def mpirun(self, command, **options):
-        """One process on every host."""
+    def mpirun(self, command, slots=1, **options):
+        """`slots` processes on every host."""
         mca = {"plm": "rsh", "plm_rsh_agent": AGENT, "plm_rsh_no_tree_spawn": 1, "btl": "tcp,self,vader", "pml": "ob1",
                "btl_tcp_if_include": "net0", "oob_tcp_if_include": "net0", "hwloc_base_binding_policy": "none"}
         words = [word for name, value in mca.items() for word in ("--mca", name, value)]
-        hosts = ",".join(f"{address}:1" for address in self.addresses)
+        hosts = ",".join(f"{address}:{slots}" for address in self.addresses)
         return self.start(["mpirun", "--host", hosts, *words, "-x", "OMP_NUM_THREADS", *command], **options)
 
     def processes(self, host):
