@@ -19,7 +19,8 @@ struct Image {
 };
 
 // Reads a PNG or JPEG file (told apart by its first bytes, not by its name) as 3 channels (RGB) or 1 (grey); `channels`
-// must be one of these. Transparency is laid over black. Throws a data error that names the file and what is wrong with it.
+// must be one of these. Transparency is laid over black, photographs are turned upright as their camera says (exif.h). Throws a
+// data error that names the file and what is wrong with it.
 Image read_image(const std::filesystem::path& path, std::size_t channels = 3);
 
 // Height, width and 3 channels of a picture, from the head of its file; `name` stands for it in messages. Throws what

@@ -7,7 +7,10 @@
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it and does not include it
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <jpeglib.h>
 
@@ -15,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/exif.h"
 #include "data/image.h"
 
 namespace bitloom::data {
@@ -96,7 +100,11 @@ class JpegDecoder {
     if (setjmp(back_) != 0) return false;
     jpeg_create_decompress(&info_);
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+    jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xffff);
     jpeg_read_header(&info_, TRUE);
+    for (jpeg_saved_marker_ptr marker = info_.marker_list; marker != nullptr && orientation_ == 1; marker = marker->next) {
+      orientation_ = exif_orientation(std::as_bytes(std::span(marker->data, marker->data_length)));
+    }
     info_.out_color_space = JCS_RGB;
     info_.dct_method = JDCT_ISLOW;  // integer: the same bytes on every machine
     jpeg_calc_output_dimensions(&info_);
@@ -116,6 +124,7 @@ class JpegDecoder {
     return true;
   }
   const char* message() const { return message_.data(); }
+  int orientation() const { return orientation_; }
 
  private:
   static void on_error(j_common_ptr info) {
@@ -136,12 +145,14 @@ class JpegDecoder {
   jpeg_error_mgr errors_{};
   std::jmp_buf back_{};
   std::array<char, JMSG_LENGTH_MAX> message_{};
+  int orientation_ = 1;
 };
 
 ImageShape jpeg_shape(Bytes file, const std::string& path) {
   JpegDecoder decoder;
   if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
   check_size(decoder.height(), decoder.width(), path);
+  if (is_on_its_side(decoder.orientation())) return {decoder.width(), decoder.height(), 3};
   return {decoder.height(), decoder.width(), 3};
 }
 
@@ -151,6 +162,10 @@ Interleaved decode_jpeg(Bytes file, const std::string& path) {
   Interleaved picture;
   allocate(picture, decoder.height(), decoder.width(), path);
   if (!decoder.decode(picture.rgb.data())) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  if (const int orientation = decoder.orientation(); orientation != 1) {
+    picture.rgb = upright(picture.rgb, picture.height, picture.width, 3, orientation);
+    if (is_on_its_side(orientation)) std::swap(picture.height, picture.width);
+  }
   return picture;
 }
 

@@ -1,10 +1,17 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <jpeglib.h>
 
+#include "core/random.h"
+#include "data/exif.h"
 #include "data/readers.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -29,7 +36,8 @@ Image slopes(std::size_t height, std::size_t width, std::size_t channels) {
   return image;
 }
 
-void write_jpeg(const fs::path& path, const Image& image) {
+// exif: contents of a segment of the file; none if empty.
+void write_jpeg(const fs::path& path, const Image& image, const std::string& exif = "") {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -45,6 +53,9 @@ void write_jpeg(const fs::path& path, const Image& image) {
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, 95, TRUE);
   jpeg_start_compress(&info, TRUE);
+  if (!exif.empty()) {
+    jpeg_write_marker(&info, JPEG_APP0 + 1, reinterpret_cast<const JOCTET*>(exif.data()), static_cast<unsigned>(exif.size()));
+  }
   std::vector<unsigned char> row(width * channels);
   for (std::size_t y = 0; y < height; ++y) {
     for (std::size_t k = 0; k < row.size(); ++k)
@@ -56,6 +67,28 @@ void write_jpeg(const fs::path& path, const Image& image) {
   write_file(path, {reinterpret_cast<const char*>(bytes), size});
   jpeg_destroy_compress(&info);
   std::free(bytes);
+}
+
+// Segment APP1 of a photograph: a directory of two entries, its maker's number and its orientation.
+std::string exif_of(int orientation, bool is_big) {
+  std::string text = "Exif";
+  text += std::string(2, '\0') + (is_big ? "MM" : "II");
+  const auto add = [&](int number, int bytes) {
+    for (int i = 0; i < bytes; ++i) text += static_cast<char>(number >> 8 * (is_big ? bytes - 1 - i : i));
+  };
+  add(42, 2);
+  add(12, 4);  // where the directory is, four bytes further than it could
+  add(0, 4);
+  add(2, 2);
+  for (const auto& [tag, value] : {std::pair(0x010f, 77), std::pair(0x0112, orientation)}) {
+    add(tag, 2);
+    add(3, 2);
+    add(1, 4);
+    add(value, 2);
+    add(0, 2);
+  }
+  add(0, 4);
+  return text;
 }
 
 int largest_difference(const Image& a, const Image& b) {
@@ -93,6 +126,61 @@ TEST_CASE("JPEG files are read in colour and grey") {
   // The contents decide, not the name.
   fs::rename(folder / "colour.jpg", folder / "colour.png");
   CHECK(read_image(folder / "colour.png").shape == ImageShape{40, 24, 3});
+}
+
+// Photographs lay on their side in folders, sheets and predictions.
+TEST_CASE("photographs are turned upright as their camera says") {
+  // Where the quarters A B / C D that the file has are seen, by row, for orientations 1 to 8 (Exif 2.32, figure 8).
+  constexpr std::array<const char*, 8> seen = {"ABCD", "BADC", "DCBA", "CDAB", "ACBD", "CADB", "DBCA", "BDAC"};
+  const TempDir folder;
+  Image stored{{16, 32, 3}, std::vector<std::uint8_t>(3 * 16 * 32)};
+  const auto level = [](char quarter) { return 50 * (quarter - 'A') + 40; };
+  for (std::size_t i = 0; i < stored.pixels.size(); ++i) {
+    const std::size_t y = i / 32 % 16, x = i % 32;
+    stored.pixels[i] = static_cast<std::uint8_t>(level(static_cast<char>('A' + 2 * (y / 8) + x / 16)));
+  }
+  for (const bool is_big : {false, true}) {
+    for (int orientation = 1; orientation <= 8; ++orientation) {
+      CAPTURE(is_big, orientation);
+      write_jpeg(folder / "a.jpg", stored, exif_of(orientation, is_big));
+      const Image image = read_image(folder / "a.jpg");
+      const ImageShape shape = orientation < 5 ? stored.shape : ImageShape{32, 16, 3};
+      REQUIRE(image.shape == shape);
+      const std::string file = read_file(folder / "a.jpg");
+      CHECK(image_shape(std::as_bytes(std::span(file)), "a.jpg") == shape);
+      for (std::size_t y = 0; y < shape.height; ++y) {
+        for (std::size_t x = 0; x < shape.width; ++x) {
+          const char quarter =
+              seen[static_cast<std::size_t>(orientation - 1)][2 * (2 * y / shape.height) + 2 * x / shape.width];
+          REQUIRE(std::abs(image.pixels[y * shape.width + x] - level(quarter)) <= 3);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what says how a picture is turned may be damaged") {
+  const auto orientation_of = [](const std::string& segment) { return exif_orientation(std::as_bytes(std::span(segment))); };
+  for (const bool is_big : {false, true}) {
+    const std::string whole = exif_of(6, is_big);
+    CHECK(orientation_of(whole) == 6);
+    const std::size_t value_end = whole.find(is_big ? std::string("\0\6", 2) : std::string("\6\0", 2)) + 2;
+    for (std::size_t bytes = 0; bytes < value_end; ++bytes) CHECK(orientation_of(whole.substr(0, bytes)) == 1);
+    CHECK(orientation_of(exif_of(0, is_big)) == 1);
+    CHECK(orientation_of(exif_of(9, is_big)) == 1);
+    std::string other = whole;
+    other[0] = 'e';
+    CHECK(orientation_of(other) == 1);
+    Random random(1, Stream::test);
+    for (int round = 0; round < 2000; ++round) {
+      std::string garbled = whole;
+      for (int i = 0; i < 3; ++i) {
+        garbled[6 + random.below(static_cast<std::uint32_t>(whole.size() - 6))] = static_cast<char>(random.below(256));
+      }
+      const int found = orientation_of(garbled);
+      REQUIRE((found >= 1 && found <= 8));
+    }
+  }
 }
 
 TEST_CASE("the head of a file gives the size of its picture") {
