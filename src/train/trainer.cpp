@@ -84,8 +84,7 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
     refuse(fmt::format("`shard_ranks` {}", shard_ranks), "no warm start");
   }
   if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
-  if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32 or bf16");
-  if (options.block_scales) refuse("`loss_scale` blocks", "`loss_scale` net");
+  if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32, bf16 or f16");
 }
 
 }  // namespace
@@ -178,6 +177,14 @@ void Trainer::make_power_sgd(const Layout& layout) {
   compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
   power_sgd_.emplace(engine_, group, std::move(shapes), compression);
   if (sharding_) sharding_->on_gradient([this](nn::Parameter& own) { announce(own); });
+}
+
+std::vector<double> Trainer::scales_of_gradients() const {
+  std::vector<double> scales(power_sgd_number_.size());
+  for (const auto& [moved, number] : power_sgd_number_) {
+    scales[number] = scales_ && moved->block ? scales_->of(*moved->block) : loss_scale_;
+  }
+  return scales;
 }
 
 void Trainer::announce(const nn::Parameter& moved) { power_sgd_->announce(power_sgd_number_.at(&moved), moved.gradient); }
@@ -304,7 +311,7 @@ StepReport Trainer::step() {
     buckets_->begin_step();
     pass.on_gradient = [this](nn::Parameter& parameter) { buckets_->announce(parameter); };
   }
-  if (power_sgd_) power_sgd_->begin_step();
+  if (power_sgd_) power_sgd_->begin_step(scales_of_gradients());
   if (power_sgd_ && !sharding_) {
     pass.on_gradient = [this](nn::Parameter& parameter) {
       if (parameter.is_frozen) return;

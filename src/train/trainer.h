@@ -178,6 +178,8 @@ class Trainer {
   Settled settle_norm();
   void step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks);
   void make_power_sgd(const Layout& layout);
+  // Those that gradients have in this step, by their numbers in power_sgd_.
+  std::vector<double> scales_of_gradients() const;
   // Its gradient is whole, of this process.
   void announce(const nn::Parameter& moved);
   HeldTensor held_of_power_sgd(const std::string& name, nn::Tensor& tensor);

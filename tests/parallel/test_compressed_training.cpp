@@ -29,10 +29,13 @@ constexpr std::size_t micro_batches = 12;  // a multiple of 1, 2, 3 and 4
 // comm: all of it data-parallel; none for a process alone.
 struct CompressedRun {
   CompressedRun(std::size_t rank, mpi::Comm* comm, const PowerSgdOptions& compression = {}, DType values = DType::f32)
+      : CompressedRun(rank, comm, compression, options(values)) {}
+  CompressedRun(std::size_t rank, mpi::Comm* comm, const PowerSgdOptions& compression, const TrainOptions& train)
       : grid(test::data_grid(comm)),
+        engine({}, train.values == DType::f16 ? "ref" : ""),  // the backend that has f16 on every machine
         net(test::small_gpt()),
         task(net, 1, test::chains(test::small_gpt(), micro_batches)),
-        trainer(engine, task, options(values), layout(grid.get(), rank, compression)) {}
+        trainer(engine, task, train, layout(grid.get(), rank, compression)) {}
 
   static TrainOptions options(DType values) {
     TrainOptions options;
@@ -112,6 +115,40 @@ TEST_CASE("a training with gradients of low rank goes on in any number of proces
   }
 }
 
+// Error buffers had the scale of the step before, and what was kept for later counted twice as much where it had doubled.
+TEST_CASE("a loss scale that changes is not seen in gradients of low rank", "[power_sgd][gradient_scales]") {
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, test::warm(), test::all_narrow()}) {
+    CompressedRun plain(2, &world(), compression);
+    TrainOptions options = CompressedRun::options(DType::f32);
+    options.loss_scale = LossScaleOptions{.first = 64, .double_every = 2, .largest = 4096};
+    CompressedRun scaled(2, &world(), compression, options);
+    plain.loss_after(8);
+    scaled.loss_after(8);
+    CHECK(scaled.trainer.step().loss_scale == 1024);
+    plain.trainer.step();
+    CHECK(scaled.parameters() == plain.parameters());
+  }
+}
+
+// As Ramesh et al. train theirs: f16, a scale for each block, factors.
+TEST_CASE("a GPT of f16 learns from gradients of low rank under scales of blocks", "[power_sgd][gradient_scales]") {
+  TrainOptions options = CompressedRun::options(DType::f16);
+  options.block_scales.emplace();
+  CompressedRun dense(0, &world(), {}, options);
+  const double first = dense.loss_after(1);
+  const double dense_loss = dense.loss_after(99);
+  for (const PowerSgdOptions& compression : {PowerSgdOptions{}, test::all_narrow()}) {
+    CompressedRun run(2, &world(), compression, options);
+    const double loss = run.loss_after(100);
+    UNSCOPED_INFO("loss " << first << " -> " << loss << ", dense " << dense_loss);
+    CHECK(loss < dense_loss + 0.25 * (first - dense_loss));
+    TensorFile file = test::saved(run.trainer);
+    CompressedRun again(2, &world(), compression, options);
+    test::load(again.trainer, file);
+    CHECK(std::abs(again.loss_after(5) - run.loss_after(5)) < 0.02);
+  }
+}
+
 TEST_CASE("a process alone that compresses goes on bit by bit", "[power_sgd]") {
   CompressedRun run(2, nullptr);
   run.loss_after(4);
@@ -186,7 +223,8 @@ TEST_CASE("compression is refused with what it cannot be combined with", "[power
   CHECK(refusal(data, DType::f32, ShardLevel::gradients) ==
         "`compress_rank`: 4 with `shard` gradients; expected `shard` none, or `shard_ranks` of which there are "
         "several groups");
-  CHECK(refusal(data, DType::f64, ShardLevel::none) == "`compress_rank`: 4 with `dtype` f64; expected `dtype` f32 or bf16");
+  CHECK(refusal(data, DType::f64, ShardLevel::none) ==
+        "`compress_rank`: 4 with `dtype` f64; expected `dtype` f32, bf16 or f16");
   if (world().size() == 1) return;
   mpi::Grid stages(world(), {1, world().size(), 1});
   CHECK(test::has(refusal(stages, DType::f32, ShardLevel::none), "expected `pipeline` 1"));

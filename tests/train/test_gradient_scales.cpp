@@ -85,10 +85,18 @@ TrainOptions options_of_blocks(std::size_t micro_batches = 1) {
 }
 
 struct ScaledRun {
-  ScaledRun(const TrainOptions& options, std::unique_ptr<nn::Sequence> net, std::size_t examples = 16)
+  // compress_rank: of gradients, 0: as they are.
+  ScaledRun(const TrainOptions& options, std::unique_ptr<nn::Sequence> net, std::size_t examples = 16,
+            std::size_t compress_rank = 0)
       : engine({}, "ref"),
         task(std::move(net), {examples, 2}, test::spirals<float>(engine, {examples, options.micro_batches}, options.values)),
-        trainer(engine, task, options) {}
+        trainer(engine, task, options, layout(compress_rank)) {}
+
+  static Layout layout(std::size_t compress_rank) {
+    Layout layout;
+    layout.compress_rank = compress_rank;
+    return layout;
+  }
 
   // What belongs to each block, and to none: values, moments and numbers of steps.
   std::map<std::string, std::vector<std::byte>> state() {
@@ -145,9 +153,10 @@ TEST_CASE("gradient scales begin, grow, fall and end as in Ramesh et al.", "[tra
   CHECK(has(message_of(ErrorKind::internal, [&] { scales.of(5); }), "there is no block 5"));
 }
 
-TEST_CASE("an overflow in a block moves its scale alone and leaves its parameters and moments as they are",
+TEST_CASE("an overflow in a block moves its scale alone and leaves its parameters, moments and error buffers as they are",
           "[train][gradient_scales]") {
-  ScaledRun run(options_of_blocks(), bursting_net({3, 4, 140}));
+  const std::size_t compress_rank = GENERATE(0, 4);
+  ScaledRun run(options_of_blocks(), bursting_net({3, 4, 140}), 16, compress_rank);
   double scale[3] = {8192, 8192, 8192};
   for (std::uint64_t step = 0; step < 145; ++step) {
     INFO("step " << step);

@@ -159,8 +159,12 @@ PowerSgdReport PowerSgd::exchange(std::span<nn::Tensor> gradients) {
   return finish(gradients);
 }
 
-void PowerSgd::begin_step() {
+void PowerSgd::begin_step(std::vector<double> scales) {
+  if (!scales.empty() && scales.size() != shapes_.size()) {
+    fail(ErrorKind::internal, "PowerSGD: {} scales, expected {}", scales.size(), shapes_.size());
+  }
   report_ = {};
+  scales_ = std::move(scales);
   next_ = 0;
   announced_.assign(shapes_.size(), {});
   for (Part& part : parts_) {
@@ -232,6 +236,7 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     const std::span<float> q = part.second.values.as<float>();
     take_q(matrix, q.subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
     update_error(matrix, gradient);
+    scale_by(gradient, static_cast<float>(scale_of(matrix.shape)));
     matrix.p = {};
   }
   const std::span<const float> exact = part.first.values.as<float>().subspan(part.p_size, part.exact_size);
@@ -240,20 +245,21 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     const std::span<const float> sums = exact.subspan(begin, gradients[i].size());
     std::ranges::copy(sums, gradients[i].as<float>().begin());
     begin += sums.size();
-    report_.squares += sum_of_squares(sums);
+    report_.squares += sum_of_squares(sums) / (scale_of(i) * scale_of(i));
     if (!all_finite(sums)) ++report_.not_finite;
   }
   part.first = {};
   part.second = {};
 }
 
-// Step 2: a gradient that is not finite is left out, so that the buffer stays what it was.
+// Step 2: without its scale; a gradient that is not finite is left out, so that the buffer stays what it was.
 void PowerSgd::accumulate(Matrix& matrix, std::span<const float> gradient) {
   const bool is_finite = all_finite(gradient);
   if (is_finite) {
     const nn::Tensor error = error_of(matrix);
     const std::span<float> sums = error.as<float>();
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += gradient[i];
+    const auto unscale = static_cast<float>(1 / scale_of(matrix.shape));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += unscale * gradient[i];
     if (!matrix.error) convert(sums, matrix.narrow_error);
   }
   matrix.buffer_is_finite = all_finite(error_of(matrix).as<float>());

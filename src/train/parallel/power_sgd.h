@@ -71,8 +71,8 @@ enum class ErrorUpdate : std::uint8_t { subtract, keep, clear };
 ErrorUpdate error_update(bool factors_are_finite, bool buffer_is_finite);
 
 struct PowerSgdReport {
-  // Of the norm of all gradients after the exchange, of factors by ||Q|| (step 9); infinity if any is not finite, upon which
-  // the caller skips the update of all of them (step 10). The same bits on all processes.
+  // Of the norm of all gradients after the exchange, without their scales, of factors by ||Q|| (step 9); infinity if any is not
+  // finite, upon which the caller skips the update of all of them (step 10). The same bits on all processes.
   double squares = 0;
   std::size_t not_finite = 0;  // gradients
   std::size_t clamped = 0;  // terms of this process and sums that 1-6-9 did not hold: if there are many, scales are too large
@@ -88,8 +88,10 @@ class PowerSgd {
   PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdShape> shapes, const PowerSgdOptions& options);
 
   // The same with sums that begin while other gradients are still formed: a part's P is sent as soon as gradients of all its
-  // shapes and of the parts before are announced, which may be all, in any order, or none.
-  void begin_step();
+  // shapes and of the parts before are announced, which may be all, in any order, or none. scales: what the gradient of each
+  // shape is multiplied by in this step, before and after the exchange; without them 1. Error buffers and factors are without
+  // scales (step 2), which may be others in the next step.
+  void begin_step(std::vector<double> scales = {});
   void announce(std::size_t shape, const nn::Tensor& gradient);
   PowerSgdReport finish(std::span<nn::Tensor> gradients);
 
@@ -156,6 +158,7 @@ class PowerSgd {
   void start_q(Part& part);
   void take(Part& part, std::span<nn::Tensor> gradients);
   // Steps of an exchange, in their order.
+  double scale_of(std::size_t shape) const { return scales_.empty() ? 1 : scales_[shape]; }
   void accumulate(Matrix& matrix, std::span<const float> gradient);
   void form_p(Matrix& matrix, nn::Tensor& message) const;
   void orthogonalise_p(Matrix& matrix, std::span<float> p);
@@ -174,6 +177,7 @@ class PowerSgd {
   std::vector<Matrix> matrices_;
   std::vector<Part> parts_;
   std::size_t next_ = 0;               // part to start
+  std::vector<double> scales_;         // of gradients in this step, by shape; empty: 1
   std::vector<nn::Tensor> announced_;  // gradients, by shape
   nn::Tensor work_;                    // an error buffer in f32
   PowerSgdReport report_;
