@@ -5,9 +5,9 @@ Trains GPTs in grids of processes and sets what they counted beside what `bitloo
 
 counts: bytes, sums, stashes, memory, bubbles and losses, by processes of this machine.
 hosts: seconds of a step on four hosts with links of 1 Gbit/s each way, which are network namespaces of this machine (needs
-root), and how much of the sums of gradients is hidden behind the backward pass; and with two processes on each of two hosts, in
-which parameters are divided among all or only those of a host. PYTHON: an interpreter that has PyTorch; trains
-the same net by its DistributedDataParallel and its FSDP2 on Gloo there.
+root), and how much of the sums of gradients is hidden behind the backward pass; and with two processes on each of two hosts on
+slower links, parameters being divided among all or among those of a host. PYTHON: an interpreter that has PyTorch; trains the same
+net by its DistributedDataParallel and its FSDP2 on Gloo on the four hosts.
 
 In both, every layer takes as long as on ranks of a given speed (bench/parallel.cpp), so that processes do not compete for the
 cores of this machine. Without a part, both. Last line: JSON, with aims.
@@ -31,7 +31,8 @@ LARGE = {"layers": 6, "heads": 8, "width": 384, "context": 128, "vocabulary": 40
          "link": "1Gbit/50us", "bucket_bytes": 4 << 20}
 ALL_AT_ONCE = 1 << 40  # bytes of a bucket: one sum, after the backward pass
 HOSTS, MEGABITS = 4, 1000
-FACTORS = 64  # --compress-rank
+PAIRS_MEGABITS = 200
+PAIRS = {"data": 4, "ranks_per_host": 2, "shard": "parameters", "gflops": 10, "link": f"{PAIRS_MEGABITS}Mbit/50us"}
 
 
 def finish(process):
@@ -137,9 +138,9 @@ def measure_counts(steps, aims):
     return rows
 
 
-def on_hosts(settings):
+def on_hosts(settings, megabits=MEGABITS):
     slots = settings.get("ranks_per_host", 1)
-    with Hosts(HOSTS // slots, MEGABITS, by_kernel=True) as hosts:
+    with Hosts(HOSTS // slots, megabits, by_kernel=True) as hosts:
         return finish(hosts.mpirun([PROGRAM, json.dumps(settings)], slots, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
 
 
@@ -159,8 +160,8 @@ def measure_hosts(steps, python, aims):
     print(f"\n{HOSTS} hosts of {LARGE['gflops']} GFLOP/s, links of {MEGABITS} Mbit/s: seconds of a step")
     print(f"{'grid':<11}{'':<24}{'measured':>10}{'planned':>10}")
 
-    def row(name, settings):
-        result = on_hosts({**LARGE, **settings, "steps": steps})
+    def row(name, settings, megabits=MEGABITS):
+        result = on_hosts({**LARGE, **settings, "steps": steps}, megabits)
         seconds, planned = statistics.median(result["seconds"]), result["planned_seconds"]
         rows.append({**settings, "name": name, "seconds": seconds, "planned_seconds": planned, "error": seconds / planned - 1})
         grid = " x ".join(str(settings.get(axis, 1)) for axis in GROUPS)
@@ -175,11 +176,10 @@ def measure_hosts(steps, python, aims):
                            ("", {"data": 2, "pipeline": 2}), ("", {"tensor": 4}), ("", {"pipeline": 2, "tensor": 2}),
                            ("", {"data": 2, "tensor": 2})):
         row(name, settings)
-    pairs = {"data": 4, "ranks_per_host": 2, "shard": "parameters"}
-    print(f"{HOSTS // 2} hosts of two processes, parameters in shards:")
+    print(f"{HOSTS // 2} hosts of two processes of {PAIRS['gflops']} GFLOP/s, links of {PAIRS_MEGABITS} Mbit/s, parameters in shards:")
     for name, settings in (("of all processes", {}), ("of each host", {"shard_ranks": 2}),
-                           ("of each host, factors", {"shard_ranks": 2, "compress_rank": FACTORS})):
-        row(name, {**pairs, **settings})
+                           ("of each host, factors", {"shard_ranks": 2, "compress_rank": 64})):
+        row(name, {**PAIRS, **settings}, PAIRS_MEGABITS)
     seconds = {each["name"]: each["seconds"] for each in rows}
     share = seconds["of each host"] / seconds["of all processes"]
     aims.add("seconds_of_shards_of_hosts_over_shards_of_all", share, "< 1", share < 1)

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+#include <system_error>
+#include <thread>
 
 #include "cli/command.h"
 #include "launch/supervisor.h"
@@ -42,14 +44,30 @@ void end_at_once(int) { _exit(exit_peer_lost); }
 
 }  // namespace
 
+// A handler interrupts a thread that computes nothing: oneDNN's kernels for AVX2 (2.6, sgemm) have other numbers than addresses
+// of the stack in its pointer for a while, and what the system pushes there for a handler overwrites memory.
 void catch_stop_signals() {
+  sigset_t caught;
+  sigemptyset(&caught);
   struct sigaction action {};
-  action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-  if (std::getenv(launch::supervised_variable) == nullptr) return;
-  action.sa_handler = end_at_once;
-  sigaction(SIGCONT, &action, nullptr);
+  const auto handle_by = [&](int signal, void (*handler)(int)) {
+    action.sa_handler = handler;
+    sigaction(signal, &action, nullptr);
+    sigaddset(&caught, signal);
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) handle_by(signal, handle);
+  if (std::getenv(launch::supervised_variable) != nullptr) handle_by(SIGCONT, end_at_once);
+  // Threads that are made later, such as OpenMP's, have this one's mask.
+  pthread_sigmask(SIG_BLOCK, &caught, nullptr);
+  try {
+    std::thread([caught] {
+      pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);
+      while (true) pause();
+    }).detach();
+  } catch (const std::system_error&) {
+    pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);  // better than none that hears them
+  }
 }
 
 void request_stop() noexcept {

@@ -5,7 +5,7 @@ namespace bitloom::cli {
 
 // From now on the first of these signals only sets the flag; the next one that comes a moment later ends the process at once,
 // as it would have without this. In a supervised run (launch/supervisor.h) SIGCONT, by which mpirun tells that a process has
-// died, ends it at once.
+// died, ends it at once. The calling thread and those that it makes later are never interrupted: another one is.
 void catch_stop_signals();
 
 // As if one had arrived.

@@ -79,6 +79,9 @@ int Process::start(char* const* argv, char* const* envp) {
     dup2(output[1], STDOUT_FILENO);
     dup2(output[1], STDERR_FILENO);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGCONT}) ::signal(number, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, nullptr);  // a program takes over what the thread blocks that starts it
     execvpe(argv[0], argv, envp);
     const int reason = errno;
     if (write(failure[1], &reason, sizeof reason) < 0) _exit(126);

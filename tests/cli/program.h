@@ -63,6 +63,7 @@ class Background {
   // Waits until its output holds `text`; false if it ends, or some minutes pass, before that.
   bool wait_for(const std::string& text);
   void signal(int number) const;
+  pid_t process() const { return process_; }
   // The process of a rank.
   pid_t rank(int number) const;
   // Waits until a process is no more, if it is only waited for by a parent; false if a minute passes before that.
