@@ -135,7 +135,7 @@ std::vector<double> directions_of(Terminal& terminal, const std::string& spec, I
 void find_overlap(Terminal& terminal, const std::string& spec, const data::Pairs& pairs, Overlap& overlap) {
   if (overlap.clip.empty()) fail(ErrorKind::usage, "--clip: missing; expected a run or model of `bitloom train clip`");
   const std::filesystem::path model = find_model(overlap.clip);
-  require_kind(model, models::clip_kind, "bitloom compare");
+  require_kind(model, {models::clip_kind});
   std::error_code error;
   const bool is_same = std::filesystem::equivalent(spec, overlap.spec, error);
   overlap.own = images_of(pairs);

@@ -55,9 +55,15 @@ bool read(Session& session, std::span<const std::string> args, Options& options)
   return true;
 }
 
+// Before the options of the run are read: another kind's would not be understood.
+void check(const CoderSettings& settings) {
+  const fs::path file = find_model(settings.model.front());
+  require_kind(file, {models::dvae_kind});
+  require_other_output("--out", settings.out, file);
+}
+
 OpenDvae open_dvae(Terminal& terminal, const CoderSettings& settings) {
   const fs::path file = find_model(settings.model.front());
-  require_kind(file, models::dvae_kind, "bitloom inspect");
   terminal.note(checkpoint_note(file));
   return {file, settings.values, settings.device, settings.backend};
 }
@@ -116,6 +122,7 @@ int encode(Session& session, std::span<const std::string> args) {
   settings.declare(options, "FILE", "File for the tokens");
   if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
+    check(settings);
     read_pair_options(options, settings.data, settings.model.front());
     encode_all(session.terminal, settings, part_of(settings.data, settings.split, session.terminal));
   });
@@ -134,6 +141,7 @@ int reconstruct(Session& session, std::span<const std::string> args) {
   options.count("columns", columns, 1, 100, "Images in a row of the picture");
   if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
+    check(settings);
     read_pair_options(options, settings.data, settings.model.front());
     draw(session.terminal, settings, part_of(settings.data, settings.split, session.terminal), count, columns);
   });

@@ -180,6 +180,7 @@ int export_model(Session& session, std::span<const std::string> args) {
       if (!has && options.is_asked_for(name))
         fail(ErrorKind::usage, "--{}: {} has no effect on the format '{}'", name, options.raw(name), format.name);
     }
+    require_other_output("--out", request.out, request.model);
     session.terminal.note(checkpoint_note(request.model));
     format.write(session.terminal, request);
   });

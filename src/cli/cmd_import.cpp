@@ -129,7 +129,10 @@ int import_file(Session& session, std::span<const std::string> args, const std::
                "Model whose net, and tokenizer or classes and scale of pixels, these are; without it: those in FILE");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
-  session.on_root([&] { make(session.terminal, arguments.front(), like, out); });
+  session.on_root([&] {
+    require_other_output("--out", out);
+    make(session.terminal, arguments.front(), like, out);
+  });
   return exit_done;
 }
 
@@ -162,7 +165,10 @@ int import_dvae(Session& session, std::span<const std::string> args) {
                 "Height and width of images in pixels, which no shape tells; 0: as the metadata of the files say, else 256");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
-  session.on_root([&] { import_published(session.terminal, arguments, side, out); });
+  session.on_root([&] {
+    require_other_output("--out", out);
+    import_published(session.terminal, arguments, side, out);
+  });
   return exit_done;
 }
 
@@ -189,6 +195,7 @@ int import_gpt(Session& session, std::span<const std::string> args) {
   session.on_root([&] {
     const fs::path folder = arguments.front();
     if (!fs::is_directory(folder)) fail(ErrorKind::data, "{}: there is no such folder", folder.string());
+    require_other_output("--out", out);
     import_gpt2(session.terminal, folder, tokenizer, out);
   });
   return exit_done;

@@ -113,13 +113,12 @@ int predict(Session& session, std::span<const std::string> args) {
   std::size_t top = 3;
   bool jsonl = false;
   ViewOptions views;
-  Options options(
-      "bitloom predict MODEL|RUN PICTURE|-... [options]",
-      "Classifies PNG and JPEG pictures of any size up to 134 megapixels, turned as they are stored (orientations of EXIF are "
-      "ignored); - reads their names from the standard input, a line each. The "
-      "model gets the part in the middle that has its proportions, scaled, as in training on a folder of pictures. "
-      "Prints, for each, what was cut and scaled, the likeliest classes with their scores (the probabilities that "
-      "the model gives them) and the time it took.");
+  Options options("bitloom predict MODEL|RUN PICTURE|-... [options]",
+                  "Classifies PNG and JPEG pictures of any size up to 134 megapixels, turned upright as their camera says; - "
+                  "reads their names from the standard input, a line each. The "
+                  "model gets the part in the middle that has its proportions, scaled, as in training on a folder of pictures. "
+                  "Prints, for each, what was cut and scaled, the likeliest classes with their scores (the probabilities that "
+                  "the model gives them) and the time it took.");
   options.arguments(arguments, "MODEL|RUN or PICTURE", 2, 1000000);
   options.count("top", top, 1, 100000, "Number of classes to print; all with --jsonl where it is not given");
   views.declare(options);

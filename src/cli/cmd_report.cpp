@@ -214,6 +214,8 @@ int report(Session& session, std::span<const std::string> args) {
   if (picture.empty() && !image.empty()) fail(ErrorKind::usage, "--image: '{}'; expected it with --picture", image);
   const report::PictureFormat format = picture.empty() ? nullptr : report::picture_format(picture, "--picture");
   session.on_root([&] {
+    if (!out.empty()) require_other_output("--out", out);
+    if (!picture.empty()) require_other_output("--picture", picture);
     const std::vector<fs::path> runs = runs_meant(arguments);
     if (runs.size() > 1 && !picture.empty()) {
       fail(ErrorKind::usage, "--picture: '{}'; expected one run, not {}", picture, runs.size());

@@ -101,7 +101,7 @@ int run_samples(Session& session, const Options& options, SampleSettings& settin
   session.on_root([&] {
     file = find_model(settings.model.front()).string();
     const std::string kind = kind_of_model(file);
-    if (kind != models::dalle_kind) require_kind(file, models::gpt_kind, "bitloom predict");
+    require_kind(file, {models::gpt_kind, models::dalle_kind});
     check_sample_options(options, kind);
     is_of_images = kind == models::dalle_kind;
     session.terminal.note(checkpoint_note(file));

@@ -63,10 +63,8 @@ ImageModel open_cnn(const std::filesystem::path& file, const ChooseViews& choose
 
 ImageModel open_image_model(const std::filesystem::path& file, const ChooseViews& choose) {
   const std::string kind = kind_of_model(file);
-  if (kind == models::gpt_kind) require_kind(file, "binary", "bitloom sample");
-  if (kind == models::dvae_kind) require_kind(file, "binary", "bitloom reconstruct");
   if (kind == models::cnn_kind) return open_cnn(file, choose);
-  require_kind(file, "binary", "bitloom sample");
+  require_kind(file, {"binary", models::cnn_kind});
   return open_binary(file, choose);
 }
 

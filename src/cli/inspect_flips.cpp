@@ -44,7 +44,7 @@ data::Dataset first_images(data::Dataset set, std::size_t images) {
 }  // namespace
 
 Json study_run_flips(const std::string& run, const std::filesystem::path& file, std::size_t images, Terminal& terminal) {
-  require_kind(file, "binary", "bitloom inspect without --flips");
+  require_kind(file, {"binary"});
   const std::filesystem::path folder = find_run(run);
   if (folder.empty()) fail(ErrorKind::data, "--flips: {} is in no run's folder, whose images it needs", file.string());
   const layerwise::Model model = layerwise::Model::load_with_all_heads(file);

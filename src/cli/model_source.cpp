@@ -101,11 +101,35 @@ std::string checkpoint_note(const fs::path& model) {
   return fmt::format("{}: not finished; this is its checkpoint after step {}", model.parent_path().string(), *step);
 }
 
-void require_kind(const fs::path& model, const std::string& kind, const std::string& command_of_other) {
+void require_kind(const fs::path& model, const std::vector<std::string>& kinds) {
   const std::string found = kind_of_model(model);
-  if (found == kind) return;
-  fail(ErrorKind::data, "{}: a model of kind {}; expected one of kind {}. For this one there is `{}`", model.string(), found,
-       kind, command_of_other);
+  if (std::ranges::count(kinds, found) != 0) return;
+  static const std::map<std::string, const char*> commands = {
+      {"binary", "predict"},          {models::clip_kind, "eval"},        {models::cnn_kind, "predict"},
+      {models::dalle_kind, "sample"}, {models::dvae_kind, "reconstruct"}, {models::gpt_kind, "sample"}};
+  fail(ErrorKind::data, "{}: a model of kind {}; expected one of kind {}. For this one there is `bitloom {}`", model.string(),
+       found, fmt::join(kinds, " or "), commands.at(found));
+}
+
+void require_other_output(const char* option, const fs::path& out, const fs::path& model) {
+  std::error_code none;
+  const auto is_run = [&](const fs::path& folder) {
+    return fs::exists(folder / options_file, none) && fs::exists(folder / metrics_file, none);
+  };
+  const auto refuse = [&](const char* what) {
+    fail(ErrorKind::usage, "{}: {}; expected another name: {}", option, out.string(), what);
+  };
+  if (fs::is_directory(out, none)) {
+    if (is_run(out)) refuse("it is the folder of a run, whose files these would replace");
+    if (fs::equivalent(out / model_file, model, none)) refuse("the model is there, which would be replaced");
+    return;
+  }
+  if (fs::equivalent(out, model, none)) refuse("it is the model itself");
+  const fs::path extension = out.extension();
+  const bool is_state = extension == ".safetensors" || extension == ".json" || extension == ".jsonl" || extension == ".ini";
+  if (is_state && fs::exists(out, none) && is_run(out.has_parent_path() ? out.parent_path() : ".")) {
+    refuse("it is a file of a run, which would be replaced");
+  }
 }
 
 std::string kind_of_model(const fs::path& path) {

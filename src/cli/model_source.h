@@ -32,8 +32,12 @@ std::filesystem::path find_model(const std::string& argument);
 // Where a file is a checkpoint: "RUN: not finished; this is its checkpoint after step 120"; "" for models.
 std::string checkpoint_note(const std::filesystem::path& model);
 
-// Throws a data error that names the command for models of the other kind, unless a model file is of this one.
-void require_kind(const std::filesystem::path& model, const std::string& kind, const std::string& command_of_other);
+// Throws a data error that names a command for models of its kind, unless a model file is of one of these.
+void require_kind(const std::filesystem::path& model, const std::vector<std::string>& kinds);
+
+// Throws Error(usage), which names the option, if writing `out`, a file or a folder for a model's files, would replace `model`
+// or what the folder of a run has.
+void require_other_output(const char* option, const std::filesystem::path& out, const std::filesystem::path& model = {});
 
 // The runs in the sub-folders of a folder, such as those of a search and of its rounds, by name.
 std::vector<std::string> runs_inside(const std::filesystem::path& folder);

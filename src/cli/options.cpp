@@ -39,8 +39,8 @@ std::string without_dashes(const std::string& name) {
 // Why `text` is refused where a number is expected.
 const char* fault_of(const std::string& text, bool whole) {
   const auto made_of = [&](const char* characters) { return text.find_first_not_of(characters) == std::string::npos; };
-  if (!made_of("0123456789+-.eE") || made_of("+-.eE")) return "not a number";
-  return whole && !made_of("0123456789+-") ? "not a whole number" : "out of range";
+  if (!made_of("0123456789+-.eE") || made_of("+-.eE") || text.starts_with('+')) return "not a number";
+  return whole && !made_of("0123456789-") ? "not a whole number" : "out of range";
 }
 
 // The lines of an INI file in which a name has its values.
@@ -251,6 +251,10 @@ void Options::collect(Parser&& parser, Label&& label, Source source) {
         fail(ErrorKind::usage, "{}: this option is gone since version {}; expected none, or {} in the files of an earlier run",
              label(former->name), former->since, former->only);
       }
+      const bool is_for_command = option.string_key == "config" || option.string_key.starts_with("help");
+      if (source == Source::config_file && is_for_command) {
+        fail(ErrorKind::usage, "{}: no option for a file; expected it on the command line", label(option.string_key));
+      }
       const std::string key = argument ? argument_key : option.string_key;
       remember(former == nullptr ? key : former->now, label(key), option.value, source, found);
     }
@@ -298,7 +302,9 @@ bool Options::parse(std::span<const std::string> args) {
   return true;
 }
 
-void Options::read_ini(const std::string& ini, const std::string& name, Source source) {
+void Options::read_ini(const std::string& text, const std::string& name, Source source) {
+  constexpr std::string_view mark = "\xef\xbb\xbf";  // of UTF-8, by which some editors begin a file
+  const std::string ini = text.starts_with(mark) ? text.substr(mark.size()) : text;
   const auto file = [&](const po::options_description& all) {
     std::istringstream stream(ini);
     return po::parse_config_file(stream, all);

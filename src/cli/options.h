@@ -80,7 +80,7 @@ class Options {
   // errors. Returns false if help was asked for.
   bool parse(std::span<const std::string> args);
   // Adds the options of an INI file that were not given yet. `name` stands for it in messages, which add the line.
-  void read_ini(const std::string& ini, const std::string& name, Source source);
+  void read_ini(const std::string& text, const std::string& name, Source source);
   // Puts all values into the variables. Throws usage errors.
   void finish();
 

@@ -32,6 +32,7 @@ void apply_option(const std::string& word, Augment& result) {
   const std::size_t letters = std::min(word.find_first_of("-+0123456789"), word.size());
   const std::string name = word.substr(0, letters);
   const std::string number = word.substr(letters);
+  if (word == "none") fail(ErrorKind::usage, "augmentation 'none' among others; expected it alone");
   if ((name == "flip" || name == "alternating") && number.empty()) {
     bool& wanted = name == "flip" ? result.flip : result.alternating;
     if (wanted) fail(ErrorKind::usage, "augmentation '{}' is given twice", name);

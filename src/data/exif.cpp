@@ -6,8 +6,9 @@
 namespace bitloom::data {
 namespace {
 
-constexpr std::uint32_t orientation_tag = 0x0112, short_type = 3;
-constexpr std::size_t entry_bytes = 12;  // tag, type, count, value
+constexpr std::uint32_t orientation_tag = 0x0112, short_type = 3, tiff_version = 42;
+constexpr std::uint32_t little_endian = 0x4949, big_endian = 0x4d4d;  // "II", "MM"
+constexpr std::size_t entry_bytes = 12;                               // tag, type, count, value
 
 // Numbers of a TIFF file, whose first two bytes say in which order those of a number are: "II" or "MM". 0 beyond its end.
 class TiffNumbers {
@@ -37,13 +38,15 @@ int exif_orientation(std::span<const std::byte> segment) {
     return 1;
   }
   const TiffNumbers tiff(segment.subspan(exif_signature.size()));
+  const std::uint32_t order = tiff.at(0, 2);
+  if ((order != little_endian && order != big_endian) || tiff.at(2, 2) != tiff_version) return 1;
   const std::size_t directory = tiff.at(4, 4);
   const std::size_t entries = tiff.at(directory, 2);
   for (std::size_t i = 0; i < entries; ++i) {
     const std::size_t entry = directory + 2 + i * entry_bytes;
     if (tiff.at(entry, 2) != orientation_tag || tiff.at(entry + 2, 2) != short_type) continue;
     const std::uint32_t orientation = tiff.at(entry + 8, 2);
-    return orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1;
+    return tiff.at(entry + 4, 4) == 1 && orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1;
   }
   return 1;
 }

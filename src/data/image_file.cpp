@@ -56,6 +56,7 @@ struct PngReader {
     png.version = PNG_IMAGE_VERSION;
     if (png_image_begin_read_from_memory(&png, file.data(), file.size()) == 0)
       fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+    png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // as 8 bits are taken, where the file does not say; else 16 bits were linear
   }
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
@@ -102,6 +103,8 @@ class JpegDecoder {
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xffff);
     jpeg_read_header(&info_, TRUE);
+    is_of_print_ = info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK;
+    if (is_of_print_) return false;
     for (jpeg_saved_marker_ptr marker = info_.marker_list; marker != nullptr && orientation_ == 1; marker = marker->next) {
       orientation_ = exif_orientation(std::as_bytes(std::span(marker->data, marker->data_length)));
     }
@@ -123,7 +126,11 @@ class JpegDecoder {
     jpeg_finish_decompress(&info_);
     return true;
   }
-  const char* message() const { return message_.data(); }
+  // Why start() or decode() returned false.
+  [[noreturn]] void refuse(const std::string& path) const {
+    if (is_of_print_) fail(ErrorKind::data, "{}: a JPEG file in the colours of print (CMYK); expected RGB or grey", path);
+    fail(ErrorKind::data, "{}: broken JPEG: {}", path, message_.data());
+  }
   int orientation() const { return orientation_; }
 
  private:
@@ -146,11 +153,12 @@ class JpegDecoder {
   std::jmp_buf back_{};
   std::array<char, JMSG_LENGTH_MAX> message_{};
   int orientation_ = 1;
+  bool is_of_print_ = false;
 };
 
 ImageShape jpeg_shape(Bytes file, const std::string& path) {
   JpegDecoder decoder;
-  if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  if (!decoder.start(file)) decoder.refuse(path);
   check_size(decoder.height(), decoder.width(), path);
   if (is_on_its_side(decoder.orientation())) return {decoder.width(), decoder.height(), 3};
   return {decoder.height(), decoder.width(), 3};
@@ -158,10 +166,10 @@ ImageShape jpeg_shape(Bytes file, const std::string& path) {
 
 Interleaved decode_jpeg(Bytes file, const std::string& path) {
   JpegDecoder decoder;
-  if (!decoder.start(file)) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  if (!decoder.start(file)) decoder.refuse(path);
   Interleaved picture;
   allocate(picture, decoder.height(), decoder.width(), path);
-  if (!decoder.decode(picture.rgb.data())) fail(ErrorKind::data, "{}: broken JPEG: {}", path, decoder.message());
+  if (!decoder.decode(picture.rgb.data())) decoder.refuse(path);
   if (const int orientation = decoder.orientation(); orientation != 1) {
     picture.rgb = upright(picture.rgb, picture.height, picture.width, 3, orientation);
     if (is_on_its_side(orientation)) std::swap(picture.height, picture.width);

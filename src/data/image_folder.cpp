@@ -43,14 +43,20 @@ struct Listing {
 
 Listing list_images(const fs::path& folder, const std::vector<std::string>& found, const Dataset& dataset) {
   Listing listing;
+  std::error_code none;  // a link that leads nowhere is no picture
   for (const std::string& name : found) {
+    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+    if (std::ranges::any_of(name, is_control)) {
+      fail(ErrorKind::data, "{}: the class name '{}' has control characters, such as an end of line", folder.string(), name);
+    }
     if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", folder.string(), name);
     const auto known = std::find(dataset.class_names.begin(), dataset.class_names.end(), name);
     if (known == dataset.class_names.end())
       fail(ErrorKind::data, "{}: class '{}' is not one of the {} expected classes", folder.string(), name, dataset.classes());
     const auto label = static_cast<std::uint16_t>(known - dataset.class_names.begin());
-    auto files = sorted_names(
-        folder / name, [](const fs::directory_entry& entry) { return is_image_name(entry.path()) && entry.is_regular_file(); });
+    auto files = sorted_names(folder / name, [&](const fs::directory_entry& entry) {
+      return is_image_name(entry.path()) && entry.is_regular_file(none);
+    });
     if (files.empty()) fail(ErrorKind::data, "{}: no .png, .jpg or .jpeg file there", (folder / name).string());
     listing.labels.insert(listing.labels.end(), files.size(), label);
     std::move(files.begin(), files.end(), std::back_inserter(listing.files));
@@ -61,7 +67,7 @@ Listing list_images(const fs::path& folder, const std::vector<std::string>& foun
 // Everything that the pixels depend on: a picture that changes has another size or time.
 Hash128 key_of(const fs::path& folder, const Dataset& dataset, const Listing& listing) {
   Hasher hasher;
-  hasher.update(std::string_view("bitloom pixels 2"));
+  hasher.update(std::string_view("bitloom pixels 3"));
   hasher.update(dataset.shape.height).update(dataset.shape.width).update(dataset.shape.channels);
   for (std::size_t i = 0; i < listing.files.size(); ++i) {
     const fs::path path = listing.path(folder, dataset, i);
@@ -79,8 +85,9 @@ Dataset read_image_folder(const fs::path& folder, const ImageShape& shape, const
                           const std::vector<std::string>& class_names) {
   if (!fs::is_directory(folder))
     fail(ErrorKind::data, "{}: no such folder (looked for one sub-folder of images per class)", folder.string());
+  std::error_code none;
   const std::vector<std::string> found =
-      sorted_names(folder, [](const fs::directory_entry& entry) { return entry.is_directory(); });
+      sorted_names(folder, [&](const fs::directory_entry& entry) { return entry.is_directory(none); });
   Dataset dataset{"folder", shape, class_names.empty() ? found : class_names, {}, {}};
   if (dataset.classes() > 65536)
     fail(ErrorKind::data, "{}: {} classes, at most 65536 work", folder.string(), dataset.classes());

@@ -39,9 +39,9 @@ bool is_idx(const fs::path& folder) {
 }
 // True if there are sub-folders with images directly in them.
 bool holds_classes(const fs::path& folder) {
-  std::error_code error;
+  std::error_code error, none;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (!entry.is_directory()) continue;
+    if (!entry.is_directory(none)) continue;
     for (const auto& file : fs::directory_iterator(entry.path(), error)) {
       if (is_image_name(file.path())) return true;
     }

@@ -30,7 +30,7 @@ constexpr std::uint64_t header_bytes = 64;
 
 struct Header {
   std::array<char, 8> magic{'B', 'L', 'P', 'I', 'X', ' ', ' ', '\n'};
-  std::uint32_t version = 2;  // 1: before photographs were turned upright
+  std::uint32_t version = 1;
   std::uint32_t complete = 0;
   std::uint64_t images = 0;
   std::uint64_t image_bytes = 0;

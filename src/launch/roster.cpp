@@ -112,9 +112,11 @@ void Roster::ask() {
     if (i == 0 && presence == Presence::absent) presence = Presence::there;                      // it was too busy to say
     if (i == 1 && !answers[i].started && !asked_) fail(ErrorKind::io, "{}", answers[i].output);  // the agent itself
     if (presence == Presence::absent) absent[asked[i].name] = reason_of(answers[i], limit);
-    if (stays(asked[i], presence) && (i == 0 || !is_excluded(asked[i]))) members_.push_back(asked[i]);
+    if (stays(asked[i], presence) && (i == 0 || !is_excluded(asked[i]))) {
+      const std::size_t slots = options_.hosts.empty() ? asked[i].slots : room_of(asked[i].slots);
+      members_.push_back({asked[i].name, slots});
+    }
     if (members_.empty()) break;
-    if (i > 0) members_.back().slots = room_of(members_.back().slots);
   }
   // Hosts without room for a group come last, or all groups after them would lie across hosts.
   if (!members_.empty()) {

@@ -76,6 +76,16 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
       {{"export", "run", "--out", "net.c", "--to", "pytorch"}, 2, "--to: 'pytorch'; expected c"},
       {{"export", "run", "--out", "net.c", "--shift", "32"}, 2, "shift: 32 pixels; expected less than"},
       {{"export", "run", "--out", "absent/net.c"}, 5, "absent/net.c"},
+      {{"export", "run", "--to", "onnx", "--out", "run/model.safetensors"}, 2, "it is the model itself"},
+      {{"export", "run/model.safetensors", "--to", "c", "--out", "run/net.json"}, 2, "it is a file of a run"},
+      {{"report", "run", "--out", "run/model.safetensors"},
+       2,
+       "--out: run/model.safetensors; expected another name: it is a file"},
+      {{"report", "run", "--out", "run"}, 2, "it is the folder of a run"},
+      {{"sample", "run", "--prompt", "x"},
+       3,
+       "a model of kind binary; expected one of kind gpt or dalle. For this one there is"},
+      {{"encode", "run", "--out", "tokens"}, 3, "a model of kind binary; expected one of kind dvae"},
       {{"export", "gone", "--out", "net.c"}, 3, "gone"},
   };
   for (const Refusal& one : refusals) {

@@ -151,6 +151,13 @@ TEST_CASE("a model goes out and comes back", "[gpt]") {
   };
   CHECK(perplexity("back.safetensors") == perplexity("model.safetensors"));
 
+  // Not over the model: it was replaced without a word.
+  const Outcome same = models.run({"export", "model.safetensors", "--out", "."});
+  CHECK(same.code == 2);
+  CHECK(has(same.err, "--out: .; expected another name: the model is there, which would be replaced"));
+  CHECK(models.run({"export", "model.safetensors", "--to", "gguf", "--out", "model.safetensors"}).code == 2);
+  CHECK(perplexity("back.safetensors") == perplexity("model.safetensors"));
+
   const Outcome none = models.run({"import", "gpt", "hf", "--out", "x.safetensors"});
   CHECK(none.code == 2);
   CHECK(has(none.err, "--tokenizer: missing; hf has no vocab.json and merges.txt"));
@@ -297,10 +304,10 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"export", model, "--out", "a", "--type", "f16"}, 2, "--type: f16 has no effect on the format 'transformers'");
   refuses({"export", model, "--out", "a", "--to", "gguf", "--type", "q4_0"}, 2, "--type: unknown value 'q4_0'");
   refuses({"export", model, "--out", "nowhere/a", "--to", "gguf"}, 5, "cannot write 'nowhere/a': No such file or directory");
-  refuses({"export", model, "--out", ".", "--to", "gguf"}, 5, "cannot write '.': ");
+  refuses({"export", model, "--out", "..", "--to", "gguf"}, 5, "cannot write '..': ");
   refuses({"export", model, "--out", "a.c"}, 2, "--out: a.c; a model of kind gpt has no such file");
   refuses({"export", model, "--out", "a.onnx", "--type", "q8_0"}, 2, "--type: q8_0; expected f32 or f16");
-  refuses({"export", model, "--out", ".", "--to", "onnx"}, 5, "cannot write '.': ");
+  refuses({"export", model, "--out", "..", "--to", "onnx"}, 5, "cannot write '..': ");
   refuses({"export", model, "--out", "a", "--to", "ggml"}, 2,
           "--to: 'ggml'; expected transformers or gguf or onnx, to which a model of kind gpt can be exported");
   refuses({"import", "gpt", "nowhere", "--out", "a"}, 3, "nowhere: there is no such folder");
@@ -309,7 +316,8 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   REQUIRE(models.run(with(quick_training("binary"), {})).code == 0);
   refuses({"export", "binary", "--to", "transformers", "--out", "hf"}, 2,
           "--to: 'transformers'; expected c or onnx or qonnx, to which a model of kind binary can be exported");
-  refuses({"sample", "binary"}, 3, "a model of kind binary; expected one of kind gpt. For this one there is `bitloom predict`");
+  refuses({"sample", "binary"}, 3,
+          "a model of kind binary; expected one of kind gpt or dalle. For this one there is `bitloom predict`");
   refuses({"inspect", "binary", "--image-size", "32x32x3"}, 2, "--image-size: 32x32x3 has no effect");
   refuses({"eval", "binary", "--cloze", "text.txt"}, 2, "--cloze: not for a model of kind binary");
   CHECK(models.run({"verify", "binary"}).code == 0);

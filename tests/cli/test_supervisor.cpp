@@ -217,6 +217,9 @@ TEST_CASE("hosts get whole groups of the ranks that exchange the most", "[launch
   CHECK(start(hosts, {"--shard", "parameters", "--shard-ranks", "4"}).first == ",localhost:4,n2:4,n3:4,n1:1,");
   CHECK(start(hosts, {"--exchange", "local", "--ranks-per-worker", "2"}).first == tensor);
 
+  // Whether or not the first host of the file is there.
+  CHECK(start("n4 slots=2\nn2 slots=2\n", {"--tensor", "2"}, {"--local", "3"}).first == ",localhost:2,n2:2,");
+  CHECK(start("n2 slots=2\nn4 slots=2\n", {"--tensor", "2"}, {"--local", "3"}).first == ",localhost:2,n2:2,");
   const auto [alone, told] = start(hosts, {"--tensor", "2"}, {"--local", "1"});
   CHECK(alone == ",localhost:1,n2:4,n3:4,n1:1,");
   CHECK(

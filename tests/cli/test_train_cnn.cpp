@@ -136,7 +136,7 @@ TEST_CASE("a convolutional net is trained and learns, and the verbs know what it
   CHECK(one_view["probabilities"] != predicted["probabilities"]);
   const Outcome text = run_program(folder.path(), {"sample", "run"});
   CHECK(text.code == 3);
-  CHECK(has(text.err, "a model of kind cnn; expected one of kind gpt. For this one there is `bitloom predict`"));
+  CHECK(has(text.err, "a model of kind cnn; expected one of kind gpt or dalle. For this one there is `bitloom predict`"));
 }
 
 TEST_CASE("a stopped run of a convolutional net goes on to the same bits", "[cnn]") {

@@ -158,7 +158,14 @@ TEST_CASE("options come from the command line before the file, and from the file
   CHECK(deep.code == 2);
   CHECK(has(deep.err, "deep.ini:5: \\x1b]0;title\\x07net"));
   CHECK_FALSE(has(deep.err, "\x1b"));
-  write_file(folder / "range.ini", "seed = 1\nbatch = 16\nbatch = none\n");
+  // They were taken without effect.
+  for (const char* line : {"config = absent.ini", "help = 1"}) {
+    write_file(folder / "command.ini", std::string("seed = 1\n") + line + "\n");
+    const Outcome command = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "command.ini"});
+    CHECK(command.code == 2);
+    CHECK(has(command.err, "no option for a file; expected it on the command line"));
+  }
+  write_file(folder / "range.ini", "\xef\xbb\xbfseed = 1\nbatch = 16\nbatch = none\n");
   const Outcome range = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "range.ini"});
   CHECK(range.code == 2);
   CHECK(has(range.err, "range.ini:3: batch: 'none' is not a number"));

@@ -24,6 +24,8 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --data synth --batc 5", "unknown option --batc; did you mean 'batch'?"},
       {"train binary --data synth --batch", "required argument for option '--batch' is missing"},
       {"train binary --data synth --batch ten", "--batch: 'ten' is not a number; expected a whole number from 1"},
+      {"train binary --data synth --batch +1", "--batch: '+1' is not a number"},
+      {"train binary --data synth --augment none,flip", "augmentation 'none' among others; expected it alone"},
       {"train binary --data synth --batch 1.5", "--batch: '1.5' is not a whole number; expected a whole number from 1"},
       {"train binary --data synth --batch 99999999999999999999", "--batch: '99999999999999999999' is out of range"},
       {"train binary --data synth --batch 0", "--batch: '0' is out of range"},

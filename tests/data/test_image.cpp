@@ -49,7 +49,7 @@ void write_jpeg(const fs::path& path, const Image& image, const std::string& exi
   info.image_height = static_cast<JDIMENSION>(height);
   info.image_width = static_cast<JDIMENSION>(width);
   info.input_components = static_cast<int>(channels);
-  info.in_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
+  info.in_color_space = channels == 4 ? JCS_CMYK : channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, 95, TRUE);
   jpeg_start_compress(&info, TRUE);
@@ -128,6 +128,25 @@ TEST_CASE("JPEG files are read in colour and grey") {
   CHECK(read_image(folder / "colour.png").shape == ImageShape{40, 24, 3});
 }
 
+// 16 bits were taken for linear light, and 40000 became 204.
+TEST_CASE("PNG files of 16 bits have the tones of those of 8 bits") {
+  // 1 x 1, grey, 40000: by another program.
+  constexpr unsigned char file[] = {0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48,
+                                    0x44, 0x52, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x10, 0x00, 0x00, 0x00,
+                                    0x00, 0x6a, 0xee, 0x47, 0x16, 0x00, 0x00, 0x00, 0x0b, 0x49, 0x44, 0x41, 0x54, 0x78,
+                                    0x9c, 0x63, 0x98, 0xe3, 0x00, 0x00, 0x01, 0x7b, 0x00, 0xdd, 0x40, 0xe6, 0x05, 0x81,
+                                    0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
+  const TempDir folder;
+  write_file(folder / "a.png", {reinterpret_cast<const char*>(file), sizeof file});
+  CHECK(read_image(folder / "a.png", 1).pixels == std::vector<std::uint8_t>{156});
+}
+
+TEST_CASE("JPEG files in the colours of print are said to be that") {
+  const TempDir folder;
+  write_jpeg(folder / "a.jpg", {{8, 8, 4}, std::vector<std::uint8_t>(8 * 8 * 4, 99)});
+  CHECK(has(message_of(ErrorKind::data, [&] { read_image(folder / "a.jpg"); }), "a JPEG file in the colours of print (CMYK)"));
+}
+
 // Photographs lay on their side in folders, sheets and predictions.
 TEST_CASE("photographs are turned upright as their camera says") {
   // Where the quarters A B / C D that the file has are seen, by row, for orientations 1 to 8 (Exif 2.32, figure 8).
@@ -168,9 +187,14 @@ TEST_CASE("what says how a picture is turned may be damaged") {
     for (std::size_t bytes = 0; bytes < value_end; ++bytes) CHECK(orientation_of(whole.substr(0, bytes)) == 1);
     CHECK(orientation_of(exif_of(0, is_big)) == 1);
     CHECK(orientation_of(exif_of(9, is_big)) == 1);
-    std::string other = whole;
-    other[0] = 'e';
-    CHECK(orientation_of(other) == 1);
+    // Another signature, order of bytes, version of TIFF; two numbers instead of one.
+    const std::size_t entry = whole.find(is_big ? std::string("\x01\x12", 2) : std::string("\x12\x01", 2));
+    for (const std::size_t at :
+         {std::size_t{0}, std::size_t{6}, std::size_t{7}, std::size_t{is_big ? 9U : 8U}, entry + (is_big ? 7 : 4)}) {
+      std::string other = whole;
+      ++other[at];
+      CHECK(orientation_of(other) == 1);
+    }
     Random random(1, Stream::test);
     for (int round = 0; round < 2000; ++round) {
       std::string garbled = whole;
@@ -361,6 +385,14 @@ TEST_CASE("a folder of images without a test set gives a share of its own") {
   fs::create_directory_symlink(folder.path(), outer / "train");
   CHECK(load(outer.path().string(), {.height = 2, .width = 2, .channels = 1}).train.pixels ==
         load(folder.path().string(), {.height = 2, .width = 2, .channels = 1}).train.pixels);
+  // Links that lead nowhere, in a circle, or to what is no picture.
+  fs::create_symlink("a.png", folder / "odd" / "a.png");
+  fs::create_symlink("loop", folder / "loop");
+  CHECK(load(folder.path().string()).train.class_names == std::vector<std::string>{"even", "odd"});
+  fs::create_directory(folder / "a\nb");
+  fs::copy(folder / "even" / "0.png", folder / "a\nb" / "0.png");
+  CHECK(has(message_of(ErrorKind::data, [&] { load(folder.path().string()); }), "has control characters"));
+  fs::remove_all(folder / "a\nb");
   fs::rename(folder / "odd", folder / "train");
   CHECK(load(folder.path().string()).train.class_names == std::vector<std::string>{"even", "train"});
   const TempDir empty;

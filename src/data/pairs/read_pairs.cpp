@@ -94,10 +94,10 @@ PairListing list_json_lines(const fs::path& file) {
 PairListing list_folder(const fs::path& folder) {
   PairListing listing{folder, {}, {}, {}};
   std::vector<std::string> images, texts;
-  std::error_code error;
+  std::error_code error, none;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name.front() == '.' || !at->is_regular_file()) continue;
+    if (name.front() == '.' || !at->is_regular_file(none)) continue;
     if (is_image_name(at->path())) images.push_back(name);
     if (at->path().extension() == ".txt") texts.push_back(name);
   }
