@@ -55,6 +55,24 @@ std::map<std::string, std::vector<std::size_t>> lines_of_names(const std::string
   return lines;
 }
 
+// Throws Error(usage) for the first line that has no name with a value; Boost tells no lines.
+void require_values(const std::string& ini, const std::string& name) {
+  constexpr std::size_t most = 60;  // characters of a line in a message
+  std::istringstream stream(ini);
+  std::size_t number = 0;
+  for (std::string all; std::getline(stream, all);) {
+    ++number;
+    const std::string_view line = trim(std::string_view(all).substr(0, all.find('#')));
+    if (line.empty() || line.starts_with('[')) continue;
+    if (line.starts_with('-')) {
+      fail(ErrorKind::usage, "{}:{}: '{}'; expected the name without dashes", name, number, line.substr(0, most));
+    }
+    if (line.find('=') == std::string_view::npos || line.starts_with('=')) {
+      fail(ErrorKind::usage, "{}:{}: '{}'; expected NAME = VALUE", name, number, line.substr(0, most));
+    }
+  }
+}
+
 // "--exchange sparse or local".
 std::string needed_text(const Options::Need& need) {
   const std::string other = fmt::format("--{}", need.other);
@@ -305,6 +323,7 @@ bool Options::parse(std::span<const std::string> args) {
 void Options::read_ini(const std::string& text, const std::string& name, Source source) {
   constexpr std::string_view mark = "\xef\xbb\xbf";  // of UTF-8, by which some editors begin a file
   const std::string ini = text.starts_with(mark) ? text.substr(mark.size()) : text;
+  require_values(ini, name);
   const auto file = [&](const po::options_description& all) {
     std::istringstream stream(ini);
     return po::parse_config_file(stream, all);

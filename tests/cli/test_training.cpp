@@ -165,6 +165,17 @@ TEST_CASE("options come from the command line before the file, and from the file
     CHECK(command.code == 2);
     CHECK(has(command.err, "no option for a file; expected it on the command line"));
   }
+  const std::vector<std::pair<const char*, const char*>> lines = {{"freeze-weights", "'freeze-weights'; expected NAME = VALUE"},
+                                                                  {"; a comment", "'; a comment'; expected NAME = VALUE"},
+                                                                  {"= 5", "'= 5'; expected NAME = VALUE"},
+                                                                  {"--epochs = 1", "expected the name without dashes"}};
+  for (const auto& [line, says] : lines) {
+    write_file(folder / "line.ini", fmt::format("# first\nseed = 1\n{}\n", line));
+    const Outcome refused = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "line.ini"});
+    CHECK(refused.code == 2);
+    CHECK(has(refused.err, "line.ini:3: "));
+    CHECK(has(refused.err, says));
+  }
   write_file(folder / "range.ini", "\xef\xbb\xbfseed = 1\nbatch = 16\nbatch = none\n");
   const Outcome range = run_program(folder.path(), {"train", "binary", "--data", "synth", "--config", "range.ini"});
   CHECK(range.code == 2);
