@@ -55,23 +55,25 @@ bool read(Session& session, std::span<const std::string> args, Options& options)
   return true;
 }
 
-// Before the options of the run are read: another kind's would not be understood.
-void check(const CoderSettings& settings) {
+// The model's file. Then the options of its run are read, and put into the settings; those of another kind would not be
+// understood.
+fs::path read_run_options(Options& options, CoderSettings& settings) {
   const fs::path file = find_model(settings.model.front());
   require_kind(file, {models::dvae_kind});
+  read_pair_options(options, settings.data, settings.model.front());
   require_other_output("--out", settings.out, file);
+  return file;
 }
 
-OpenDvae open_dvae(Terminal& terminal, const CoderSettings& settings) {
-  const fs::path file = find_model(settings.model.front());
+OpenDvae open_dvae(Terminal& terminal, const CoderSettings& settings, const fs::path& file) {
   terminal.note(checkpoint_note(file));
   return {file, settings.values, settings.device, settings.backend};
 }
 
 constexpr std::size_t encoded_at_once = 32;
 
-void encode_all(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs) {
-  OpenDvae dvae = open_dvae(terminal, settings);
+void encode_all(Terminal& terminal, const CoderSettings& settings, const fs::path& file, const data::Pairs& pairs) {
+  OpenDvae dvae = open_dvae(terminal, settings, file);
   models::ImageTokens tokens{dvae.config().grid(), dvae.config().codes, dvae.model().hash, content_hash(pairs), {}};
   data::for_centre_batches(pairs, data::first_indexes(pairs.size()), dvae.config().side, encoded_at_once,
                            [&](const data::PairBatch& batch, std::size_t done) {
@@ -84,9 +86,9 @@ void encode_all(Terminal& terminal, const CoderSettings& settings, const data::P
                  tokens.codes, format_bytes(fs::file_size(settings.out)));
 }
 
-void draw(Terminal& terminal, const CoderSettings& settings, const data::Pairs& pairs, std::size_t wanted,
+void draw(Terminal& terminal, const CoderSettings& settings, const fs::path& file, const data::Pairs& pairs, std::size_t wanted,
           std::size_t columns) {
-  OpenDvae dvae = open_dvae(terminal, settings);
+  OpenDvae dvae = open_dvae(terminal, settings, file);
   const std::size_t side = dvae.config().side;
   const std::size_t all = std::min(wanted, pairs.size());
   ImageSheet sheet(all, columns, side, 2);
@@ -122,9 +124,8 @@ int encode(Session& session, std::span<const std::string> args) {
   settings.declare(options, "FILE", "File for the tokens");
   if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
-    check(settings);
-    read_pair_options(options, settings.data, settings.model.front());
-    encode_all(session.terminal, settings, part_of(settings.data, settings.split, session.terminal));
+    const fs::path file = read_run_options(options, settings);
+    encode_all(session.terminal, settings, file, part_of(settings.data, settings.split, session.terminal));
   });
   return exit_done;
 }
@@ -141,9 +142,8 @@ int reconstruct(Session& session, std::span<const std::string> args) {
   options.count("columns", columns, 1, 100, "Images in a row of the picture");
   if (!read(session, args, options)) return exit_done;
   session.on_root([&] {
-    check(settings);
-    read_pair_options(options, settings.data, settings.model.front());
-    draw(session.terminal, settings, part_of(settings.data, settings.split, session.terminal), count, columns);
+    const fs::path file = read_run_options(options, settings);
+    draw(session.terminal, settings, file, part_of(settings.data, settings.split, session.terminal), count, columns);
   });
   return exit_done;
 }

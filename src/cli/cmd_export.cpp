@@ -180,7 +180,11 @@ int export_model(Session& session, std::span<const std::string> args) {
       if (!has && options.is_asked_for(name))
         fail(ErrorKind::usage, "--{}: {} has no effect on the format '{}'", name, options.raw(name), format.name);
     }
-    require_other_output("--out", request.out, request.model);
+    if (*format.ending == '\0') {
+      require_other_folder("--out", request.out, request.model);
+    } else {
+      require_other_output("--out", request.out, request.model);
+    }
     session.terminal.note(checkpoint_note(request.model));
     format.write(session.terminal, request);
   });

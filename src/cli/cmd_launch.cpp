@@ -257,13 +257,14 @@ int launch(Session& session, std::span<const std::string> args) {
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   const bool chosen = options.source("local") != Options::Source::none;
-  if (!chosen && !hostfile.empty()) supervisor.local = 1;
   if (kind.division != nullptr) {
     const auto division = [&] { return kind.division(program, supervisor.folder); };
-    supervisor.group = division().group;
-    if (!chosen) supervisor.local = hostfile.empty() ? division().least() : supervisor.group;
+    const Division now = division();
+    supervisor.group = now.group;
+    if (!chosen) supervisor.local = now.least();
     supervisor.usable = [division](std::size_t available) { return division().usable(available); };
   }
+  if (!chosen && !hostfile.empty()) supervisor.local = supervisor.group;
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());
   if (!supervisor.notice.empty()) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <vector>
 
@@ -44,8 +45,19 @@ fs::path newest_checkpoint(const fs::path& folder) {
   return {};
 }
 
-// Besides binary nets.
-constexpr std::array known_kinds{models::clip_kind, models::cnn_kind, models::dalle_kind, models::dvae_kind, models::gpt_kind};
+// A kind, and the command that shows first what its models do.
+struct KnownKind {
+  const char* name;
+  const char* command;
+};
+constexpr std::array known_kinds{KnownKind{"binary", "predict"},
+                                 KnownKind{models::clip_kind, "eval"},
+                                 KnownKind{models::cnn_kind, "predict"},
+                                 KnownKind{models::dalle_kind, "sample"},
+                                 KnownKind{models::dvae_kind, "reconstruct"},
+                                 KnownKind{models::gpt_kind, "sample"}};
+// Models of the first do not say theirs.
+constexpr auto stated_kinds = std::span(known_kinds).subspan(1);
 
 // Kind of a run that has no model yet.
 std::string kind_of_run(const fs::path& folder) {
@@ -55,8 +67,8 @@ std::string kind_of_run(const fs::path& folder) {
   std::getline(metrics, line);
   const nlohmann::json first = nlohmann::json::parse(line, nullptr, false);
   if (!first.is_object()) return models::gpt_kind;
-  for (const char* kind : known_kinds) {
-    if (first.value("kind", nlohmann::json()) == kind) return kind;
+  for (const KnownKind& kind : stated_kinds) {
+    if (first.value("kind", nlohmann::json()) == kind.name) return kind.name;
   }
   return models::gpt_kind;
 }
@@ -104,31 +116,37 @@ std::string checkpoint_note(const fs::path& model) {
 void require_kind(const fs::path& model, const std::vector<std::string>& kinds) {
   const std::string found = kind_of_model(model);
   if (std::ranges::count(kinds, found) != 0) return;
-  static const std::map<std::string, const char*> commands = {
-      {"binary", "predict"},          {models::clip_kind, "eval"},        {models::cnn_kind, "predict"},
-      {models::dalle_kind, "sample"}, {models::dvae_kind, "reconstruct"}, {models::gpt_kind, "sample"}};
+  const auto known = std::ranges::find(known_kinds, found, &KnownKind::name);
   fail(ErrorKind::data, "{}: a model of kind {}; expected one of kind {}. For this one there is `bitloom {}`", model.string(),
-       found, fmt::join(kinds, " or "), commands.at(found));
+       found, fmt::join(kinds, " or "), known->command);
 }
+
+namespace {
+
+[[noreturn]] void refuse_output(const char* option, const fs::path& out, const char* reason) {
+  fail(ErrorKind::usage, "{}: {}; expected another name: {}", option, out.string(), reason);
+}
+
+bool is_in_run(const fs::path& path) { return !find_run(fs::absolute(path).string()).empty(); }
+
+}  // namespace
 
 void require_other_output(const char* option, const fs::path& out, const fs::path& model) {
   std::error_code none;
-  const auto is_run = [&](const fs::path& folder) {
-    return fs::exists(folder / options_file, none) && fs::exists(folder / metrics_file, none);
-  };
-  const auto refuse = [&](const char* what) {
-    fail(ErrorKind::usage, "{}: {}; expected another name: {}", option, out.string(), what);
-  };
-  if (fs::is_directory(out, none)) {
-    if (is_run(out)) refuse("it is the folder of a run, whose files these would replace");
-    if (fs::equivalent(out / model_file, model, none)) refuse("the model is there, which would be replaced");
-    return;
-  }
-  if (fs::equivalent(out, model, none)) refuse("it is the model itself");
+  if (fs::equivalent(out, model, none)) refuse_output(option, out, "it is the model itself");
   const fs::path extension = out.extension();
   const bool is_state = extension == ".safetensors" || extension == ".json" || extension == ".jsonl" || extension == ".ini";
-  if (is_state && fs::exists(out, none) && is_run(out.has_parent_path() ? out.parent_path() : ".")) {
-    refuse("it is a file of a run, which would be replaced");
+  if (is_state && fs::is_regular_file(out, none) && is_in_run(out)) {
+    refuse_output(option, out, "it is a file of a run, which would be replaced");
+  }
+}
+
+void require_other_folder(const char* option, const fs::path& out, const fs::path& model) {
+  std::error_code none;
+  if (!fs::is_directory(out, none)) return;
+  if (is_in_run(out)) refuse_output(option, out, "it is the folder of a run, whose files these would replace");
+  if (fs::equivalent(out / model_file, model, none)) {
+    refuse_output(option, out, "the model is there, which would be replaced");
   }
 }
 
@@ -136,9 +154,11 @@ std::string kind_of_model(const fs::path& path) {
   const TensorMapping file = TensorMapping::open(path);
   const auto kind = file.metadata.find(models::kind_key);
   if (kind == file.metadata.end()) return "binary";  // whose own check says more about what is none
-  if (std::ranges::count(known_kinds, kind->second) == 0) {
-    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows binary, {}", path.string(), kind->second,
-         fmt::join(known_kinds, ", "));
+  if (std::ranges::count(stated_kinds, kind->second, &KnownKind::name) == 0) {
+    std::vector<std::string> names;
+    for (const KnownKind& known : known_kinds) names.emplace_back(known.name);
+    fail(ErrorKind::data, "{}: a model of kind '{}'; this program knows {}", path.string(), kind->second,
+         fmt::join(names, ", "));
   }
   return kind->second;
 }

@@ -35,9 +35,10 @@ std::string checkpoint_note(const std::filesystem::path& model);
 // Throws a data error that names a command for models of its kind, unless a model file is of one of these.
 void require_kind(const std::filesystem::path& model, const std::vector<std::string>& kinds);
 
-// Throws Error(usage), which names the option, if writing `out`, a file or a folder for a model's files, would replace `model`
-// or what the folder of a run has.
+// Throws Error(usage), which names the option, if writing the file `out` would replace `model` or a file of a run.
 void require_other_output(const char* option, const std::filesystem::path& out, const std::filesystem::path& model = {});
+// The same of the files of a model that go into the folder `out`.
+void require_other_folder(const char* option, const std::filesystem::path& out, const std::filesystem::path& model);
 
 // The runs in the sub-folders of a folder, such as those of a search and of its rounds, by name.
 std::vector<std::string> runs_inside(const std::filesystem::path& folder);

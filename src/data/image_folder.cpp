@@ -45,11 +45,10 @@ Listing list_images(const fs::path& folder, const std::vector<std::string>& foun
   Listing listing;
   std::error_code none;  // a link that leads nowhere is no picture
   for (const std::string& name : found) {
-    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
-    if (std::ranges::any_of(name, is_control)) {
+    if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", folder.string(), name);
+    if (name.find_first_of("\n\t") != std::string::npos || printable(name) != name) {
       fail(ErrorKind::data, "{}: the class name '{}' has control characters, such as an end of line", folder.string(), name);
     }
-    if (!is_utf8(name)) fail(ErrorKind::data, "{}: the class name '{}' is not UTF-8 text", folder.string(), name);
     const auto known = std::find(dataset.class_names.begin(), dataset.class_names.end(), name);
     if (known == dataset.class_names.end())
       fail(ErrorKind::data, "{}: class '{}' is not one of the {} expected classes", folder.string(), name, dataset.classes());

@@ -113,8 +113,7 @@ void Roster::ask() {
     if (i == 1 && !answers[i].started && !asked_) fail(ErrorKind::io, "{}", answers[i].output);  // the agent itself
     if (presence == Presence::absent) absent[asked[i].name] = reason_of(answers[i], limit);
     if (stays(asked[i], presence) && (i == 0 || !is_excluded(asked[i]))) {
-      const std::size_t slots = options_.hosts.empty() ? asked[i].slots : room_of(asked[i].slots);
-      members_.push_back({asked[i].name, slots});
+      members_.push_back({asked[i].name, room_of(asked[i].slots)});
     }
     if (members_.empty()) break;
   }

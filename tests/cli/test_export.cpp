@@ -81,7 +81,7 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
       {{"report", "run", "--out", "run/model.safetensors"},
        2,
        "--out: run/model.safetensors; expected another name: it is a file"},
-      {{"report", "run", "--out", "run"}, 2, "it is the folder of a run"},
+      {{"report", "run", "--out", "run"}, 5, "cannot write 'run'"},
       {{"sample", "run", "--prompt", "x"},
        3,
        "a model of kind binary; expected one of kind gpt or dalle. For this one there is"},

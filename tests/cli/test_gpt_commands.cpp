@@ -273,6 +273,9 @@ TEST_CASE("a folder of data text, a run on it, and its measures", "[gpt]") {
   CHECK(own["text"]["words"].get<std::size_t>() > 20);
   CHECK(has(run({"verify", "run", "tokens"}), "tokens/tokenizer: good"));
   CHECK(has(run({"inspect", "run"}), "GPT: 1 layers of width 16"));
+  const Outcome over = run_program(folder.path(), {"export", "run", "--out", "run"});
+  CHECK(over.code == 2);
+  CHECK(has(over.err, "--out: run; expected another name: it is the folder of a run, whose files these would replace"));
   run({"export", "run", "--out", "hf"});
   run({"import", "gpt", "hf", "--out", "back.safetensors", "--tokenizer", "tokens/tokenizer"});
   const Json back = Json::parse(run({"eval", "back.safetensors", "--data", "tokens", "--json"}));
@@ -304,10 +307,10 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"export", model, "--out", "a", "--type", "f16"}, 2, "--type: f16 has no effect on the format 'transformers'");
   refuses({"export", model, "--out", "a", "--to", "gguf", "--type", "q4_0"}, 2, "--type: unknown value 'q4_0'");
   refuses({"export", model, "--out", "nowhere/a", "--to", "gguf"}, 5, "cannot write 'nowhere/a': No such file or directory");
-  refuses({"export", model, "--out", "..", "--to", "gguf"}, 5, "cannot write '..': ");
+  refuses({"export", model, "--out", ".", "--to", "gguf"}, 5, "cannot write '.': ");
   refuses({"export", model, "--out", "a.c"}, 2, "--out: a.c; a model of kind gpt has no such file");
   refuses({"export", model, "--out", "a.onnx", "--type", "q8_0"}, 2, "--type: q8_0; expected f32 or f16");
-  refuses({"export", model, "--out", "..", "--to", "onnx"}, 5, "cannot write '..': ");
+  refuses({"export", model, "--out", ".", "--to", "onnx"}, 5, "cannot write '.': ");
   refuses({"export", model, "--out", "a", "--to", "ggml"}, 2,
           "--to: 'ggml'; expected transformers or gguf or onnx, to which a model of kind gpt can be exported");
   refuses({"import", "gpt", "nowhere", "--out", "a"}, 3, "nowhere: there is no such folder");

@@ -101,6 +101,13 @@ TEST_CASE("a discrete VAE is trained and learns, and the verbs know what it is",
   CHECK(has(run({"inspect", "run"}), "encoder.group_3"));
   run({"verify", "run"});
 
+  // Not over the model, nor over another file of the run.
+  for (const auto& [out, says] : {std::pair("run/model.safetensors", "it is the model itself"),
+                                  std::pair("run/checkpoint.safetensors", "it is a file of a run")}) {
+    const Outcome over = run_program(folder.path(), {"encode", "run", "--out", out});
+    CHECK(over.code == 2);
+    CHECK(has(over.err, says));
+  }
   CHECK(has(run({"encode", "run", "--out", "tokens"}), "120 images as 4 x 4 tokens of 32 codes"));
   const TensorFile tokens = TensorFile::load(folder / "tokens", Checksum::required);
   CHECK(tokens.get("tokens").shape == std::vector<std::size_t>{120, 4, 4});
