@@ -67,9 +67,9 @@ void keep_surest(std::vector<Mistake>& mistakes) {
 
 }  // namespace
 
-void check_views(const Views& views, const data::ImageShape& shape) {
+void check_views(const Views& views, const data::ImageShape& shape, std::string_view named) {
   if (views.shift >= std::min(shape.height, shape.width)) {
-    fail(ErrorKind::usage, "shift: {} pixels; expected less than the images have, {} x {}", views.shift, shape.height,
+    fail(ErrorKind::usage, "{}: {} pixels; expected less than the images have, {} x {}", named, views.shift, shape.height,
          shape.width);
   }
 }

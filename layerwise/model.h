@@ -57,8 +57,8 @@ struct Model {
 // The file of heads that lies beside a model.
 void save_heads(const std::map<std::string, Head>& heads, const std::filesystem::path& path);
 
-// Throws Error(usage) for a shift that is not smaller than the images.
-void check_views(const Views& views, const data::ImageShape& shape);
+// Throws Error(usage), which starts with `named`, for a shift that is not smaller than the images.
+void check_views(const Views& views, const data::ImageShape& shape, std::string_view named = "`shift`");
 
 // An image that was classified wrongly.
 struct Mistake {

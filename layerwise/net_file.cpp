@@ -379,7 +379,8 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
     if (member == "kernel" && target->contains("padding")) target->erase("padding");
     (*target)[member] = parsed;
   }
-  return net_from_json(json, fmt::format("{}={}", key, value));
+  // Errors end up naming the key: `net.shift`, not the place in the JSON that the net is kept in.
+  return net_from_json(json, object == "net" ? object : fmt::format("{}={}", key, value));
 }
 
 std::size_t shared_stages(const NetSpec& a, const NetSpec& b) {

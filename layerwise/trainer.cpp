@@ -183,11 +183,13 @@ void Run::build_layers() {
 RunResult Run::execute() {
   claim_folder();
   build_layers();
-  // All of them now, and before a folder is made: what is wrong with the last stage would otherwise show after hours.
+  // All of them now, and before a folder is made: what is wrong with the last stage, or with the evaluation, would otherwise
+  // show after hours.
   for (const StageSpec& stage : options_.net.stages) {
     check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
                 static_cast<std::size_t>(comm_.size()));
   }
+  check_views(options_.net.views, result_.model.encoder.image_shape(), "--set net.shift");
   if (!options_.resume) place_error_feedback();
   open_folder();
   if (options_.resume) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <filesystem>
 
 #include "mpi/comm_state.h"
 
@@ -125,7 +126,10 @@ void Comm::wait_until(const std::function<bool()>& done, const char* what, std::
 bool Comm::is_of(const GroupError& error) const noexcept { return state_->is_group() && error.group() == state_->group_number; }
 
 std::string Comm::described(const std::exception& error) {
-  const std::string message = error.what();
+  std::string message = error.what();
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    message = fmt::format("{}: {}", file->path1().string(), file->code().message());
+  }
   return message.empty() ? "an error without a message" : message;
 }
 

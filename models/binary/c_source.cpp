@@ -16,6 +16,7 @@
 
 #include "core/bits.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "layerwise/forward.h"
 #include "layerwise/rounded_weights.h"
 #include "models/net_texts.h"
@@ -349,7 +350,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
     head_rows.push_back(declared[i]);
     largest.include(head);
   }
-  for (const std::string& each : model.class_names) names.push_back("    " + quoted(each));
+  for (const std::string& each : model.class_names) names.push_back("    " + quoted(printable(each)));
 
   const auto define = [&](const char* what, std::size_t value) { data.add(fmt::format("#define {} {}", what, value)); };
   define("HEIGHT", image.height);

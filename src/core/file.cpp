@@ -36,11 +36,17 @@ Container read_all(const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
   constexpr std::size_t first_guess = 4096;
+  constexpr std::size_t most_of_a_pipe = std::size_t{1} << 30;  // or of a device, which may have no end
   Container content;
   content.resize(status.st_size > 0 ? static_cast<std::size_t>(status.st_size) + 1 : first_guess);
   std::size_t used = 0;
   while (true) {
-    if (used == content.size()) content.resize(2 * used);
+    if (used == content.size()) {
+      if (used >= most_of_a_pipe && !S_ISREG(status.st_mode)) {
+        fail(ErrorKind::data, "cannot read '{}': more than {} MiB that are no regular file", path.string(), used >> 20U);
+      }
+      content.resize(2 * used);
+    }
     const ssize_t got = ::read(file.get(), content.data() + used, content.size() - used);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_reading(path, errno);

@@ -21,13 +21,16 @@ constexpr double envelope = 64;  // bytes of Open MPI's header of a message
 constexpr std::size_t settling = 8;  // updates before times count
 constexpr std::size_t counted = 64;
 
+// Far beyond any link, and far from where sums of such numbers are infinite: bits per second, or seconds.
+constexpr double most = 1e15;
+
 // A number followed by one of the units.
 double parse_with_unit(const std::string& label, const std::string& text, bool zero,
                        const std::vector<std::pair<const char*, double>>& units, const char* expected) {
   for (const auto& [unit, factor] : units) {
     if (!text.ends_with(unit)) continue;
     const auto number = parse_double(text.substr(0, text.size() - std::string_view(unit).size()));
-    if (number && (*number > 0 || (zero && *number == 0))) return *number * factor;
+    if (number && (*number > 0 || (zero && *number == 0)) && *number * factor <= most) return *number * factor;
   }
   fail(ErrorKind::usage, "{}: '{}'; expected {}", label, text, expected);
 }

@@ -178,6 +178,23 @@ TEST_CASE("a folder that cannot be made ends with 5", "[usage]") {
   CHECK(has(outcome.err, "--out: file/below cannot be created"));
 }
 
+TEST_CASE("images that would move out of sight are refused before the training", "[usage]") {
+  const TempDir folder;
+  const Outcome outcome = run_program(
+      folder.path(), words("train binary --data synth --net tiny --max-train 200 --max-test 20 --set net.shift=99 --out run"));
+  CHECK(outcome.code == 2);
+  CHECK(has(outcome.err, "--set net.shift: 99 pixels; expected less than the images have, 32 x 32"));
+  CHECK(!has(outcome.out, "layer1"));
+}
+
+TEST_CASE("a name that the system refuses ends with 5 and is named", "[usage]") {
+  const TempDir folder;
+  const std::string name(300, 'x');
+  const Outcome outcome = run_program(folder.path(), {"eval", name});
+  CHECK(outcome.code == 5);
+  CHECK(has(outcome.err, "bitloom: " + name + ": File name too long"));
+}
+
 TEST_CASE("the stand-alone commands work", "[usage]") {
   const TempDir folder;
   const Outcome info = run_program(folder.path(), {"info"});

@@ -116,6 +116,7 @@ TEST_CASE("what cannot be read is a data error with path and reason", "[file]") 
     CHECK(has(message, "No such file"));
   }
   CHECK(has(message_of(ErrorKind::data, [&] { read_text(folder.path()); }), "Is a directory"));
+  CHECK(has(message_of(ErrorKind::data, [&] { read_text("/dev/zero"); }), "more than 1024 MiB that are no regular file"));
   CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{folder.path()}; }), "Is a directory"));
   CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{"/dev/null"}; }), "not a regular file"));
 }

@@ -158,7 +158,7 @@ TEST_CASE("the vote is the mean of heads and views", "[model]") {
     const auto moved_vote = scores(Classifier::of(kernels, model, {"a"}, moved), image);
     for (std::size_t l = 0; l < all.size(); ++l) REQUIRE(std::fabs(static_cast<double>(moved_vote[l]) - all[l]) < 1e-4);
   }
-  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"a"}, {true, 12}); }), "shift: 12 pixels"));
+  CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"a"}, {true, 12}); }), "`shift`: 12 pixels"));
   CHECK(has(message_of(ErrorKind::usage, [&] { Classifier::of(kernels, model, {"c"}, {false, 0}); }), "no layer 'c'"));
   Model partial = model;
   partial.heads.erase("a");

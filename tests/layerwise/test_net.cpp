@@ -209,6 +209,7 @@ TEST_CASE("settings that make no sense are named", "[net]") {
   CHECK(has(message("net.head_bits", "1"), "head_bits: 1 is out of range; expected 2 to 16"));
   CHECK(has(message("encodr.levels", "3"), "'encodr.levels': unknown name 'encodr'; did you mean 'encoder'?"));
   CHECK(has(message("a.widht", "3"), "unknown key 'widht'; did you mean 'width'?"));
+  CHECK(message("net.shift", "-1") == "net.shift: -1 has the wrong type; expected a whole number, 0 or more");
   CHECK(has(message("a.width", "many"), "\"many\" has the wrong type; expected a whole number"));
   CHECK(has(message("a.width", "many"), "a.width=many"));
   CHECK(has(message("a.width", "0"), "0 is out of range"));

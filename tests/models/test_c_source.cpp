@@ -183,14 +183,16 @@ TEST_CASE("large weights, and a head that votes twice, are the same in C", "[c_s
   }
 }
 
-TEST_CASE("names of classes pass into C as they are", "[c_source]") {
+TEST_CASE("names of classes pass into C as they are, but for what steers a terminal", "[c_source]") {
   data::Dataset data = small_data(20);
   for (std::size_t i = 0; i < data.classes(); ++i) data.class_names[i] = "class " + std::to_string(i);
   data.class_names[1] =
       "a \"quoted\" back\\slash, ?"
       "?/ and K\xc3\xa4se 8\n";
+  data.class_names[2] = "\x1b[31mred";  // of a file of before such names were refused
   const layerwise::Model model = random_model(data, cases()[5].net);
   const Compiled compiled(models::c_source(model, {false, 0}, "net", "net.h"), "-O0");
+  data.class_names[2] = "\\x1b[31mred";
   const auto names = compiled.symbol<const char* const*>("net_classes");
   for (std::size_t i = 0; i < data.classes(); ++i) CHECK(names[i] == data.class_names[i]);
 }
@@ -205,7 +207,7 @@ TEST_CASE("what cannot be exported to C is refused", "[c_source]") {
     INFO(name);
     CHECK(has(message(ErrorKind::usage, model, {}, name), std::string("name: '") + name + "'"));
   }
-  CHECK(has(message(ErrorKind::usage, model, {true, 12}, "net"), "shift: 12 pixels"));
+  CHECK(has(message(ErrorKind::usage, model, {true, 12}, "net"), "`shift`: 12 pixels"));
 
   const TempDir folder;
   model.save(folder / "model.safetensors");
