@@ -62,7 +62,8 @@ class ClipTowers final : public nn::Layer {
   nn::Tensor forward(nn::Pass& pass, const nn::Tensor& images) override;
   nn::Tensor backward(nn::Pass& pass, const nn::Tensor& dy) override;  // none
   void add_parameters(std::vector<nn::Parameter*>& all) override;
-  void end_step(nn::Pass& pass, bool counts) override { image_.layers->end_step(pass, counts); }
+  void end_step(nn::Pass& pass, bool counts, std::size_t replicas) override { image_.layers->end_step(pass, counts, replicas); }
+  void add_step_sums(std::vector<nn::Tensor*>& all) override { image_.layers->add_step_sums(all); }
   void add_buffers(nn::Engine& engine, DType values, std::vector<std::pair<std::string, nn::Tensor*>>& all) override {
     image_.layers->add_buffers(engine, values, all);
   }

@@ -51,8 +51,12 @@ void Sequence::add_parameters(std::vector<Parameter*>& all) {
   for (const LayerPointer& layer : layers_) layer->add_parameters(all);
 }
 
-void Sequence::end_step(Pass& pass, bool counts) {
-  for (const LayerPointer& layer : layers_) layer->end_step(pass, counts);
+void Sequence::end_step(Pass& pass, bool counts, std::size_t replicas) {
+  for (const LayerPointer& layer : layers_) layer->end_step(pass, counts, replicas);
+}
+
+void Sequence::add_step_sums(std::vector<Tensor*>& all) {
+  for (const LayerPointer& layer : layers_) layer->add_step_sums(all);
 }
 
 void Sequence::add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) {

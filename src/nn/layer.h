@@ -75,8 +75,11 @@ class Layer {
 
   // In a fixed order.
   virtual void add_parameters(std::vector<Parameter*>& /*all*/) {}
-  // Once, after the last micro-batch of a step. counts: false for a step that is skipped, which is to leave no trace.
-  virtual void end_step(Pass& /*pass*/, bool /*counts*/) {}
+  // Once, after the last micro-batch of a step of `replicas` processes that have different micro-batches, as many each, and
+  // have summed what add_step_sums() gives. counts: false for a step that is skipped, which is to leave no trace.
+  virtual void end_step(Pass& /*pass*/, bool /*counts*/, std::size_t /*replicas*/) {}
+  // Sums over this process's micro-batches of a step. They stay where they are.
+  virtual void add_step_sums(std::vector<Tensor*>& /*all*/) {}
   // Tensors besides parameters that belong to a trained net, moving averages say, made if they are not there yet.
   virtual void add_buffers(Engine& /*engine*/, DType /*values*/, std::vector<std::pair<std::string, Tensor*>>& /*all*/) {}
 
@@ -119,7 +122,8 @@ class Sequence final : public Layer {
   bool takes_wide_gradients() const override { return true; }
 
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass, bool counts) override;
+  void end_step(Pass& pass, bool counts, std::size_t replicas) override;
+  void add_step_sums(std::vector<Tensor*>& all) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;

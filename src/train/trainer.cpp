@@ -270,13 +270,10 @@ Loss Trainer::sum_over_grid(Loss loss) {
   return {sums[0], static_cast<std::uint64_t>(sums[1])};
 }
 
-void Trainer::average_buffers() {
+void Trainer::sum_statistics() {
   if (sum_ == nullptr || buffers_.empty()) return;
   std::vector<nn::Tensor> tensors;
-  for (const auto& [name, tensor] : buffers_) {
-    nn::scale_add(engine_, 1.0 / grid_->shape().data, *tensor, 0, *tensor);
-    tensors.push_back(*tensor);
-  }
+  for (const nn::Tensor* sum : pipeline_->step_sums()) tensors.push_back(*sum);
   sum_->sum(tensors);
 }
 
@@ -331,13 +328,13 @@ StepReport Trainer::step() {
   report.skipped = !std::isfinite(report.gradient_norm);
   if (scales_) report.block_scales = scales_->all();
   report.skipped_blocks = skipped_blocks.size();
-  task_.net().end_step(pass, !report.skipped);
+  if (!report.skipped) sum_statistics();
+  task_.net().end_step(pass, !report.skipped, static_cast<std::size_t>(grid_->shape().data));
   if (report.skipped) {
     if (!options_.loss_scale || loss_scale_ <= 1) refuse_gradients(report.loss);
     loss_scale_ = std::max(1.0, loss_scale_ / 2);
     clean_steps_ = 0;
   } else {
-    average_buffers();
     const EventSpan span(&log_, EventKind::optimizer, 0, 0, &engine_);
     step_optimizer(report, unscale, skipped_blocks);
     if (sharding_) sharding_->publish();

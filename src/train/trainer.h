@@ -186,7 +186,7 @@ class Trainer {
   // Over all data ranks, to all: the last stage's, or those of all stages where layers have losses.
   Loss sum_over_grid(Loss loss);
   std::uint64_t sent_so_far() const;
-  void average_buffers();
+  void sum_statistics();
   [[noreturn]] void refuse_gradients(double loss);
   void make_norm();
   void make_gradient_scales();

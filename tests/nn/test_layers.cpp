@@ -384,7 +384,7 @@ TEST_CASE("an attention is the same in another order of its tokens", "[layers]")
         "a: an order of 18 tokens, not all of them once; expected one of 19");
 }
 
-TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]") {
+TEST_CASE("moving averages follow the statistics of a step's mini-batch, whatever its micro-batches", "[layers]") {
   Engine engine({}, "ref");
   BatchNorm norm("n", 1, {.momentum = 0.25});
   const std::vector<Parameter*> parameters = parameters_of(norm);
@@ -393,19 +393,62 @@ TEST_CASE("moving averages follow the mean of a step's micro-batches", "[layers]
   const auto show = [&](const std::vector<double>& values) {
     norm.forward(pass, engine.from(std::span<const double>(values), {values.size(), 1}, Use::activations));
   };
-  show({0, 2});  // mean 1, variance 2 of n - 1
-  show({4, 8});  // mean 6, variance 8
+  show({0, 2});
+  show({4, 8});
   pass.again = true;
   show({100, 200});
   std::vector<std::pair<std::string, Tensor*>> buffers;
   norm.add_buffers(engine, DType::f64, buffers);
   REQUIRE(buffers.size() == 2);
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == 0);
-  norm.end_step(pass, true);
+  norm.end_step(pass, true, 1);
+  const double variance = (3.5 * 3.5 + 1.5 * 1.5 + 0.5 * 0.5 + 4.5 * 4.5) / 3;  // of 0, 2, 4 and 8
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
-  CHECK(engine.to_host<double>(*buffers[1].second)[0] == Approx(0.75 + 0.25 * 5));
-  norm.end_step(pass, true);  // without micro-batches nothing moves
+  CHECK(engine.to_host<double>(*buffers[1].second)[0] == Approx(0.75 + 0.25 * variance));
+  norm.end_step(pass, true, 1);  // without micro-batches nothing moves
   CHECK(engine.to_host<double>(*buffers[0].second)[0] == Approx(0.25 * 3.5));
+
+  // Two processes that have summed.
+  pass.again = false;
+  BatchNorm shared("n", 1, {.momentum = 0.25}), whole("n", 1, {.momentum = 0.25});
+  for (BatchNorm* each : {&shared, &whole}) {
+    initialise(engine, parameters_of(*each), DType::f64, 1);
+    const std::vector<double> values{0, 2, 4, 8};
+    const std::size_t rows = each == &shared ? 2 : 4;
+    for (std::size_t i = 0; i < 4; i += rows) {
+      each->forward(pass, engine.from(std::span<const double>(values).subspan(i, rows), {rows, 1}, Use::activations));
+    }
+  }
+  std::vector<Tensor*> sums;
+  shared.add_step_sums(sums);
+  REQUIRE(sums.size() == 3);
+  for (Tensor* sum : sums) scale_add(engine, 2, *sum, 0, *sum);
+  shared.end_step(pass, true, 2);
+  whole.end_step(pass, true, 1);
+  std::vector<std::pair<std::string, Tensor*>> of_shared, of_whole;
+  shared.add_buffers(engine, DType::f64, of_shared);
+  whole.add_buffers(engine, DType::f64, of_whole);
+  CHECK(engine.to_host<double>(*of_whole[1].second)[0] == Approx(0.75 + 0.25 * variance));
+  // As many values twice: the variance of eight.
+  CHECK(engine.to_host<double>(*of_shared[1].second)[0] == Approx(0.75 + 0.25 * variance * 6 / 7));
+}
+
+// Squares of f32 means near 1000 have errors larger than such variances.
+TEST_CASE("moving variances survive means far from 0", "[layers]") {
+  Engine engine({}, "ref");
+  BatchNorm norm("n", 1, {.momentum = 0.5});
+  initialise(engine, parameters_of(norm), DType::f32, 1);
+  Pass pass{engine};
+  std::vector<std::pair<std::string, Tensor*>> buffers;
+  norm.add_buffers(engine, DType::f32, buffers);
+  for (int step = 0; step < 30; ++step) {
+    for (const float value : {1000.0F, 1000.25F, 1000.5F}) {
+      norm.forward(pass, engine.from(std::span<const float>(std::vector<float>{value, value}), {2, 1}, Use::activations));
+    }
+    norm.end_step(pass, true, 1);
+    CHECK(engine.to_host<float>(*buffers[1].second)[0] >= 0);
+  }
+  CHECK(engine.to_host<float>(*buffers[1].second)[0] == Approx(0.05).epsilon(0.01));
 }
 
 // The moving variance became NaN: evaluation, steps later, failed without a reason.

@@ -167,7 +167,7 @@ Outcome one_process(std::span<const std::uint64_t> numbers, double scale, DType 
     loss.add(run_micro_batch(net.task, pass, scale));
   }
   nn::settle_gradients(net.engine, parameters);
-  layers.end_step(pass, true);
+  layers.end_step(pass, true, 1);
   pass.stash = nullptr;
   pass.training = false;
   for (const std::uint64_t number : numbers) {
@@ -260,7 +260,7 @@ void check_step(mpi::Comm& comm, const Outcome& expected, const char* schedule, 
       if (!each->is_frozen) CHECK(announced[each->name] == 1);
     }
   }
-  net.task.net().end_step(pass, true);
+  net.task.net().end_step(pass, true, 1);
   for (const auto& [name, found] : buffers_of(net.engine, buffers)) {
     CAPTURE(name);
     CHECK(found == expected.buffers.at(name));

@@ -142,9 +142,8 @@ TEST_CASE("links are read and written", "[cluster]") {
   CHECK(to_string(link) == "10Mbit/20ms");
   CHECK(to_string(parse_link("--link", "2.5Gbit/50us")) == "2.5Gbit/50us");
   CHECK(parse_link("--link", "500kbit/0us").bits_per_second == Approx(5e5));
-  for (const char* wrong :
-       {"", "10", "Mbit", "500kbit", "10Mbit", "-1Mbit", "0Mbit/1ms", "10Mbit/", "10Mbit/5", "10MB/1ms", "nanMbit",
-        "1e308Gbit/1ms", "10Mbit/1e20s"}) {
+  for (const char* wrong : {"", "10", "Mbit", "500kbit", "10Mbit", "-1Mbit", "0Mbit/1ms", "10Mbit/", "10Mbit/5", "10MB/1ms",
+                            "nanMbit", "1e308Gbit/1ms", "10Mbit/1e20s"}) {
     CAPTURE(wrong);
     CHECK(message_of(ErrorKind::usage, [&] {
             parse_link("--link", wrong);

@@ -54,9 +54,14 @@ void Residual::add_parameters(std::vector<Parameter*>& all) {
   if (skip_) skip_->add_parameters(all);
 }
 
-void Residual::end_step(Pass& pass, bool counts) {
-  branch_->end_step(pass, counts);
-  if (skip_) skip_->end_step(pass, counts);
+void Residual::end_step(Pass& pass, bool counts, std::size_t replicas) {
+  branch_->end_step(pass, counts, replicas);
+  if (skip_) skip_->end_step(pass, counts, replicas);
+}
+
+void Residual::add_step_sums(std::vector<Tensor*>& all) {
+  branch_->add_step_sums(all);
+  if (skip_) skip_->add_step_sums(all);
 }
 
 void Residual::add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) {

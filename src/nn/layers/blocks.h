@@ -19,7 +19,8 @@ class Residual final : public Layer {
   Tensor backward(Pass& pass, const Tensor& dy) override;
   bool takes_wide_gradients() const override { return block_.has_value(); }
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass, bool counts) override;
+  void end_step(Pass& pass, bool counts, std::size_t replicas) override;
+  void add_step_sums(std::vector<Tensor*>& all) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override;
@@ -43,7 +44,8 @@ class Recomputed final : public Layer {
   Tensor backward(Pass& pass, const Tensor& dy) override;
   bool takes_wide_gradients() const override { return layer_->takes_wide_gradients(); }
   void add_parameters(std::vector<Parameter*>& all) override { layer_->add_parameters(all); }
-  void end_step(Pass& pass, bool counts) override { layer_->end_step(pass, counts); }
+  void end_step(Pass& pass, bool counts, std::size_t replicas) override { layer_->end_step(pass, counts, replicas); }
+  void add_step_sums(std::vector<Tensor*>& all) override { layer_->add_step_sums(all); }
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override {
     layer_->add_buffers(engine, values, all);
   }

@@ -22,6 +22,14 @@ Shape divided(const char* name, const Shape& x, std::size_t k) {
   return x.with(1, x[1] / k).with(2, x[2] / k);
 }
 
+// The square of each number of a vector: it is what batch norm gives with the vector as its gain, mean 0 and deviation 1.
+Tensor squares(Engine& engine, const Tensor& x) {
+  const Tensor zeros = engine.zeros(x.shape(), x.dtype(), Use::workspace);
+  Tensor y = engine.empty(x.shape(), x.dtype(), Use::workspace);
+  batch_norm_inference(engine, x, x, zeros, zeros, zeros, 1, y);
+  return y;
+}
+
 }  // namespace
 
 // --- Convolution ---
@@ -105,7 +113,7 @@ Shape BatchNorm::output(const Shape& x) const {
 
 void BatchNorm::make_averages(Engine& engine, DType parameters) {
   if (moving_mean_) return;
-  for (Tensor* tensor : {&moving_mean_, &moving_variance_, &step_mean_, &step_variance_}) {
+  for (Tensor* tensor : {&moving_mean_, &moving_variance_, &step_mean_, &step_square_, &step_variance_}) {
     *tensor = engine.zeros({channels_}, parameters, Use::parameters);
   }
   fill(engine, moving_variance_, 1);
@@ -128,11 +136,14 @@ Tensor BatchNorm::forward(Pass& pass, const Tensor& x) {
   Tensor variance = pass.engine.empty({channels_}, type, Use::activations);
   batch_norm(pass.engine, x, gain_.read(), bias_.read(), epsilon_, y, mean, variance);
   if (!pass.again) {
-    // What is averaged estimates the variance of all data, which that of a sample is below.
-    const auto rows = static_cast<double>(x.shape().rows());
-    scale_add(pass.engine, 1, mean, 1, step_mean_);
-    scale_add(pass.engine, rows / (rows - 1), variance, 1, step_variance_);
+    Tensor difference = pass.engine.empty({channels_}, type, Use::workspace);
+    scale_add(pass.engine, 1, mean, 0, difference);
+    scale_add(pass.engine, -1, moving_mean_, 1, difference);
+    scale_add(pass.engine, 1, difference, 1, step_mean_);
+    scale_add(pass.engine, 1, squares(pass.engine, difference), 1, step_square_);
+    scale_add(pass.engine, 1, variance, 1, step_variance_);
     ++micro_batches_;
+    rows_ += x.shape().rows();
   }
   for (const Tensor& kept : {x, mean, variance}) pass.keep(kept);
   return y;
@@ -149,16 +160,25 @@ Tensor BatchNorm::backward(Pass& pass, const Tensor& dy) {
   return dx;
 }
 
-void BatchNorm::end_step(Pass& pass, bool counts) {
+void BatchNorm::end_step(Pass& pass, bool counts, std::size_t replicas) {
   if (micro_batches_ == 0) return;
   if (counts) {
-    const double share = momentum_ / static_cast<double>(micro_batches_);
-    scale_add(pass.engine, share, step_mean_, 1 - momentum_, moving_mean_);
-    scale_add(pass.engine, share, step_variance_, 1 - momentum_, moving_variance_);
+    const double share = 1.0 / static_cast<double>(micro_batches_ * replicas);
+    Tensor mean = pass.engine.empty({channels_}, step_mean_.dtype(), Use::workspace);
+    scale_add(pass.engine, share, step_mean_, 0, mean);
+    // The mini-batch's variance: the mean of those of its micro-batches and the variance of their means, which rounding may
+    // leave below 0.
+    Tensor between = squares(pass.engine, mean);
+    scale_add(pass.engine, share, step_square_, -1, between);
+    activate(pass.engine, find_activation("relu"), between, between);
+    scale_add(pass.engine, share, step_variance_, 1, between);
+    // What is averaged estimates the variance of all data, which that of a sample is below.
+    const auto rows = static_cast<double>(rows_ * replicas);
+    scale_add(pass.engine, momentum_, mean, 1, moving_mean_);
+    scale_add(pass.engine, momentum_ * rows / (rows - 1), between, 1 - momentum_, moving_variance_);
   }
-  fill(pass.engine, step_mean_, 0);
-  fill(pass.engine, step_variance_, 0);
-  micro_batches_ = 0;
+  for (Tensor* sum : {&step_mean_, &step_square_, &step_variance_}) fill(pass.engine, *sum, 0);
+  micro_batches_ = rows_ = 0;
 }
 
 void BatchNorm::add_parameters(std::vector<Parameter*>& all) { all.insert(all.end(), {&gain_, &bias_}); }
@@ -167,6 +187,10 @@ void BatchNorm::add_buffers(Engine& engine, DType values, std::vector<std::pair<
   make_averages(engine, parameter_type(values));
   all.emplace_back(name_ + ".moving_mean", &moving_mean_);
   all.emplace_back(name_ + ".moving_variance", &moving_variance_);
+}
+
+void BatchNorm::add_step_sums(std::vector<Tensor*>& all) {
+  if (moving_mean_) all.insert(all.end(), {&step_mean_, &step_square_, &step_variance_});
 }
 
 std::uint64_t BatchNorm::stash_bytes(const Shape& x, DType values) const {

@@ -38,8 +38,9 @@ class Convolution final : public Layer {
   std::optional<Parameter> bias_;
 };
 
-// Statistics of each micro-batch normalise it; the moving averages, which evaluation uses, follow the mean of a step's
-// statistics once per step (Huang et al. 2019, section 2.2).
+// Statistics of each micro-batch normalise it; the moving averages, which evaluation uses, follow those of the whole mini-batch
+// once per step (Huang et al. 2019, section 2.2): its mean, and its variance about it, whatever the number of micro-batches and
+// of processes that share them.
 class BatchNorm final : public Layer {
  public:
   struct Options {
@@ -52,7 +53,8 @@ class BatchNorm final : public Layer {
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override;
-  void end_step(Pass& pass, bool counts) override;
+  void end_step(Pass& pass, bool counts, std::size_t replicas) override;
+  void add_step_sums(std::vector<Tensor*>& all) override;
   void add_buffers(Engine& engine, DType values, std::vector<std::pair<std::string, Tensor*>>& all) override;
   Shape output(const Shape& x) const override;
   double cost(const Shape& x) const override { return 8 * static_cast<double>(x.size()); }
@@ -67,8 +69,11 @@ class BatchNorm final : public Layer {
   double momentum_, epsilon_;
   Parameter gain_, bias_;
   Tensor moving_mean_, moving_variance_;
-  Tensor step_mean_, step_variance_;  // sums over the step's micro-batches
+  // Sums over the step's micro-batches: of their means less the moving mean, of the squares of that, of their variances.
+  // Differences, since squares of means far from 0 would leave nothing of a small variance.
+  Tensor step_mean_, step_square_, step_variance_;
   std::size_t micro_batches_ = 0;
+  std::size_t rows_ = 0;  // those of all micro-batches together
 };
 
 class MaxPool final : public Layer {

@@ -107,6 +107,15 @@ void Pipeline::add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all
   }
 }
 
+std::vector<nn::Tensor*> Pipeline::step_sums() {
+  std::vector<nn::Tensor*> all;
+  for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
+    for (std::size_t i = range.first; i < range.last; ++i) task_.net()[i].add_step_sums(all);
+  }
+  return all;
+}
+
 bool Pipeline::is_counted_here(const nn::Parameter& parameter) const {
   return std::ranges::any_of(
       parameters_, [&](const StageParameter& each) { return each.parameter == &parameter && each.stages.front() == stage_; });

@@ -48,6 +48,8 @@ class Pipeline {
   std::vector<nn::Parameter*> shared_parameters() const;
   // The same of buffers, as nn::Layer has them.
   void add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all);
+  // And of what layers sum over the micro-batches of a step (nn::Layer::add_step_sums).
+  std::vector<nn::Tensor*> step_sums();
   // Whether sums over the parameters of all stages count this one here: on the first stage that has it.
   bool is_counted_here(const nn::Parameter& parameter) const;
 
