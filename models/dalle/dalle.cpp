@@ -159,8 +159,8 @@ void DalleOutput::add_parameters(std::vector<nn::Parameter*>& all) {
 // --- Dalle ---
 
 Dalle::Dalle(const DalleConfig& config, train::TensorGroup* group) : config_(checked(config)) {
-  const BlockConfig blocks{config_.layers,     config_.heads,           config_.width,    config_.dropout,
-                           config_.activation, config_.activation_bits, config_.recompute};
+  const BlockConfig blocks{config_.layers,     config_.heads,           config_.width,     config_.dropout,
+                           config_.activation, config_.activation_bits, config_.recompute, config_.small_feed_forward};
   BlockBuilder builder(blocks, group);
   layers_.emplace<DalleEmbedding>(config_);
   builder.add_dropout(layers_);
@@ -172,8 +172,8 @@ Dalle::Dalle(const DalleConfig& config, train::TensorGroup* group) : config_(che
     return mask;
   });
   DalleOutput& output = layers_.emplace<DalleOutput>(config_);
-  text_head_ = std::make_unique<train::VocabularyHead>(nullptr, output.text(), config_.text_vocabulary);
-  code_head_ = std::make_unique<train::VocabularyHead>(nullptr, output.codes(), config_.codes);
+  text_head_ = std::make_unique<train::VocabularyHead>(nullptr, output.text(), config_.text_vocabulary, config_.logit_clip);
+  code_head_ = std::make_unique<train::VocabularyHead>(nullptr, output.codes(), config_.codes, config_.logit_clip);
 }
 
 double Dalle::cost(std::size_t pairs) const {

@@ -24,6 +24,10 @@ struct GptConfig {
   std::string activation = "gelu_tanh";
   unsigned activation_bits = 0;  // kept of every activation's input for the backward pass (Novikov et al. 2022); 0: all
   bool recompute = false;        // keep of every block its input alone, and compute the rest again
+  // For deep nets (Huang et al. 2019, section 4): initial weights of the feed-forward parts divided by the layers, and a
+  // magnitude at which the loss of training clips logits; 0: none.
+  bool small_feed_forward = false;
+  double logit_clip = 0;
 
   std::size_t padded_vocabulary() const {
     return (vocabulary + vocabulary_multiple - 1) / vocabulary_multiple * vocabulary_multiple;

@@ -29,11 +29,13 @@ nn::LayerPointer BlockBuilder::attention(const std::string& name, const Mask& ma
 
 nn::LayerPointer BlockBuilder::feed_forward(const std::string& name) {
   const std::size_t inside = 4 * config_.width;
+  nn::LinearOptions first;
   nn::LinearOptions second;
   second.deviation = projection_deviation();
+  if (config_.small_feed_forward) first.deviation = second.deviation = 0.02 / static_cast<double>(config_.layers);
   auto branch = std::make_unique<Sequence>();
   branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
-  layers_.add_expansion(*branch, name + ".first", config_.width, inside);
+  layers_.add_expansion(*branch, name + ".first", config_.width, inside, first);
   branch->emplace<nn::Activate>(nn::find_activation(config_.activation), config_.activation_bits);
   layers_.add_contraction(*branch, name + ".second", inside, config_.width, second);
   add_dropout(*branch);

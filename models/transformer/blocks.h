@@ -20,6 +20,8 @@ struct BlockConfig {
   std::string activation = "gelu_tanh";
   unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
   bool recompute = false;        // keep of every block its input alone, and compute the rest again
+  // Initial weights of the feed-forward parts have deviation 0.02 / layers (Huang et al. 2019, section 4).
+  bool small_feed_forward = false;
 };
 
 // Adds the parts of a net in their order: dropout layers are numbered in the order in which they act. Initial weights are

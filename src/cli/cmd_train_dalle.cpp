@@ -143,6 +143,7 @@ Json TrainedDalle::identity() {
   json["net"] = to_json(config_);
   json["activation_bits"] = config_.activation_bits;
   json["merge_dropout"] = settings_.merge_dropout;
+  json.update(settings_.deep.identity());
   json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
   json["dvae"] = dvae_.hash;
   if (pairs_.crops_vary()) json["crop"] = settings_.crop;

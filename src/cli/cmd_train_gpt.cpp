@@ -51,6 +51,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
   if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
   if (settings.compress_format != GptSettings().compress_format) json["compress_format"] = settings.compress_format;
   if (options.optimizer.rule != GptSettings().optimizer.rule) json["rule"] = options.optimizer.rule;
+  json.update(settings.deep.identity());
   if (settings.local.is_local()) json.update(settings.local.identity());
   // The steps, on which the rates also depend, the run itself compares: --steps may change them.
   if (settings.rate_floor != GptSettings().rate_floor) json["learning_rate_floor"] = settings.rate_floor;

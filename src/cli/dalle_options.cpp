@@ -42,6 +42,7 @@ void DalleSettings::declare(Options& options) {
   options.choice("recompute", recompute, {"none", "block"},
                  "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more "
                  "work");
+  deep.declare(options);
   options.group("Pairs");
   data.declare(options);
   options.text("dvae", dvae, "RUN|MODEL", "Discrete VAE of `bitloom train dvae`, whose codes images become");
@@ -83,6 +84,8 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.dropout = dropout;
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.recompute = recompute == "block";
+  config.small_feed_forward = deep.small_feed_forward();
+  config.logit_clip = deep.logit_clip;
   check(config);
   return config;
 }

@@ -25,6 +25,7 @@ struct DalleSettings : AdamSettings {
   double dropout = 0.1;
   std::size_t activation_bits = 0;
   std::string recompute = "none";
+  DeepNetSettings deep;
   PairOptions data;
   CaptionSettings captions;
   std::string dvae;

@@ -104,6 +104,21 @@ void declare_recompute(Options& options, std::string& recompute) {
                  "less memory, a third more work");
 }
 
+void DeepNetSettings::declare(Options& options) {
+  options.choice("feed-forward-init", feed_forward_init, {"usual", "layers"},
+                 "Initial weights of the feed-forward parts; usual: of deviation 0.02, the second divided by sqrt(2 layers); "
+                 "layers: both of 0.02 / layers, for nets so deep that training diverges");
+  options.number("logit-clip", logit_clip, 0, 1e6,
+                 "Magnitude beyond which the loss of training clips logits, so that they pass no gradient; 0 disables it");
+}
+
+nlohmann::json DeepNetSettings::identity() const {
+  nlohmann::json json = nlohmann::json::object();
+  if (small_feed_forward()) json["feed_forward_init"] = feed_forward_init;
+  if (logit_clip != 0) json["logit_clip"] = logit_clip;
+  return json;
+}
+
 void declare_master_weights(Options& options, std::string& master_weights) {
   options.choice("master-weights", master_weights, {"f32", "none"},
                  "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "

@@ -72,7 +72,10 @@ void GptSettings::declare(Options& options, bool runs) {
          "tensor", "pipeline",  "exchange",   "through"});
   }
   declare_net(options, *this);
-  if (runs) declare_text(options, *this);
+  if (runs) {
+    deep.declare(options);
+    declare_text(options, *this);
+  }
   declare_training(options, "Sequences");
   declare_loss_scale(options);
   if (!runs) return;
@@ -104,6 +107,8 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   config.activation = activation;
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.recompute = recompute == "block";
+  config.small_feed_forward = deep.small_feed_forward();
+  config.logit_clip = deep.logit_clip;
   check(config);
   return config;
 }

@@ -29,6 +29,7 @@ struct GptSettings : AdamSettings {
   std::string activation = "gelu_tanh";
   std::size_t activation_bits = 0;
   std::string recompute = "none";
+  DeepNetSettings deep;
   // Text.
   std::string data;
   std::string tokenizer = "bytes";

@@ -34,6 +34,8 @@ class Backend {
   virtual void add(const Tensor& a, const Tensor& b, Tensor& y) = 0;
   virtual void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) = 0;
   virtual void add_finite(double alpha, const Tensor& x, Tensor& y) = 0;
+  virtual void clamp(double limit, const Tensor& x, Tensor& y) = 0;
+  virtual void clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
   virtual void activate(const Activation& activation, const Tensor& x, Tensor& y) = 0;
   virtual void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
   virtual void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,

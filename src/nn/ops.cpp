@@ -141,6 +141,23 @@ void add_finite(Engine& engine, double alpha, const Tensor& x, Tensor& y) {
   engine.backend().add_finite(alpha, x, y);
 }
 
+void clamp(Engine& engine, double limit, const Tensor& x, Tensor& y) {
+  const Check check(engine, "clamp");
+  check.values("x", x);
+  check.like("y", y, x);
+  check.positive("limit", limit);
+  engine.backend().clamp(limit, x, y);
+}
+
+void clamp_backward(Engine& engine, double limit, const Tensor& x, const Tensor& dy, Tensor& dx) {
+  const Check check(engine, "clamp_backward");
+  check.values("x", x);
+  check.like("dy", dy, x);
+  check.like("dx", dx, x);
+  check.positive("limit", limit);
+  engine.backend().clamp_backward(limit, x, dy, dx);
+}
+
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y) {
   const Check check(engine, "activate");
   check.values("x", x);

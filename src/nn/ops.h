@@ -59,6 +59,9 @@ void add(Engine& engine, const Tensor& a, const Tensor& b, Tensor& y);
 void scale_add(Engine& engine, double alpha, const Tensor& x, double beta, Tensor& y);
 // y += alpha x where x is finite; where it is infinite or NaN y stays. x may be of another floating type than y.
 void add_finite(Engine& engine, double alpha, const Tensor& x, Tensor& y);
+// y = x, but no magnitude above `limit`, which is above 0; y may be x. dx = dy where x is below it, else 0; dx may be dy.
+void clamp(Engine& engine, double limit, const Tensor& x, Tensor& y);
+void clamp_backward(Engine& engine, double limit, const Tensor& x, const Tensor& dy, Tensor& dx);
 
 // y = f(x); dx = f'(x) dy. y may be x, dx may be dy.
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y);

@@ -75,6 +75,32 @@ OpCase add_finite_case(std::size_t n, double alpha, Kind from, Kind to) {
   return c;
 }
 
+// at_limit: every third element is at the limit or twice as large, and one is infinite; otherwise none is so near to it that a
+// difference would step over it.
+OpCase clamp_case(std::size_t n, double limit, bool at_limit) {
+  OpCase c;
+  c.ops = {"clamp", "clamp_backward"};
+  c.name = fmt::format("{} elements, limit {}", n, limit);
+  std::vector<double> x = normal_numbers(n, 1);
+  if (at_limit) {
+    for (std::size_t i = 0; i < n; i += 3) x[i] = i % 2 == 0 ? limit : -2 * limit;
+    if (n > 5) x[5] = std::numeric_limits<double>::infinity();
+  } else {
+    for (double& each : x) each *= std::abs(std::abs(each) - limit) < 0.02 ? 1.05 : 1;
+  }
+  c.inputs = {{"x", Kind::values, {n}, x}};
+  c.outputs = {overwritten("y", {n})};
+  c.forward = [=](nn::Engine& engine, Tensors& t) { nn::clamp(engine, limit, t["x"], t["y"]); };
+  c.upstream = {values("dy", {n}, 2)};
+  c.gradients = {overwritten("dx", {n})};
+  c.backward = [=](nn::Engine& engine, Tensors& t) { nn::clamp_backward(engine, limit, t["x"], t["dy"], t["dx"]); };
+  c.forward_in_place = {{"y", "x"}};
+  c.backward_in_place = {{"dx", "dy"}};
+  c.is_differentiable = !at_limit;
+  c.is_large = n == large;
+  return c;
+}
+
 OpCase dropout_case(const nn::Shape& shape, const nn::Dropout& dropout) {
   OpCase c;
   c.ops = {"dropout"};
@@ -107,6 +133,8 @@ std::vector<OpCase> element_cases() {
     cases.push_back(scale_add_case(n, 2, 0.5, Kind::parameters, Kind::values));
     cases.push_back(add_finite_case(n, 0.7, Kind::values, Kind::values));
     cases.push_back(add_finite_case(n, -3, Kind::values, Kind::parameters));
+    cases.push_back(clamp_case(n, 1.5, false));
+    cases.push_back(clamp_case(n, 1.5, true));
     cases.push_back(fill_case(n, Kind::values, -1.5));
     cases.push_back(fill_case(n, Kind::i32, -7));
     cases.push_back(fill_case(n, Kind::u8, 255));

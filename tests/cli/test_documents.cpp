@@ -141,6 +141,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--init runs/gpt-bpe", .says = {"step 20/20"}},
       {.command = "--resume --steps 30", .says = {"step 30/30"}},
       {.command = "--out runs/gpt-dropout", .says = {"step 20/20"}},
+      {.command = "--out runs/gpt-deep", .says = {"step 10/10"}},
       {.command = "--out runs/gpt-two", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-factors", .says = {"step 20/20"}},
       {.command = "--out runs/gpt-hosts",

@@ -85,8 +85,10 @@ TEST_CASE("the named sizes have the parameters of their papers", "[gpt]") {
 }
 
 TEST_CASE("a net has as many parameters as its description says, with the deviations of Shoeybi et al. 2019", "[gpt]") {
+  const bool small = GENERATE(false, true);  // as Huang et al. 2019 begin deep nets
   GptConfig config = config_of(find_gpt("tiny"));
   config.vocabulary = 257;
+  config.small_feed_forward = small;
   Gpt net(config);
   nn::Engine engine;
   const std::vector<nn::Parameter*> parameters = nn::parameters_of(net);
@@ -99,8 +101,9 @@ TEST_CASE("a net has as many parameters as its description says, with the deviat
     double sum = 0;
     for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
     const bool last = has(parameter->name, "projection") || has(parameter->name, "second");
-    const double expected = last ? 0.02 / std::sqrt(2.0 * 4) : 0.02;
-    INFO(parameter->name);
+    double expected = last ? 0.02 / std::sqrt(2.0 * 4) : 0.02;
+    if (small && has(parameter->name, "feed_forward")) expected = 0.02 / 4;
+    INFO(parameter->name << ", small " << small);
     CHECK(std::sqrt(sum / static_cast<double>(values.size())) == Approx(expected).epsilon(0.02));
   }
   CHECK(count == config.parameters());
@@ -120,6 +123,28 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
       CHECK(compare(found, expected, 1e-6) == "");
     }
   }
+}
+
+TEST_CASE("clipped logits give the loss and gradients of clipping, in training alone", "[gpt]") {
+  GptConfig config = small_gpt();
+  GptRun plain(config, DType::f64, "ref");
+  config.logit_clip = 1e6;
+  GptRun far(config, DType::f64, "ref");
+  config.logit_clip = 0.1;  // below about half of them
+  GptRun run(config, DType::f64, "ref");
+  CHECK(far.pass(true).sum == plain.pass(true).sum);
+  CHECK(all_gradients(far.engine, far.parameters) == all_gradients(plain.engine, plain.parameters));
+  CHECK(run.pass(false).sum == plain.pass(false).sum);
+  const double loss = run.pass(true).sum;
+  CHECK(loss != plain.pass(true).sum);
+  // No probability is above e^0.1 / (1 + ... ) of the others' e^-0.1.
+  const auto classes = static_cast<double>(config.vocabulary);
+  CHECK(loss / (2 * 37) > std::log(1 + (classes - 1) * std::exp(-0.2)));
+  CHECK(loss / (2 * 37) < std::log(1 + (classes - 1) * std::exp(0.2)));
+  nn::clear_gradients(run.engine, run.parameters);
+  run.pass(true);
+  const auto [found, expected] = test::differences(run.engine, run.parameters, [&] { return run.pass(true).sum; });
+  CHECK(compare(found, expected, 1e-6) == "");
 }
 
 TEST_CASE("logits in parts and padding change nothing", "[gpt]") {

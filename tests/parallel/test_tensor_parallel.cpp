@@ -112,15 +112,18 @@ TEST_CASE("a group's loss and gradients are those of one process", "[tensor_para
     std::size_t vocabulary, multiple;
     unsigned bits;
     bool recompute;
+    double clip = 0;
   };
   for (const Setting& setting :
        {Setting{"plain", 83, 1, 0, false}, Setting{"padded", 83, 16, 0, false}, Setting{"padding alone", 33, 64, 0, false},
-        Setting{"no rows", 2, 1, 0, false}, Setting{"recomputed", 83, 1, 0, true}, Setting{"few bits", 83, 1, 3, true}}) {
+        Setting{"no rows", 2, 1, 0, false}, Setting{"recomputed", 83, 1, 0, true}, Setting{"few bits", 83, 1, 3, true},
+        Setting{"clipped", 83, 16, 0, false, 0.1}}) {
     GptConfig config = config_for_groups();
     config.vocabulary = setting.vocabulary;
     config.vocabulary_multiple = setting.multiple;
     config.activation_bits = setting.bits;
     config.recompute = setting.recompute;
+    config.logit_clip = setting.clip;
     INFO(setting.name);
     train::TensorGroup group(world());
     TensorRun one(config, nullptr);

@@ -51,6 +51,8 @@ class CpuBackend final : public Backend {
   void add(const Tensor& a, const Tensor& b, Tensor& y) override;
   void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
   void add_finite(double alpha, const Tensor& x, Tensor& y) override;
+  void clamp(double limit, const Tensor& x, Tensor& y) override;
+  void clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) override;
   void activate(const Activation& activation, const Tensor& x, Tensor& y) override;
   void activate_backward(const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx) override;
   void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,

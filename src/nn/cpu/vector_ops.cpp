@@ -100,6 +100,32 @@ void CpuBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
   });
 }
 
+void CpuBackend::clamp(double limit, const Tensor& x, Tensor& y) {
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const V* const from = elements<V>(x);
+    V* const to = elements<V>(y);
+    for_elements(x.size(), 2 * sizeof(V), [=, most = static_cast<float>(limit)](std::size_t first, std::size_t n) {
+      for (std::size_t i = first; i < first + n; ++i) {
+        const float each = to_float(from[i]);
+        to[i] = std::abs(each) > most ? from_float<V>(std::copysign(most, each)) : from[i];
+      }
+    });
+  });
+}
+
+void CpuBackend::clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) {
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const V* const values = elements<V>(x);
+    const V* const from = elements<V>(dy);
+    V* const to = elements<V>(dx);
+    for_elements(x.size(), 3 * sizeof(V), [=, most = static_cast<float>(limit)](std::size_t first, std::size_t n) {
+      for (std::size_t i = first; i < first + n; ++i) {
+        to[i] = std::abs(to_float(values[i])) >= most ? V{} : from[i];
+      }
+    });
+  });
+}
+
 void CpuBackend::activate(const Activation& activation, const Tensor& x, Tensor& y) {
   const std::size_t function = number_of(activation);
   with_type(x.dtype(), [&]<typename V>(V) {

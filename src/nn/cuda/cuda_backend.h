@@ -47,6 +47,8 @@ class CudaBackend final : public Backend {
   void add(const Tensor& a, const Tensor& b, Tensor& y) override;
   void scale_add(double alpha, const Tensor& x, double beta, Tensor& y) override;
   void add_finite(double alpha, const Tensor& x, Tensor& y) override;
+  void clamp(double limit, const Tensor& x, Tensor& y) override;
+  void clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
 
   // activations.cpp

@@ -46,6 +46,14 @@ void CudaBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
   cuda::add_finite(stream(), static_cast<float>(alpha), number_of(x), x.data(), number_of(y), y.data(), y.size());
 }
 
+void CudaBackend::clamp(double limit, const Tensor& x, Tensor& y) {
+  cuda::clamp(stream(), static_cast<float>(limit), number_of(x), x.data(), y.data(), y.size());
+}
+
+void CudaBackend::clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) {
+  cuda::clamp_backward(stream(), static_cast<float>(limit), number_of(x), x.data(), dy.data(), dx.data(), dx.size());
+}
+
 void CudaBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
   const Drops drops{dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold))};

@@ -28,6 +28,16 @@ struct AddFinite {
   __device__ float operator()(float x, float y) const { return x - x == 0 ? alpha * x + y : y; }
 };
 
+struct Clamp {
+  float limit;
+  __device__ float operator()(float x) const { return x > limit ? limit : x < -limit ? -limit : x; }
+};
+
+struct ClampBackward {
+  float limit;
+  __device__ float operator()(float x, float dy) const { return fabsf(x) >= limit ? 0.0F : dy; }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(threads) fill_elements(std::size_t n, T value, T* y) {
   for (std::size_t i = first_piece(); i < n; i += piece_stride()) y[i] = value;
@@ -113,6 +123,23 @@ void add_finite(Stream stream, float alpha, Number x_number, const void* x, Numb
     using Y = typename decltype(y_type)::type;
     auto* out = static_cast<Y*>(y);
     map(stream, "add_finite", n, AddFinite{alpha}, out, static_cast<const X*>(x), static_cast<const Y*>(out));
+  });
+}
+
+void clamp(Stream stream, float limit, Number number, const void* x, void* y, std::size_t n) {
+  if (n == 0) return;
+  with_number(number, [&](auto type) {
+    using T = typename decltype(type)::type;
+    map(stream, "clamp", n, Clamp{limit}, static_cast<T*>(y), static_cast<const T*>(x));
+  });
+}
+
+void clamp_backward(Stream stream, float limit, Number number, const void* x, const void* dy, void* dx, std::size_t n) {
+  if (n == 0) return;
+  with_number(number, [&](auto type) {
+    using T = typename decltype(type)::type;
+    map(stream, "clamp_backward", n, ClampBackward{limit}, static_cast<T*>(dx), static_cast<const T*>(x),
+        static_cast<const T*>(dy));
   });
 }
 

@@ -34,6 +34,9 @@ void add(Stream stream, Number number, const void* a, const void* b, void* y, st
 void scale_add(Stream stream, float alpha, Number x_number, const void* x, float beta, Number y_number, void* y, std::size_t n);
 // y += alpha x where x is finite.
 void add_finite(Stream stream, float alpha, Number x_number, const void* x, Number y_number, void* y, std::size_t n);
+// y = x, but no magnitude above the limit; y may be x. dx = dy where x is below it, else 0; dx may be dy.
+void clamp(Stream stream, float limit, Number number, const void* x, void* y, std::size_t n);
+void clamp_backward(Stream stream, float limit, Number number, const void* x, const void* dy, void* dx, std::size_t n);
 // As nn/dropout.h says, elements counted from 0; y may be x.
 struct Drops {
   std::uint64_t seed = 0, site = 0;

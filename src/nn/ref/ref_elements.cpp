@@ -60,6 +60,24 @@ void RefBackend::add_finite(double alpha, const Tensor& x, Tensor& y) {
   store(y, result);
 }
 
+void RefBackend::clamp(double limit, const Tensor& x, Tensor& y) {
+  std::vector<double> values = load(x);
+  for (double& value : values) {  // NaN stays
+    if (value > limit) value = limit;
+    if (value < -limit) value = -limit;
+  }
+  store(y, values);
+}
+
+void RefBackend::clamp_backward(double limit, const Tensor& x, const Tensor& dy, Tensor& dx) {
+  const std::vector<double> x_values = load(x);
+  std::vector<double> result = load(dy);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (std::abs(x_values[i]) >= limit) result[i] = 0;
+  }
+  store(dx, result);
+}
+
 void RefBackend::activate(const Activation& activation, const Tensor& x, Tensor& y) {
   std::vector<double> values = load(x);
   for (double& value : values) value = activation.value(value);

@@ -106,8 +106,8 @@ VocabularyEmbedding::VocabularyEmbedding(TensorGroup& group, const std::string& 
   divide(group.begin_of(vocabulary), group.end_of(vocabulary));
 }
 
-VocabularyHead::VocabularyHead(TensorGroup* group, nn::Parameter& table, std::size_t vocabulary)
-    : group_(TensorLayers(group).group()), table_(table), slice_{table.part ? table.part->begin : 0, vocabulary} {}
+VocabularyHead::VocabularyHead(TensorGroup* group, nn::Parameter& table, std::size_t vocabulary, double clip)
+    : group_(TensorLayers(group).group()), table_(table), slice_{table.part ? table.part->begin : 0, vocabulary}, clip_(clip) {}
 
 std::size_t VocabularyHead::most_columns() const {
   return group_ == nullptr ? columns() : group_->most_of(table_.part->full[0]);
@@ -140,6 +140,16 @@ Tensor VocabularyHead::all_logits(nn::Engine& engine, const Tensor& hidden) cons
 
 void VocabularyHead::cross_entropy(nn::Engine& engine, const Tensor& logits, const Tensor& targets, double scale, Tensor& loss,
                                    Tensor* dlogits) const {
+  if (clip_ == 0 || dlogits == nullptr) return cross_entropy_of(engine, logits, targets, scale, loss, dlogits);
+  Tensor clipped = engine.empty(logits.shape(), logits.dtype(), Use::activations);
+  nn::clamp(engine, clip_, logits, clipped);
+  cross_entropy_of(engine, clipped, targets, scale, loss, &clipped);
+  nn::clamp_backward(engine, clip_, logits, clipped, clipped);
+  nn::scale_add(engine, 1, clipped, 0, *dlogits);
+}
+
+void VocabularyHead::cross_entropy_of(nn::Engine& engine, const Tensor& logits, const Tensor& targets, double scale,
+                                      Tensor& loss, Tensor* dlogits) const {
   if (group_ == nullptr) {
     nn::cross_entropy(engine, logits, targets, slice_.all, scale, loss, dlogits);
     return;

@@ -106,7 +106,9 @@ class VocabularyEmbedding final : public nn::Embedding {
 class VocabularyHead {
  public:
   // The table, of which rows from `vocabulary` on are padding, outlives this. group: none or of one: the table is whole.
-  VocabularyHead(TensorGroup* group, nn::Parameter& table, std::size_t vocabulary);
+  // clip: the magnitude at which the loss that is trained on clips logits (Huang et al. 2019, section 4), which then pass no
+  // gradient; 0: none. Losses without a gradient are those of the logits as they are.
+  VocabularyHead(TensorGroup* group, nn::Parameter& table, std::size_t vocabulary, double clip = 0);
 
   nn::Parameter& table() const { return table_; }
   // Columns of logits that this process has, and the most that any has.
@@ -130,6 +132,10 @@ class VocabularyHead {
   TensorGroup* group_;
   nn::Parameter& table_;
   nn::VocabularySlice slice_;
+  double clip_;
+
+  void cross_entropy_of(nn::Engine& engine, const nn::Tensor& logits, const nn::Tensor& targets, double scale, nn::Tensor& loss,
+                        nn::Tensor* dlogits) const;
 };
 
 // Makes the layers of a net that are divided, or, without a group or for one process, whole: the same parameters in the same
