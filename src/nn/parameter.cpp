@@ -46,6 +46,8 @@ void write_initial(Engine& engine, Parameter& parameter, std::uint64_t seed) {
 
 }  // namespace
 
+bool Parameter::has_master(MasterWeights masters) const { return masters == MasterWeights::f32 || !is_block_matrix(); }
+
 Parameter vector_parameter(const std::string& name, std::size_t size, double constant) {
   Parameter parameter;
   parameter.name = name;
@@ -59,8 +61,8 @@ Parameter vector_parameter(const std::string& name, std::size_t size, double con
 void make_parameters(Engine& engine, std::span<Parameter* const> parameters, DType values, MasterWeights masters) {
   const DType type = parameter_type(values);
   for (Parameter* parameter : parameters) {
-    const bool is_master = masters == MasterWeights::f32 || !parameter->reads_values;
-    parameter->value = engine.empty(parameter->shape, is_master ? type : values, Use::parameters);
+    const DType kept = parameter->has_master(masters) ? type : values;
+    parameter->value = engine.empty(parameter->shape, kept, Use::parameters);
     const bool copies = parameter->reads_values && values != parameter->value.dtype();
     parameter->copy = copies ? engine.empty(parameter->shape, values, Use::parameters) : parameter->value;
   }

@@ -13,6 +13,8 @@
 
 namespace bitloom::nn {
 
+enum class MasterWeights : std::uint8_t;
+
 struct Parameter {
   std::string name;  // "blocks.0.attention.qkv.weight", that of the whole
   Shape shape;       // of what this process has
@@ -30,7 +32,7 @@ struct Parameter {
   // Initial values, element by element: normal with this deviation, or this constant if the deviation is 0.
   double deviation = 0, constant = 0;
 
-  Tensor value;     // of type P, moved by the optimiser; without masters of type V where ops read it as values
+  Tensor value;     // of type P, moved by the optimiser; without a master of type V
   Tensor copy;      // of type V, read by ops; the same as value where V is P
   Tensor gradient;  // of type P
 
@@ -43,6 +45,7 @@ struct Parameter {
   // A matrix of a residual block. These may be kept and sent in 16 bits; gains, biases, embeddings and what logits are made by
   // stay in 32 (Ramesh et al. 2021, appendix D, 2).
   bool is_block_matrix() const { return block.has_value() && reads_values; }
+  bool has_master(MasterWeights masters) const;
   ElementNumbers numbers() const {
     ElementNumbers numbers = part ? part->numbers() : ElementNumbers{};
     numbers.begin = begin;
@@ -53,7 +56,8 @@ struct Parameter {
 // A vector that ops read as it is, and that weight decay leaves alone.
 Parameter vector_parameter(const std::string& name, std::size_t size, double constant);
 
-// Whether what ops read in bf16 has a value in f32 as well.
+// Whether matrices of residual blocks, which ops read in bf16, have values in f32 as well. All others have (Ramesh et al. 2021,
+// appendix D, 2: embeddings in 16 bits made nets diverge).
 enum class MasterWeights : std::uint8_t { f32, none };
 
 // Gives the parameters memory for values and copies of type V, none for gradients. Not initialised. Without masters V is bf16,

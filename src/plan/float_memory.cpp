@@ -76,11 +76,15 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
   const train::TrainOptions& train = layout.options.train;
   const bool has_copies = layout.value_bytes != layout.parameter_bytes;
-  const bool has_masters = !has_copies || train.master_weights == nn::MasterWeights::f32;
+  // Of matrices, those without a value in f32 beside that which ops read.
+  const auto without_masters = [&](const RankParameters& each) {
+    return has_copies && train.master_weights == nn::MasterWeights::none ? each.block_matrices : 0;
+  };
   memory.parameters = layout.bytes_of_values(kept(layout.divided.parameters));
   // Masters of 16-bit values go with the optimiser.
-  if (has_copies && has_masters) {
-    memory.parameters += kept(layout.divided.optimizer).matrices * layout.parameter_bytes;
+  if (has_copies) {
+    const RankParameters& masters = kept(layout.divided.optimizer);
+    memory.parameters += (masters.matrices - without_masters(masters)) * layout.parameter_bytes;
   }
   memory.gradients = layout.bytes_of_gradients(kept(layout.divided.gradients));
   const std::uint64_t states = train::find_update_rule(train.optimizer.rule).moments + (train.optimizer.average > 0 ? 1 : 0) +
@@ -99,7 +103,8 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   if (!layout.divided.gradients) memory.gradients += layout.bytes_of_gradients(columns);
   const auto share = [&](std::uint64_t elements) { return (elements + layout.data - 1) / layout.data; };
   const RankParameters whole = shards.whole();
-  memory.checkpoint = share(whole.matrices) * (has_masters ? layout.parameter_bytes : layout.value_bytes) +
+  memory.checkpoint = share(whole.matrices) * layout.parameter_bytes -
+                      share(without_masters(whole)) * (layout.parameter_bytes - layout.value_bytes) +
                       (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
   // The sums of error buffers over the ranks that have the same, and each one's share of these.

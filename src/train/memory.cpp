@@ -10,7 +10,7 @@ MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOption
   for (const nn::Parameter* parameter : nn::parameters_of(net)) {
     const std::uint64_t bytes = parameter->shape.size() * dtype_size(type);
     const bool has_copy = parameter->reads_values && options.values != type;
-    const bool has_master = !has_copy || options.master_weights == nn::MasterWeights::f32;
+    const bool has_master = !has_copy || parameter->has_master(options.master_weights);
     if (has_master) needs.parameters += bytes;
     if (has_copy) needs.parameters += parameter->shape.size() * dtype_size(options.values);
     needs.gradients += bytes;

@@ -125,6 +125,28 @@ TEST_CASE("gradients of a GPT are those of finite differences", "[gpt]") {
   }
 }
 
+// Ramesh et al. 2021, appendix D, 2.
+TEST_CASE("a census of types: embeddings, gains, biases, logits and all gradients have 32 bits", "[gpt]") {
+  const nn::MasterWeights masters = GENERATE(nn::MasterWeights::f32, nn::MasterWeights::none);
+  nn::Engine engine;
+  Gpt net(small_gpt());
+  const std::vector<nn::Parameter*> parameters = nn::parameters_of(net);
+  nn::initialise(engine, parameters, DType::bf16, 1, masters);
+  std::size_t narrow = 0;
+  for (const nn::Parameter* parameter : parameters) {
+    INFO(parameter->name);
+    const bool is_matrix = has(parameter->name, "blocks.") && has(parameter->name, ".weight");
+    CHECK(parameter->is_block_matrix() == is_matrix);
+    const bool may_be_narrow = is_matrix && masters == nn::MasterWeights::none;
+    CHECK(parameter->value.dtype() == (may_be_narrow ? DType::bf16 : DType::f32));
+    CHECK(parameter->gradient.dtype() == DType::f32);
+    narrow += may_be_narrow ? 1 : 0;
+  }
+  CHECK(narrow == (masters == nn::MasterWeights::none ? 4 * small_gpt().layers : 0));
+  const nn::Tensor hidden = engine.zeros({3, net.config().width}, DType::bf16, nn::Use::activations);
+  CHECK(net.head().logits(engine, hidden).dtype() == DType::f32);
+}
+
 TEST_CASE("clipped logits give the loss and gradients of clipping, in training alone", "[gpt]") {
   GptConfig config = small_gpt();
   GptRun plain(config, DType::f64, "ref");
