@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/clock.h"
@@ -103,7 +104,7 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   std::vector<layerwise::Mistake> wrong;
   const std::size_t batches = (set.size() + part_of_rank - 1) / part_of_rank;
   // In millionths, added as whole numbers: the same for any number of ranks.
-  std::int64_t micro_nats = 0;
+  std::int64_t sum = 0;
   std::size_t done = 0;
   std::vector<std::vector<std::uint8_t>> rooms(part_of_rank);
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -124,23 +125,24 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
       const std::size_t label = set.labels[first + i];
       const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
       ++result.confusion[label * classes + found];
-      const double loss = cross_entropy(row, label);
-      if (!std::isfinite(loss)) {
-        fail(ErrorKind::data, "the net's logits of image {} of '{}' are not finite", first + i, set.name);
+      const std::optional<std::int64_t> loss = micro_nats(cross_entropy(row, label));
+      if (!loss) {
+        fail(ErrorKind::data, "the net's loss of image {} of '{}' is infinite or beyond 1,000,000: its training has diverged",
+             first + i, set.name);
       }
-      micro_nats += std::llround(1e6 * loss);
+      sum += *loss;
       if (found != label) wrong.push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
     }
     done += count;
     if (watch && !watch(done)) fail(ErrorKind::interrupted, "the evaluation was stopped");
   }
   comm.sum(std::span(result.confusion));
-  comm.sum(std::span(&micro_nats, 1));
+  comm.sum(std::span(&sum, 1));
   result.mistakes = layerwise::surest_of_all(comm, std::move(wrong));
   for (std::size_t c = 0; c < classes; ++c) result.correct += static_cast<std::size_t>(result.confusion[c * classes + c]);
   result.images = set.size();
   result.correct_plain = result.correct;
-  result.loss = 1e-6 * static_cast<double>(micro_nats) / static_cast<double>(std::max<std::size_t>(1, set.size()));
+  result.loss = 1e-6 * static_cast<double>(sum) / static_cast<double>(std::max<std::size_t>(1, set.size()));
   result.seconds = seconds_since(start);
   return result;
 }

@@ -22,9 +22,10 @@ struct AdamSettings : FloatSettings {
   std::string loss_scale = "net";
 
   // examples: "Sequences". micro_batch_text: what their number at once means.
-  void declare_training(
-      Options& options, const std::string& examples,
-      const std::string& micro_batch_text = "auto: what suits the memory. It changes results by rounding alone");
+  void declare_training(Options& options, const std::string& examples,
+                        const std::string& micro_batch_text =
+                            "auto: what suits the memory. Another number rounds "
+                            "otherwise and, with dropout, drops other elements");
   // Of nets all of whose residual blocks can have scales of their own.
   void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).

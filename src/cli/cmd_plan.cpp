@@ -121,7 +121,13 @@ PlannedNet compute(Session& session, const Options& options, PlanSettings& setti
   virtual_options.memory_limit = settings.memory_limit != 0 ? settings.memory_limit : available_memory() / 4 * 3;
   const data::DataSplits data = load_data(settings.train.data);
   std::optional<layerwise::Model> lower;
-  if (!settings.lower.empty()) lower = layerwise::Model::load(find_model(settings.lower));
+  if (!settings.lower.empty()) {
+    const std::filesystem::path path = find_model(settings.lower);
+    if (const std::string kind = kind_of_model(path); kind != "binary") {
+      fail(ErrorKind::usage, "--lower: {} is a model of kind {}; expected a binary net", path.string(), kind);
+    }
+    lower = layerwise::Model::load(path);
+  }
   choose_threads(session.comm);
 
   PlannedNet found;

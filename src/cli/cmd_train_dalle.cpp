@@ -14,6 +14,7 @@
 #include "cli/notice.h"
 #include "cli/step_samples.h"
 #include "core/error.h"
+#include "core/softmax.h"
 #include "data/pairs/pair_batches.h"
 #include "models/dalle/model_file.h"
 #include "models/dalle/sampler.h"
@@ -179,6 +180,13 @@ void TrainedDalle::announce(double peak) {
 TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(micro_batch(), 32);
   const auto ranks = static_cast<std::size_t>(session().comm.size());
+  const auto finite = [](double nats) {
+    const std::optional<std::int64_t> micro = micro_nats(nats);
+    if (!micro) {
+      fail(ErrorKind::data, "the net's loss of a pair is infinite or beyond 1,000,000: its training has diverged");
+    }
+    return *micro;
+  };
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::array<std::int64_t, 3> sums{};  // of text, of images, text tokens
   std::size_t batch = 0;
@@ -186,8 +194,8 @@ TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, cons
     if (batch % ranks != static_cast<std::size_t>(session().comm.rank())) continue;
     const models::DalleBatch some = pairs.range(first, std::min(at_once, pairs.size() - first));
     const models::PairNats nats = models::pair_nats(engine(), net_, some);
-    for (const double each : nats.text) sums[0] += std::llround(1e6 * each);
-    for (const double each : nats.image) sums[1] += std::llround(1e6 * each);
+    for (const double each : nats.text) sums[0] += finite(each);
+    for (const double each : nats.image) sums[1] += finite(each);
     sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
     alive();
   }

@@ -23,15 +23,17 @@ bool is_checked(const fs::path& path) {
   return path.extension() == ".safetensors" || path.extension() == ".tokens" || is_tokenizer(path);
 }
 
-// A file, or all in a folder that can be verified: models, checkpoints, tokens and their tokenizer.
+// A file, or all in a folder and those below it that can be verified: models, checkpoints, tokens and their tokenizer. A folder
+// without any stands for itself.
 std::vector<fs::path> files_of(const std::string& argument) {
   if (!fs::is_directory(argument)) return {argument};
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(argument)) {
+  constexpr auto as_far_as_allowed = fs::directory_options::skip_permission_denied;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(argument, as_far_as_allowed)) {
     if (entry.is_regular_file() && is_checked(entry.path())) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  if (files.empty()) fail(ErrorKind::data, "{}: nothing to verify in it: no *.safetensors, no *.tokens", argument);
+  if (files.empty()) files.emplace_back(argument);
   return files;
 }
 
@@ -60,6 +62,9 @@ std::string error_in(const fs::path& path, Checksum checksum) {
 
 Verdict verify_file(const fs::path& path) {
   if (!fs::exists(path)) return {path.string(), "there is no such file or folder", false, true};
+  if (fs::is_directory(path)) {
+    return {path.string(), "nothing to verify in it: no *.safetensors, no *.tokens", false, true};
+  }
   Verdict verdict{path.string(), error_in(path, Checksum::required), true};
   // Other programs write files without a checksum.
   if (!verdict.error.empty() && error_in(path, Checksum::if_present).empty()) verdict = {path.string(), "", false};
@@ -82,7 +87,7 @@ int verify(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom verify MODEL|RUN|FILE... [options]",
       "Checks that files are what was written, by the checksums in them: models, a run's model and checkpoints, token\n"
-      "files, any *.safetensors; of a folder all that it holds. Ends with 3 if one is damaged or missing.");
+      "files, any *.safetensors; of a folder all that it and those below it hold. Ends with 3 if one is damaged or missing.");
   options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
   options.flag("json", json, "One JSON object per file, a line each");
   if (!parse_or_show_help(session, args, options)) return exit_done;

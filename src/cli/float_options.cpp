@@ -121,8 +121,8 @@ nlohmann::json DeepNetSettings::identity() const {
 
 void declare_master_weights(Options& options, std::string& master_weights) {
   options.choice("master-weights", master_weights, {"f32", "none"},
-                 "Type of master weights; none, with --dtype bf16: matrices are kept in bf16 alone and rounded stochastically, "
-                 "4 bytes less for each weight");
+                 "Type of master weights; none, with --dtype bf16: matrices of blocks are kept in bf16 alone and rounded "
+                 "stochastically, 4 bytes less for each of their weights");
 }
 
 nn::MasterWeights master_weights_named(const std::string& name) {

@@ -59,21 +59,20 @@ constexpr std::array known_kinds{KnownKind{"binary", "predict"},
 // Models of the first do not say theirs.
 constexpr auto stated_kinds = std::span(known_kinds).subspan(1);
 
-// Kind of a run that has no model yet.
-std::string kind_of_run(const fs::path& folder) {
+}  // namespace
+
+std::optional<std::string> stated_kind_of_run(const fs::path& folder) {
   if (fs::exists(folder / net_file)) return "binary";
   std::ifstream metrics(folder / metrics_file);
   std::string line;
   std::getline(metrics, line);
   const nlohmann::json first = nlohmann::json::parse(line, nullptr, false);
-  if (!first.is_object()) return models::gpt_kind;
+  if (!first.is_object()) return {};
   for (const KnownKind& kind : stated_kinds) {
     if (first.value("kind", nlohmann::json()) == kind.name) return kind.name;
   }
-  return models::gpt_kind;
+  return {};
 }
-
-}  // namespace
 
 std::vector<std::string> runs_inside(const fs::path& folder) {
   std::vector<std::string> names;
@@ -102,7 +101,7 @@ fs::path find_model(const std::string& argument) {
   }
   if (fs::exists(path / checkpoint_file) || fs::exists(path / options_file)) {
     fail(ErrorKind::data, "{}: the run is not finished, there is no {} yet; continue it with: {}", argument, model_file,
-         resume_command(kind_of_run(path), argument));
+         resume_command(stated_kind_of_run(path).value_or(models::gpt_kind), argument));
   }
   fail(ErrorKind::data, "{}: the folder holds no run: there is no {}", argument, model_file);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ std::vector<std::string> runs_inside(const std::filesystem::path& folder);
 // "binary" or one of models/model_kind.h, by the metadata of a model file. Throws a data error for a file that is none, or of
 // another kind.
 std::string kind_of_model(const std::filesystem::path& path);
+
+// The same of a run's folder, whether it has a model yet or not; none if nothing in it says so.
+std::optional<std::string> stated_kind_of_run(const std::filesystem::path& folder);
 
 // The folder of the run that a model file or folder belongs to, "" if it belongs to none.
 std::filesystem::path find_run(const std::string& argument);

@@ -84,6 +84,9 @@ class Options {
   // Puts all values into the variables. Throws usage errors.
   void finish();
 
+  // "bitloom train gpt", as the usage line has it.
+  std::string command() const;
+  bool has(const std::string& name) const { return find(name) != nullptr; }
   Source source(const std::string& name) const;
   // Whether the command line or a --config file gives it, not the run that goes on or the default.
   bool is_asked_for(const std::string& name) const;
@@ -113,7 +116,6 @@ class Options {
   Entry& add(const std::string& name, const std::string& placeholder, const std::string& description);
   const Entry* find(const std::string& name) const;
   const Former* find_former(const std::string& name) const;
-  std::string command() const;
   std::string help_on_screen() const;
   std::string manual() const;
   std::string words() const;

@@ -40,6 +40,27 @@ Continuation continuation_of(const std::string& kind, const std::string& folder)
   return {resume_command(kind, folder), std::filesystem::path(folder) / options_file};
 }
 
+namespace {
+
+// What --resume with this command line cannot go on with. stored: the run's options.
+void check_resumed(const Options& options, const std::string& out, const std::string& stored) {
+  const std::string command = options.command();
+  if (const auto kind = stated_kind_of_run(out); kind && !command.ends_with(" " + *kind)) {
+    fail(ErrorKind::usage, "--resume: the run in {} is one of `bitloom train {}`; `{}` goes on with it", out, *kind,
+         resume_command(*kind, out));
+  }
+  if (!options.has("init") || !options.is_asked_for("init")) return;
+  // The run has begun: another beginning would change nothing but what its options say.
+  const std::string given = options.raw("init");
+  std::istringstream lines(stored);
+  for (std::string line; std::getline(lines, line);) {
+    if (line == fmt::format("init = {}", given)) return;
+  }
+  fail(ErrorKind::usage, "--init: {} with --resume; the run in {} has begun already, and not from it", given, out);
+}
+
+}  // namespace
+
 bool read_with_resume(Session& session, std::span<const std::string> args, Options& options) {
   if (!session.comm.together([&] { return options.parse(args); })) {
     session.terminal.line(options.help());
@@ -53,6 +74,7 @@ bool read_with_resume(Session& session, std::span<const std::string> args, Optio
     session.on_root([&] {  // other ranks may be on other hosts
       if (!std::filesystem::exists(ini)) fail(ErrorKind::usage, "--resume: there is no run in {}", out);
       text = read_text(ini);
+      check_resumed(options, out, text);
     });
     options.read_ini(session.comm.broadcast_text(text), ini.string(), Options::Source::run);
   }

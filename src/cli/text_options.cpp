@@ -30,10 +30,15 @@ void require_new_file(const fs::path& out, bool force, const std::string& what) 
 
 void require_new_folder(const fs::path& out, bool force, const std::string& what) {
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected {}", what);
+  if (force && fs::is_directory(out)) return;
+  require_empty_folder("--out", out, "; --force replaces the files in it");
+}
+
+void require_empty_folder(const char* option, const fs::path& out, const char* remedy) {
   if (!fs::exists(out)) return;
-  if (!fs::is_directory(out)) fail(ErrorKind::usage, "--out: {} is there already and no folder", out.string());
-  if (force || fs::is_empty(out)) return;
-  fail(ErrorKind::usage, "--out: {} is there already and not an empty folder; --force replaces the files in it", out.string());
+  if (!fs::is_directory(out)) fail(ErrorKind::usage, "{}: {} is there already and no folder", option, out.string());
+  if (fs::is_empty(out)) return;
+  fail(ErrorKind::usage, "{}: {} is there already and not an empty folder{}", option, out.string(), remedy);
 }
 
 double parse_share(const std::string& text) {

@@ -41,5 +41,7 @@ inline constexpr const char* tokenizer_file = "tokenizer";
 // replaced.
 void require_new_file(const std::filesystem::path& out, bool force, const std::string& what);
 void require_new_folder(const std::filesystem::path& out, bool force, const std::string& what);
+// The same of another option; remedy: the end of the message.
+void require_empty_folder(const char* option, const std::filesystem::path& out, const char* remedy);
 
 }  // namespace bitloom::cli

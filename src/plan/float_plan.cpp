@@ -95,6 +95,12 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
     return fmt::format("{}: {}; expected a divisor of the {} heads", marked_field("tensor"), tensor, model.heads);
   }
   const std::size_t parts = to_size(grid.pipeline) * (grid.pipeline > 1 ? options.chunks : 1);
+  if (parts > model.layers.size() && options.chunks > 1) {
+    return fmt::format(
+        "{}: {} of each of the {} stages, {} in all; expected at most the {} layers, the embedding and the last "
+        "norm among them",
+        marked_field("chunks"), options.chunks, grid.pipeline, parts, model.layers.size());
+  }
   if (parts > model.layers.size()) {
     return fmt::format("{}: {}; expected at most the {} layers, the embedding and the last norm among them",
                        marked_field("pipeline"), parts, model.layers.size());

@@ -242,6 +242,14 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   CHECK(has(nowhere.out, "nowhere: there is no such file or folder\n"));
   CHECK_FALSE(has(nowhere.out, "DAMAGED"));
   CHECK(has(nowhere.err, "1 of 2 files missing, 0 damaged"));
+  // A folder without any file ended it, and what came after was not looked at; those below were not.
+  std::filesystem::create_directories(models.folder / "shared/states");
+  const Outcome empty = models.run({"verify", "shared", "model.safetensors"});
+  CHECK(empty.code == 3);
+  CHECK(has(empty.out, "shared: nothing to verify in it"));
+  CHECK(has(empty.out, "model.safetensors: good"));
+  std::filesystem::copy_file(models.folder / "model.safetensors", models.folder / "shared/states/1.safetensors");
+  CHECK(has(models.run({"verify", "shared"}).out, "shared/states/1.safetensors: good"));
   const Outcome lines = models.run({"verify", "run", "--json"});
   CHECK(lines.code == 3);
   CHECK(Json::parse(lines.out.substr(0, lines.out.find('\n')))["good"] == true);

@@ -64,6 +64,8 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
        "--tensor: 8; expected a divisor of the 12 heads; possible near by (data x pipeline x tensor): "},
       {"--ranks 16 --tensor 3", "divide 16 ranks; possible near by"},
       {"--ranks 64 --pipeline 32", "--pipeline: 32; expected at most the 15 layers"},
+      {"--ranks 4 --pipeline 4 --pipeline-schedule interleaved --chunks 5",
+       "--chunks: 5 of each of the 4 stages, 20 in all; expected at most the 15 layers"},
       {"--ranks 64 --pipeline 1 --tensor 1 --batch 16", "--batch: 16; expected a multiple of the 64 data-parallel ranks"},
       {"--tensor 2", "--tensor: 2 has no effect; it needs --ranks"},
       {"--pipeline 2", "--pipeline: 2 has no effect; it needs --ranks"},

@@ -164,11 +164,21 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   // The paper's limit is the default.
   place.refuses({"train", "dalle", "--resume", "--steps", "48", "--out", "run", "--variance-limit", "4"}, 2,
                 "--variance-limit: 5.0 stored, 4.0 given");
+  place.refuses({"train", "gpt", "--resume", "--out", "run"}, 2,
+                "the run in run is one of `bitloom train dalle`; `bitloom train dalle --resume --out run` goes on with it");
+  place.refuses({"train", "dalle", "--resume", "--out", "run", "--init", "codes"}, 2,
+                "--init: codes with --resume; the run in run has begun already, and not from it");
+  place.refuses({"simulate", "--net", "tiny", "--data", "synth", "--lower", "run"}, 2, "--lower: ");
+  // What such nets lose was 0.0000.
+  place.refuses(dalle("far", {"--learning-rate", "1000", "--clip", "0", "--evaluate-every", "1"}), 3,
+                "its training has diverged");
   const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};
   place.refuses({"sample", "run", "--out", "grid.png"}, 2, "--prompt: missing or empty");
   place.refuses({"sample", "run", "--prompt", "a"}, 2, "--out: missing");
   place.refuses(with(draw, {"--prompts", "scenes/held-out.jsonl"}), 2, "but there is --prompt too");
-  place.refuses({"sample", "run", "--prompts", "scenes/held-out.jsonl", "--folder", "scenes"}, 2, "scenes");
+  place.refuses({"sample", "run", "--prompts", "scenes/held-out.jsonl", "--folder", "scenes"}, 2,
+                "--folder: scenes is there already and not an empty folder; expected a new one");
+  place.refuses({"sample", "run", "--prompt", "caf\xe9", "--out", "a.png"}, 2, "--prompt: 'caf\\xe9' is not UTF-8");
   write_atomically(place / "broken.jsonl", std::string_view("a red ring\n{\"text\": \"a\"}\n"));
   place.refuses({"sample", "run", "--prompts", "broken.jsonl", "--out", "a.png"}, 3, "broken.jsonl, line 2: no JSON object");
   write_atomically(place / "empty.txt", std::string_view("\n"));

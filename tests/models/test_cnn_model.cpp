@@ -269,8 +269,11 @@ TEST_CASE("accuracy, confusion, loss and mistakes are those of plain code", "[cn
   }
   CHECK(has(message_of(ErrorKind::interrupted, [&] { classifier.evaluate(alone, images, [](std::size_t) { return false; }); }),
             "stopped"));
+  // The sum of such losses overflowed and was negative: the best of all.
+  nn::scale_add(cnn.engine, 1e15, cnn.parameters.back()->value, 0, cnn.parameters.back()->value);
+  CHECK(has(message_of(ErrorKind::data, [&] { classifier.evaluate(alone, images); }), "beyond 1,000,000"));
   // A net of NaN does not classify.
   nn::fill(cnn.engine, cnn.parameters.back()->value, std::numeric_limits<double>::quiet_NaN());
   CHECK(has(message_of(ErrorKind::data, [&] { classifier.evaluate(alone, images); }),
-            "logits of image 0 of 'small' are not finite"));
+            "loss of image 0 of 'small' is infinite or beyond 1,000,000: its training has diverged"));
 }

@@ -42,7 +42,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   std::int32_t end_of_text() const override { return end_of_text_; }
 
   void encode(std::string_view text, std::vector<std::int32_t>& tokens, const MergeDropout& dropout) const override {
-    if (!is_utf8(text)) fail(ErrorKind::data, "a text for a sentencepiece tokenizer is not UTF-8");
+    if (!is_utf8(text)) fail(ErrorKind::data, "a text is not UTF-8, which the tokenizer, a sentencepiece model, expects");
     DropoutDraws draws = dropout_draws(dropout, text);
     if (dropout.rate > 0 && merges_.size() == 0) require_no_dropout(dropout, "sentencepiece, here without byte pairs");
     MergeTable::Scratch scratch;

@@ -264,8 +264,11 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
           {"received_bytes", std::exchange(received_bytes_, 0)}};
   if (last_) line["workers"] = last_->workers.size();
   if (rounds_ * interval() > trainer_.steps()) {
-    progress_.line(fmt::format("worker {}: the others are at step {}; going on from there", exchange_.worker(),
-                               std::min(rounds_ * interval(), steps_)));
+    // At its own last step a worker leaves a round before its time.
+    const bool are_ahead = std::min(rounds_ * interval(), steps_) > trainer_.steps();
+    if (are_ahead)
+      progress_.line(fmt::format("worker {}: the others are at step {}; going on from there", exchange_.worker(),
+                                 std::min(rounds_ * interval(), steps_)));
     go_on_from_round();
   }
 }
