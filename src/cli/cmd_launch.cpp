@@ -272,7 +272,12 @@ int launch(Session& session, std::span<const std::string> args) {
   } else {
     supervisor.notice = value_of(program, "--notice-command");
   }
-  if (!hostfile.empty()) supervisor.hosts = launch::read_hostfile(hostfile);
+  if (!hostfile.empty()) {
+    supervisor.hosts = launch::read_hostfile(hostfile);
+  } else if (supervisor.min_workers > supervisor.local) {
+    fail(ErrorKind::usage, "--min-workers: {}; expected at most the {} process{} of this machine (--local) without --hostfile",
+         supervisor.min_workers, supervisor.local, supervisor.local == 1 ? "" : "es");
+  }
   supervisor.has_begun = [&] { return kind.has_begun(supervisor.folder); };
   supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };
   supervisor.stop = [] { return stop_requested(); };

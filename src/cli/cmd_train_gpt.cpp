@@ -399,7 +399,7 @@ void GptTraining::summarise(const train::RunResult& result) {
   Terminal& terminal = session_.terminal;
   terminal.print("\ndone in {}: {} tokens, {:.0f} tokens/s over all", format_duration(result.seconds),
                  format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
-  terminal.print("  {:<22}{:.4f} nats per token", "training loss", result.training_loss);
+  if (result.targets != 0) terminal.print("  {:<22}{:.4f} nats per token", "training loss", result.training_loss);
   if (result.last_loss) {
     terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
                    *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);

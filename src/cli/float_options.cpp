@@ -160,12 +160,17 @@ std::string steps_text(const FloatSettings& settings, std::uint64_t steps, const
 
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {
   const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
-  return settings.memory != 0 ? settings.memory : usable_memory(device, on_host);
+  // What is planned is right within 2%, and what does not fit is not trained.
+  return settings.memory != 0 ? settings.memory / 50 * 49 : usable_memory(device, on_host);
 }
 
 double measured_peak(nn::Engine& engine, DType values, const mpi::Comm& comm) {
   constexpr double seconds = 0.3;
+  // The matrices of the measurement are none of the training's, whose memory --memory limits.
+  const std::uint64_t limit = engine.pool().limit();
+  engine.pool().set_limit(0);
   const double peak = nn::measure_matmul(engine, values, seconds) * comm.size();
+  engine.pool().set_limit(limit);
   engine.pool().reset_peaks();
   return peak;
 }

@@ -184,6 +184,11 @@ void Pool::trim() {
   release_free();
 }
 
+std::uint64_t Pool::limit() const {
+  const std::lock_guard lock(mutex_);
+  return limit_;
+}
+
 void Pool::set_limit(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   limit_ = bytes;

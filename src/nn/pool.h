@@ -74,6 +74,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void trim();
   // Limit on the bytes in use at once; 0 disables it.
   void set_limit(std::uint64_t bytes);
+  std::uint64_t limit() const;
 
  private:
   Pool(Device device, std::unique_ptr<Allocator> allocator);

@@ -229,6 +229,11 @@ TEST_CASE("a launch reads host files and lists, asks every host, and waits for e
     CHECK(wrong.code == 2);
     return wrong.err;
   };
+  // It waited ten minutes for hosts that nothing could name.
+  const Outcome few =
+      run_program(folder.path(), launched({"--local", "2", "--min-workers", "5"}, quick_training("few")), mpi_settings());
+  CHECK(few.code == 2);
+  CHECK(has(few.err, "--min-workers: 5; expected at most the 2 processes of this machine"));
   CHECK(has(error_of("# none\n"), "hosts: no hosts; expected a host per line"));
   CHECK(has(error_of("a slots=x\n"), "hosts:1: 'x' is not a number"));
   CHECK(has(error_of("a\nb slots=0\n"), "hosts:2: slots=0; expected at least 1"));

@@ -183,6 +183,18 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
   CHECK(has(config.out, "1 layers of width 16"));
 }
 
+TEST_CASE("a GPT is trained in the memory that it is planned to take", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  // The matrices by which the machine is measured are larger.
+  const Outcome outcome = run_program(
+      folder.path(), {"train",   "gpt", "--data",    "text.txt", "--layers", "1", "--width",  "32",     "--heads", "2",
+                      "--batch", "8",   "--context", "16",       "--steps",  "2", "--memory", "900KiB", "--out",   "run"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(has(outcome.out, "done in "));
+}
+
 TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   const TempDir folder;
   write_text(folder / "text.txt");

@@ -67,6 +67,27 @@ TEST_CASE("a triangle rises from its start to the peak and falls to its floor", 
   CHECK(rate.at(19) == Approx(2.0 * 20 / 21));
 }
 
+TEST_CASE("a long training has the rates of its paper", "[optim]") {
+  // Shoeybi et al. 2019, section 4.1: to 1.5e-4 in 3,000 steps, along half a cosine in 297,000 to 1e-5.
+  const RateSchedule megatron{.peak = 1.5e-4, .warmup = 3000, .decay = 297000, .floor = 1e-5};
+  CHECK(megatron.at(0) == Approx(1.5e-4 / 3001));
+  CHECK(megatron.at(1500) == Approx(1.5e-4 * 1501 / 3001));
+  CHECK(megatron.at(3000) == Approx(1.5e-4));
+  CHECK(megatron.at(3000 + 148500) == Approx((1.5e-4 + 1e-5) / 2));
+  CHECK(megatron.at(3000 + 74250) == Approx(1e-5 + (1.5e-4 - 1e-5) * (1 + std::sqrt(0.5)) / 2));
+  CHECK(megatron.at(300000) == Approx(1e-5));
+  CHECK(megatron.at(400000) == Approx(1e-5));
+  // Ramesh et al. 2021, appendix B.2: five halvings after a warm-up of 5,000 steps.
+  const RateSchedule dalle{.peak = 4.5e-4, .warmup = 5000, .halvings = {100, 200, 300, 400, 500}};
+  RateSchedule later = dalle;
+  for (std::uint64_t& step : later.halvings) step += 300000;
+  CHECK(later.at(5000) == Approx(4.5e-4));
+  CHECK(later.at(300099) == Approx(4.5e-4));
+  CHECK(later.at(300100) == Approx(4.5e-4 / 2));
+  CHECK(later.at(300499) == Approx(4.5e-4 / 16));
+  CHECK(later.at(430000) == Approx(4.5e-4 / 32));
+}
+
 TEST_CASE("rates that are no schedule are refused", "[optim]") {
   const auto refused = [](double peak, double start, double floor) {
     RateSchedule rate;
