@@ -189,7 +189,7 @@ RunResult Run::execute() {
     check_stage(stage, result_.model.layers, data_.train, for_stage(options_.train, stage),
                 static_cast<std::size_t>(comm_.size()));
   }
-  check_views(options_.net.views, result_.model.encoder.image_shape(), "--set net.shift");
+  check_views(options_.net.views, result_.model.encoder.image_shape(), "net.shift");
   if (!options_.resume) place_error_feedback();
   open_folder();
   if (options_.resume) {

@@ -137,7 +137,7 @@ class GptTraining {
     train::Session::Options all;
     all.train = settings.make_options();
     (void)choose_dtype(engine_, settings.values);
-    if (settings.memory != 0) engine_.pool().set_limit(settings.memory);
+    limit_memory(engine_, settings);
     const std::uint64_t memory = memory_for(settings, threads, engine_.device());
     all.batch = settings.batch;
     all.choose_micro_batch = [memory, this](std::size_t share) {

@@ -158,10 +158,13 @@ std::string steps_text(const FloatSettings& settings, std::uint64_t steps, const
                      1e-9 * peak, settings.out);
 }
 
+void limit_memory(nn::Engine& engine, const FloatSettings& settings) {
+  if (settings.memory != 0) engine.pool().set_limit(settings.memory + settings.memory / 50);
+}
+
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device) {
   const int on_host = std::max(1, threads.on_host / std::max(1, threads.per_rank));
-  // What is planned is right within 2%, and what does not fit is not trained.
-  return settings.memory != 0 ? settings.memory / 50 * 49 : usable_memory(device, on_host);
+  return settings.memory != 0 ? settings.memory : usable_memory(device, on_host);
 }
 
 double measured_peak(nn::Engine& engine, DType values, const mpi::Comm& comm) {

@@ -82,6 +82,8 @@ std::size_t largest_micro_batch(const FloatSettings& settings, std::size_t share
 std::string steps_text(const FloatSettings& settings, std::uint64_t steps, const char* examples, std::size_t micro_batch,
                        int processes, std::uint64_t steps_per_epoch, const nn::Engine& engine, double peak);
 
+// Limits the engine to --memory, if it is given, and 2% more: so exact are plans.
+void limit_memory(nn::Engine& engine, const FloatSettings& settings);
 // The bytes that a process of the run may plan with: --memory or, without it, what is free.
 std::uint64_t memory_for(const FloatSettings& settings, const Threads& threads, nn::Device device);
 

@@ -58,7 +58,7 @@ std::size_t TrainedModel::micro_batch_before() const {
 FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   const FloatSettings& settings = model.settings_;
   nn::Engine& engine = model.engine_;
-  if (settings.memory != 0) engine.pool().set_limit(settings.memory);
+  limit_memory(engine, settings);
   const std::uint64_t memory = memory_for(settings, model.threads_, engine.device());
   train::Session::Options all;
   all.train = model.train_options();

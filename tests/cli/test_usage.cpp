@@ -183,7 +183,7 @@ TEST_CASE("images that would move out of sight are refused before the training",
   const Outcome outcome = run_program(
       folder.path(), words("train binary --data synth --net tiny --max-train 200 --max-test 20 --set net.shift=99 --out run"));
   CHECK(outcome.code == 2);
-  CHECK(has(outcome.err, "--set net.shift: 99 pixels; expected less than the images have, 32 x 32"));
+  CHECK(has(outcome.err, "net.shift: 99 pixels; expected less than the images have, 32 x 32"));
   CHECK(!has(outcome.out, "layer1"));
 }
 
