@@ -127,7 +127,8 @@ bool Comm::is_of(const GroupError& error) const noexcept { return state_->is_gro
 
 std::string Comm::described(const std::exception& error) {
   std::string message = error.what();
-  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+      file != nullptr && !file->path1().empty()) {
     message = fmt::format("{}: {}", file->path1().string(), file->code().message());
   }
   return message.empty() ? "an error without a message" : message;

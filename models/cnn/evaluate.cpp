@@ -105,6 +105,7 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   const std::size_t batches = (set.size() + part_of_rank - 1) / part_of_rank;
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::int64_t sum = 0;
+  std::string diverged;  // said by all ranks: the others would wait for one that throws
   std::size_t done = 0;
   std::vector<std::vector<std::uint8_t>> rooms(part_of_rank);
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -126,16 +127,17 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
       const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
       ++result.confusion[label * classes + found];
       const std::optional<std::int64_t> loss = micro_nats(cross_entropy(row, label));
-      if (!loss) {
-        fail(ErrorKind::data, "the net's loss of image {} of '{}' is infinite or beyond 1,000,000: its training has diverged",
-             first + i, set.name);
+      if (!loss && diverged.empty()) {
+        diverged = fmt::format("the net's loss of image {} of '{}' is infinite or beyond 1,000,000: its training has diverged",
+                               first + i, set.name);
       }
-      sum += *loss;
+      sum += loss.value_or(0);
       if (found != label) wrong.push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
     }
     done += count;
     if (watch && !watch(done)) fail(ErrorKind::interrupted, "the evaluation was stopped");
   }
+  comm.check(diverged, ErrorKind::data);
   comm.sum(std::span(result.confusion));
   comm.sum(std::span(&sum, 1));
   result.mistakes = layerwise::surest_of_all(comm, std::move(wrong));

@@ -139,7 +139,7 @@ void DvaeCoder::add(std::span<const std::uint8_t> images, std::size_t number, co
   const std::size_t size = net_.config.values();
   const std::size_t count = images.size() / size;
   const auto micro = [](double x) {
-    // Far beyond an untrained net's, and so little that the sum over 90,000 images has room for it.
+    // Far beyond an untrained net's, and so little that a sum of 90,000 has room for it.
     if (!(std::abs(x) < 1e8)) {
       fail(ErrorKind::data, "the net's loss of an image is {:g} nats: its training has diverged", x);
     }

@@ -17,10 +17,11 @@ std::size_t LanguageTask::rows_at_once(std::size_t columns, std::size_t rows, st
   return std::min<std::size_t>(rows, std::max<std::size_t>(unit, fitting / unit * unit));
 }
 
-std::uint64_t LanguageTask::workspace_bytes(std::size_t columns, std::size_t rows, DType values, std::uint64_t logits_bytes) {
+std::uint64_t LanguageTask::workspace_bytes(std::size_t columns, std::size_t rows, DType values, bool is_clipped,
+                                            std::uint64_t logits_bytes) {
   const std::uint64_t elements = rows_at_once(columns, rows, logits_bytes) * columns;
   const DType type = nn::parameter_type(values);
-  return elements * (dtype_size(type) + (values == type ? 0 : dtype_size(values)));
+  return elements * (dtype_size(type) * (is_clipped ? 2 : 1) + (values == type ? 0 : dtype_size(values)));
 }
 
 Tensor language_losses(nn::Engine& engine, Gpt& net, const Tensor& hidden, const Tensor& targets, double scale, Tensor* dhidden,

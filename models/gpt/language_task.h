@@ -30,9 +30,10 @@ class LanguageTask final : public train::Task {
   train::PartLoss loss(nn::Pass& pass, nn::Tensor hidden, double scale, nn::Tensor* dhidden) override;
   std::vector<nn::Parameter*> head_parameters() override { return {&net_.table()}; }
 
-  // Rows whose `columns` logits are computed at once, and what that takes in bytes, for values of a type.
+  // Rows whose `columns` logits are computed at once, and what that takes in bytes, for values of a type; is_clipped: with
+  // those that the loss clips beside them.
   static std::size_t rows_at_once(std::size_t columns, std::size_t rows, std::uint64_t logits_bytes);
-  static std::uint64_t workspace_bytes(std::size_t columns, std::size_t rows, DType values,
+  static std::uint64_t workspace_bytes(std::size_t columns, std::size_t rows, DType values, bool is_clipped,
                                        std::uint64_t logits_bytes = default_logits_bytes);
   static constexpr std::uint64_t default_logits_bytes = 256 << 20;
 

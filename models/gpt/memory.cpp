@@ -14,7 +14,8 @@ GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const t
   GptMemory memory{needs.parameters, needs.gradients, needs.optimizer, needs.stash, 0, needs.checkpoint};
   const std::uint64_t hidden = ids.size() * config.width * dtype_size(options.values);
   // Either logits beside the hidden states and their gradients, or what is in a feed-forward part at once.
-  const std::uint64_t logits = LanguageTask::workspace_bytes(config.padded_vocabulary(), ids.size(), options.values);
+  const std::uint64_t logits =
+      LanguageTask::workspace_bytes(config.padded_vocabulary(), ids.size(), options.values, config.logit_clip > 0);
   memory.activations = std::max(2 * hidden + logits, 10 * hidden);
   return memory;
 }

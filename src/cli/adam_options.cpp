@@ -37,7 +37,8 @@ void AdamSettings::declare_training(Options& options, const std::string& example
       "Number of optimiser steps; with --resume another number than before gives the rest of the run its learning rates");
   options.count("batch", batch, 1, 1000000, examples + " per step");
   options.text("micro-batch", micro_batch, "N", examples + " at once, a divisor of the batch; " + micro_batch_text);
-  options.bytes("memory", memory, "Memory for --micro-batch auto; 0: most of what is available");
+  options.bytes("memory", memory,
+                "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
   options.number("learning-rate", rate, 0, 1e3, "Peak learning rate; 0: what suits the net's size");
   options.number("learning-rate-floor", rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
   options.text("warmup", warmup, "N",

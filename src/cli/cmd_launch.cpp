@@ -222,9 +222,8 @@ int launch(Session& session, std::span<const std::string> args) {
                 "Number of processes on this machine; if none is given, float nets take --tensor times --pipeline times "
                 "--shard-ranks, and beside the hosts of --hostfile one, or one group of those that exchange the most");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
-                "Smallest number of processes; with fewer it waits for hosts. With --hostfile at least one host must be there "
-                "at first, unless "
-                "this is given");
+                "Smallest number of processes; with fewer it waits for hosts of --hostfile, without which there are those of "
+                "--local alone. With --hostfile at least one host must be there at first, unless this is given");
   options.text("agent", supervisor.agent, "COMMAND", "Command that reaches hosts: COMMAND HOST PROGRAM...");
   options.text("mpirun", supervisor.mpirun, "COMMAND", "Launcher of Open MPI");
   options.text("interface", supervisor.interface, "NAME", "Network interface that messages take; without it any");
@@ -274,9 +273,13 @@ int launch(Session& session, std::span<const std::string> args) {
   }
   if (!hostfile.empty()) {
     supervisor.hosts = launch::read_hostfile(hostfile);
-  } else if (supervisor.min_workers > supervisor.local) {
-    fail(ErrorKind::usage, "--min-workers: {}; expected at most the {} process{} of this machine (--local) without --hostfile",
-         supervisor.min_workers, supervisor.local, supervisor.local == 1 ? "" : "es");
+  } else {
+    const std::size_t all = supervisor.usable ? supervisor.usable(supervisor.local) : supervisor.local;
+    if (supervisor.min_workers > all) {
+      fail(ErrorKind::usage,
+           "--min-workers: {}; expected at most the {} process{} of this machine (--local) without --hostfile",
+           supervisor.min_workers, all, all == 1 ? "" : "es");
+    }
   }
   supervisor.has_begun = [&] { return kind.has_begun(supervisor.folder); };
   supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };

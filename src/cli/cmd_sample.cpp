@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "models/gpt/sampler.h"
 
 namespace bitloom::cli {
@@ -106,6 +107,10 @@ int run_samples(Session& session, const Options& options, SampleSettings& settin
     is_of_images = kind == models::dalle_kind;
     session.terminal.note(checkpoint_note(file));
     if (!settings.prompt_file.empty()) settings.prompt = read_text(settings.prompt_file);
+    if (is_of_images && !is_utf8(settings.prompt)) {
+      if (!settings.prompt_file.empty()) fail(ErrorKind::data, "--prompt-file: {} is not UTF-8", settings.prompt_file);
+      fail(ErrorKind::usage, "--prompt: '{}' is not UTF-8; expected a caption in UTF-8", printable(settings.prompt));
+    }
   });
   settings.prompt = session.comm.broadcast_text(settings.prompt);
   if (session.comm.flag_any(is_of_images)) {

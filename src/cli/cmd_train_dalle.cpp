@@ -111,7 +111,8 @@ class TrainedDalle final : public TrainedModel {
     const nn::Shape ids = {pairs, config_.tokens()};
     const train::MemoryNeeds needs = train::predict_memory(net_.layers(), ids, settings_.make_options());
     const std::uint64_t hidden = ids.size() * config_.width * dtype_size(values());
-    const std::uint64_t logits = pairs * config_.image() * std::max(config_.codes, config_.text_vocabulary) * sizeof(float);
+    const std::uint64_t logits = pairs * config_.image() * std::max(config_.codes, config_.text_vocabulary) * sizeof(float) *
+                                 (config_.logit_clip > 0 ? 2 : 1);
     return needs.total() + std::max(4 * hidden + logits, 10 * hidden);
   }
 
@@ -180,12 +181,11 @@ void TrainedDalle::announce(double peak) {
 TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(micro_batch(), 32);
   const auto ranks = static_cast<std::size_t>(session().comm.size());
-  const auto finite = [](double nats) {
+  bool has_diverged = false;
+  const auto finite = [&](double nats) {
     const std::optional<std::int64_t> micro = micro_nats(nats);
-    if (!micro) {
-      fail(ErrorKind::data, "the net's loss of a pair is infinite or beyond 1,000,000: its training has diverged");
-    }
-    return *micro;
+    has_diverged |= !micro;
+    return micro.value_or(0);
   };
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::array<std::int64_t, 3> sums{};  // of text, of images, text tokens
@@ -199,6 +199,9 @@ TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, cons
     sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
     alive();
   }
+  session().comm.check(
+      has_diverged ? "the net's loss of a pair is infinite or beyond 1,000,000: its training has diverged" : "",
+      ErrorKind::data);
   session().comm.sum(std::span(sums));
   return {1e-6 * static_cast<double>(sums[0]) / static_cast<double>(std::max<std::int64_t>(1, sums[2])),
           1e-6 * static_cast<double>(sums[1]) / static_cast<double>(pairs.size() * config_.image())};

@@ -23,15 +23,27 @@ bool is_checked(const fs::path& path) {
   return path.extension() == ".safetensors" || path.extension() == ".tokens" || is_tokenizer(path);
 }
 
-// A file, or all in a folder and those below it that can be verified: models, checkpoints, tokens and their tokenizer. A folder
-// without any stands for itself.
+// Adds what a folder and those below it have that can be verified: models, checkpoints, tokens and their tokenizer. A folder
+// that cannot be read stands for itself. Links to folders, which may lead in a circle, are not followed.
+void add_files(const fs::path& folder, std::vector<fs::path>& files) {
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    std::error_code none;
+    if (entries->is_directory(none)) {
+      if (!entries->is_symlink(none)) add_files(entries->path(), files);
+    } else if (is_checked(entries->path())) {
+      files.push_back(entries->path());
+    }
+  }
+  if (error) files.push_back(folder);
+}
+
+// A file, or all in a folder; a folder without any stands for itself.
 std::vector<fs::path> files_of(const std::string& argument) {
   if (!fs::is_directory(argument)) return {argument};
   std::vector<fs::path> files;
-  constexpr auto as_far_as_allowed = fs::directory_options::skip_permission_denied;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(argument, as_far_as_allowed)) {
-    if (entry.is_regular_file() && is_checked(entry.path())) files.push_back(entry.path());
-  }
+  add_files(argument, files);
   std::sort(files.begin(), files.end());
   if (files.empty()) files.emplace_back(argument);
   return files;
@@ -63,7 +75,11 @@ std::string error_in(const fs::path& path, Checksum checksum) {
 Verdict verify_file(const fs::path& path) {
   if (!fs::exists(path)) return {path.string(), "there is no such file or folder", false, true};
   if (fs::is_directory(path)) {
-    return {path.string(), "nothing to verify in it: no *.safetensors, no *.tokens", false, true};
+    std::error_code error;
+    fs::directory_iterator(path, error);
+    const std::string reason =
+        error ? "cannot be read: " + error.message() : "nothing to verify in it: no *.safetensors, no *.tokens";
+    return {path.string(), reason, false, true};
   }
   Verdict verdict{path.string(), error_in(path, Checksum::required), true};
   // Other programs write files without a checksum.
@@ -87,7 +103,8 @@ int verify(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom verify MODEL|RUN|FILE... [options]",
       "Checks that files are what was written, by the checksums in them: models, a run's model and checkpoints, token\n"
-      "files, any *.safetensors; of a folder all that it and those below it hold. Ends with 3 if one is damaged or missing.");
+      "files, any *.safetensors; of a folder all in it and below, links to folders left out. Ends with 3 if one is damaged or "
+      "missing.");
   options.arguments(arguments, "MODEL|RUN|FILE", 1, 1000000);
   options.flag("json", json, "One JSON object per file, a line each");
   if (!parse_or_show_help(session, args, options)) return exit_done;

@@ -33,7 +33,8 @@ void declare_training(Options& options, CnnSettings& settings) {
   options.text("micro-batch", settings.micro_batch, "N",
                "Images at once, a divisor of the batch, whose statistics batch norm takes; auto: a process's share of the "
                "batch, or less where the memory is too small");
-  options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
+  options.bytes("memory", settings.memory,
+                "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
   options.choice("optimizer", training.optimizer, train::update_rule_names(),
                  "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
   options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);

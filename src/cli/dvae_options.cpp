@@ -20,7 +20,8 @@ void declare_training(Options& options, DvaeSettings& settings) {
   options.text(
       "micro-batch", settings.micro_batch, "N",
       "Images at once, a divisor of the batch; auto: a process's share of the batch, or less where memory is too small");
-  options.bytes("memory", settings.memory, "Memory for --micro-batch auto; 0: most of what is available");
+  options.bytes("memory", settings.memory,
+                "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
   options.number("learning-rate", settings.learning_rate, 0, 1e6, "Learning rate at the first step (the paper: 0.0001)", true);
   options.number("last-rate", settings.last_rate, 0, 1e6,
                  "Learning rate at the end of its course; 0: an eightieth of the first one, as in the paper");

@@ -54,6 +54,7 @@ void declare_activation_bits(Options& options, std::size_t& bits);
 // --compress-format: of factors in messages (train::FloatFormat).
 void declare_compress_format(Options& options, std::string& format);
 void declare_recompute(Options& options, std::string& recompute);
+
 // What helps nets with many layers (Huang et al. 2019, section 4).
 struct DeepNetSettings {
   std::string feed_forward_init = "usual";
@@ -63,6 +64,7 @@ struct DeepNetSettings {
   // Those that are not as they are by default.
   nlohmann::json identity() const;
 };
+
 void declare_master_weights(Options& options, std::string& master_weights);
 nn::MasterWeights master_weights_named(const std::string& name);
 

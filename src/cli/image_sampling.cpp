@@ -16,7 +16,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
-#include "core/text.h"
 #include "data/image.h"
 #include "data/pairs/pair_batches.h"
 #include "models/clip/model_file.h"
@@ -280,8 +279,6 @@ int sample_images(Session& session, const std::string& model_or_run, const std::
     prompts = read_prompts(settings.prompts);
   } else if (prompt.empty()) {
     fail(ErrorKind::usage, "--prompt: missing or empty; expected a caption");
-  } else if (!is_utf8(prompt)) {
-    fail(ErrorKind::usage, "--prompt: '{}' is not UTF-8; expected a caption in UTF-8", printable(prompt));
   }
   if (!settings.folder.empty()) require_empty_folder("--folder", settings.folder, "; expected a new one");
   Drawing drawing(session, model_or_run, settings, values, device, backend);

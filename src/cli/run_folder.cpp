@@ -42,6 +42,13 @@ Continuation continuation_of(const std::string& kind, const std::string& folder)
 
 namespace {
 
+std::set<std::string> lines_of(const std::string& ini) {
+  std::set<std::string> lines;
+  std::istringstream stream(ini);
+  for (std::string line; std::getline(stream, line);) lines.insert(line);
+  return lines;
+}
+
 // What --resume with this command line cannot go on with. stored: the run's options.
 void check_resumed(const Options& options, const std::string& out, const std::string& stored) {
   const std::string command = options.command();
@@ -52,10 +59,7 @@ void check_resumed(const Options& options, const std::string& out, const std::st
   if (!options.has("init") || !options.is_asked_for("init")) return;
   // The run has begun: another beginning would change nothing but what its options say.
   const std::string given = options.raw("init");
-  std::istringstream lines(stored);
-  for (std::string line; std::getline(lines, line);) {
-    if (line == fmt::format("init = {}", given)) return;
-  }
+  if (lines_of(stored).contains(fmt::format("init = {}", given))) return;
   fail(ErrorKind::usage, "--init: {} with --resume; the run in {} has begun already, and not from it", given, out);
 }
 
@@ -96,11 +100,8 @@ std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t 
 }
 
 bool asks_otherwise(const Options& options, const std::string& ini) {
-  std::set<std::string> of_run;
-  std::istringstream stored(ini);
-  for (std::string line; std::getline(stored, line);) of_run.insert(line);
-  std::istringstream now(options.to_ini());
-  for (std::string line; std::getline(now, line);) {
+  const std::set<std::string> of_run = lines_of(ini);
+  for (const std::string& line : lines_of(options.to_ini())) {
     if (options.is_asked_for(std::string(trim(line.substr(0, line.find('='))))) && !of_run.contains(line)) return true;
   }
   return false;

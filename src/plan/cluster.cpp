@@ -30,7 +30,9 @@ double parse_with_unit(const std::string& label, const std::string& text, bool z
   for (const auto& [unit, factor] : units) {
     if (!text.ends_with(unit)) continue;
     const auto number = parse_double(text.substr(0, text.size() - std::string_view(unit).size()));
-    if (number && (*number > 0 || (zero && *number == 0)) && *number * factor <= most) return *number * factor;
+    if (!number || !(*number > 0 || (zero && *number == 0))) break;
+    if (*number * factor <= most) return *number * factor;
+    fail(ErrorKind::usage, "{}: '{}' is more than {:g} bits per second, or seconds; expected {}", label, text, most, expected);
   }
   fail(ErrorKind::usage, "{}: '{}'; expected {}", label, text, expected);
 }

@@ -49,7 +49,8 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
     for (const FloatHead& head : model.vocabulary_heads) {
       const std::size_t columns = head.table().of(layout.tensor) / head.width;
       const std::uint64_t rows = std::uint64_t{layout.options.micro_batch} * model.tokens_of(head);
-      logits = std::max(logits, models::LanguageTask::workspace_bytes(columns, rows, layout.options.train.values));
+      logits =
+          std::max(logits, models::LanguageTask::workspace_bytes(columns, rows, layout.options.train.values, head.is_clipped));
     }
     // Several heads have rows of their own, gathered from all, and their gradients.
     const std::uint64_t hidden = layout.rows() * model.vocabulary_heads.front().width * layout.value_bytes;

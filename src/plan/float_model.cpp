@@ -238,6 +238,7 @@ FloatModel describe_gpt(const models::GptConfig& config) {
   }
   model.layers.push_back(norm(config.context, config.width));
   model.vocabulary_heads = {FloatHead{config.padded_vocabulary(), config.width, true}};
+  model.vocabulary_heads.front().is_clipped = config.logit_clip > 0;
   return model;
 }
 
@@ -274,6 +275,7 @@ FloatModel describe_dalle(const models::DalleConfig& config) {
   model.layers.push_back(norm(config.tokens(), config.width));
   model.vocabulary_heads = {FloatHead{config.text_vocabulary, config.width, false, false, config.text - 1, true},
                             FloatHead{config.codes, config.width, false, false, config.image(), true}};
+  for (FloatHead& head : model.vocabulary_heads) head.is_clipped = config.logit_clip > 0;
   return model;
 }
 

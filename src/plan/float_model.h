@@ -62,10 +62,11 @@ struct FloatLayer {
 struct FloatHead {
   std::size_t vocabulary = 0;  // rows of the table, padding included
   std::size_t width = 0;
-  bool is_tied = false;    // its table is that of layer 0
-  bool has_bias = false;   // a number for every row besides
-  std::size_t tokens = 0;  // of an example, whose logits these are; 0: all
-  bool is_whole = false;   // every rank of a tensor group has all of it
+  bool is_tied = false;     // its table is that of layer 0
+  bool has_bias = false;    // a number for every row besides
+  std::size_t tokens = 0;   // of an example, whose logits these are; 0: all
+  bool is_whole = false;    // every rank of a tensor group has all of it
+  bool is_clipped = false;  // the loss of training clips its logits
 
   Elements table() const {
     const std::uint64_t size = std::uint64_t{vocabulary} * width;

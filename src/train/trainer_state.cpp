@@ -35,7 +35,12 @@ HeldTensor Trainer::held(const std::string& name, nn::Tensor& tensor, const nn::
 
 std::vector<HeldTensor> Trainer::held() {
   std::vector<HeldTensor> all;
-  for (const StateTensor& each : state()) all.push_back(held(each.name, *each.tensor, each.parameter, each.tensor->dtype()));
+  for (const StateTensor& each : state()) {
+    all.push_back(held(each.name, *each.tensor, each.parameter, each.tensor->dtype()));
+    // Checkpoints of before have embeddings without masters in bf16.
+    const nn::Parameter* parameter = each.parameter;
+    all.back().converts = parameter != nullptr && each.tensor == &parameter->value && !parameter->is_block_matrix();
+  }
   for (auto& [name, tensor] : power_sgd_state_) all.push_back(held_of_power_sgd(name, tensor));
   return all;
 }

@@ -249,7 +249,10 @@ TEST_CASE("verify says which file is damaged", "[gpt]") {
   CHECK(has(empty.out, "shared: nothing to verify in it"));
   CHECK(has(empty.out, "model.safetensors: good"));
   std::filesystem::copy_file(models.folder / "model.safetensors", models.folder / "shared/states/1.safetensors");
+  std::filesystem::create_directory_symlink("..", models.folder / "shared/states/circle");
   CHECK(has(models.run({"verify", "shared"}).out, "shared/states/1.safetensors: good"));
+  std::filesystem::create_symlink("nowhere", models.folder / "shared/2.safetensors");
+  CHECK(has(models.run({"verify", "shared"}).out, "shared/2.safetensors: there is no such file"));
   const Outcome lines = models.run({"verify", "run", "--json"});
   CHECK(lines.code == 3);
   CHECK(Json::parse(lines.out.substr(0, lines.out.find('\n')))["good"] == true);

@@ -169,6 +169,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses({"train", "dalle", "--resume", "--out", "run", "--init", "codes"}, 2,
                 "--init: codes with --resume; the run in run has begun already, and not from it");
   place.refuses({"simulate", "--net", "tiny", "--data", "synth", "--lower", "run"}, 2, "--lower: ");
+  place.run(dalle("deep", {"--feed-forward-init", "layers", "--logit-clip", "1"}));
+  place.refuses({"train", "dalle", "--resume", "--steps", "48", "--out", "deep", "--logit-clip", "2"}, 2,
+                "--logit-clip: 1.0 stored, 2.0 given");
   // What such nets lose was 0.0000.
   place.refuses(dalle("far", {"--learning-rate", "1000", "--clip", "0", "--evaluate-every", "1"}), 3,
                 "its training has diverged");
@@ -188,6 +191,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses(with(draw, {"--rerank", "clip", "--clip", "run"}), 3, "dalle");
   place.refuses(with(draw, {"--image-prompt", "scenes", "--rows", "2"}), 3, "scenes");
   place.refuses(with(draw, {"--image-prompt", "scenes", "--rows", "4"}), 2, "--rows: 4; expected 1 to 3 rows of tokens");
+  write_atomically(place / "latin1.txt", std::string_view("caf\xe9"));
+  place.refuses({"sample", "run", "--prompt-file", "latin1.txt", "--out", "a.png"}, 3,
+                "--prompt-file: latin1.txt is not UTF-8");
   // Characters that no caption had are bytes.
   CHECK(run_program(place.folder.path(), {"sample", "run", "--prompt", "\xF0\x9F\xA6\x84?", "--out", "odd.png"}).code == 0);
   // Another codebook.

@@ -151,6 +151,11 @@ TEST_CASE("links are read and written", "[cluster]") {
   }
 }
 
+TEST_CASE("links beyond any are called that", "[cluster]") {
+  CHECK(test::has(message_of(ErrorKind::usage, [] { parse_link("--link", "1e308Gbit/1ms"); }),
+                  "'1e308Gbit' is more than 1e+15 bits per second, or seconds"));
+}
+
 TEST_CASE("clusters that cannot be are refused", "[cluster]") {
   Cluster cluster;
   cluster.hosts = 0;

@@ -64,10 +64,7 @@ std::vector<nn::Parameter*> Pipeline::parameters() const {
 std::vector<std::vector<nn::Parameter*>> Pipeline::parameters_by_layer() const {
   nn::Sequence& net = task_.net();
   std::vector<std::vector<nn::Parameter*>> layers(net.size() + 1);
-  for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
-    const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
-    for (std::size_t i = range.first; i < range.last; ++i) layers[i] = nn::parameters_of(net[i]);
-  }
+  for (const std::size_t i : own_layers()) layers[i] = nn::parameters_of(net[i]);
   if (is_last()) layers.back() = task_.head_parameters();
   return layers;
 }
@@ -100,19 +97,22 @@ void Pipeline::share_values() {
   comm_.wait_until([this] { return comm_.sends_finished(); }, "parameters of several stages");
 }
 
-void Pipeline::add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all) {
+std::vector<std::size_t> Pipeline::own_layers() const {
+  std::vector<std::size_t> own;
   for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
     const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
-    for (std::size_t i = range.first; i < range.last; ++i) task_.net()[i].add_buffers(engine_, options_.values, all);
+    for (std::size_t i = range.first; i < range.last; ++i) own.push_back(i);
   }
+  return own;
+}
+
+void Pipeline::add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all) {
+  for (const std::size_t i : own_layers()) task_.net()[i].add_buffers(engine_, options_.values, all);
 }
 
 std::vector<nn::Tensor*> Pipeline::step_sums() {
   std::vector<nn::Tensor*> all;
-  for (std::size_t chunk = 0; chunk < shape_.chunks; ++chunk) {
-    const LayerRange range = options_.partition[shape_.part(stage_, chunk)];
-    for (std::size_t i = range.first; i < range.last; ++i) task_.net()[i].add_step_sums(all);
-  }
+  for (const std::size_t i : own_layers()) task_.net()[i].add_step_sums(all);
   return all;
 }
 

@@ -85,6 +85,8 @@ class Pipeline {
     nn::Tensor output;  // of the net
   };
 
+  // Numbers of the net's layers that this process has, chunk by chunk.
+  std::vector<std::size_t> own_layers() const;
   void begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches, bool training);
   void forward(const Action& action, nn::Pass& pass, bool backward_is_next);
   void backward(const Action& action, nn::Pass& pass, double scale);
