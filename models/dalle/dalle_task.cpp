@@ -43,6 +43,11 @@ std::vector<std::int32_t> inputs_of(const DalleConfig& config, const DalleBatch&
   return ids;
 }
 
+Tensor dalle_input(nn::Engine& engine, const DalleConfig& config, const DalleBatch& batch) {
+  const std::vector<std::int32_t> ids = inputs_of(config, batch);
+  return engine.from(std::span<const std::int32_t>(ids), {ids.size() / config.tokens(), config.tokens()}, Use::data);
+}
+
 std::uint64_t text_tokens_of(const DalleConfig& config, std::span<const std::int32_t> text) {
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < text.size(); ++i) count += i % config.text != 0 && text[i] >= 0 ? 1 : 0;
@@ -148,11 +153,9 @@ DallePartLosses dalle_losses(nn::Engine& engine, Dalle& net, const Tensor& hidde
 }
 
 Tensor dalle_hidden(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
-  const std::size_t tokens = net.config().tokens();
-  const std::vector<std::int32_t> ids = inputs_of(net.config(), batch);
   nn::Pass pass{engine};
   pass.training = false;
-  return net.layers().forward(pass, engine.from(std::span<const std::int32_t>(ids), {ids.size() / tokens, tokens}, Use::data));
+  return net.layers().forward(pass, dalle_input(engine, net.config(), batch));
 }
 
 DalleLogits dalle_logits(nn::Engine& engine, Dalle& net, const DalleBatch& batch) {
@@ -175,9 +178,9 @@ std::uint64_t DalleTask::targets(std::uint64_t /*step*/, std::size_t micro_batch
 
 Tensor DalleTask::input(nn::Pass& pass) {
   DalleBatch batch = source_(pass.step, pass.micro_batch);
-  const std::vector<std::int32_t> ids = inputs_of(net_.config(), batch);
+  Tensor ids = dalle_input(pass.engine, net_.config(), batch);
   batch_.put(pass, std::move(batch));
-  return pass.engine.from(std::span<const std::int32_t>(ids), input_shape(), Use::data);
+  return ids;
 }
 
 train::PartLoss DalleTask::loss(nn::Pass& pass, Tensor hidden, double scale, Tensor* dhidden) {

@@ -55,6 +55,9 @@ class DalleTask final : public train::Task {
   train::Awaited<DalleBatch> batch_;
 };
 
+// The same as ids (B,T), i32.
+nn::Tensor dalle_input(nn::Engine& engine, const DalleConfig& config, const DalleBatch& batch);
+
 // Of texts (B,text).
 std::uint64_t text_tokens_of(const DalleConfig& config, std::span<const std::int32_t> text);
 

@@ -128,8 +128,12 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
 }
 
 PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs) {
+  return pair_nats(engine, net, dalle_hidden(engine, net, pairs), pairs);
+}
+
+PairNats pair_nats(nn::Engine& engine, Dalle& net, const Tensor& hidden, const DalleBatch& pairs) {
   const std::size_t count = pairs.codes.size() / net.config().image();
-  const DallePartLosses losses = dalle_losses(engine, net, dalle_hidden(engine, net, pairs), pairs, 0, 0, nullptr);
+  const DallePartLosses losses = dalle_losses(engine, net, hidden, pairs, 0, 0, nullptr);
   const auto sums = [&](const Tensor& tensor) {
     const std::vector<float> each = engine.to_host<float>(tensor);
     std::vector<double> all(count);

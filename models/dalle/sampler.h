@@ -32,5 +32,7 @@ struct PairNats {
   std::vector<double> text, image;
 };
 PairNats pair_nats(nn::Engine& engine, Dalle& net, const DalleBatch& pairs);
+// The same by the pairs' hidden states (B,T,C), where other processes have parts of the net.
+PairNats pair_nats(nn::Engine& engine, Dalle& net, const nn::Tensor& hidden, const DalleBatch& pairs);
 
 }  // namespace bitloom::models

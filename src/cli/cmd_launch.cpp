@@ -132,6 +132,18 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   return division;
 }
 
+Division division_of_dalle(Arguments program, const fs::path& folder) {
+  DalleSettings settings;
+  Options options("bitloom train dalle", "");
+  settings.declare(options);
+  if (!read_program(options, program, folder)) return {};
+  Division division = {settings.layout.tensor * settings.layout.pipeline, settings.batch,
+                       static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
+                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
+  division.group = division.multiple > 1 ? division.least() : 1;
+  return division;
+}
+
 // Nets of images and captions; keeps: a run keeps the micro-batch that it began with, on which its loss depends.
 template <typename Settings, bool keeps>
 Division division_of_pairs(Arguments program, const fs::path& folder) {
@@ -144,13 +156,12 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before, 1};
 }
 
-constexpr auto kinds =
-    std::to_array<Kind>({{"binary", nullptr, &binary_has_begun, &binary_is_done},
-                         {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
-                         {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
-                         {"dalle", &division_of_pairs<DalleSettings, false>, &float_has_begun, &float_is_done},
-                         {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
-                         {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}});
+constexpr auto kinds = std::to_array<Kind>({{"binary", nullptr, &binary_has_begun, &binary_is_done},
+                                            {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
+                                            {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
+                                            {"dalle", &division_of_dalle, &float_has_begun, &float_is_done},
+                                            {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
+                                            {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}});
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {

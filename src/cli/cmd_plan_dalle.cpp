@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
-#include "models/gpt/memory.h"
 
 namespace bitloom::cli {
 namespace {
@@ -27,18 +26,10 @@ plan::FloatOptions training_of(const DalleSettings& settings) {
 }
 
 AlonePlan alone(const DalleSettings& settings, const plan::FloatModel& model, std::uint64_t limit) {
-  const bool is_gpu = settings.device.starts_with("cuda");
   const auto memory = [&model](const plan::FloatOptions& with) {
     return plan::plan_grid(model, {}, with, plan::FloatCluster()).memory();
   };
-  return {model,
-          training_of(settings),
-          settings.values,
-          limit,
-          is_gpu ? models::enough_tokens_on_gpu : models::enough_tokens,
-          DalleSettings::savers,
-          memory,
-          {}};
+  return {model, training_of(settings), settings.values, limit, settings.enough_tokens(), DalleSettings::savers, memory, {}};
 }
 
 }  // namespace
@@ -52,19 +43,36 @@ int plan_dalle(Session& session, std::span<const std::string> args) {
       "bitloom plan dalle [--net NAME] [--batch N] [--memory BYTES] [--ranks N [--tensor N] [--pipeline N]] [options]",
       "Tells what training a text-to-image transformer takes in memory and operations, from its sizes alone. With --ranks:\n"
       "memory, bytes and time of a step where that number of processes shares the training, on every grid of data x\n"
-      "pipeline x tensor that is possible, best first, or on the one that is given. `bitloom train dalle` itself divides\n"
-      "pairs among processes, not layers.");
-  options.everyday({"net",       "layers",         "heads",
-                    "width",     "text-positions", "vocabulary",
-                    "grid",      "codes",          "activation-bits",
-                    "recompute", "batch",          "micro-batch",
-                    "memory",    "optimizer",      "dtype",
-                    "ranks",     "tensor",         "pipeline",
-                    "shard",     "ranks-per-host", "link",
-                    "host-link", "gflops",         "pipeline-schedule",
+      "pipeline x tensor that is possible, best first, or on the one that is given; and what compressed gradients save.");
+  options.everyday({"net",
+                    "layers",
+                    "heads",
+                    "width",
+                    "text-positions",
+                    "vocabulary",
+                    "grid",
+                    "codes",
+                    "activation-bits",
+                    "recompute",
+                    "batch",
+                    "micro-batch",
+                    "memory",
+                    "optimizer",
+                    "dtype",
+                    "ranks",
+                    "tensor",
+                    "pipeline",
+                    "shard",
+                    "ranks-per-host",
+                    "link",
+                    "host-link",
+                    "gflops",
+                    "pipeline-schedule",
+                    "compress-rank",
                     "json"});
   settings.declare_plan(options);
   grid_settings.declare(options, 0);
+  grid_settings.declare_compression(options, false);
   options.group("Plan");
   options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens of text");
   options.count("grid", grid, 0, 256, "Rows and columns of image tokens; 0: as the net has them");

@@ -86,7 +86,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
                     "json"});
   settings.declare(options, false);
   grid_settings.declare(options, 0);
-  grid_settings.declare_compression(options);
+  grid_settings.declare_compression(options, true);
   options.group("Plan");
   options.count("vocabulary", vocabulary, 2, 10000000, "Number of tokens: 257 of bytes, 50257 of GPT-2");
   options.text("json", json, "FILE", "JSON file for all figures");

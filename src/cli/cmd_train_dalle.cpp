@@ -22,7 +22,8 @@
 #include "models/dvae/model_file.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
-#include "train/memory.h"
+#include "plan/float_grids.h"
+#include "train/parallel/tensor.h"
 
 namespace bitloom::cli {
 namespace {
@@ -56,27 +57,38 @@ class TrainedDalle final : public TrainedModel {
                const Threads& threads)
       : TrainedModel(dalle_traits, session, settings, options, threads),
         settings_(settings),
+        options_(options),
         data_(data),
+        grid_(settings.layout.make_grid(session.comm)),
+        group_(grid_.tensor()),
         dvae_(session.comm.together([&] { return models::load_dvae(engine(), find_model(settings.dvae), DType::f32); })),
         coder_(engine(), *dvae_.net, DType::f32),
-        pairs_(session, settings, data, coder_, dvae_.description.config.side),
+        pairs_(session, grid_, settings, data, coder_, dvae_.description.config.side),
         tokenizer_(settings.captions.make(session, data.train)),
         config_(session.comm.together([&] {
           const models::DvaeConfig& dvae = dvae_.description.config;
           return settings.make_config(tokenizer_->size(), dvae.grid(), dvae.codes);
         })),
-        net_(config_) {}
+        model_(plan::describe_dalle(config_)),
+        net_(config_, &group_) {}
 
   train::TrainOptions train_options() const override { return settings_.make_options(); }
   std::uint64_t steps() const override { return settings_.steps; }
 
-  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    return largest_micro_batch(settings_, share, memory, "pair",
-                               "--recompute block, --activation-bits 3, --dtype bf16 or a smaller net take less",
-                               [this](std::size_t pairs) { return memory_of(pairs); });
+  train::Layout layout() override {
+    train::Layout layout = settings_.layout.make_layout(grid_, net_.layers());
+    layout.recompute_stages = settings_.recompute == "stage";
+    return layout;
   }
 
-  std::string memory_text(std::size_t pairs) override { return format_bytes(memory_of(pairs)); }
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
+    plan::FloatCluster cluster;
+    cluster.memory = memory;
+    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
+                                    settings_.enough_tokens(), DalleSettings::savers);
+  }
+
+  std::string memory_text(std::size_t pairs) override { return cli::memory_text(memory_of(pairs)); }
 
   std::unique_ptr<train::Task> make_task(std::size_t pairs) override {
     pairs_.encode(config_, *tokenizer_, pairs);
@@ -107,13 +119,20 @@ class TrainedDalle final : public TrainedModel {
   void summarise(const train::RunResult& result) override;
 
  private:
-  std::uint64_t memory_of(std::size_t pairs) {
-    const nn::Shape ids = {pairs, config_.tokens()};
-    const train::MemoryNeeds needs = train::predict_memory(net_.layers(), ids, settings_.make_options());
-    const std::uint64_t hidden = ids.size() * config_.width * dtype_size(values());
-    const std::uint64_t logits = pairs * config_.image() * std::max(config_.codes, config_.text_vocabulary) * sizeof(float) *
-                                 (config_.logit_clip > 0 ? 2 : 1);
-    return needs.total() + std::max(4 * hidden + logits, 10 * hidden);
+  plan::FloatOptions plan_options(std::size_t pairs) {
+    plan::FloatOptions options;
+    options.batch = settings_.batch;
+    options.micro_batch = pairs;
+    settings_.layout.add_to(options, net_.layers());
+    options.recompute = plan::find_recompute(settings_.recompute);
+    options.activation_bits = config_.activation_bits;
+    options.train = settings_.make_options();
+    return options;
+  }
+
+  // Of the process that takes most.
+  plan::FloatMemory memory_of(std::size_t pairs) {
+    return plan::plan_grid(model_, grid_.shape(), plan_options(pairs), plan::FloatCluster()).memory();
   }
 
   Json identity();
@@ -129,12 +148,16 @@ class TrainedDalle final : public TrainedModel {
   Json draw_samples(const train::SignOfLife& alive);
 
   DalleSettings& settings_;
+  const Options& options_;
   const data::PairSplits& data_;
+  mpi::Grid grid_;
+  train::TensorGroup group_;
   models::LoadedDvae dvae_;
   models::DvaeCoder coder_;
   DallePairSets pairs_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   models::DalleConfig config_;
+  plan::FloatModel model_;
   models::Dalle net_;
   std::optional<StepSamples> samples_;
   std::vector<std::int32_t> sample_texts_;  // tokens (N,text) of their captions
@@ -146,6 +169,7 @@ Json TrainedDalle::identity() {
   json["activation_bits"] = config_.activation_bits;
   json["merge_dropout"] = settings_.merge_dropout;
   json.update(settings_.deep.identity());
+  settings_.layout.add_compression(json);
   json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
   json["dvae"] = dvae_.hash;
   if (pairs_.crops_vary()) json["crop"] = settings_.crop;
@@ -173,14 +197,18 @@ void TrainedDalle::announce(double peak) {
   terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}, codes {}", settings_.data.spec,
                  data_.train.size(), data_.validation.size(), settings_.dvae,
                  pairs_.crops_vary() ? "of other parts of the images in every epoch" : "the same in every epoch");
-  terminal.print("{}", steps_text(settings_, settings_.steps, "pairs", micro_batch(), session().comm.size(),
+  terminal.print("{}", steps_text(settings_, settings_.steps, "pairs", micro_batch(), grid_.shape().data,
                                   pairs_.train().steps_per_epoch(), engine(), peak));
-  terminal.print("memory: about {}", format_bytes(memory_of(micro_batch())));
+  if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
+  settings_.layout.announce_compression(terminal, grid_, model_, "plan dalle");
+  terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
+// Each data rank measures every so many batches; the last stage of a pipeline has the losses.
 TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(micro_batch(), 32);
-  const auto ranks = static_cast<std::size_t>(session().comm.size());
+  const auto ranks = static_cast<std::size_t>(grid_.shape().data);
+  const std::size_t batches = (pairs.size() + at_once - 1) / at_once;
   bool has_diverged = false;
   const auto finite = [&](double nats) {
     const std::optional<std::int64_t> micro = micro_nats(nats);
@@ -189,14 +217,18 @@ TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, cons
   };
   // In millionths, added as whole numbers: the same for any number of ranks.
   std::array<std::int64_t, 3> sums{};  // of text, of images, text tokens
-  std::size_t batch = 0;
-  for (std::size_t first = 0; first < pairs.size(); first += at_once, ++batch) {
-    if (batch % ranks != static_cast<std::size_t>(session().comm.rank())) continue;
+  for (std::size_t begin = 0; begin < batches; begin += ranks) {
+    // Where nothing is left this rank goes through the first batch with the others, whose sharded layers need it.
+    const std::size_t own = begin + static_cast<std::size_t>(grid_.data_index());
+    const std::size_t first = own < batches ? own * at_once : 0;
     const models::DalleBatch some = pairs.range(first, std::min(at_once, pairs.size() - first));
-    const models::PairNats nats = models::pair_nats(engine(), net_, some);
-    for (const double each : nats.text) sums[0] += finite(each);
-    for (const double each : nats.image) sums[1] += finite(each);
-    sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
+    training().trainer().predict(models::dalle_input(engine(), config_, some), [&](const nn::Tensor& hidden) {
+      const models::PairNats nats = models::pair_nats(engine(), net_, hidden, some);
+      if (own >= batches || group_.rank() != 0) return;  // the same on all of a tensor group
+      for (const double each : nats.text) sums[0] += finite(each);
+      for (const double each : nats.image) sums[1] += finite(each);
+      sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
+    });
     alive();
   }
   session().comm.check(
@@ -227,6 +259,9 @@ train::Evaluated TrainedDalle::evaluate(const train::SignOfLife& alive) {
 // Captions for which images are drawn: those that were given, or some of the held-out pairs', whose own images are then shown
 // beside.
 void TrainedDalle::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
+  if (!settings_.layout.is_whole()) {
+    return settings_.layout.refuse_samples(options_, settings_.samples.every, {"sample-every", "sample-prompt"});
+  }
   std::vector<std::size_t> chosen;
   std::vector<std::string> captions = settings_.samples.prompts;
   if (captions.empty() && pairs_.has_validation()) {

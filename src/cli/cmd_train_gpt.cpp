@@ -21,7 +21,6 @@
 #include "core/version.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
-#include "plan/float_compression.h"
 #include "plan/float_grids.h"
 #include "run/folder.h"
 #include "train/parallel/tensor.h"
@@ -48,8 +47,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"text", text.fingerprint}};
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
-  if (settings.compress_rank != 0) json["compress_rank"] = settings.compress_rank;
-  if (settings.compress_format != GptSettings().compress_format) json["compress_format"] = settings.compress_format;
+  settings.layout.add_compression(json);
   if (options.optimizer.rule != GptSettings().optimizer.rule) json["rule"] = options.optimizer.rule;
   json.update(settings.deep.identity());
   if (settings.local.is_local()) json.update(settings.local.identity());
@@ -167,8 +165,6 @@ class GptTraining {
           });
     };
     all.layout = settings.layout.make_layout(grid_, net_.layers());
-    all.layout.compress_rank = settings.compress_rank;
-    all.layout.compression.messages = train::float_format_named(settings.compress_format);
     all.layout.recompute_stages = settings.recompute == "stage";
     if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
     training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
@@ -210,7 +206,6 @@ class GptTraining {
 
   train::RunOptions run_options();
   void announce(double peak);
-  void announce_compression();
   void choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress);
   void summarise(const train::RunResult& result);
 
@@ -292,28 +287,9 @@ void GptTraining::announce(double peak) {
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  if (settings_.compress_rank > 0) announce_compression();
+  settings_.layout.announce_compression(terminal, grid_, plan::describe_gpt(config_), "plan gpt");
   if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
-}
-
-void GptTraining::announce_compression() {
-  const train::FloatFormat format = train::float_format_named(settings_.compress_format);
-  const bool is_sharded = settings_.layout.shard != "none";
-  const auto shards = static_cast<std::size_t>(is_sharded ? grid_.shards().size() : 1);
-  const std::uint64_t sent =
-      plan::compression_of(plan::describe_gpt(config_), settings_.compress_rank, format, shards).sent.sum();
-  const std::uint64_t whole = config_.parameters() * sizeof(float) / shards;
-  const double share = static_cast<double>(sent) / static_cast<double>(whole);
-  session_.terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", settings_.compress_rank,
-                          format_bytes(sent), format_bytes(whole), 100 * share);
-  if (share > plan::largest_share) {
-    session_.terminal.note(
-        fmt::format("--compress-rank: {}; saves {:.0f}% of the bytes, and factors take time: `bitloom plan gpt --ranks N "
-                    "--link RATE/LATENCY` "
-                    "tells which ranks pay",
-                    settings_.compress_rank, 100 * (1 - share)));
-  }
 }
 
 plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
@@ -321,8 +297,6 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
   options.batch = settings_.batch;
   options.micro_batch = sequences;
   settings_.layout.add_to(options, net_.layers());
-  options.compress_rank = settings_.compress_rank;
-  options.compress_format = train::float_format_named(settings_.compress_format);
   options.recompute = plan::find_recompute(settings_.recompute);
   options.activation_bits = config_.activation_bits;
   options.train = settings_.make_options();
@@ -337,15 +311,9 @@ std::string GptTraining::memory_text(std::size_t sequences) {
 
 // Where every process has the whole net. Of a job's workers that train by themselves the first draws; all look at the options.
 void GptTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
-  const bool is_whole =
-      settings_.layout.tensor == 1 && settings_.layout.pipeline == 1 && settings_.layout.shard != "parameters";
-  if (!is_whole) {
-    for (const char* name : {"sample-every", "sample-prompt", "sample-tokens"}) {
-      if (!options_.is_asked_for(name) || settings_.samples.every == "0") continue;
-      fail(ErrorKind::usage, "--{}: {} has no effect where processes have parts of the net (--tensor, --pipeline, --shard)",
-           name, options_.raw(name));
-    }
-    return;
+  if (!settings_.layout.is_whole()) {
+    return settings_.layout.refuse_samples(options_, settings_.samples.every,
+                                           {"sample-every", "sample-prompt", "sample-tokens"});
   }
   samples_.emplace(settings_.samples, *text_.tokenizer, engine_, net_);
   // While one process draws, all wait.

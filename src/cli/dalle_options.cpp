@@ -7,6 +7,7 @@
 #include "cli/device.h"
 #include "core/error.h"
 #include "data/pairs/square_crop.h"
+#include "models/gpt/memory.h"
 
 namespace bitloom::cli {
 namespace {
@@ -32,16 +33,38 @@ void declare_net(Options& options, DalleSettings& settings) {
 }  // namespace
 
 void DalleSettings::declare(Options& options) {
-  options.everyday({"net",          "layers",        "heads",        "width",          "dropout",
-                    "init",         "data",          "dvae",         "tokenizer",      "vocabulary",
-                    "validation",   "steps",         "batch",        "micro-batch",    "out",
-                    "resume",       "learning-rate", "weight-decay", "dtype",          "seed",
-                    "config",       "device",        "average",      "evaluate-every", "checkpoint-seconds",
-                    "sample-every", "sample-prompt"});
+  options.everyday({"net",
+                    "layers",
+                    "heads",
+                    "width",
+                    "dropout",
+                    "init",
+                    "data",
+                    "dvae",
+                    "tokenizer",
+                    "vocabulary",
+                    "validation",
+                    "steps",
+                    "batch",
+                    "micro-batch",
+                    "out",
+                    "resume",
+                    "learning-rate",
+                    "dtype",
+                    "seed",
+                    "config",
+                    "device",
+                    "tensor",
+                    "pipeline",
+                    "shard",
+                    "evaluate-every",
+                    "sample-every",
+                    "sample-prompt",
+                    "compress-rank",
+                    "checkpoint-seconds"});
+  options.former(former_layout_options);
   declare_net(options, *this);
-  options.choice("recompute", recompute, {"none", "block"},
-                 "Recomputation in the backward pass; block: only the input of every block is kept: less memory, a third more "
-                 "work");
+  declare_recompute(options, recompute);
   deep.declare(options);
   options.group("Pairs");
   data.declare(options);
@@ -55,6 +78,10 @@ void DalleSettings::declare(Options& options) {
       "Probability with which each merge of byte pairs in a caption is left out, others in every epoch; 0 disables it");
   declare_training(options, "Pairs");
   declare_loss_scale(options);
+  options.transient(true);
+  layout.declare(options);
+  options.transient(false);
+  layout.declare_compression(options);
   options.group("Run");
   declare_folder(options);
   declare_engine(options);
@@ -88,6 +115,10 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.logit_clip = deep.logit_clip;
   check(config);
   return config;
+}
+
+std::size_t DalleSettings::enough_tokens() const {
+  return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
 }
 
 }  // namespace bitloom::cli

@@ -5,6 +5,7 @@
 
 #include "cli/adam_options.h"
 #include "cli/caption_options.h"
+#include "cli/layout_options.h"
 #include "cli/pair_options.h"
 #include "cli/step_samples.h"
 #include "models/dalle/config.h"
@@ -31,6 +32,7 @@ struct DalleSettings : AdamSettings {
   std::string dvae;
   std::string crop = "transformer";
   double merge_dropout = 0.1;
+  LayoutSettings layout;
   SampleOptions samples;
 
   void declare(Options& options);
@@ -38,6 +40,8 @@ struct DalleSettings : AdamSettings {
   void declare_plan(Options& options);
   // The net for a vocabulary of text, and images of grid x grid tokens of a number of codes. Throws Error(usage).
   models::DalleConfig make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const;
+  // Tokens of a micro-batch beyond which the device is hardly faster.
+  std::size_t enough_tokens() const;
   // Fields that take less memory.
   static constexpr const char* savers = "`recompute` block, `activation_bits` 3, `dtype` bf16 or a smaller net take less";
   // All but the number of micro-batches.

@@ -15,9 +15,15 @@ constexpr std::size_t most_drawn = 128;
 
 }  // namespace
 
-DallePairSets::DallePairSets(Session& session, const DalleSettings& settings, const data::PairSplits& data,
+DallePairSets::DallePairSets(Session& session, mpi::Grid& grid, const DalleSettings& settings, const data::PairSplits& data,
                              models::DvaeCoder& coder, std::size_t side)
-    : session_(session), settings_(settings), data_(data), coder_(coder), side_(side), crops_vary_(find_crops_vary()) {}
+    : session_(session),
+      grid_(grid),
+      settings_(settings),
+      data_(data),
+      coder_(coder),
+      side_(side),
+      crops_vary_(find_crops_vary()) {}
 
 bool DallePairSets::find_crops_vary() const {
   for (std::size_t i = 0; i < data_.train.size(); ++i) {
@@ -72,10 +78,16 @@ void DallePairSets::encode(const models::DalleConfig& config, const data::Tokeni
     cuts.side = side_;
     cuts.crop = data::parse_crop(settings_.crop);
     cuts.seed = options.seed;
-    cuts.ranks = session_.comm.size();
+    cuts.ranks = grid_.shape().data;
     batches_ = std::make_unique<data::PairBatches>(data_.train, cuts);
-    options.codes_of = [this](std::uint64_t step, std::uint64_t which) {
-      return coder_.encode(batches_->get(step, which).images);
+    options.codes_of = [this, size = micro_batch * config.image()](std::uint64_t step, std::uint64_t which) {
+      mpi::Comm& group = grid_.tensor();
+      std::vector<std::int32_t> made(size);
+      group.together([&] {
+        if (group.is_root()) made = coder_.encode(batches_->get(step, which).images);
+      });
+      group.broadcast(std::span(made));
+      return made;
     };
   } else {
     codes = codes_of(data_.train, config.image());

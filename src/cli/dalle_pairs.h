@@ -12,14 +12,16 @@
 #include "data/text/tokenizer.h"
 #include "models/dalle/pairs.h"
 #include "models/dvae/coder.h"
+#include "mpi/grid.h"
 
 namespace bitloom::cli {
 
 class DallePairSets {
  public:
-  // The images are of `side` x `side` pixels where the coder takes them. All but `side` outlive this.
-  DallePairSets(Session& session, const DalleSettings& settings, const data::PairSplits& data, models::DvaeCoder& coder,
-                std::size_t side);
+  // The images are of `side` x `side` pixels where the coder takes them. All but `side` outlive this. grid: of the processes,
+  // of which a data rank has micro-batches of its own.
+  DallePairSets(Session& session, mpi::Grid& grid, const DalleSettings& settings, const data::PairSplits& data,
+                models::DvaeCoder& coder, std::size_t side);
 
   // Whether the codes of an image may differ from one epoch to the next.
   bool crops_vary() const { return crops_vary_; }
@@ -27,7 +29,8 @@ class DallePairSets {
   // Collective: makes codes of all images, but for training pairs whose codes vary; micro_batch: pairs at once in training.
   void encode(const models::DalleConfig& config, const data::Tokenizer& tokenizer, std::size_t micro_batch);
 
-  // After encode().
+  // After encode(). Codes that vary are made by the first of a tensor group for all of it, which ask together: machines need
+  // not round alike, and their nets have to get the same tokens.
   models::DallePairs& train() { return *train_; }
   bool has_validation() const { return validation_ != nullptr; }
   const models::DallePairs& validation() const { return *validation_; }
@@ -41,6 +44,7 @@ class DallePairSets {
                                                const data::Pairs& pairs);
 
   Session& session_;
+  mpi::Grid& grid_;
   const DalleSettings& settings_;
   const data::PairSplits& data_;
   models::DvaeCoder& coder_;

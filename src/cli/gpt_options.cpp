@@ -83,12 +83,7 @@ void GptSettings::declare(Options& options, bool runs) {
   options.transient(true);
   layout.declare(options);
   options.transient(false);
-  options.count(
-      "compress-rank", compress_rank, 0, any_count,
-      "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
-  declare_compress_format(options, compress_format);
-  static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}}};
-  options.needs(needs);
+  layout.declare_compression(options);
   local.declare(options);
   options.group("Texts");
   samples.declare(options);

@@ -40,8 +40,6 @@ struct GptSettings : AdamSettings {
   double merge_dropout = 0;
   // Training.
   LayoutSettings layout;
-  std::size_t compress_rank = 0;
-  std::string compress_format = "f32";
   LocalSettings local;
   // Run.
   std::size_t evaluate_sequences = 256;  // 0: all

@@ -51,10 +51,11 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
                  "Speed of a rank in products of matrices, in GFLOP/s; 0: that of this machine, measured");
 }
 
-void GridSettings::declare_compression(Options& options) {
+void GridSettings::declare_compression(Options& options, bool with_local_steps) {
   static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}};
   options.needs(needs);
   has_compression = true;
+  has_local_steps = with_local_steps;
   options.count("compress-rank", compress_rank, 0, any_count,
                 "Rank of factors that data-parallel ranks exchange instead of the gradients of matrices (PowerSGD); 0: none, "
                 "and a comparison of all");
@@ -137,7 +138,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
       compressions.push_back(to_json(each.plan, model, options.batch));
       compressions.back()["compress_rank"] = each.rank;
     }
-    if (!compared.empty()) {
+    if (!compared.empty() && settings.has_local_steps) {
       const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), compared.front().plan, cluster);
       print_local_steps(terminal, model, local, options.batch);
       for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));

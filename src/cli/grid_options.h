@@ -22,13 +22,14 @@ struct GridSettings {
   std::size_t ranks_per_host = 1;
   double gflops = 0;
   bool has_compression = false;  // the trainer's, whose plans are compared
+  bool has_local_steps = false;  // and these
   std::size_t compress_rank = 0;
   std::string compress_format = "f32";
 
   // fewest: of ranks; 0, the default then, has no grid.
   void declare(Options& options, std::size_t fewest);
   // --compress-rank and --compress-format, of models whose training has them.
-  void declare_compression(Options& options);
+  void declare_compression(Options& options, bool with_local_steps);
   // Throws usage errors: options without effect.
   void check() const;
   // The same of --recompute stage in one process.

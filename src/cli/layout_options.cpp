@@ -3,9 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 
+#include "cli/float_options.h"
 #include "core/error.h"
 #include "core/field.h"
+#include "core/progress.h"
+#include "plan/float_compression.h"
 
 namespace bitloom::cli {
 namespace {
@@ -49,6 +53,15 @@ void LayoutSettings::declare(Options& options, bool has_tensor) {
   options.needs(needs);
 }
 
+void LayoutSettings::declare_compression(Options& options) {
+  options.count(
+      "compress-rank", compress_rank, 0, any_count,
+      "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
+  declare_compress_format(options, compress_format);
+  static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}}};
+  options.needs(needs);
+}
+
 mpi::Grid LayoutSettings::make_grid(mpi::Comm& world) const {
   return {world, mpi::grid_shape(world.size(), static_cast<int>(pipeline), static_cast<int>(tensor)),
           static_cast<int>(shard_ranks)};
@@ -65,6 +78,8 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   layout.measures_costs = is_measured();
   layout.shard = train::shard_level_named(shard);
   layout.events.first_steps = log_events;
+  layout.compress_rank = compress_rank;
+  layout.compression.messages = train::float_format_named(compress_format);
   return layout;
 }
 
@@ -74,6 +89,8 @@ void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net
   options.partition = parts(net);
   options.shard = train::shard_level_named(shard);
   options.shard_ranks = shard_ranks;
+  options.compress_rank = compress_rank;
+  options.compress_format = train::float_format_named(compress_format);
 }
 
 train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
@@ -90,6 +107,40 @@ std::string LayoutSettings::described(const mpi::Grid& grid) const {
   if (shard != "none") text += fmt::format(", {} sharded", shard);
   if (shard_ranks != 0) text += fmt::format(" by {}", shard_ranks);
   return text;
+}
+
+void LayoutSettings::refuse_samples(const Options& options, const std::string& every,
+                                    std::initializer_list<const char*> names) {
+  if (every == "0") return;
+  for (const char* name : names) {
+    if (!options.is_asked_for(name)) continue;
+    fail(ErrorKind::usage, "--{}: {} has no effect where processes have parts of the net (--tensor, --pipeline, --shard)", name,
+         options.raw(name));
+  }
+}
+
+void LayoutSettings::add_compression(nlohmann::json& identity) const {
+  if (compress_rank != 0) identity["compress_rank"] = compress_rank;
+  if (compress_format != LayoutSettings().compress_format) identity["compress_format"] = compress_format;
+}
+
+void LayoutSettings::announce_compression(Terminal& terminal, mpi::Grid& grid, const plan::FloatModel& model,
+                                          const char* model_command) const {
+  if (compress_rank == 0) return;
+  const auto shards = static_cast<std::size_t>(shard == "none" ? 1 : grid.shards().size());
+  const std::uint64_t sent =
+      plan::compression_of(model, compress_rank, train::float_format_named(compress_format), shards).sent.sum();
+  const std::uint64_t whole = model.parameters() * sizeof(float) / shards;
+  const double share = static_cast<double>(sent) / static_cast<double>(whole);
+  terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", compress_rank, format_bytes(sent),
+                 format_bytes(whole), 100 * share);
+  if (share > plan::largest_share) {
+    terminal.note(
+        fmt::format("--compress-rank: {}; saves {:.0f}% of the bytes, and factors take time: `bitloom {} --ranks N "
+                    "--link RATE/LATENCY` "
+                    "tells which ranks pay",
+                    compress_rank, 100 * (1 - share), model_command));
+  }
 }
 
 }  // namespace bitloom::cli

@@ -385,7 +385,9 @@ void Trainer::refuse_gradients(double loss) {
   throw mpi::SharedError(ErrorKind::data, message("the gradients together are too large for a number"));
 }
 
-nn::Tensor Trainer::predict(nn::Tensor x) { return pipeline_->predict(make_pass(step_), std::move(x)); }
+nn::Tensor Trainer::predict(nn::Tensor x, const std::function<void(const nn::Tensor& y)>& use) {
+  return pipeline_->predict(make_pass(step_), std::move(x), use);
+}
 
 void Trainer::averaged(const std::function<void()>& f) {
   const auto swap = [&] {

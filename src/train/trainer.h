@@ -115,8 +115,9 @@ class Trainer {
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);
 
   // Results of examples x, any number of them, which the first stage of each data rank gives, by the parameters that stand in
-  // their places: on its last stage, none elsewhere. Data ranks call it equally often.
-  nn::Tensor predict(nn::Tensor x);
+  // their places: on its last stage, none elsewhere, where `use`, if any, is called with them while the task's
+  // head_parameters() are whole. Data ranks call it equally often, with or without `use`.
+  nn::Tensor predict(nn::Tensor x, const std::function<void(const nn::Tensor& y)>& use = {});
 
   // `f`, if any, is called after every pass of a micro-batch through layers: a sign of life.
   void on_micro_batch(std::function<void()> f);

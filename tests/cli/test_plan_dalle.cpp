@@ -54,6 +54,20 @@ TEST_CASE("plan dalle shows grids for the 12-billion size, and one of its 8 shar
   const Json grid = Json::parse(read_file(folder / "one.json"))["grids"][0];
   CHECK(grid["data"] == 1024);
   CHECK(grid["fits"] == true);
+  // Shards within a host, and between hosts factors of their gradients, as the paper has it.
+  const Outcome compressed = run_program(
+      folder.path(),
+      words_of(common +
+               "--shard-ranks 8 --compress-rank 512 --compress-format 1-6-9 --tensor 1 --pipeline 1 --json less.json"));
+  INFO(compressed.out << compressed.err);
+  REQUIRE(compressed.code == 0);
+  const Outcome dense =
+      run_program(folder.path(), words_of(common + "--shard-ranks 8 --tensor 1 --pipeline 1 --json dense.json"));
+  REQUIRE(dense.code == 0);
+  const auto seconds = [&](const char* file) {
+    return Json::parse(read_file(folder / file))["grids"][0]["step_seconds"].get<double>();
+  };
+  CHECK(seconds("less.json") < 0.5 * seconds("dense.json"));
 }
 
 TEST_CASE("plan dalle refuses what is impossible or has no effect", "[dalle][float_plan]") {

@@ -135,6 +135,53 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
   }
 }
 
+// The paper's own training divides parameters and exchanges factors of gradients (Ramesh et al. 2021, section 2.5).
+TEST_CASE("processes divide a text-to-image transformer, and send factors of its gradients", "[dalle][mpi][grid]") {
+  const CodedScenes place;
+  const auto args = [](const std::string& out, const Args& more) { return with(dalle(out, {"--micro-batch", "3"}), more); };
+  place.run(args("whole", {}));
+  struct Layout {
+    int ranks;
+    const char* name;
+    Args options;
+    const char* says;
+  };
+  for (const Layout& layout : {Layout{2, "stages", {"--pipeline", "2"}, "1 data-parallel x 2 stages (1f1b)"},
+                               {2, "tensor", {"--tensor", "2"}, "1 data-parallel x 2 tensor-parallel"},
+                               {4,
+                                "shards",
+                                {"--pipeline", "2", "--shard", "parameters", "--recompute", "stage"},
+                                "2 data-parallel x 2 stages (1f1b), parameters sharded"}}) {
+    INFO(layout.name);
+    CHECK(has(place.run(args(layout.name, layout.options), layout.ranks), layout.says));
+    CHECK(last(place / layout.name, "validation_loss") == Approx(last(place / "whole", "validation_loss")).epsilon(1e-3));
+  }
+  // Neighbours' sums have the same order.
+  CHECK(read_file(place / "stages/model.safetensors") == read_file(place / "whole/model.safetensors"));
+  // It goes on in another grid, and what came of it draws.
+  place.run(
+      {"train", "dalle", "--resume", "--out", "shards", "--steps", "30", "--tensor", "2", "--pipeline", "1", "--shard", "none"},
+      2);
+  CHECK(last(place / "shards", "steps") == 30);
+  place.run({"sample", "shards", "--prompt", "a large red circle", "--out", "drawn.png"});
+  CHECK(has(place.run(args("factors", {"--compress-rank", "2"}), 2), "gradients go by factors of rank 2"));
+  const double loss = last(place / "factors", "validation_loss");
+  CHECK(loss == Approx(last(place / "whole", "validation_loss")).epsilon(0.05));
+  CHECK(loss != last(place / "whole", "validation_loss"));
+  place.refuses({"train", "dalle", "--resume", "--steps", "30", "--out", "factors", "--compress-rank", "4"}, 2,
+                "--compress-rank: 2 stored, 4 given");
+  const auto refuse = [&](const Args& more, const std::string& message) {
+    const Outcome outcome = run_ranks(place.folder.path(), 2, args("a", more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, message));
+  };
+  refuse({"--pipeline", "2", "--sample-every", "8"}, "--sample-every: 8 has no effect where processes have parts of the net");
+  refuse({"--pipeline", "3"}, "--pipeline");
+  refuse({"--tensor", "2", "--heads", "1"}, "--heads: 1; expected a multiple of the 2 processes that divide each layer");
+  refuse({"--pipeline", "2", "--compress-rank", "4"}, "--compress-rank: 4");
+}
+
 TEST_CASE("a text-to-image transformer trains as the paper's does in 16 bits", "[dalle]") {
   const CodedScenes place;
   place.run(dalle("run", {"--backend", "ref", "--dtype", "f16", "--loss-scale", "blocks", "--optimizer-state", "16-bit",

@@ -1,6 +1,7 @@
 #include "train/parallel/pipeline.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/error.h"
@@ -241,9 +242,18 @@ PartLoss Pipeline::loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* 
   return loss;
 }
 
-nn::Tensor Pipeline::predict(nn::Pass pass, nn::Tensor x) {
+nn::Tensor Pipeline::predict(nn::Pass pass, nn::Tensor x, const std::function<void(const nn::Tensor& y)>& use) {
   pass.training = false;
-  return StageForward(comm_, options_.partition).run(pass, task_.net(), std::move(x), sharding_);
+  nn::Tensor y = StageForward(comm_, options_.partition).run(pass, task_.net(), std::move(x), sharding_);
+  if (!use || !is_last()) return y;
+  const std::size_t head = task_.net().size();
+  if (sharding_ != nullptr) {
+    sharding_->begin_passes(std::array{head});
+    sharding_->enter(head, BlockPass::forward);
+  }
+  use(y);
+  if (sharding_ != nullptr) sharding_->leave(head, BlockPass::forward);
+  return y;
 }
 
 Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {

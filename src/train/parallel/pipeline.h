@@ -59,8 +59,9 @@ class Pipeline {
   // Collective: forward alone, and not training; the losses of all but the last `uncounted` micro-batches.
   Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches, std::size_t uncounted = 0);
   // Collective, with sharded parameters also over the data ranks: x, which the first stage gives, of any number of examples,
-  // through all layers, not training. The result on the last stage, none elsewhere.
-  nn::Tensor predict(nn::Pass pass, nn::Tensor x);
+  // through all layers, not training. The result on the last stage, none elsewhere. `use`, if any, is called with it there
+  // while what the loss reads is whole, too.
+  nn::Tensor predict(nn::Pass pass, nn::Tensor x, const std::function<void(const nn::Tensor& y)>& use = {});
   // Collective, once after the micro-batches of a step, whose gradients are settled: those of a parameter on several stages
   // become their sum, the same bits on each.
   void sum_shared_gradients();
