@@ -33,35 +33,11 @@ void declare_net(Options& options, DalleSettings& settings) {
 }  // namespace
 
 void DalleSettings::declare(Options& options) {
-  options.everyday({"net",
-                    "layers",
-                    "heads",
-                    "width",
-                    "dropout",
-                    "init",
-                    "data",
-                    "dvae",
-                    "tokenizer",
-                    "vocabulary",
-                    "validation",
-                    "steps",
-                    "batch",
-                    "micro-batch",
-                    "out",
-                    "resume",
-                    "learning-rate",
-                    "dtype",
-                    "seed",
-                    "config",
-                    "device",
-                    "tensor",
-                    "pipeline",
-                    "shard",
-                    "evaluate-every",
-                    "sample-every",
-                    "sample-prompt",
-                    "compress-rank",
-                    "checkpoint-seconds"});
+  options.everyday(
+      {"net",    "layers",    "heads",         "width",          "dropout",       "init",          "data",
+       "dvae",   "tokenizer", "vocabulary",    "validation",     "steps",         "batch",         "micro-batch",
+       "out",    "resume",    "learning-rate", "dtype",          "seed",          "config",        "device",
+       "tensor", "pipeline",  "shard",         "evaluate-every", "sample-prompt", "compress-rank", "checkpoint-seconds"});
   options.former(former_layout_options);
   declare_net(options, *this);
   declare_recompute(options, recompute);
