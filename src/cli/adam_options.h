@@ -25,7 +25,7 @@ struct AdamSettings : FloatSettings {
   void declare_training(Options& options, const std::string& examples,
                         const std::string& micro_batch_text =
                             "auto: what suits the memory. Another number rounds "
-                            "otherwise and, with dropout, drops other elements");
+                            "otherwise");
   // Of nets all of whose residual blocks can have scales of their own.
   void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).

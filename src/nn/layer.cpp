@@ -22,8 +22,8 @@ Tensor Stash::take() {
   return tensor;
 }
 
-Dropout Pass::dropout(double rate, std::uint64_t layer) const {
-  return {training ? rate : 0, seed, mix64(mix64(mix64(layer) ^ step) ^ micro_batch)};
+Dropout Pass::dropout(double rate, std::uint64_t layer, std::size_t examples, std::uint64_t elements) const {
+  return {training ? rate : 0, seed, mix64(mix64(layer) ^ step), micro_batch * examples * elements};
 }
 
 Tensor backward_through(Layer& layer, Pass& pass, const Tensor& dy) {

@@ -195,6 +195,7 @@ void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y)
   check.values("x", x);
   check.like("y", y, x);
   check.rate(dropout.rate);
+  check.multiple("first", dropout.first, dropout_group);
   engine.backend().dropout(dropout, x, y);
 }
 

@@ -79,7 +79,8 @@ void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const T
 struct Dropout {
   double rate = 0;  // 0 <= rate < 1, also after rounding
   std::uint64_t seed = 0;
-  std::uint64_t site = 0;  // distinct for every layer, step and micro-batch
+  std::uint64_t site = 0;   // distinct for every layer and step
+  std::uint64_t first = 0;  // number of the first element; of dropout() a multiple of 8
 };
 // y = x / (1 - rate) where it is kept (with the rate after rounding), 0 elsewhere; backward is the same on gradients. y may be
 // x.
@@ -139,7 +140,8 @@ void softmax_backward(Engine& engine, const Tensor& y, const Tensor& dy, Tensor&
 struct Gumbel {
   double temperature = 1;
   std::uint64_t seed = 0;
-  std::uint64_t site = 0;  // distinct for every layer, step and micro-batch
+  std::uint64_t site = 0;   // distinct for every layer and step
+  std::uint64_t first = 0;  // number of the first element
 };
 // Per row of x (R,C): y = softmax((x + noise) / temperature), the noise Gumbel's standard distribution. y may be x.
 void gumbel_softmax(Engine& engine, const Gumbel& gumbel, const Tensor& x, Tensor& y);
@@ -171,7 +173,7 @@ struct AttentionShape {
 // out (B,Q,...) = softmax(scale q k^T, of the pairs that the mask shows) dropped out, times v, per head; never more than a
 // block of the Q x K matrix is in memory (Dao et al. 2022). q, out: B sequences of mask.queries() tokens; k, v: of mask.keys().
 // lse (B,H,Q) of type P: the logarithm of the softmax's denominator, for backward. Dropout's elements are numbered
-// ((b A + first_head + h) Q + q) K + k.
+// dropout.first + ((b A + first_head + h) Q + q) K + k.
 void attention(Engine& engine, const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout, const Heads& q,
                const Heads& k, const Heads& v, const Heads& out, Tensor& lse);
 // dq, dk, dv are overwritten (in their columns). Bitwise the same for any number of threads.

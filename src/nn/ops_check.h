@@ -62,6 +62,9 @@ class Check {
   void rate(double rate) const {
     if (!(rate >= 0 && rate < 1) || dropout_threshold(rate) == 65536) refuse("rate: {}; expected 0 <= rate < 1", rate);
   }
+  void multiple(std::string_view name, std::uint64_t value, std::uint64_t of) const {
+    if (value % of != 0) refuse("{}: {}; expected a multiple of {}", name, value, of);
+  }
 
   static bool is_float(DType dtype) {
     return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;

@@ -16,7 +16,7 @@ struct Attention {
   std::size_t first_head = 0, all_heads = 0;  // of several processes
 };
 
-nn::Dropout dropout_of(const Attention& p) { return {p.rate, 0x0123456789ABCDEFU, 9}; }
+nn::Dropout dropout_of(const Attention& p) { return {p.rate, 0x0123456789ABCDEFU, 9, 0x300000005U}; }
 nn::AttentionShape shape_of(const Attention& p) {
   return {p.heads, p.head_size, 1 / std::sqrt(static_cast<double>(p.head_size)), p.first_head, p.all_heads};
 }

@@ -138,7 +138,7 @@ std::vector<OpCase> element_cases() {
     cases.push_back(fill_case(n, Kind::values, -1.5));
     cases.push_back(fill_case(n, Kind::i32, -7));
     cases.push_back(fill_case(n, Kind::u8, 255));
-    cases.push_back(dropout_case({n}, {.rate = 0.25, .seed = 5, .site = 77}));
+    cases.push_back(dropout_case({n}, {.rate = 0.25, .seed = 5, .site = 77, .first = 8 * n}));
   }
   OpCase add_other = add_case(33);
   add_other.forward_in_place = {{"y", "b"}};

@@ -288,6 +288,34 @@ TEST_CASE("a discrete VAE learns, and its files give the same codes", "[dvae]") 
   CHECK(has(message_of(ErrorKind::data, [&] { load_dvae(other, path); }), "decoder.blocks.input.weight"));
 }
 
+TEST_CASE("a discrete VAE learns the same in any micro-batches", "[dvae]") {
+  constexpr std::size_t batch = 4;
+  std::vector<double> expected;
+  for (const std::size_t images : {4U, 2U, 1U}) {
+    INFO(images);
+    const DvaeConfig config = smallest();
+    nn::Engine engine;
+    Dvae net(config, short_schedule(100).course());
+    DvaeTask task(engine, net, DType::f32, images, -3, [&](std::uint64_t step, std::uint64_t which) {
+      std::vector<std::uint8_t> pixels;
+      for (std::size_t i = 0; i < images; ++i) {
+        const std::vector<std::uint8_t> one = drawings(1, config.side, step * batch + which * images + i);
+        pixels.insert(pixels.end(), one.begin(), one.end());
+      }
+      return pixels;
+    });
+    train::TrainOptions options;
+    options.micro_batches = batch / images;
+    options.rate.peak = 0.01;
+    options.optimizer.rule = "sgd";
+    train::Trainer trainer(engine, task, options);
+    std::vector<double> losses;
+    for (int i = 0; i < 4; ++i) losses.push_back(trainer.step().loss);
+    if (expected.empty()) expected = losses;
+    CHECK(test::compare(losses, expected, 1e-5) == "");
+  }
+}
+
 TEST_CASE("a training of a discrete VAE goes on from its state to the bit", "[dvae]") {
   const DvaeConfig config = smallest();
   const DvaeSchedule schedule = short_schedule(20);

@@ -265,6 +265,39 @@ TEST_CASE("a GPT learns chains", "[gpt]") {
   }
 }
 
+// Its free memory must not decide what a machine learns, nor the number of processes: dropout goes by example.
+TEST_CASE("a GPT with dropout learns the same in any micro-batches", "[gpt]") {
+  constexpr std::size_t batch = 4;
+  for (const std::size_t width : {24U, 21U}) {  // elements of an example: a multiple of 8, or not
+    std::vector<double> expected;
+    for (const std::size_t sequences : {4U, 2U, 1U}) {
+      INFO(width << " wide, micro-batches of " << sequences);
+      GptConfig config = test::small_gpt();
+      config.width = width;
+      config.dropout = 0.3;
+      nn::Engine engine;
+      Gpt net(config);
+      const LanguageTask::Source one = test::chains(config, batch);
+      const auto some = [&](std::uint64_t step, std::uint64_t which, std::span<std::int32_t> x, std::span<std::int32_t> y) {
+        const std::size_t tokens = config.context;
+        for (std::size_t i = 0; i < sequences; ++i) {
+          one(step, which * sequences + i, x.subspan(i * tokens, tokens), y.subspan(i * tokens, tokens));
+        }
+      };
+      LanguageTask task(net, sequences, some);
+      train::TrainOptions options;
+      options.micro_batches = batch / sequences;
+      options.rate.peak = 0.3;
+      options.optimizer.rule = "sgd";
+      train::Trainer trainer(engine, task, options);
+      std::vector<double> losses;
+      for (int i = 0; i < 4; ++i) losses.push_back(trainer.step().loss);
+      if (expected.empty()) expected = losses;
+      CHECK(test::compare(losses, expected, 1e-5) == "");
+    }
+  }
+}
+
 TEST_CASE("what a GPT cannot take is said", "[gpt]") {
   GptConfig config = small_gpt();
   config.heads = 5;

@@ -62,6 +62,9 @@ TEST_CASE("noise depends on seed, site and number alone", "[nn][gumbel]") {
   CHECK(relaxed({40, 33}, 1, 3) != first);
   const std::vector<float> part = relaxed({20, 33}, 1, 2);
   CHECK(std::vector<float>(first.begin(), first.begin() + 20 * 33) == part);
+  Tensor last = engine.zeros({15, 33}, DType::f32, Use::data);
+  gumbel_softmax(engine, {1, 1, 2, 25 * 33}, last, last);
+  CHECK(std::vector<float>(first.begin() + 25 * 33, first.end()) == engine.to_host<float>(last));
 }
 
 TEST_CASE("the divergence from the uniform distribution has its closed form", "[nn][kl]") {

@@ -6,6 +6,7 @@
 #include "nn/ops.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
+#include "tests/support/message_of.h"
 
 namespace bitloom::nn {
 
@@ -101,6 +102,12 @@ TEST_CASE("every backend drops the same elements, at the rate within three devia
     Tensor part = engine.empty({1001}, DType::f32, Use::activations);
     nn::dropout(engine, options, x.slice(0, 1001), part);
     CHECK(engine.to_host<float>(part) == std::vector<float>(first.begin(), first.begin() + 1001));
+    // And for a later part, whose elements are numbered from elsewhere.
+    nn::dropout(engine, {.rate = 0.5, .seed = 7, .site = 1, .first = 99992}, x.slice(99992, 100993), part);
+    CHECK(engine.to_host<float>(part) == std::vector<float>(first.begin() + 99992, first.begin() + 100993));
+    CHECK(test::has(
+        test::message_of(ErrorKind::usage, [&] { nn::dropout(engine, {.rate = 0.5, .seed = 7, .site = 1, .first = 4}, x, y); }),
+        "first: 4; expected a multiple of 8"));
     for (const Dropout& other : {Dropout{0.5, 8, 1}, Dropout{0.5, 7, 2}, Dropout{0.5, 7, std::uint64_t{1} << 32U},
                                  Dropout{0.5, 7 + (std::uint64_t{1} << 32U), 1}}) {
       const std::vector<float> second = kept(other);
@@ -133,6 +140,27 @@ TEST_CASE("attention of some of the heads drops what attention of all heads drop
       attention(engine, {count, size, 0.5, first, heads}, mask, dropout, from, from, from, {parts, first * size}, some);
     }
     CHECK(engine.to_host<float>(parts) == engine.to_host<float>(whole));
+  }
+}
+
+TEST_CASE("attention of some of the sequences drops what attention of all drops", "[nn][backends][dropout]") {
+  constexpr std::size_t sequences = 3, tokens = 9, heads = 5, size = 4, width = heads * size;
+  const AttentionMask mask = AttentionMask::causal(tokens, tokens);
+  for (const std::string& backend : test::tested_backends()) {
+    INFO(backend);
+    Engine engine(test::device_of(backend), backend);
+    std::vector<float> numbers(sequences * tokens * width);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+    const Tensor x = engine.from<float>(numbers, {sequences, tokens, width}, Use::data);
+    Tensor lse = engine.empty({sequences, heads, tokens}, DType::f32, Use::activations);
+    const Tensor whole = engine.zeros(x.shape(), DType::f32, Use::activations);
+    attention(engine, {heads, size, 0.5}, mask, {0.4, 7, 3}, {x}, {x}, {x}, {whole}, lse);
+    const Tensor last = x.slice(1, sequences);
+    Tensor last_lse = engine.empty({sequences - 1, heads, tokens}, DType::f32, Use::activations);
+    const Tensor part = engine.zeros(last.shape(), DType::f32, Use::activations);
+    attention(engine, {heads, size, 0.5}, mask, {0.4, 7, 3, heads * tokens * tokens}, {last}, {last}, {last}, {part}, last_lse);
+    const std::vector<float> all = engine.to_host<float>(whole);
+    CHECK(engine.to_host<float>(part) == std::vector<float>(all.begin() + tokens * width, all.end()));
   }
 }
 

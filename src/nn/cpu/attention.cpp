@@ -68,7 +68,7 @@ template <typename V>
 class AttentionCall {
  public:
   AttentionCall(const AttentionShape& shape, const AttentionMask& mask, const Dropout& dropout)
-      : shape_(shape), mask_(mask), key_(key_of(dropout)), entries_(entries_of(mask)) {}
+      : shape_(shape), mask_(mask), key_(key_of(dropout)), first_(dropout.first), entries_(entries_of(mask)) {}
 
   std::size_t query_blocks() const { return mask_.query_blocks(); }
   std::size_t key_blocks() const { return (mask_.keys() + attention_block - 1) / attention_block; }
@@ -92,7 +92,7 @@ class AttentionCall {
     task.first_entry = mask_.first_entry().data();
     task.entries = entries_.data();
     task.dropout = key_;
-    task.first_element = static_cast<std::uint64_t>(shape_.number_of(sequence, head)) * mask_.queries() * mask_.keys();
+    task.first_element = first_ + static_cast<std::uint64_t>(shape_.number_of(sequence, head)) * mask_.queries() * mask_.keys();
     task.end_block = query_blocks();
   }
   // Whether the work is enough for threads.
@@ -104,6 +104,7 @@ class AttentionCall {
   const AttentionShape& shape_;
   const AttentionMask& mask_;
   DropoutKey key_;
+  std::uint64_t first_;
   std::vector<AttentionEntry> entries_;
 };
 

@@ -261,7 +261,7 @@ void CpuBackend::gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y
     for_rows(x.shape().rows(), columns, 8 * sizeof(V), [&](std::size_t row, std::size_t rows) {
       const std::size_t at = row * columns;
       const auto scratch = std::make_unique_for_overwrite<float[]>(gumbel_scratch(columns));
-      kernel(key, at, from + at, to + at, scratch.get(), rows, columns);
+      kernel(key, gumbel.first + at, from + at, to + at, scratch.get(), rows, columns);
     });
   });
 }

@@ -185,7 +185,7 @@ void CpuBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
     const V* const from = elements<V>(x);
     V* const to = elements<V>(y);
     for_elements(x.size(), 2 * sizeof(V),
-                 [&](std::size_t i, std::size_t n) { kernel(key, i / dropout_group, from + i, to + i, n); });
+                 [&](std::size_t i, std::size_t n) { kernel(key, (dropout.first + i) / dropout_group, from + i, to + i, n); });
   });
 }
 

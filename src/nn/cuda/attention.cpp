@@ -41,7 +41,7 @@ AttentionTask task_of(const Gpu& gpu, const AttentionShape& shape, const Dropout
   task.other_heads = shape.all_heads == 0 ? 0 : shape.all_heads - shape.heads;
   task.scale = static_cast<float>(shape.scale);
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
-  task.drops = {dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold))};
+  task.drops = {dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold)), dropout.first};
   task.mask = mask;
   task.q = rows_of<const void>(q, shape);
   task.k = rows_of<const void>(k, shape);

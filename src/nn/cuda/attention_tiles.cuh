@@ -107,7 +107,7 @@ __device__ inline void draw_kept(AttentionShared& shared, const AttentionTask& t
       head + static_cast<unsigned>(head) / static_cast<unsigned>(task.heads) * task.other_heads + task.first_head;
   for (unsigned half = threadIdx.x; half < 2 * tile_size; half += blockDim.x) {
     const std::size_t query = static_cast<std::size_t>(query_tile) * tile_size + half / 2;
-    const std::uint64_t element = (number * task.mask.queries + query) * task.mask.keys +
+    const std::uint64_t element = task.drops.first + (number * task.mask.queries + query) * task.mask.keys +
                                   static_cast<std::uint64_t>(key_tile) * tile_size + half % 2 * half_size;
     const auto skipped = static_cast<unsigned>(element % dropout_group);
     const unsigned groups = half_size / dropout_group + (skipped == 0 ? 0 : 1);

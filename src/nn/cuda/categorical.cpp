@@ -4,7 +4,7 @@
 namespace bitloom::nn::cuda {
 
 void CudaBackend::gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) {
-  const GumbelNoise noise{gumbel.seed, gumbel.site, static_cast<float>(1 / gumbel.temperature)};
+  const GumbelNoise noise{gumbel.seed, gumbel.site, static_cast<float>(1 / gumbel.temperature), gumbel.first};
   cuda::gumbel_softmax(stream(), noise, number_of(x), x.data(), y.data(), x.shape().rows(), x.shape().back());
 }
 

@@ -30,14 +30,14 @@ __global__ void __launch_bounds__(Layout::threads)
   OnlineSum all;
   for (std::size_t first = threadIdx.x % width * pack_size; first < x.columns; first += width * pack_size) {
     x.load(row, first, v, -infinity);
-    perturb(noise, row * x.columns + first, v);
+    perturb(noise, noise.first + row * x.columns + first, v);
     all.add(v);
   }
   all.merge_group<width>();
   const float factor = 1 / all.sum;
   for (std::size_t first = threadIdx.x % width * pack_size; first < x.columns; first += width * pack_size) {
     x.load(row, first, v);
-    perturb(noise, row * x.columns + first, v);
+    perturb(noise, noise.first + row * x.columns + first, v);
 #pragma unroll
     for (int j = 0; j < pack_size; ++j) v[j] = __expf(v[j] - all.largest) * factor;
     y.store(row, first, v);

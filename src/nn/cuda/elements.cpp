@@ -56,7 +56,7 @@ void CudaBackend::clamp_backward(double limit, const Tensor& x, const Tensor& dy
 
 void CudaBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
-  const Drops drops{dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold))};
+  const Drops drops{dropout.seed, dropout.site, threshold, static_cast<float>(dropout_factor(threshold)), dropout.first};
   cuda::dropout(stream(), drops, number_of(x), x.data(), y.data(), y.size());
 }
 

@@ -65,7 +65,7 @@ template <typename T>
 __global__ void __launch_bounds__(threads) drop(std::size_t n, Drops drops, const T* x, T* y) {
   const std::size_t groups = (n + dropout_group - 1) / dropout_group;
   for (std::size_t group = first_piece(); group < groups; group += piece_stride()) {
-    const Philox4x32 draws = dropout_draws(drops.seed, drops.site, group);
+    const Philox4x32 draws = dropout_draws(drops.seed, drops.site, drops.first / dropout_group + group);
     for (unsigned j = 0; j < dropout_group; ++j) {
       const std::size_t i = group * dropout_group + j;
       if (i >= n) return;

@@ -37,11 +37,12 @@ void add_finite(Stream stream, float alpha, Number x_number, const void* x, Numb
 // y = x, but no magnitude above the limit; y may be x. dx = dy where x is below it, else 0; dx may be dy.
 void clamp(Stream stream, float limit, Number number, const void* x, void* y, std::size_t n);
 void clamp_backward(Stream stream, float limit, Number number, const void* x, const void* dy, void* dx, std::size_t n);
-// As nn/dropout.h says, elements counted from 0; y may be x.
+// As nn/dropout.h says, elements counted from `first`, of dropout() a multiple of 8; y may be x.
 struct Drops {
   std::uint64_t seed = 0, site = 0;
   std::uint32_t threshold = 0;  // in units of 2^-16
   float factor = 1;             // factor of the elements that are kept
+  std::uint64_t first = 0;
 };
 void dropout(Stream stream, const Drops& drops, Number number, const void* x, void* y, std::size_t n);
 // y (matrices,y_rows,y_columns) = x (matrices,x_rows,x_columns) as far as they reach, and 0 beyond.
@@ -218,6 +219,7 @@ void softmax_backward(Stream stream, Number number, const void* y, const void* d
 struct GumbelNoise {
   std::uint64_t seed = 0, site = 0;
   float inverse_temperature = 1;
+  std::uint64_t first = 0;  // number of the first element
 };
 void gumbel_softmax(Stream stream, const GumbelNoise& noise, Number number, const void* x, void* y, std::size_t rows,
                     std::size_t columns);

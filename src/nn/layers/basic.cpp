@@ -1,11 +1,13 @@
 #include "nn/layers/basic.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "core/error.h"
+#include "nn/dropout.h"
 #include "nn/layers/parts.h"
 
 namespace bitloom::nn {
@@ -199,7 +201,19 @@ std::uint64_t Activate::stash_bytes(const Shape& x, DType values) const {
 Tensor DropoutLayer::forward(Pass& pass, const Tensor& x) {
   if (rate_ == 0 || !pass.training) return x;
   Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
-  dropout(pass.engine, pass.dropout(rate_, number_), x, y);
+  const std::size_t examples = x.shape()[0];
+  const std::size_t elements = x.size() / std::max<std::size_t>(1, examples);
+  // Every example's elements begin with a call of Philox of their own.
+  const std::size_t drawn = (elements + dropout_group - 1) / dropout_group * dropout_group;
+  Dropout numbers = pass.dropout(rate_, number_, examples, drawn);
+  if (drawn == elements) {
+    dropout(pass.engine, numbers, x, y);
+    return y;
+  }
+  for (std::size_t i = 0; i < examples; ++i, numbers.first += drawn) {
+    Tensor part = y.slice(i, i + 1);
+    dropout(pass.engine, numbers, x.slice(i, i + 1), part);
+  }
   return y;
 }
 

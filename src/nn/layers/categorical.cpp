@@ -1,5 +1,7 @@
 #include "nn/layers/categorical.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace bitloom::nn {
@@ -13,7 +15,9 @@ Tensor RelaxedCategorical::forward(Pass& pass, const Tensor& x) {
   Tensor y = pass.engine.empty(output(x.shape()), x.dtype(), Use::activations);
   const double temperature = options_.temperature(pass.step);
   if (pass.training) {
-    gumbel_softmax(pass.engine, {temperature, pass.seed, pass.dropout(0, options_.number).site}, x, y);
+    const std::size_t examples = x.shape()[0];
+    const Dropout numbers = pass.dropout(0, options_.number, examples, x.size() / std::max<std::size_t>(1, examples));
+    gumbel_softmax(pass.engine, {temperature, numbers.seed, numbers.site, numbers.first}, x, y);
   } else {
     scale_add(pass.engine, 1 / temperature, x, 0, y);
     softmax(pass.engine, y, y);

@@ -157,6 +157,11 @@ Tensor SelfAttention::out_of_order(Engine& engine, const Tensor& x) {
   return options_.order == nullptr ? x : back_.of(engine, x);
 }
 
+Dropout SelfAttention::dropout(const Pass& pass, std::size_t sequences) const {
+  const std::uint64_t pairs = static_cast<std::uint64_t>(mask().queries()) * mask().keys();
+  return pass.dropout(options_.dropout, options_.dropout_number, sequences, options_.heads * pairs);
+}
+
 AttentionShape SelfAttention::shape() const {
   const std::size_t size = width_ / options_.heads;
   return {options_.own_heads, size, 1 / std::sqrt(static_cast<double>(size)), options_.first_head, options_.heads};
@@ -190,8 +195,8 @@ Tensor SelfAttention::forward(Pass& pass, const Tensor& given) {
   const Tensor qkv = qkv_.apply(pass, x);
   const Tensor mixed = pass.engine.empty(x.shape().with(2, own_width_), x.dtype(), Use::activations);
   Tensor lse = empty_lse(pass.engine, x);
-  attention(pass.engine, shape(), mask(), pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0}, {qkv, own_width_},
-            {qkv, 2 * own_width_}, {mixed, 0}, lse);
+  attention(pass.engine, shape(), mask(), dropout(pass, x.shape()[0]), {qkv, 0}, {qkv, own_width_}, {qkv, 2 * own_width_},
+            {mixed, 0}, lse);
   for (const Tensor& kept : {x, qkv, mixed, lse}) pass.keep(kept);
   return out_of_order(pass.engine, projection_.apply(pass, mixed));
 }
@@ -204,8 +209,8 @@ Tensor SelfAttention::backward(Pass& pass, const Tensor& dgiven) {
   const Tensor x = pass.stash->take();
   const Tensor dmixed = projection_.apply_backward(pass, mixed, dy);
   const Tensor dqkv = pass.engine.empty(qkv.shape(), qkv.dtype(), Use::activations);
-  attention_backward(pass.engine, shape(), mask(), pass.dropout(options_.dropout, options_.dropout_number), {qkv, 0},
-                     {qkv, own_width_}, {qkv, 2 * own_width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, own_width_},
+  attention_backward(pass.engine, shape(), mask(), dropout(pass, x.shape()[0]), {qkv, 0}, {qkv, own_width_},
+                     {qkv, 2 * own_width_}, {mixed, 0}, lse, {dmixed, 0}, {dqkv, 0}, {dqkv, own_width_},
                      {dqkv, 2 * own_width_});
   return out_of_order(pass.engine, qkv_.apply_backward(pass, x, dqkv));
 }

@@ -82,6 +82,7 @@ class SelfAttention final : public Layer {
 
  private:
   AttentionShape shape() const;
+  Dropout dropout(const Pass& pass, std::size_t sequences) const;
   Tensor empty_lse(Engine& engine, const Tensor& x) const;
   Tensor forward_cached(Pass& pass, const Tensor& x);
   const AttentionMask& mask() const { return options_.order == nullptr ? *mask_ : options_.order->mask; }

@@ -95,7 +95,7 @@ void add_multiple(double factor, const double* x, std::size_t size, double* y) {
 // By what the probability of a pair is multiplied: 0 if it is dropped. `row` is (number of the head) Q + q.
 double kept(const Dropout& dropout, std::size_t row, std::size_t keys, std::size_t key) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
-  return is_dropped(dropout.seed, dropout.site, threshold, row * keys + key) ? 0 : dropout_factor(threshold);
+  return is_dropped(dropout.seed, dropout.site, threshold, dropout.first + row * keys + key) ? 0 : dropout_factor(threshold);
 }
 
 }  // namespace

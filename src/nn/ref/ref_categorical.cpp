@@ -30,7 +30,8 @@ std::vector<double> log_softmax(const double* row, std::size_t columns) {
 void RefBackend::gumbel_softmax(const Gumbel& gumbel, const Tensor& x, Tensor& y) {
   const std::size_t columns = x.shape().back();
   std::vector<double> values = load(x);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = (values[i] + gumbel_noise(gumbel, i)) / gumbel.temperature;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = (values[i] + gumbel_noise(gumbel, gumbel.first + i)) / gumbel.temperature;
   for (std::size_t first = 0; first < values.size(); first += columns) {
     const std::vector<double> logs = log_softmax(values.data() + first, columns);
     for (std::size_t c = 0; c < columns; ++c) values[first + c] = std::exp(logs[c]);

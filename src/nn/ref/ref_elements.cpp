@@ -116,7 +116,8 @@ void RefBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
   const std::uint32_t threshold = dropout_threshold(dropout.rate);
   std::vector<double> values = load(x);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = is_dropped(dropout.seed, dropout.site, threshold, i) ? 0 : values[i] * dropout_factor(threshold);
+    values[i] =
+        is_dropped(dropout.seed, dropout.site, threshold, dropout.first + i) ? 0 : values[i] * dropout_factor(threshold);
   }
   store(y, values);
 }
