@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cli/command.h"
+#include "cli/image_sheet.h"
 #include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "core/error.h"
@@ -139,6 +140,7 @@ int data_sheet(Session& session, std::span<const std::string> args) {
   data.declare_folders(options);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the name of a PNG file");
+  require_png("--out", out);
   session.on_root([&] {
     data::LoadOptions load = load_options(data);
     load.test_alone = split == "test";

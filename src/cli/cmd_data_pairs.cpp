@@ -250,6 +250,7 @@ int data_pairs(Session& session, std::span<const std::string> args) {
                                         {"most", "overlap", {}}};
   options.needs(needs);
   if (!parse_or_show_help(session, args, options)) return exit_done;
+  require_png("--sheet", sheet);
   rules.captions.english = !any_language;
   rules.captions.boilerplate = !boilerplate;
   session.on_root([&] {

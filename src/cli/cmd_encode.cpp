@@ -141,6 +141,7 @@ int reconstruct(Session& session, std::span<const std::string> args) {
   options.count("count", count, 1, 10000, "Number of images");
   options.count("columns", columns, 1, 100, "Images in a row of the picture");
   if (!read(session, args, options)) return exit_done;
+  require_png("--out", options.raw("out"));
   session.on_root([&] {
     const fs::path file = read_run_options(options, settings);
     draw(session.terminal, settings, file, part_of(settings.data, settings.split, session.terminal), count, columns);

@@ -26,10 +26,7 @@ plan::FloatOptions training_of(const DalleSettings& settings) {
 }
 
 AlonePlan alone(const DalleSettings& settings, const plan::FloatModel& model, std::uint64_t limit) {
-  const auto memory = [&model](const plan::FloatOptions& with) {
-    return plan::plan_grid(model, {}, with, plan::FloatCluster()).memory();
-  };
-  return {model, training_of(settings), settings.values, limit, settings.enough_tokens(), DalleSettings::savers, memory, {}};
+  return {model, training_of(settings), settings.values, limit, settings.enough_tokens(), DalleSettings::savers, {}};
 }
 
 }  // namespace

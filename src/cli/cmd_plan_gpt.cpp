@@ -9,7 +9,6 @@
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "models/gpt/gpt.h"
 #include "models/gpt/memory.h"
 
 namespace bitloom::cli {
@@ -25,25 +24,14 @@ plan::FloatOptions training_of(const GptSettings& settings, const models::GptCon
   return options;
 }
 
-// The number of micro-batches and what is kept of them are those of `with`.
-plan::FloatMemory memory_of(const models::GptConfig& config, const plan::FloatOptions& with) {
-  models::GptConfig changed = config;
-  changed.activation_bits = with.activation_bits;
-  changed.recompute = with.recompute == plan::Recompute::block;
-  train::TrainOptions train = with.train;
-  train.micro_batches = with.batch / with.micro_batch;
-  const models::GptMemory memory = models::predict_memory(changed, with.micro_batch, train);
-  return {memory.parameters, memory.gradients, memory.optimizer, memory.stash, memory.activations, 0, memory.checkpoint};
-}
-
-AlonePlan alone(const GptSettings& settings, const models::GptConfig& config, std::uint64_t limit) {
-  return {plan::describe_gpt(config),
+AlonePlan alone(const GptSettings& settings, const models::GptConfig& config, const plan::FloatModel& model,
+                std::uint64_t limit) {
+  return {model,
           training_of(settings, config),
           settings.values,
           limit,
           settings.enough_tokens(),
           GptSettings::savers,
-          [&config](const plan::FloatOptions& with) { return memory_of(config, with); },
           [&config](unsigned bits) { return models::paper_saving(config, bits); }};
 }
 
@@ -97,17 +85,16 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
     Terminal& terminal = session.terminal;
     const models::GptConfig config = settings.make_config(vocabulary);
     const std::uint64_t limit = settings.memory != 0 ? settings.memory : usable_memory({}, 1);
-    const models::Gpt net(config, 0);
-    const nn::Shape ids = {1, config.context};
-    const double operations = 3 * net.cost(ids) / static_cast<double>(ids.size());
+    const plan::FloatModel model = plan::describe_gpt(config);
+    const double operations = 3 * model.operations() / static_cast<double>(config.context);
     terminal.print("net '{}': {} parameters, {} layers of width {}, {} heads, context {}, vocabulary {} padded to {}",
                    settings.net, format_count(config.parameters()), config.layers, config.width, config.heads, config.context,
                    config.vocabulary, config.padded_vocabulary());
     terminal.print("a token takes {:.3g} GFLOP, forward and backward; a step of {} sequences {:.3g} TFLOP", 1e-9 * operations,
                    settings.batch, 1e-12 * operations * static_cast<double>(settings.batch * config.context));
-    nlohmann::json result = grid_settings.ranks == 0 ? plan_alone(terminal, alone(settings, config, limit))
-                                                     : plan_on_grids(terminal, plan::describe_gpt(config), grid_settings,
-                                                                     training_of(settings, config), limit);
+    nlohmann::json result = grid_settings.ranks == 0
+                                ? plan_alone(terminal, alone(settings, config, model, limit))
+                                : plan_on_grids(terminal, model, grid_settings, training_of(settings, config), limit);
     result["parameters"] = config.parameters();
     result["operations_per_token"] = operations;
     if (!json.empty()) write_atomically(json, result.dump(2) + "\n");

@@ -98,6 +98,12 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   settings.data = fs::absolute(settings.data).lexically_normal().string();
   settings.local.settle(session.comm);
+  for (const auto& [option, ways] : {std::pair("tensor", settings.layout.tensor), {"pipeline", settings.layout.pipeline}}) {
+    if (settings.local.is_local() && ways != 1) {
+      fail(ErrorKind::usage, "--{}: {} with --exchange local, whose workers are data-parallel processes; expected 1", option,
+           ways);
+    }
+  }
   if (settings.local.is_local() && settings.layout.shard != "none") {
     fail(ErrorKind::usage, "--shard: {} with --exchange local; expected none", settings.layout.shard);
   }
@@ -315,6 +321,7 @@ void GptTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks,
     return settings_.layout.refuse_samples(options_, settings_.samples.every,
                                            {"sample-every", "sample-prompt", "sample-tokens"});
   }
+  if (config_.context == 1 && !options_.is_asked_for("sample-prompt")) return;  // nothing fits beside the end of a document
   samples_.emplace(settings_.samples, *text_.tokenizer, engine_, net_);
   // While one process draws, all wait.
   const std::uint64_t every = samples_->steps_between(
@@ -340,6 +347,7 @@ void GptTraining::run() {
       return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
     };
   }
+  if (settings_.local.number() == 0) settings_.check_keep(options_, hooks);
   choose_samples(options, hooks, progress);
   std::optional<LocalTraining> local;
   if (settings_.local.is_local()) {

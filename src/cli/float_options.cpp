@@ -88,6 +88,11 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   return run;
 }
 
+void FloatSettings::check_keep(const Options& options, const train::RunHooks& hooks) const {
+  if (keep != "best" || hooks.evaluate || !options.is_asked_for("keep")) return;
+  fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
+}
+
 void declare_activation_bits(Options& options, std::size_t& bits) {
   options.count("activation-bits", bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");

@@ -1,6 +1,7 @@
 #include "cli/image_sheet.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/error.h"
 
@@ -15,6 +16,14 @@ std::size_t fitting(std::size_t columns, std::size_t cells) {
 }
 
 }  // namespace
+
+void require_png(const char* option, const std::string& path) {
+  std::string extension = std::filesystem::path(path).extension().string();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* other : {".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".svg", ".pdf", ".tif", ".tiff", ".ppm"}) {
+    if (extension == other) fail(ErrorKind::usage, "{}: {}; expected a name in .png: pictures are PNG files", option, path);
+  }
+}
 
 ImageSheet::ImageSheet(std::size_t cells, std::size_t columns, std::size_t side, std::size_t images)
     : side_(side), images_(images), columns_(fitting(columns, cells)) {

@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/image.h"
 
 namespace bitloom::cli {
+
+// Throws Error(usage) for a name that says that a picture is of another format.
+void require_png(const char* option, const std::string& path);
 
 // Cells of `images` images side by side, `columns` cells to a row, a gap around each.
 class ImageSheet {

@@ -29,6 +29,10 @@ Json memory_json(const plan::FloatMemory& memory) {
           {"checkpoint", memory.checkpoint}};
 }
 
+plan::FloatMemory memory_with(const AlonePlan& plan, const plan::FloatOptions& training) {
+  return plan::plan_grid(plan.model, {}, training, plan::FloatCluster()).memory();
+}
+
 // Prints a row for each way and gives them as JSON.
 Json compare_savings(Terminal& terminal, const AlonePlan& plan) {
   const std::string& example = plan.model.example;
@@ -43,7 +47,7 @@ Json compare_savings(Terminal& terminal, const AlonePlan& plan) {
     changed.recompute = saving.recompute;
     const auto memory_of = [&](std::size_t examples) {
       changed.batch = changed.micro_batch = examples;
-      return plan.memory(changed);
+      return memory_with(plan, changed);
     };
     const std::uint64_t stash = memory_of(1).stash;
     if (plain == 0) plain = stash;
@@ -66,7 +70,7 @@ Json plan_alone(Terminal& terminal, const AlonePlan& plan) {
   cluster.memory = plan.limit;
   plan::FloatOptions training = plan.training;
   training.micro_batch = plan::choose_micro_batch(plan.model, {}, training, cluster, plan.enough, plan.savers);
-  const plan::FloatMemory memory = plan.memory(training);
+  const plan::FloatMemory memory = memory_with(plan, training);
   terminal.print("\nmemory, in {}, with {} of {} {}s at once:", plan.values, training.micro_batch, training.batch,
                  plan.model.example);
   const auto row = [&](const char* name, std::uint64_t bytes) { terminal.print("  {:<24}{:>14}", name, format_bytes(bytes)); };

@@ -19,8 +19,6 @@ struct AlonePlan {
   std::uint64_t limit = 0;      // memory, bytes
   std::size_t enough = 0;       // tokens of a micro-batch beyond which the device is hardly faster
   std::string savers;           // fields that take less memory
-  // Memory with these micro-batch, activation bits and recomputation.
-  std::function<plan::FloatMemory(const plan::FloatOptions& options)> memory;
   // Share of what is kept that is saved by keeping `bits` of activations, as Novikov et al. 2022 count it; may be none.
   std::function<double(unsigned bits)> paper_saving;
 };

@@ -195,6 +195,7 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
   CHECK(has(error(with(local, {"--ranks-per-worker", "2"})), "--ranks-per-worker: 2 with --through"));
   CHECK(has(error(with(local, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
+  CHECK(has(error(with(local, {"--tensor", "2"})), "--tensor: 2 with --exchange local"));
   CHECK(has(error(with(local, {"--worker", "a/b"})), "--worker: 'a/b'; expected letters"));
   CHECK(has(error(with(local, {"--dtype", "bf16", "--master-weights", "none"})), "--exchange: local with parameters of BF16"));
   REQUIRE(run_program(folder.path(), worker("first", 4)).code == 0);

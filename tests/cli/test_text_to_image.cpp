@@ -233,6 +233,11 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses({"sample", "run", "--prompts", "broken.jsonl", "--out", "a.png"}, 3, "broken.jsonl, line 2: no JSON object");
   write_atomically(place / "empty.txt", std::string_view("\n"));
   place.refuses({"sample", "run", "--prompts", "empty.txt", "--out", "a.png"}, 3, "empty.txt: no prompts");
+  place.refuses(with(draw, {"--count", "2", "--best", "3"}), 2, "--best: 3; expected at most the 2 images of --count");
+  place.refuses(with(draw, {"--out", "grid.JPG"}), 2, "--out: grid.JPG; expected a name in .png");
+  place.refuses({"reconstruct", "codes", "--out", "grid.webp"}, 2, "--out: grid.webp; expected a name in .png");
+  place.refuses({"data", "pairs", "scenes", "--sheet", "grid.jpeg"}, 2, "--sheet: grid.jpeg; expected a name in .png");
+  place.refuses(dalle("a", {"--validation", "0", "--keep", "best"}), 2, "--keep: best has no effect without validation data");
   place.refuses(with(draw, {"--tokens", "3"}), 2, "--tokens: not for a model of kind dalle");
   place.refuses(with(draw, {"--rerank", "clip"}), 2, "--clip: missing");
   place.refuses(with(draw, {"--rerank", "clip", "--clip", "run"}), 3, "dalle");

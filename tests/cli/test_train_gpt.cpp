@@ -224,6 +224,9 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"data", "text", "--input", "empty.txt", "--tokenizer", "bytes", "--out", "new"}, 3, "no text in 'empty.txt'");
   CHECK_FALSE(std::filesystem::exists(folder / "new"));
   refuses({"train", "gpt", "--data", "text.txt", "--net", "gpt2"}, 2, "--net: 'gpt2'");
+  refuses({"train", "gpt", "--data", "text.txt", "--field", "body"}, 2, "--field: body has no effect: ");
+  refuses({"train", "gpt", "--data", "text.txt", "--context", "8", "--validation", "0", "--keep", "best", "--out", "a"}, 2,
+          "--keep: best has no effect without validation data");
   refuses({"train", "gpt", "--data", "text.txt", "--heads", "3"}, 2, "--heads: 3; expected a divisor of the width, 128");
   refuses({"train", "gpt", "--data", "text.txt", "--micro-batch", "5"}, 2, "--micro-batch: '5'");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB"}, 2, "--micro-batch: one sequence takes");

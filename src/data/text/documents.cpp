@@ -69,14 +69,15 @@ void read_plain(std::string_view text, const std::string& file, const TextInput&
 
 }  // namespace
 
+bool is_json_lines(std::string_view file) { return file.ends_with(".jsonl") || file.ends_with(".ndjson"); }
+
 void for_each_document(const TextInput& input, const Take& take) {
   if (input.files.empty()) fail(ErrorKind::usage, "no text: expected the name of a file at least");
   if (input.documents.empty()) fail(ErrorKind::usage, "documents '': expected file, blank-lines or a line of text");
   for (const std::string& file : input.files) {
     const FileMapping mapping{std::filesystem::path(file)};
     const std::string_view text(reinterpret_cast<const char*>(mapping.bytes().data()), mapping.size());
-    const bool json = file.ends_with(".jsonl") || file.ends_with(".ndjson");
-    (json ? read_json_lines : read_plain)(text, file, input, take);
+    (is_json_lines(file) ? read_json_lines : read_plain)(text, file, input, take);
   }
 }
 

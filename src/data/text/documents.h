@@ -8,8 +8,11 @@
 
 namespace bitloom::data {
 
+// Whether a file of that name holds a JSON object per line (.jsonl, .ndjson), and not plain text.
+bool is_json_lines(std::string_view file);
+
 struct TextInput {
-  // UTF-8. Names that end in .jsonl or .ndjson hold a JSON object per line, anything else plain text.
+  // UTF-8: plain text, or as is_json_lines() says.
   std::vector<std::string> files;
   // Separator of documents in plain text: "file" (none: a file is a document), "blank-lines", or a line such as
   // "<|endoftext|>", which is left out. What is empty but for white space is no document.

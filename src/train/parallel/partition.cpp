@@ -43,6 +43,7 @@ Partition partition(std::span<const double> costs, std::size_t parts) {
     fail_field(ErrorKind::usage, partition_field, "{} parts of {} layers; expected 1 to {}", parts, layers, layers);
   }
   const std::vector<std::uint64_t> sums = sums_of(costs);
+  if (parts == 1) return {{0, layers}};  // at once, however many
   // best[i], for layers i and later in `p` parts: the least sum of squares; ends[p][i]: where the first of these parts ends.
   constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
   std::vector<std::uint64_t> best(layers + 1, none);
