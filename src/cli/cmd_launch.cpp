@@ -21,6 +21,7 @@
 #include "cli/options.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/train_options.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/metrics.h"
@@ -66,6 +67,8 @@ struct Kind {
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
+  // What the command line asks for that the run in the folder was not, as lines of its options.ini.
+  std::vector<std::string> (*asked_otherwise)(Arguments program, const fs::path& folder);
 };
 
 bool binary_has_begun(const fs::path& folder) { return fs::exists(folder / options_file); }
@@ -144,6 +147,22 @@ Division division_of_dalle(Arguments program, const fs::path& folder) {
   return division;
 }
 
+template <typename Settings, auto declare>
+std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& folder) {
+  const fs::path ini = folder / options_file;
+  if (!fs::is_regular_file(ini)) return {};
+  Settings settings;
+  Options options(fmt::format("bitloom train {}", program[1]), "");
+  declare(settings, options);
+  if (!options.parse(program.subspan(2))) return {};
+  const std::string text = read_text(ini);
+  options.read_ini(text, ini.string(), Options::Source::run);
+  options.finish();
+  return asked_otherwise(options, text);
+}
+constexpr auto declare_all = [](auto& settings, Options& options) { settings.declare(options); };
+constexpr auto declare_gpt = [](GptSettings& settings, Options& options) { settings.declare(options, true); };
+
 // Nets of images and captions; keeps: a run keeps the micro-batch that it began with, on which its loss depends.
 template <typename Settings, bool keeps>
 Division division_of_pairs(Arguments program, const fs::path& folder) {
@@ -156,12 +175,15 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before, 1};
 }
 
-constexpr auto kinds = std::to_array<Kind>({{"binary", nullptr, &binary_has_begun, &binary_is_done},
-                                            {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done},
-                                            {"cnn", &division_of_cnn, &float_has_begun, &float_is_done},
-                                            {"dalle", &division_of_dalle, &float_has_begun, &float_is_done},
-                                            {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done},
-                                            {"gpt", &division_of_gpt, &float_has_begun, &float_is_done}});
+constexpr auto kinds = std::to_array<Kind>(
+    {{"binary", nullptr, &binary_has_begun, &binary_is_done, &asked_otherwise_of<TrainSettings, declare_all>},
+     {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done,
+      &asked_otherwise_of<ClipSettings, declare_all>},
+     {"cnn", &division_of_cnn, &float_has_begun, &float_is_done, &asked_otherwise_of<CnnSettings, declare_all>},
+     {"dalle", &division_of_dalle, &float_has_begun, &float_is_done, &asked_otherwise_of<DalleSettings, declare_all>},
+     {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done,
+      &asked_otherwise_of<DvaeSettings, declare_all>},
+     {"gpt", &division_of_gpt, &float_has_begun, &float_is_done, &asked_otherwise_of<GptSettings, declare_gpt>}});
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {
@@ -303,6 +325,15 @@ int launch(Session& session, std::span<const std::string> args) {
   const FileLock lock(supervisor.folder.string() + ".launch.lock");
   session.terminal.open_log(supervisor.folder.string() + ".launch.log");
   TerminalVoice voice(session.terminal);
+  if (supervisor.is_done()) {
+    const std::vector<std::string> others = kind.asked_otherwise(program, supervisor.folder);
+    if (!others.empty()) {
+      session.terminal.note(
+          fmt::format("launch: the run in {} was made by other options, and stays as it is; here are {}. For "
+                      "another run, name another --out",
+                      supervisor.folder.string(), fmt::join(others, ", ")));
+    }
+  }
   return exit_code_of(launch::supervise(supervisor, voice));
 }
 

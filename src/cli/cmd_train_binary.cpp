@@ -160,7 +160,7 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
 bool is_finished(Session& session, const Options& options, const layerwise::RunOptions& run) {
   const std::string notes = text_of_root(session, [&]() -> std::string {
     if (!run.resume || !fs::exists(run.folder / model_file) || !fs::exists(run.folder / options_file)) return "";
-    if (asks_otherwise(options, read_text(run.folder / options_file))) return "";
+    if (!asked_otherwise(options, read_text(run.folder / options_file)).empty()) return "";
     std::string text = " ";
     for (const auto& [name, value] : layerwise::Model::load(run.folder / model_file).notes) {
       const std::size_t end = name.find("_accuracy");
@@ -178,7 +178,7 @@ bool is_finished(Session& session, const Options& options, const layerwise::RunO
 // A search goes on as it began: runs that are finished are taken by their names, and would not show that others were meant.
 void check_search(Session& session, const Options& options, const fs::path& folder) {
   session.on_root([&] {
-    if (!fs::exists(folder / options_file) || !asks_otherwise(options, read_text(folder / options_file))) return;
+    if (!fs::exists(folder / options_file) || asked_otherwise(options, read_text(folder / options_file)).empty()) return;
     fail(ErrorKind::usage,
          "--resume: the search in {} began with other options; expected those in {}, which need not be repeated",
          folder.string(), (folder / options_file).string());

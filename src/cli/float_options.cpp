@@ -198,7 +198,7 @@ bool is_finished(Session& session, const Options& options, const FloatSettings& 
   session.on_root([&] {
     const fs::path folder = settings.out;
     if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
-    if (asks_otherwise(options, read_text(folder / options_file))) return;
+    if (!asked_otherwise(options, read_text(folder / options_file)).empty()) return;
     const auto metrics = read_metrics(folder / metrics_file);
     if (metrics.empty()) return;
     const Json& last = metrics.back();

@@ -59,7 +59,11 @@ void check_resumed(const Options& options, const std::string& out, const std::st
   if (!options.has("init") || !options.is_asked_for("init")) return;
   // The run has begun: another beginning would change nothing but what its options say.
   const std::string given = options.raw("init");
-  if (lines_of(stored).contains(fmt::format("init = {}", given))) return;
+  const auto normal = [](const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); };
+  const std::string key = "init = ";
+  for (const std::string& line : lines_of(stored)) {
+    if (line.starts_with(key) && !given.empty() && normal(line.substr(key.size())) == normal(given)) return;
+  }
   fail(ErrorKind::usage, "--init: {} with --resume; the run in {} has begun already, and not from it", given, out);
 }
 
@@ -99,12 +103,20 @@ std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t 
   return found;
 }
 
-bool asks_otherwise(const Options& options, const std::string& ini) {
+std::vector<std::string> asked_otherwise(const Options& options, const std::string& ini) {
   const std::set<std::string> of_run = lines_of(ini);
+  std::vector<std::string> others;
   for (const std::string& line : lines_of(options.to_ini())) {
-    if (options.is_asked_for(std::string(trim(line.substr(0, line.find('='))))) && !of_run.contains(line)) return true;
+    const std::size_t equals = line.find('=');
+    const std::string name(trim(line.substr(0, equals)));
+    if (!options.is_asked_for(name) || of_run.contains(line)) continue;
+    // Runs keep absolute paths.
+    const std::string value(trim(line.substr(std::min(line.size(), equals + 1))));
+    const std::string path = std::filesystem::absolute(value).lexically_normal().string();
+    if (!value.empty() && of_run.contains(fmt::format("{} = {}", name, path))) continue;
+    others.push_back(line);
   }
-  return false;
+  return others;
 }
 
 void LoggedProgress::line(std::string_view text) {

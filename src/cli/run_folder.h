@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -23,8 +24,9 @@ Continuation continuation_of(const std::string& kind, const std::string& folder)
 // shown then.
 bool read_with_resume(Session& session, std::span<const std::string> args, Options& options);
 
-// Whether the command line or --config asks for something else than the options.ini of a run says.
-bool asks_otherwise(const Options& options, const std::string& ini);
+// Options for which the command line or --config asks for something else than the options.ini of a run says, as its lines:
+// "learning-rate = 0.1". Paths may be relative.
+std::vector<std::string> asked_otherwise(const Options& options, const std::string& ini);
 
 // Examples at once in the float run of a folder, by its metrics; 0 where there is none with batches of this size.
 std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t batch);

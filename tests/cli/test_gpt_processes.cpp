@@ -51,7 +51,14 @@ TEST_CASE("a launched run of a GPT that is killed and stopped ends with the undi
   CHECK(has(again.out, "going on from step"));
   CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
   CHECK(same_tensors(folder / "run/model.safetensors", folder / "whole/model.safetensors"));
-  CHECK(has(run_program(folder.path(), launch, mpi_settings()).out, "is done already"));
+  const Outcome done = run_program(folder.path(), launch, mpi_settings());
+  CHECK(has(done.out, "is done already"));
+  CHECK_FALSE(has(done.err, "other options"));
+  // Another run was meant.
+  const Outcome other = run_program(folder.path(), with(launch, {"--learning-rate", "0.5"}), mpi_settings());
+  INFO(other.out << other.err);
+  CHECK(other.code == 0);
+  CHECK(has(other.out + other.err, "was made by other options, and stays as it is; here are learning-rate = 0.5. "));
   // For more steps than it has it is not.
   const Outcome more =
       run_program(folder.path(), with({"launch", "--", "train", "gpt"}, {"--out", "run", "--steps", "410"}), mpi_settings());
