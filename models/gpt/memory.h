@@ -1,25 +1,11 @@
-// What training a GPT takes, told before any memory is asked for.
+// What few bits of activations save of the memory of a GPT, and how much of it a device can use at once.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "models/gpt/config.h"
-#include "train/trainer.h"
 
 namespace bitloom::models {
-
-// Peaks in bytes, as nn::Pool counts them.
-struct GptMemory {
-  std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
-  std::uint64_t activations = 0;  // on their way, logits included: at most about so much
-  std::uint64_t checkpoint = 0;   // train::MemoryNeeds
-
-  std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations; }
-};
-
-// For a number of sequences of the context's length in a micro-batch.
-GptMemory predict_memory(const GptConfig& config, std::size_t sequences, const train::TrainOptions& options);
 
 // The share of what a forward pass keeps that `bits` bits for every activation's input save, as Novikov et al. 2022 count it
 // (Novikov et al. 2022, table 2): for a PyTorch of that time, in f32, in blocks alone, with attention's T x T matrices. Its

@@ -150,15 +150,18 @@ Division division_of_dalle(Arguments program, const fs::path& folder) {
 template <typename Settings, auto declare>
 std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& folder) {
   const fs::path ini = folder / options_file;
-  if (!fs::is_regular_file(ini)) return {};
-  Settings settings;
-  Options options(fmt::format("bitloom train {}", program[1]), "");
-  declare(settings, options);
-  if (!options.parse(program.subspan(2))) return {};
-  const std::string text = read_text(ini);
-  options.read_ini(text, ini.string(), Options::Source::run);
-  options.finish();
-  return asked_otherwise(options, text);
+  try {
+    Settings settings;
+    Options options(fmt::format("bitloom train {}", program[1]), "");
+    declare(settings, options);
+    if (!options.parse(program.subspan(2))) return {};
+    const std::string text = read_text(ini);
+    options.read_ini(text, ini.string(), Options::Source::run);
+    options.finish();
+    return asked_otherwise(options, text);
+  } catch (const Error&) {
+    return {};  // the run is done, whatever is wrong with these
+  }
 }
 constexpr auto declare_all = [](auto& settings, Options& options) { settings.declare(options); };
 constexpr auto declare_gpt = [](GptSettings& settings, Options& options) { settings.declare(options, true); };

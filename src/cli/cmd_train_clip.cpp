@@ -231,6 +231,7 @@ int train_clip(Session& session, std::span<const std::string> args) {
   if (!threads) return exit_done;
   settings.data.spec = fs::absolute(settings.data.spec).lexically_normal().string();
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
+  settings.check_keep(options, data.validation.size() != 0);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
   TrainedClip model(session, settings, options, data, *threads);

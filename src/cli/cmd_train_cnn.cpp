@@ -313,6 +313,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   if (!threads) return exit_done;
   settings.data.spec = absolute_spec(settings.data.spec);
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
+  settings.check_keep(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(settings, data.train);
   const NoticeWatch notice(settings.notice_command);

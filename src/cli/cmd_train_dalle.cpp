@@ -47,7 +47,7 @@ constexpr TrainedModel::Traits dalle_traits{
     .targets = "image tokens",
     .speed = "of them per second",
     .loss_unit = "nats, an eighth the text's",
-    .savers = "a smaller --micro-batch, --activation-bits, --recompute block, or a smaller net",
+    .savers = "a smaller --micro-batch, --activation-bits, --recompute block, --shard, or a smaller net",
     .next = "bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}\n  bitloom report {0}",
     .option_of = &dalle_option};
 
@@ -179,7 +179,7 @@ Json TrainedDalle::identity() {
 
 void TrainedDalle::describe(train::RunOptions& run) {
   run.identity = identity().dump();
-  run.operations_per_target = 3 * net_.cost(1) / static_cast<double>(config_.image());
+  run.operations_per_target = 3 * model_.operations() / static_cast<double>(config_.image());
   run.start = {{"net", to_json(config_)},
                {"parameters", config_.parameters()},
                {"activation_bits", config_.activation_bits},
@@ -259,9 +259,7 @@ train::Evaluated TrainedDalle::evaluate(const train::SignOfLife& alive) {
 // Captions for which images are drawn: those that were given, or some of the held-out pairs', whose own images are then shown
 // beside.
 void TrainedDalle::choose_samples(train::RunOptions& run, train::RunHooks& hooks) {
-  if (!settings_.layout.is_whole()) {
-    return settings_.layout.refuse_samples(options_, settings_.samples.every, {"sample-every", "sample-prompt"});
-  }
+  if (!settings_.layout.is_whole()) return;
   std::vector<std::size_t> chosen;
   std::vector<std::string> captions = settings_.samples.prompts;
   if (captions.empty() && pairs_.has_validation()) {
@@ -333,15 +331,18 @@ int train_dalle(Session& session, std::span<const std::string> args) {
       "bitloom train dalle --data PATH --dvae RUN [--net NAME] [--out FOLDER] [options]",
       "Trains a transformer to tell the next token of captions and of their images, which a discrete VAE makes tokens of\n"
       "(`bitloom train dvae`), and writes it to FOLDER/model.safetensors; `bitloom sample` draws images from it. Under\n"
-      "mpirun the processes share the pairs of every step; rank 0 has the run folder. Ctrl-C or SIGTERM leaves a\n"
-      "checkpoint that `bitloom train dalle --resume --out FOLDER` continues to the same result.");
+      "mpirun the processes share the pairs of every step, or divide the net (--tensor, --pipeline, --shard); rank 0 has\n"
+      "the run folder. Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train dalle --resume --out FOLDER` continues to the "
+      "same result.");
   settings.declare(options);
   const NeededOption needed[] = {{"--data", settings.data.spec, "a folder of images with captions"},
                                  {"--dvae", settings.dvae, "a run or model of `bitloom train dvae`"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = fs::absolute(*path).lexically_normal().string();
+  settings.layout.refuse_samples(options, settings.samples.every, {"sample-every", "sample-prompt"});
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
+  settings.check_keep(options, data.validation.size() != 0);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
   TrainedDalle model(session, settings, options, data, *threads);

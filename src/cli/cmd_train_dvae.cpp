@@ -256,6 +256,7 @@ int train_dvae(Session& session, std::span<const std::string> args) {
   if (!threads) return exit_done;
   settings.data.spec = fs::absolute(settings.data.spec).lexically_normal().string();
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
+  settings.check_keep(options, data.validation.size() != 0);
   const NoticeWatch notice(settings.notice_command);
   TrainedDvae model(session, settings, options, data, *threads);
   FloatTraining training(model);

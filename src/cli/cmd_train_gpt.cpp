@@ -19,6 +19,7 @@
 #include "cli/text_source.h"
 #include "core/error.h"
 #include "core/version.h"
+#include "data/text/documents.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
 #include "plan/float_grids.h"
@@ -87,6 +88,10 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   if (!read_with_resume(session, args, options)) return false;
   if (settings.data.empty())
     fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
+  if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_asked_for("field")) {
+    fail(ErrorKind::usage, "--field: {} has no effect: {} is plain text; expected a .jsonl file", settings.field,
+         settings.data);
+  }
   if (fs::is_directory(settings.data)) {
     for (const char* option : {"tokenizer", "validation", "split-seed", "documents", "field"}) {
       if (options.source(option) != Options::Source::command_line) continue;
@@ -133,11 +138,13 @@ class GptTraining {
         engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
+        model_(plan::describe_gpt(config_)),
         worker_(settings.local.is_job() ? settings.local.make_worker(session.comm) : mpi::Comm()),
         grid_(settings.layout.make_grid(settings.local.is_job() ? worker_ : session.comm)),
         group_(grid_.tensor()),
         net_(config_, 0, &group_),
         sequences_(text_, config_, settings) {
+    settings.check_keep(options, sequences_.validation_count() != 0);
     train::Session::Options all;
     all.train = settings.make_options();
     (void)choose_dtype(engine_, settings.values);
@@ -147,8 +154,7 @@ class GptTraining {
     all.choose_micro_batch = [memory, this](std::size_t share) {
       plan::FloatCluster cluster;
       cluster.memory = memory;
-      return plan::choose_micro_batch(plan::describe_gpt(config_), grid_.shape(),
-                                      plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
+      return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
                                       settings_.enough_tokens(), GptSettings::savers);
     };
     all.memory_hint = [this](std::size_t sequences) {
@@ -221,6 +227,7 @@ class GptTraining {
   nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
+  plan::FloatModel model_;
   mpi::Comm worker_;  // of a job
   mpi::Grid grid_;
   train::TensorGroup group_;
@@ -240,10 +247,9 @@ train::RunOptions GptTraining::run_options() {
   run.identity = identity_of(settings_, config_, train_options(), text_);
   run.field_name = &gpt_option;
   run.unit = "tokens";
-  const nn::Shape ids = {micro_batch(), config_.context};
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
-  run.operations_per_target = 3 * net_.cost(ids) / static_cast<double>(ids.size());
+  run.operations_per_target = 3 * model_.operations() / static_cast<double>(config_.context);
   run.peak_operations = measured_peak(engine_, settings_.dtype(), settings_.local.is_job() ? worker_ : session_.comm);
   run.start = {{"version", version},
                {"command", session_.command_line},
@@ -293,7 +299,7 @@ void GptTraining::announce(double peak) {
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine_.backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  settings_.layout.announce_compression(terminal, grid_, plan::describe_gpt(config_), "plan gpt");
+  settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
   if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
@@ -310,18 +316,18 @@ plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
 }
 
 std::string GptTraining::memory_text(std::size_t sequences) {
-  const plan::FloatPlan plan =
-      plan::plan_grid(plan::describe_gpt(config_), grid_.shape(), plan_options(sequences), plan::FloatCluster());
+  const plan::FloatPlan plan = plan::plan_grid(model_, grid_.shape(), plan_options(sequences), plan::FloatCluster());
   return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
 }
 
 // Where every process has the whole net. Of a job's workers that train by themselves the first draws; all look at the options.
 void GptTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
-  if (!settings_.layout.is_whole()) {
-    return settings_.layout.refuse_samples(options_, settings_.samples.every,
-                                           {"sample-every", "sample-prompt", "sample-tokens"});
-  }
-  if (config_.context == 1 && !options_.is_asked_for("sample-prompt")) return;  // nothing fits beside the end of a document
+  const std::initializer_list<const char*> names = {"sample-every", "sample-prompt", "sample-tokens"};
+  settings_.layout.refuse_samples(options_, settings_.samples.every, names);
+  if (!settings_.layout.is_whole()) return;
+  // Nothing fits beside the end of a document.
+  if (config_.context == 1 && std::ranges::none_of(names, [&](const char* name) { return options_.is_asked_for(name); }))
+    return;
   samples_.emplace(settings_.samples, *text_.tokenizer, engine_, net_);
   // While one process draws, all wait.
   const std::uint64_t every = samples_->steps_between(
@@ -347,7 +353,6 @@ void GptTraining::run() {
       return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
     };
   }
-  if (settings_.local.number() == 0) settings_.check_keep(options_, hooks);
   choose_samples(options, hooks, progress);
   std::optional<LocalTraining> local;
   if (settings_.local.is_local()) {

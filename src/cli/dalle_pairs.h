@@ -30,7 +30,8 @@ class DallePairSets {
   void encode(const models::DalleConfig& config, const data::Tokenizer& tokenizer, std::size_t micro_batch);
 
   // After encode(). Codes that vary are made by the first of a tensor group for all of it, which ask together: machines need
-  // not round alike, and their nets have to get the same tokens.
+  // not round alike, and their nets have to get the same tokens. The last stage of a pipeline makes the codes that it asks for
+  // by itself: where it rounds otherwise, a code between two is another than the first stage's, which does no harm.
   models::DallePairs& train() { return *train_; }
   bool has_validation() const { return validation_ != nullptr; }
   const models::DallePairs& validation() const { return *validation_; }

@@ -88,8 +88,8 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   return run;
 }
 
-void FloatSettings::check_keep(const Options& options, const train::RunHooks& hooks) const {
-  if (keep != "best" || hooks.evaluate || !options.is_asked_for("keep")) return;
+void FloatSettings::check_keep(const Options& options, bool has_validation) const {
+  if (keep != "best" || has_validation || !options.is_asked_for("keep")) return;
   fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
 }
 

@@ -48,7 +48,7 @@ struct FloatSettings {
   // Folder, resumption, and how often what is written.
   train::RunOptions run_options(const Options& options) const;
   // Throws Error(usage) where the best model is asked for, and there is nothing to evaluate.
-  void check_keep(const Options& options, const train::RunHooks& hooks) const;
+  void check_keep(const Options& options, bool has_validation) const;
 };
 
 // Less memory for the backward pass and for the weights, each into its variable.

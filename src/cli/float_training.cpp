@@ -106,7 +106,6 @@ void FloatTraining::run() {
   model_.announce(options.peak_operations);
   train::RunHooks hooks;
   model_.add_hooks(options, hooks);
-  model_.settings_.check_keep(model_.options_, hooks);
   session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
   LoggedProgress progress(session.terminal, fs::path(model_.settings_.out) / log_file);
   const train::RunResult result = training_->run(options, hooks, progress);

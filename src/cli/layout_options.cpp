@@ -110,8 +110,8 @@ std::string LayoutSettings::described(const mpi::Grid& grid) const {
 }
 
 void LayoutSettings::refuse_samples(const Options& options, const std::string& every,
-                                    std::initializer_list<const char*> names) {
-  if (every == "0") return;
+                                    std::initializer_list<const char*> names) const {
+  if (is_whole() || every == "0") return;
   for (const char* name : names) {
     if (!options.is_asked_for(name)) continue;
     fail(ErrorKind::usage, "--{}: {} has no effect where processes have parts of the net (--tensor, --pipeline, --shard)", name,

@@ -49,7 +49,7 @@ struct LayoutSettings {
   // Whether every process has all parameters of the net, between steps too.
   bool is_whole() const { return tensor == 1 && pipeline == 1 && shard != "parameters"; }
   // Where it is not: throws Error(usage) that names one of the options on samples that was given; every: of --sample-every.
-  static void refuse_samples(const Options& options, const std::string& every, std::initializer_list<const char*> names);
+  void refuse_samples(const Options& options, const std::string& every, std::initializer_list<const char*> names) const;
   // Adds to a run's identity how gradients are compressed, if they are.
   void add_compression(nlohmann::json& identity) const;
   // Says how many bytes compression saves, with a note where that is too few; nothing without. model_command: "plan gpt".

@@ -62,10 +62,6 @@ TextSource open_text(Terminal& terminal, const GptSettings& settings) {
   } else if (fs::path(settings.data).extension() == ".tokens") {
     fail(ErrorKind::data, "--data: {}: a token file; expected the folder that it is in, or a file of text", settings.data);
   } else {
-    if (!data::is_json_lines(settings.data) && settings.field != GptSettings().field) {
-      fail(ErrorKind::usage, "--field: {} has no effect: {} is plain text; expected a .jsonl file", settings.field,
-           settings.data);
-    }
     source.tokenizer = data::load_tokenizer(settings.tokenizer);
     const data::TextInput input{{settings.data}, settings.documents, settings.field};
     data::TokenSplits splits =

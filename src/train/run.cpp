@@ -32,6 +32,8 @@ constexpr const char* state_key = "bitloom.run";
 // Part of a run's identity; to be raised when a run that goes on from an older checkpoint would be another run.
 constexpr const char* checkpoint_version = "checkpoints of floats 2";
 
+std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
 // `described`: a JSON object, what the caller's run depends on.
 std::string with_version(const std::string& described) {
   Json identity = Json::parse(described, nullptr, false);
@@ -214,7 +216,8 @@ class Run {
   void evaluate() {
     if (!hooks_.evaluate) return;
     on_root([&] { record_.write_steps(); });
-    const Evaluated found = hooks_.evaluate([this] { mark(false); });
+    Evaluated found = hooks_.evaluate([this] { mark(false); });
+    found.more["parameters_hash"] = hash_text(trainer_.parameters_hash());
     bool is_best = false;
     on_root([&] { is_best = record_.write_evaluation(found); });
     if (trainer_.comm().flag_any(is_best) && options_.keep_best) write_model();
@@ -276,7 +279,8 @@ class Run {
     if (checkpoints_.is_under_way()) end_checkpoint();
     on_root([&] { record_.sync(); });
     if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result().best_loss))) write_model();
-    on_root([&] { record_.write_result(); });
+    const std::string hash = hash_text(trainer_.parameters_hash());
+    on_root([&] { record_.write_result(hash); });
     write_checkpoint();
   }
 

@@ -145,7 +145,7 @@ void RunRecord::write_checkpoint(const RunCheckpoints::Report& report) {
                              report.writing_seconds, report.held_seconds));
 }
 
-void RunRecord::write_result() {
+void RunRecord::write_result(const std::string& parameters_hash) {
   result_.seconds = elapsed();
   result_.memory_bytes = trainer_.engine().pool().total().peak;
   Json line = {{"event", "result"},
@@ -154,7 +154,8 @@ void RunRecord::write_result() {
                {"seconds", result_.seconds},
                {"training_loss", result_.training_loss},
                {"memory_bytes", result_.memory_bytes},
-               {"model_bytes", fs::file_size(options_.folder / run::model_name)}};
+               {"model_bytes", fs::file_size(options_.folder / run::model_name)},
+               {"parameters_hash", parameters_hash}};
   if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
   if (result_.last_accuracy) line["validation_accuracy"] = *result_.last_accuracy;
   if (result_.best_loss) {

@@ -37,7 +37,7 @@ class RunRecord {
   void write_steps();                             // those since the last such line
   bool write_evaluation(const Evaluated& found);  // whether there was none better
   void write_checkpoint(const RunCheckpoints::Report& report);
-  void write_result();
+  void write_result(const std::string& parameters_hash);
   // Throws Error(io) where the folder was deleted or replaced.
   void sync();
 

@@ -155,6 +155,8 @@ class Trainer {
   void end_save(const std::function<void()>& alive);
   // Not collective: waits for the end, whatever comes of it.
   void abandon_save() noexcept { save_.reset(); }
+  // Of the parameters' and buffers' bits, the same on all ranks, whatever the layout: runs that learn alike have the same.
+  std::uint64_t parameters_hash();
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
   void load(const TensorSource* file);
   void load_model(const TensorSource* file);

@@ -1,9 +1,11 @@
 // What a trainer goes on from: to and from files, and the same in all processes that have it.
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "core/error.h"
 #include "train/parallel/replicas.h"
+#include "train/parallel/state_hash.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -120,6 +122,24 @@ void Trainer::compare_replicas() {
   }
   for (const auto& [name, tensor] : buffers_) replicas.push_back({name, tensor, {&grid_->data(), &grid_->tensor()}});
   require_same(engine_, grid_->world(), replicas, fmt::format("after step {}", step_));
+}
+
+std::uint64_t Trainer::parameters_hash() {
+  std::uint64_t sum = 0;
+  std::vector<HeldTensor> held = held_model();
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    // One process of those that have the same elements counts them.
+    bool counts = grid_->tensor().is_root() && grid_->data().is_root();  // a buffer
+    if (i < moved_.size()) {
+      const nn::Parameter& whole = sharding_ ? *sharding_->whole(*moved_[i]) : *moved_[i];
+      counts =
+          data_group_of(*moved_[i]).is_root() && pipeline_->is_counted_here(whole) && (whole.part || grid_->tensor().is_root());
+    }
+    if (counts) sum += hash_elements(engine_, held[i]);
+  }
+  std::array<std::int64_t, 2> halves = {static_cast<std::int64_t>(sum & 0xFFFFFFFFU), static_cast<std::int64_t>(sum >> 32U)};
+  comm().sum(std::span(halves));
+  return static_cast<std::uint64_t>(halves[0]) + (static_cast<std::uint64_t>(halves[1]) << 32U);
 }
 
 TensorFile Trainer::rest() {

@@ -155,9 +155,30 @@ TEST_CASE("processes divide a text-to-image transformer, and send factors of its
     INFO(layout.name);
     CHECK(has(place.run(args(layout.name, layout.options), layout.ranks), layout.says));
     CHECK(last(place / layout.name, "validation_loss") == Approx(last(place / "whole", "validation_loss")).epsilon(1e-3));
+    const auto cost = [&](const char* run) {
+      return read_metrics(place / run / "metrics.jsonl").front()["operations_per_token"];
+    };
+    CHECK(cost(layout.name) == cost("whole"));
   }
+  // More processes than batches to measure, which gather averages of shards.
+  const Args averaged = {"--steps", "60", "--evaluate-every", "60", "--average", "0.5"};
+  place.run(args("averaged", averaged));
+  place.run(args("averaged-shards", with(averaged, {"--shard", "parameters"})), 4);
+  CHECK(last(place / "averaged", "validation_loss") < last(place / "whole", "validation_loss"));
+  CHECK(last(place / "averaged-shards", "validation_loss") ==
+        Approx(last(place / "averaged", "validation_loss")).epsilon(1e-3));
   // Neighbours' sums have the same order.
   CHECK(read_file(place / "stages/model.safetensors") == read_file(place / "whole/model.safetensors"));
+  const auto hashes_of = [&](const char* run) {
+    std::vector<std::string> hashes;
+    for (const Json& line : read_metrics(place / run / "metrics.jsonl")) {
+      if (line.contains("parameters_hash")) hashes.push_back(line["parameters_hash"]);
+    }
+    return hashes;
+  };
+  CHECK(hashes_of("whole").size() == 3 + 1);
+  CHECK(hashes_of("stages") == hashes_of("whole"));
+  CHECK(hashes_of("whole").at(0) != hashes_of("whole").at(1));
   // It goes on in another grid, and what came of it draws.
   place.run(
       {"train", "dalle", "--resume", "--out", "shards", "--steps", "30", "--tensor", "2", "--pipeline", "1", "--shard", "none"},
@@ -177,7 +198,7 @@ TEST_CASE("processes divide a text-to-image transformer, and send factors of its
     CHECK(has(outcome.err, message));
   };
   refuse({"--pipeline", "2", "--sample-every", "8"}, "--sample-every: 8 has no effect where processes have parts of the net");
-  refuse({"--pipeline", "3"}, "--pipeline");
+  refuse({"--pipeline", "3"}, "--pipeline: 3 does not divide 2 ranks");
   refuse({"--tensor", "2", "--heads", "1"}, "--heads: 1; expected a multiple of the 2 processes that divide each layer");
   refuse({"--pipeline", "2", "--compress-rank", "4"}, "--compress-rank: 4");
 }

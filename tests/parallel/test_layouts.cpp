@@ -116,6 +116,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
     LayoutRun first(layouts().front(), micro_batches, type);
     for (int i = 0; i < 2; ++i) first.trainer.step();
     const TensorFile file = test::saved(first.trainer);
+    const std::uint64_t hash = first.trainer.parameters_hash();
     const double loss = first.trainer.step().loss;
     const std::vector<Layouts> all = layouts();
     const bool is_plain = type.values == DType::f32 && !type.narrow_moments;
@@ -129,6 +130,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
       test::load(other.trainer, file);
       CHECK(other.trainer.steps() == 2);
       CHECK(same(test::saved(other.trainer), file));
+      CHECK(other.trainer.parameters_hash() == hash);
       // The state of now is written while the trainer goes on to another.
       TensorFile beside;
       std::promise<void> stepped;
@@ -144,6 +146,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
       other.trainer.end_save([] {});
       CHECK_FALSE(other.trainer.is_saving());
       CHECK(same(beside, file));
+      CHECK(other.trainer.parameters_hash() != hash);
     }
   }
 }

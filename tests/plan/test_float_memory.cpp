@@ -8,9 +8,11 @@
 
 #include "models/dalle/dalle.h"
 #include "models/gpt/gpt.h"
-#include "models/gpt/memory.h"
+#include "models/gpt/language_task.h"
+#include "tests/models/gpt_nets.h"
 #include "tests/plan/float_plans.h"
 #include "tests/support/catch.h"
+#include "tests/support/trainer_state.h"
 #include "train/memory.h"
 #include "train/parallel/layer_costs.h"
 #include "train/parallel/stages.h"
@@ -25,7 +27,54 @@ using bitloom::test::small_dalle;
 using mpi::GridShape;
 using train::ShardLevel;
 
-TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]") {
+TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blocks computed again", "[gpt][float_plan]") {
+  constexpr auto f32 = nn::MasterWeights::f32;
+  constexpr auto none = nn::MasterWeights::none;
+  for (const auto& [values, masters] :
+       {std::pair(DType::f32, f32), std::pair(DType::bf16, f32), std::pair(DType::bf16, none)}) {
+    for (const unsigned bits : {0U, 3U}) {
+      for (const bool recompute : {false, true}) {
+        INFO(dtype_name(values) << ", masters " << (masters == f32) << ", bits " << bits << ", recompute " << recompute);
+        models::GptConfig config = test::small_gpt();
+        config.dropout = 0.1;
+        config.activation_bits = bits;
+        config.recompute = recompute;
+        config.logit_clip = recompute ? 5 : 0;
+        nn::Engine engine;
+        models::Gpt net(config);
+        models::LanguageTask task(net, 4, test::chains(config, 2));
+        train::TrainOptions options;
+        options.values = values;
+        options.micro_batches = 2;
+        options.master_weights = masters;
+        options.optimizer.average = masters == f32 ? 0.9 : 0;
+        options.optimizer.narrow_moments = bits != 0;
+        train::Trainer trainer(engine, task, options);
+        trainer.step();
+        FloatOptions planned = options_of(8, 4);
+        planned.activation_bits = bits;
+        planned.recompute = recompute ? Recompute::block : Recompute::none;
+        planned.train = options;
+        const FloatMemory needs = plan_grid(describe_gpt(config), {}, planned, FloatCluster()).memory();
+        const auto near = [&](nn::Use use, std::uint64_t predicted) {
+          INFO(nn::name_of(use));
+          CHECK(static_cast<double>(engine.pool().count(use).peak) == Approx(static_cast<double>(predicted)).epsilon(0.02));
+        };
+        near(nn::Use::parameters, needs.parameters);
+        near(nn::Use::gradients, needs.gradients);
+        near(nn::Use::optimizer, needs.optimizer);
+        near(nn::Use::stash, needs.stash);
+        std::uint64_t saved = 0;
+        for (const auto& [name, tensor] : test::saved(trainer).tensors) saved += tensor.bytes.size();
+        CHECK(static_cast<double>(saved) == Approx(static_cast<double>(needs.checkpoint)).epsilon(0.02));
+        CHECK(engine.pool().total().peak < 1.1 * static_cast<double>(needs.total()));
+        CHECK(engine.pool().total().peak > 0.6 * static_cast<double>(needs.total()));
+      }
+    }
+  }
+}
+
+TEST_CASE("memory on one rank is that of train::predict_memory", "[float_plan]") {
   constexpr auto masters = nn::MasterWeights::f32;
   constexpr auto none = nn::MasterWeights::none;
   for (const auto& [values, weights] : {std::pair(DType::f32, masters), std::pair(DType::bf16, masters),
@@ -46,7 +95,8 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
           options.train.optimizer.narrow_moments = rule == "16-bit";
           options.train.optimizer.rule = rule == "16-bit" ? "adamw" : rule;
           options.train.optimizer.average = rule == "sgd" ? 0.9 : 0;
-          const models::GptMemory expected = models::predict_memory(config, 3, options.train);
+          models::Gpt net(config);
+          const train::MemoryNeeds expected = train::predict_memory(net, {3, config.context}, options.train);
           for (const std::string schedule : {"1f1b", "gpipe"}) {
             options.schedule = schedule;  // which one process has none of
             const FloatPlan plan = plan_grid(describe_gpt(config), {}, options, FloatCluster());
@@ -56,8 +106,6 @@ TEST_CASE("memory on one rank is that of models::predict_memory", "[float_plan]"
             CHECK(plan.memory().optimizer == expected.optimizer);
             CHECK(plan.memory().checkpoint == expected.checkpoint);
             CHECK(plan.memory().stash == expected.stash);
-            CHECK(plan.memory().activations == expected.activations);
-            CHECK(plan.memory().total() == expected.total());
           }
         }
       }
