@@ -143,7 +143,7 @@ Division division_of_dalle(Arguments program, const fs::path& folder) {
   Division division = {settings.layout.tensor * settings.layout.pipeline, settings.batch,
                        static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
                        std::max<std::size_t>(1, settings.layout.shard_ranks)};
-  division.group = division.multiple > 1 ? division.least() : 1;
+  division.group = division.multiple > 1 ? division.least() : settings.layout.tensor;
   return division;
 }
 

@@ -57,7 +57,6 @@ class TrainedDalle final : public TrainedModel {
                const Threads& threads)
       : TrainedModel(dalle_traits, session, settings, options, threads),
         settings_(settings),
-        options_(options),
         data_(data),
         grid_(settings.layout.make_grid(session.comm)),
         group_(grid_.tensor()),
@@ -148,7 +147,6 @@ class TrainedDalle final : public TrainedModel {
   Json draw_samples(const train::SignOfLife& alive);
 
   DalleSettings& settings_;
-  const Options& options_;
   const data::PairSplits& data_;
   mpi::Grid grid_;
   train::TensorGroup group_;

@@ -7,7 +7,7 @@ namespace {
 
 // The noise makes what is compared as much as x does.
 OpCase gumbel_softmax_case(const nn::Shape& shape, double temperature, std::uint64_t site, bool is_large = false) {
-  const nn::Gumbel gumbel{temperature, 0x299f31d0a4093822U, site, 0x300000000U + site};
+  const nn::Gumbel gumbel{temperature, 0x299f31d0a4093822U, site, 0x500000001U + site};
   OpCase c;
   c.ops = {"gumbel_softmax", "gumbel_softmax_backward"};
   c.name = fmt::format("{}, temperature {}", to_text(shape), temperature);

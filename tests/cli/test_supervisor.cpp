@@ -198,10 +198,10 @@ TEST_CASE("hosts that cannot be reached are named, and a run does not begin with
 TEST_CASE("hosts get whole groups of the ranks that exchange the most", "[launch]") {
   const std::string done = "echo '{\"event\":\"result\",\"steps\":12}' > run/metrics.jsonl\n";
   // The hosts of a start, and what is printed before it.
-  const auto start = [&](const std::string& hosts, const Args& division, const Args& options = {}) {
+  const auto start = [&](const std::string& hosts, const Args& division, const Args& options = {}, const char* kind = "gpt") {
     Play play(done);
     for (const char* host : {"n1", "n2", "n3"}) play.up(host);
-    const Outcome outcome = play.launch(hosts, options, "gpt", "./agent", division);
+    const Outcome outcome = play.launch(hosts, options, kind, "./agent", division);
     INFO(outcome.out << outcome.err);
     CHECK(outcome.code == 0);
     REQUIRE(play.started().size() == 1);
@@ -214,6 +214,7 @@ TEST_CASE("hosts get whole groups of the ranks that exchange the most", "[launch
   CHECK(tensor == ",localhost:2,n2:4,n3:4,n1:1,");
   CHECK_FALSE(has(told_tensor, across));
   CHECK(start(hosts, {"--tensor", "2", "--pipeline", "2"}).first == tensor);
+  CHECK(start(hosts, {"--tensor", "2"}, {}, "dalle").first == tensor);
   CHECK(start(hosts, {"--shard", "parameters", "--shard-ranks", "4"}).first == ",localhost:4,n2:4,n3:4,n1:1,");
   CHECK(start(hosts, {"--exchange", "local", "--ranks-per-worker", "2"}).first == tensor);
 
