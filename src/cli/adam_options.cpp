@@ -7,6 +7,7 @@
 #include "cli/device.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "models/gpt/memory.h"
 
 namespace bitloom::cli {
 namespace {
@@ -123,6 +124,10 @@ void AdamSettings::add_newer(const train::TrainOptions& options, nlohmann::json&
   if (options.optimizer.average > 0) identity["average"] = average_identity(options.optimizer.average);
   if (!options.rate.halvings.empty()) identity["halve_at"] = options.rate.halvings;
   if (options.optimizer.narrow_moments) identity["optimizer_state"] = optimizer_state;
+}
+
+std::size_t AdamSettings::enough_tokens() const {
+  return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
 }
 
 }  // namespace bitloom::cli

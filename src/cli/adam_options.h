@@ -30,10 +30,24 @@ struct AdamSettings : FloatSettings {
   void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
   train::TrainOptions make_options(double peak) const;
+  // Tokens of a micro-batch beyond which the device is hardly faster.
+  std::size_t enough_tokens() const;
   // Part of a run's identity; options: what make_options() gave.
   nlohmann::json identity(const train::TrainOptions& options) const;
   // Adds what earlier versions had no options for, where it is not as they had it: their runs go on.
   void add_newer(const train::TrainOptions& options, nlohmann::json& identity) const;
 };
+
+// What plans of a transformer's training look at, in one process, with a number of examples at once; 0: what suits the memory.
+template <typename Settings>
+plan::FloatOptions planned_training(const Settings& settings, std::size_t examples) {
+  plan::FloatOptions options;
+  options.batch = settings.batch;
+  options.micro_batch = examples;
+  options.recompute = plan::find_recompute(settings.recompute);
+  options.activation_bits = static_cast<unsigned>(settings.activation_bits);
+  options.train = settings.make_options();
+  return options;
+}
 
 }  // namespace bitloom::cli

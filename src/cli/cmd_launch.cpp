@@ -105,18 +105,30 @@ bool read_program(Options& options, Arguments program, const fs::path& folder) {
   return true;
 }
 
+// Stages send each other little. Who divides the processes further means those of a host.
+Division division_of(const LayoutSettings& layout, std::size_t batch, std::size_t micro_batch) {
+  Division division = {layout.tensor * layout.pipeline, batch, micro_batch, std::max<std::size_t>(1, layout.shard_ranks)};
+  division.group = division.multiple > 1 ? division.least() : layout.tensor;
+  return division;
+}
+
+// The number that --micro-batch gives, if it is not auto.
+std::size_t given_or(const std::string& micro_batch, std::size_t otherwise) {
+  const std::optional<std::int64_t> given = parse_int(micro_batch);
+  return given ? static_cast<std::size_t>(*given) : otherwise;
+}
+
 Division division_of_gpt(Arguments program, const fs::path& folder) {
   GptSettings settings;
   Options options("bitloom train gpt", "");
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
-  Division division = {settings.layout.tensor * settings.layout.pipeline * settings.local.ranks_per_worker,
-                       settings.local.is_job() ? 0 : settings.batch,
-                       static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
-                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
-  // Stages send each other little. Who divides the processes further means those of a host.
-  const bool divides = division.multiple > 1 || settings.local.ranks_per_worker > 1;
-  division.group = divides ? division.least() : settings.layout.tensor;
+  Division division =
+      division_of(settings.layout, settings.local.is_job() ? 0 : settings.batch, given_or(settings.micro_batch, 1));
+  if (settings.local.ranks_per_worker > 1) {
+    division.processes *= settings.local.ranks_per_worker;
+    division.group = division.least();
+  }
   return division;
 }
 
@@ -128,11 +140,7 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   if (!read_program(options, program, folder)) return {};
   settings.make_config(options);
   const std::size_t before = std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch));
-  const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
-  Division division = {settings.layout.pipeline, settings.batch, given ? static_cast<std::size_t>(*given) : before,
-                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
-  if (division.multiple > 1) division.group = division.least();
-  return division;
+  return division_of(settings.layout, settings.batch, given_or(settings.micro_batch, before));
 }
 
 Division division_of_dalle(Arguments program, const fs::path& folder) {
@@ -140,25 +148,17 @@ Division division_of_dalle(Arguments program, const fs::path& folder) {
   Options options("bitloom train dalle", "");
   settings.declare(options);
   if (!read_program(options, program, folder)) return {};
-  Division division = {settings.layout.tensor * settings.layout.pipeline, settings.batch,
-                       static_cast<std::size_t>(parse_int(settings.micro_batch).value_or(1)),
-                       std::max<std::size_t>(1, settings.layout.shard_ranks)};
-  division.group = division.multiple > 1 ? division.least() : settings.layout.tensor;
-  return division;
+  return division_of(settings.layout, settings.batch, given_or(settings.micro_batch, 1));
 }
 
 template <typename Settings, auto declare>
 std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& folder) {
-  const fs::path ini = folder / options_file;
   try {
     Settings settings;
     Options options(fmt::format("bitloom train {}", program[1]), "");
     declare(settings, options);
-    if (!options.parse(program.subspan(2))) return {};
-    const std::string text = read_text(ini);
-    options.read_ini(text, ini.string(), Options::Source::run);
-    options.finish();
-    return asked_otherwise(options, text);
+    if (!read_program(options, program, folder)) return {};
+    return asked_otherwise(options, read_text(folder / options_file));
   } catch (const Error&) {
     return {};  // the run is done, whatever is wrong with these
   }
@@ -174,8 +174,7 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   settings.declare(options);
   if (!read_program(options, program, folder)) return {};
   const std::size_t before = keeps ? std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch)) : 1;
-  const std::optional<std::int64_t> given = parse_int(settings.micro_batch);
-  return {1, settings.batch, given ? static_cast<std::size_t>(*given) : before, 1};
+  return {1, settings.batch, given_or(settings.micro_batch, before), 1};
 }
 
 constexpr auto kinds = std::to_array<Kind>(

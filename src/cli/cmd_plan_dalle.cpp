@@ -16,13 +16,7 @@ namespace bitloom::cli {
 namespace {
 
 plan::FloatOptions training_of(const DalleSettings& settings) {
-  plan::FloatOptions options;
-  options.batch = settings.batch;
-  options.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
-  options.recompute = plan::find_recompute(settings.recompute);
-  options.activation_bits = static_cast<unsigned>(settings.activation_bits);
-  options.train = settings.make_options();
-  return options;
+  return planned_training(settings, settings.micro_batch_of(settings.batch).value_or(0));
 }
 
 AlonePlan alone(const DalleSettings& settings, const plan::FloatModel& model, std::uint64_t limit) {

@@ -14,20 +14,14 @@
 namespace bitloom::cli {
 namespace {
 
-plan::FloatOptions training_of(const GptSettings& settings, const models::GptConfig& config) {
-  plan::FloatOptions options;
-  options.batch = settings.batch;
-  options.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
-  options.recompute = plan::find_recompute(settings.recompute);
-  options.activation_bits = config.activation_bits;
-  options.train = settings.make_options();
-  return options;
+plan::FloatOptions training_of(const GptSettings& settings) {
+  return planned_training(settings, settings.micro_batch_of(settings.batch).value_or(0));
 }
 
 AlonePlan alone(const GptSettings& settings, const models::GptConfig& config, const plan::FloatModel& model,
                 std::uint64_t limit) {
   return {model,
-          training_of(settings, config),
+          training_of(settings),
           settings.values,
           limit,
           settings.enough_tokens(),
@@ -94,7 +88,7 @@ int plan_gpt(Session& session, std::span<const std::string> args) {
                    settings.batch, 1e-12 * operations * static_cast<double>(settings.batch * config.context));
     nlohmann::json result = grid_settings.ranks == 0
                                 ? plan_alone(terminal, alone(settings, config, model, limit))
-                                : plan_on_grids(terminal, model, grid_settings, training_of(settings, config), limit);
+                                : plan_on_grids(terminal, model, grid_settings, training_of(settings), limit);
     result["parameters"] = config.parameters();
     result["operations_per_token"] = operations;
     if (!json.empty()) write_atomically(json, result.dump(2) + "\n");

@@ -119,13 +119,8 @@ class TrainedDalle final : public TrainedModel {
 
  private:
   plan::FloatOptions plan_options(std::size_t pairs) {
-    plan::FloatOptions options;
-    options.batch = settings_.batch;
-    options.micro_batch = pairs;
+    plan::FloatOptions options = planned_training(settings_, pairs);
     settings_.layout.add_to(options, net_.layers());
-    options.recompute = plan::find_recompute(settings_.recompute);
-    options.activation_bits = config_.activation_bits;
-    options.train = settings_.make_options();
     return options;
   }
 
@@ -202,7 +197,7 @@ void TrainedDalle::announce(double peak) {
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-// Each data rank measures every so many batches; the last stage of a pipeline has the losses.
+// The batches go round the data ranks; the last stage of a pipeline has the losses.
 TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, const train::SignOfLife& alive) {
   const std::size_t at_once = std::min<std::size_t>(micro_batch(), 32);
   const auto ranks = static_cast<std::size_t>(grid_.shape().data);

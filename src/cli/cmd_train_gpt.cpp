@@ -305,13 +305,8 @@ void GptTraining::announce(double peak) {
 }
 
 plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
-  plan::FloatOptions options;
-  options.batch = settings_.batch;
-  options.micro_batch = sequences;
+  plan::FloatOptions options = planned_training(settings_, sequences);
   settings_.layout.add_to(options, net_.layers());
-  options.recompute = plan::find_recompute(settings_.recompute);
-  options.activation_bits = config_.activation_bits;
-  options.train = settings_.make_options();
   return options;
 }
 

@@ -7,7 +7,6 @@
 #include "cli/device.h"
 #include "core/error.h"
 #include "data/pairs/square_crop.h"
-#include "models/gpt/memory.h"
 
 namespace bitloom::cli {
 namespace {
@@ -91,10 +90,6 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.logit_clip = deep.logit_clip;
   check(config);
   return config;
-}
-
-std::size_t DalleSettings::enough_tokens() const {
-  return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
 }
 
 }  // namespace bitloom::cli

@@ -40,8 +40,6 @@ struct DalleSettings : AdamSettings {
   void declare_plan(Options& options);
   // The net for a vocabulary of text, and images of grid x grid tokens of a number of codes. Throws Error(usage).
   models::DalleConfig make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const;
-  // Tokens of a micro-batch beyond which the device is hardly faster.
-  std::size_t enough_tokens() const;
   // Fields that take less memory.
   static constexpr const char* savers = "`recompute` block, `activation_bits` 3, `dtype` bf16 or a smaller net take less";
   // All but the number of micro-batches.

@@ -7,7 +7,6 @@
 
 #include "cli/device.h"
 #include "core/error.h"
-#include "models/gpt/memory.h"
 #include "nn/activation.h"
 #include "nn/engine.h"
 
@@ -109,9 +108,5 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
 }
 
 train::TrainOptions GptSettings::make_options() const { return AdamSettings::make_options(models::find_gpt(net).rate); }
-
-std::size_t GptSettings::enough_tokens() const {
-  return device.starts_with("cuda") ? models::enough_tokens_on_gpu : models::enough_tokens;
-}
 
 }  // namespace bitloom::cli

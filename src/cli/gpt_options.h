@@ -52,8 +52,6 @@ struct GptSettings : AdamSettings {
   models::GptConfig make_config(std::size_t vocabulary) const;
   // All but the number of micro-batches.
   train::TrainOptions make_options() const;
-  // Tokens of a micro-batch beyond which the device is hardly faster.
-  std::size_t enough_tokens() const;
 
   // Fields that take less memory.
   static constexpr const char* savers =

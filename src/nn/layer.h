@@ -56,7 +56,7 @@ struct Pass {
   void keep(const Tensor& tensor) const {
     if (stash != nullptr) stash->put(tensor);
   }
-  // Which elements dropout number `layer` drops of a micro-batch's examples, of so many elements each: numbers go through all
+  // Which elements dropout number `layer` drops of a micro-batch's examples, of `elements` each: numbers go through all
   // examples of a step, however these are divided among micro-batches, which have as many each.
   Dropout dropout(double rate, std::uint64_t layer, std::size_t examples, std::uint64_t elements) const;
 };
