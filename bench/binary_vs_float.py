@@ -19,7 +19,7 @@ import earlier_runs
 import line_chart
 
 MINI = pathlib.Path(__file__).with_name("airbench-mini.json")
-# What `bitloom train` gets for each; epochs are those of the nets unless they are named.
+# Arguments of `bitloom train` for each net; epochs are those of the nets unless they are given.
 NETS = {
     "cifar-small": ["binary", "--net", "cifar-small"],
     "cifar-deep": ["binary", "--net", "cifar-deep"],

@@ -90,7 +90,7 @@ struct Sequences {
 
 using Mask = std::shared_ptr<const nn::AttentionMask>;
 
-// Of queries, keys and values in one tensor (B,T,3C), as the layer has them.
+// Attention of queries, keys and values in one tensor (B,T,3C), as the layer has them.
 OpRun make_attention(nn::Engine& engine, DType dtype, Extent extent, std::size_t sequences, const Mask& mask, bool backward) {
   const std::size_t count = extent == Extent::slice ? 1 : sequences;
   constexpr std::size_t width = gpt2::width;
@@ -126,7 +126,7 @@ struct NamedMask {
   Mask mask;
 };
 
-// Of 256 text tokens and 32 x 32 image tokens (Ramesh et al. 2021); causal would show 819,840 pairs.
+// Masks of 256 text tokens and 32 x 32 image tokens (Ramesh et al. 2021); the causal one shows 819,840 pairs.
 std::vector<NamedMask> text_to_image_masks() {
   using nn::AttentionMask;
   constexpr std::size_t text = 256, grid = 32, extent = 11;

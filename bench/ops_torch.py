@@ -234,8 +234,8 @@ def passes():
     all_passes |= {f"logits {what}": make for what, make in logits.items()}
     all_passes |= {f"attention {sequences}x{tokens}, {what}": attention(sequences, tokens, what == "both")
                    for sequences, tokens in ((SEQUENCES, TOKENS), (1, 1024)) for what in ("forward", "both")}
-    # Of 256 text and 32 x 32 image tokens. Columns one after the other are the same pairs in another order, by which PyTorch,
-    # which looks at all of them, gains nothing.
+    # Masks of 256 text and 32 x 32 image tokens. Columns one after the other are the same pairs in another order, by which
+    # PyTorch, which looks at all of them, gains nothing.
     masks = {kind: torch_text_to_image.image_mask(kind, 256, 32, 11) for kind in ("row", "column", "convolutional")}
     masks |= {"causal": None, "column by column": masks["column"]}
     all_passes |= {f"attention 256+32x32 {kind}, both": attention(1, 1280, True, mask) for kind, mask in masks.items()}

@@ -186,7 +186,7 @@ def measure_hosts(steps, python, aims):
     errors = [each["error"] for each in rows]
     aims.add("seconds_beside_plan", max(errors, key=abs), "within 20%", max(map(abs, errors)) <= 0.2)
 
-    # What could be hidden: sums of all gradients but the first layer's, to which its backward pass, the last, adds.
+    # Time that could be hidden: sums of all gradients but the first layer's, which its backward pass, the last one, adds to.
     at_once = statistics.median(on_hosts({**LARGE, "data": 4, "steps": steps, "bucket_bytes": ALL_AT_ONCE})["seconds"])
     layers = 3 * sum(result["forward_seconds"]) + 3 * result["head_seconds"]
     sums = at_once - layers * LARGE["batch"] / HOSTS / LARGE["micro_batch"]

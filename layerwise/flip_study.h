@@ -1,5 +1,5 @@
-// What flips of a trained layer's weights would do to the loss of the head above it, exactly: how many single ones lower it,
-// and what the best do together. The essay "Distributed training" rests on both ("Training binary weights"): about half of all
+// Effect of flips of a trained layer's weights on the loss of the head above it, exactly: how many single flips lower it, and
+// what the best ones do together. The essay "Distributed training" rests on both ("Training binary weights"): about half of all
 // flips lower the loss of a random net, ever fewer that of one that learns; flips are mostly independent, but too many at once
 // overshoot.
 #pragma once

@@ -26,7 +26,7 @@ class Ties {
   std::size_t weights_per_row() const { return weights_; }  // tied ones count once
   // (words of a patch): the bits that some input channel can set; the others are tails of words.
   const std::vector<std::uint64_t>& valid() const { return valid_; }
-  // Of these the first of the weights that are tied to one another, and all that are tied to none.
+  // Subset of valid(): the first of the weights that are tied to one another, and all that are tied to none.
   const std::vector<std::uint64_t>& first() const { return first_; }
   // Words of an input pixel that have weights of their own, in every row and at every tap: all but those of further planes that
   // take whole words. place, by word of a pixel: where in `stored` the one with its weights is.

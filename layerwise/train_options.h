@@ -18,11 +18,11 @@ struct TrainOptions {
   std::size_t batch = 128;  // images per update, over all ranks
   std::uint64_t seed = 1;
   data::Augment augment;
-  std::size_t augment_copies = 0;  // fixed augmented copies of each image, used in turn; 0: a fresh one at every epoch
-  std::string signal = "window";   // window (first order, in bits) or exact (the loss change of every flip)
-  double head_rate = 0.002;        // Adam's, for heads; see Head::update
-  double head_decay = 0;           // decoupled weight decay of heads
-  double head_dropout = 0;         // probability that a head's feature is left out of a training image
+  std::size_t augment_copies = 0;     // fixed augmented copies of each image, used in turn; 0: a fresh one at every epoch
+  std::string signal = "window";      // window (first order, in bits) or exact (the loss change of every flip)
+  double head_learning_rate = 0.002;  // Adam's, for heads; see Head::update
+  double head_decay = 0;              // decoupled weight decay of heads
+  double head_dropout = 0;            // probability that a head's feature is left out of a training image
   double label_smoothing = 0;
   double teacher_share = 0;             // share of heads' targets that the training set's soft labels have (data/soft_labels.h)
   double final_rate = 0.01;             // share of the learning rates at the end of a stage (cosine)

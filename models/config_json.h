@@ -39,7 +39,7 @@ void write_sizes(nlohmann::json& json, const std::array<SizeField<Config>, N>& f
   for (const auto& [key, size] : fields) json[key] = config.*size;
 }
 
-// Of a transformer. Throws Error(data) that names `name`.
+// Reads `dropout` and `activation` of a transformer. Throws Error(data) that names `name`.
 template <typename Config>
 void read_dropout_and_activation(const nlohmann::json& json, Config& config, const std::string& name) {
   const auto dropout = json.find("dropout");

@@ -108,7 +108,7 @@ class OnnxGraph {
     std::uint64_t bytes;
     std::function<std::vector<std::byte>()> values;
   };
-  // What stands in a file before and after the large constants that it has in it; heads: before each of them.
+  // Parts of a file before and after the large constants inside it; heads: the parts before each of them.
   struct Frame {
     std::string before, after;
     std::vector<std::string> heads;

@@ -19,7 +19,7 @@ std::uint64_t zigzag(std::int64_t value) {
 
 std::int64_t from_zigzag(std::uint64_t code) { return static_cast<std::int64_t>((code & 1U) != 0 ? ~(code / 2) : code / 2); }
 
-// What stands before the vectors.
+// Bytes of a bundle before its vectors.
 std::vector<std::byte> start_of(const Bundle& bundle) {
   std::vector<std::byte> out = {bundle_magic, bundle_version};
   put_varint(out, bundle.update);

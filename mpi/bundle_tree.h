@@ -67,7 +67,7 @@ class BundleTree {
   // Sends what this rank's workers have for an update, and the ranks below it, up; at the root it is returned instead. Without
   // `own` nothing is waited for, and they have what was put in.
   std::optional<Bundle> gather(std::uint64_t update, std::optional<Bundle> own);
-  // What this rank's workers have for an update, before it is gathered; late if it has been.
+  // Puts in what this rank's workers have for an update, before it is gathered; late if it has been.
   void put(Bundle own);
   // Workers of this rank and those below it, in all and whose messages for an update are here.
   std::size_t workers() const { return below_; }

@@ -57,7 +57,7 @@ class Grid {
   Comm& data() { return data_; }
   Comm& pipeline() { return pipeline_; }
   Comm& tensor() { return tensor_; }
-  // Of the data group: neighbours that divide the state, and those that have the same part of it, of other neighbours.
+  // Parts of the data group: neighbours that divide the state, and those of other neighbours that have the same part of it.
   Comm& shards() { return is_divided_ ? shards_ : data_; }
   Comm& copies() { return copies_; }
   // Whether shard_ranks were given: there may be one group of them now, and more when a run goes on.

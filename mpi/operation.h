@@ -30,7 +30,7 @@ class Operation {
   bool is_over() const noexcept { return over_.load(std::memory_order_acquire); }
   // Waits for the end and throws the error there was. Whatever happens, nobody touches the operation's buffers afterwards.
   void wait();
-  // The same, but after so many seconds all communicators are broken instead.
+  // The same, but after `seconds` all communicators are broken instead.
   void leave(double seconds);
   Comm::State& state() { return state_; }
   Collective kind() const { return kind_; }

@@ -52,7 +52,7 @@ class ThresholdControl {
 
   // The root mean square of what came in for vector v in an update; 0 or less is no observation. r_v is a moving average.
   void observe(std::size_t v, double rms);
-  double rms(std::size_t v) const { return rms_[v]; }  // r_v; 0: not known yet
+  double rms(std::size_t v) const { return rms_[v]; }  // r_v; 0: unknown
 
   // A message had `bytes`, where `wanted` are wanted. vectors: how many vectors it carried; where others than before are sent,
   // m begins anew. plain: it had no statistics, so that its bytes are all of elements.

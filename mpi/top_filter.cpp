@@ -24,7 +24,7 @@ void find_largest(std::span<const std::uint32_t> magnitudes, std::size_t count, 
   const auto nth = sorted.begin() + static_cast<std::ptrdiff_t>(std::min(count, sorted.size()) - 1);
   std::ranges::nth_element(sorted, nth, std::greater<>());
   const std::uint32_t least = *nth;
-  // Of those that equal the least there may be more than are wanted.
+  // Number of elements to take that equal the least; there may be more of them.
   auto equal = static_cast<std::size_t>(std::count(sorted.begin(), nth + 1, least));
   for (std::size_t i = 0; i < magnitudes.size(); ++i) {
     if (magnitudes[i] < least || magnitudes[i] == 0) continue;

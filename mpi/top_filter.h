@@ -1,4 +1,4 @@
-// What a worker sends of a vector of integers where nobody tells it a threshold: of every chunk the largest elements, coarsely
+// Elements that a worker sends of a vector of integers where nobody tells it a threshold: the largest of every chunk, coarsely
 // rounded, the rest being kept for later (chunked top k with error feedback: Sarfi et al. 2025, SparseLoCo). How many bytes a
 // message has follows from the sizes alone.
 #pragma once

@@ -340,7 +340,7 @@ def part_scenes(work):
     clip = work.train("clip", "scene-clip", SCENE_CLIP, "--data", scenes, "--side", SCENE_SIDE)
     prompts = scenes / "held-out.jsonl"
 
-    # Of the first `count` of the same pictures, whichever net ranks them.
+    # Best of the first `count` pictures, which are the same whichever net ranks them.
     def best_of(order, count):
         net = ["--clip", clip] if order == "clip" else []
         drawn = work.draw(f"scenes-by-{order}", run, prompts, "--count", SCENE_COUNTS[-1], "--rerank", order, *net)

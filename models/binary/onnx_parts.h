@@ -48,14 +48,14 @@ class OnnxMaps {
   virtual OnnxSize batch() const = 0;
   // Name of `values`, of that shape, as f32.
   virtual std::string numbers(const std::vector<std::int8_t>& values, const std::vector<std::int64_t>& shape) = 0;
-  // What a set and an unset bit are, added.
+  // Sum of the numbers for a set and an unset bit.
   virtual float set_plus_unset() const = 0;
   // A map of f32 that are 1 for set bits, 0 for others, and back.
   virtual std::string from_bits(const std::string& bits) = 0;
   virtual std::string to_bits(const std::string& map) = 0;
   // The map whose bits are set where a mean over bits of another map is above that of `share` of them, which none is equal to.
   virtual std::string above(const std::string& mean, float share) = 0;
-  // What layers compute with for a map (N, planes * C, H, W) of several thresholds for each row of weights: itself, or the sum
+  // Input of layers for a map (N, planes * C, H, W) of several thresholds for each row of weights: the map itself, or the sum
   // of its planes (N, C, H, W), which all meet the same weights.
   virtual std::string levels(const std::string& map, std::size_t planes, std::size_t channels) = 0;
   // FORMAT.md, section 5, from the patches on. `input` has levels.

@@ -1,5 +1,5 @@
-// What the float trainer trains a contrastive model by: among the images and texts of a micro-batch, each image's own text, and
-// each text's own image.
+// Training task of a contrastive model for the float trainer: to find each image's own text, and each text's own image, among
+// those of a micro-batch.
 #pragma once
 
 #include <cstdint>

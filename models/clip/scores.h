@@ -41,7 +41,7 @@ class ClipEncoder {
   DType values_;
 };
 
-// Of N pairs: share whose own text is among the `k` nearest of all N to an image, and whose own image is among the nearest to a
+// Share of N pairs whose own text is among the `k` nearest of all N to an image, and whose own image is among the nearest to a
 // text. Chance: k / N.
 struct Retrieval {
   double texts_at_1 = 0, texts_at_5 = 0, images_at_1 = 0, images_at_5 = 0;

@@ -1,4 +1,4 @@
-// What the float trainer trains a text-to-image transformer by: the next token of every token, of text and image.
+// Training task of a text-to-image transformer for the float trainer: the token that follows each token, of text and image.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class DalleTask final : public train::Task {
 // The same as ids (B,T), i32.
 nn::Tensor dalle_input(nn::Engine& engine, const DalleConfig& config, const DalleBatch& batch);
 
-// Of texts (B,text).
+// Number of text tokens that are asked for in texts (B,text).
 std::uint64_t text_tokens_of(const DalleConfig& config, std::span<const std::int32_t> text);
 
 // Losses (R) of type P of text, (B (text - 1)), and image, (B image), in nats, of hidden states (B,T,C) behind the last norm;

@@ -34,7 +34,7 @@ LoadedDalle load_pytorch_dalle(nn::Engine& engine, const TensorFile& file, const
 // Parameters and description.
 TensorFile save_dalle(nn::Engine& engine, const LoadedDalle& loaded);
 
-// Tokens of a caption (config.text), lower-cased, cut where there are more, -1 behind its end.
+// Tokens of a caption (config.text), lower-cased, cut where there are more, -1 after its end.
 std::vector<std::int32_t> caption_tokens(const DalleConfig& config, const data::Tokenizer& tokenizer,
                                          const std::string& caption, const data::MergeDropout& dropout = {});
 

@@ -33,7 +33,7 @@ class DalleSteps {
   std::vector<float> next(std::span<const std::int32_t> sequences, std::size_t size) {
     const std::size_t tokens = net_.config().tokens();
     const std::size_t begin = cache_ ? cache_->size() : 0;
-    // What stands behind the last token is seen by none before it.
+    // No token sees those after it: whatever follows the last one has no effect.
     const std::size_t end = cache_ ? size : tokens;
     std::vector<std::int32_t> ids;
     for (std::size_t b = 0; b < count_; ++b) {

@@ -31,7 +31,7 @@ std::vector<std::string> dvae_names();
 DvaeConfig find_dvae(const std::string& name_or_file);
 
 nlohmann::json architecture_of(const DvaeConfig& config);
-// Of a model file. Throws Error(data) that names `source`.
+// Configuration that a model file describes. Throws Error(data) that names `source`.
 DvaeConfig parse_dvae_model(const std::string& text, const std::string& source);
 
 }  // namespace bitloom::models

@@ -15,7 +15,7 @@
 
 namespace bitloom::models {
 
-// Of optimiser steps.
+// Temperature and weight of the divergence by optimiser step.
 struct DvaeCourse {
   std::function<double(std::uint64_t step)> temperature = [](std::uint64_t) { return 1.0; };
   std::function<double(std::uint64_t step)> kl_weight = [](std::uint64_t) { return 0.0; };  // beta

@@ -40,7 +40,7 @@ using TokenReader = std::function<void(std::uint64_t begin, std::span<std::int32
 
 // The loss of every token but the first of `size` tokens, which are one text. Windows of w inputs, the net's, begin at the
 // multiples of `advance`; the first counts the losses of all its w targets, every other one those of its last `advance`, so
-// that each token counts once, given at least w - advance tokens before it where there are so many. The last window may be cut
+// that each token counts once, given at least w - advance tokens before it, or all there are. The last window may be cut
 // off: what a token's loss is does not depend on what follows it. To have the first token count too, put the end-of-text token
 // before it. Sums are formed by windows, in their order.
 //
@@ -80,7 +80,7 @@ ClozeAccuracy evaluate_cloze(GptForward net, std::span<const ClozePassage> passa
 // GPT-2 and of SentencePiece begin words. White space at the end of the text is dropped. The text and
 // its part before the target are tokenized; the tokens of the first behind those that both begin with are the target's. Where
 // a token reaches across the border, the tokens of the part are no beginning of those of the text: then that token and all
-// behind it are the target. Throws Error(data) for fewer than two words.
+// after it are the target. Throws Error(data) for fewer than two words.
 ClozePassage cloze_passage(const data::Tokenizer& tokenizer, std::string_view text);
 
 // Logits (T,vocabulary) behind each of T tokens, without the padding of the vocabulary. Throws Error(usage) for no tokens, more

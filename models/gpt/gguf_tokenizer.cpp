@@ -48,7 +48,7 @@ void require_flag(const SentencepieceModel& model, const char* field, bool value
   refuse(field, value ? "true" : "false", fmt::format("{} for the type {}", expected, type_of(model)));
 }
 
-// What llama.cpp does not have for the model's type.
+// Refuses what llama.cpp does not have for the model's type.
 void check_expressible(const SentencepieceModel& model) {
   const bool is_bpe = model.kind == SentencepieceModel::Kind::bpe;
   if (!is_bpe && model.kind != SentencepieceModel::Kind::unigram) refuse("the type", type_of(model), "bpe or unigram");

@@ -78,7 +78,7 @@ std::size_t size_of(const Json& json, const char* key, std::size_t fallback, con
   return value_of<std::size_t>(json, key, fallback, name, "a whole number");
 }
 
-// What a Gpt is, where GPT-2 may be otherwise.
+// Requires the value that a Gpt has, where GPT-2 may have another.
 void require(const Json& json, const char* key, bool fallback, bool wanted, const std::string& name) {
   const bool value = value_of<bool>(json, key, fallback, name, "true or false");
   if (value != wanted) fail(ErrorKind::data, "{}: '{}' is {}; nets here have {}", name, key, value, wanted);

@@ -8,8 +8,8 @@
 
 namespace bitloom::models {
 
-// Of FOLDER/config.json; what it leaves out is as in transformers' GPT2Config. The vocabulary gets rows of padding up to a
-// multiple of `vocabulary_multiple`. Of three rates of dropout the largest is taken: a Gpt has one.
+// Configuration in FOLDER/config.json; what it leaves out is as in transformers' GPT2Config. The vocabulary gets rows of
+// padding up to a multiple of `vocabulary_multiple`. Of three rates of dropout the largest is taken: a Gpt has one.
 // Throws Error(data) that names the file, the key, its value and what was expected for what a Gpt cannot be: another
 // model_type, an activation function that is not here, another epsilon of layer norms, scaling or cross-attention, tables of
 // tokens that are not tied.

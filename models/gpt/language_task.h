@@ -1,4 +1,4 @@
-// What the float trainer trains a GPT by: the next token of every token.
+// Training task of a GPT for the float trainer: the token that follows each token.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What few bits of activations save of the memory of a GPT, and how much of it a device can use at once.
+// Memory of a GPT that few bits of activations save, and how much of it a device can use at once.
 #pragma once
 
 #include <cstddef>

@@ -50,7 +50,7 @@ class GptSteps {
     return net_.hidden(pass, net_.net(), ids, {sequences.size(), padded});
   }
 
-  // Of row `last` of every sequence.
+  // Logits of row `last` of every sequence.
   std::vector<float> logits_of(const Tensor& hidden, std::size_t last) const {
     if (!hidden) return {};
     const std::size_t tokens = hidden.shape()[1];
@@ -72,7 +72,7 @@ class GptSteps {
     return logits_of(hidden, size - begin - 1);
   }
 
-  // What stands behind the last token is seen by none before it.
+  // No token sees those after it: the zeros that follow the last one have no effect.
   std::vector<float> without_cache(const std::vector<std::vector<std::int32_t>>& sequences, std::size_t size) {
     return logits_of(pass_over(sequences, begin_, size, net_.net().tokens()), size - begin_ - 1);
   }

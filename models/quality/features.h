@@ -18,7 +18,7 @@ class ImageFeatures {
  public:
   virtual ~ImageFeatures() = default;
 
-  // Of images: height and width, 3 channels.
+  // Height and width of images, which have 3 channels.
   virtual std::size_t side() const = 0;
   virtual std::size_t columns() const = 0;
   // Classes that the net tells apart; 0: none.
@@ -28,13 +28,13 @@ class ImageFeatures {
     std::vector<double> features;       // (N,columns)
     std::vector<double> probabilities;  // (N,classes)
   };
-  // Of images (N,side,side,3).
+  // Features and probabilities of images (N,side,side,3).
   virtual Found of(std::span<const std::uint8_t> images) = 0;
 };
 
-// Of a contrastive model: embeddings of images, of length 1. Of a convolutional net: what its last layer gets, and the softmax
-// of what it gives. values: V. The engine outlives it. Throws Error(data) that names the file for a model of another kind, one
-// of images that are not square or not of 3 channels, and what is missing or wrong.
+// Loads a model. A contrastive one gives embeddings of images, of length 1; a convolutional net gives what its last layer gets,
+// and the softmax of what that layer gives. values: V. The engine outlives it. Throws Error(data) that names the file for a
+// model of another kind, one of images that are not square or not of 3 channels, and what is missing or wrong.
 std::unique_ptr<ImageFeatures> load_image_features(nn::Engine& engine, const std::filesystem::path& path,
                                                    DType values = DType::f32);
 

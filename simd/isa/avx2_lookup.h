@@ -1,4 +1,4 @@
-// What the AVX2 convolution looks up: its tables, and an image's words and weights as it reads them (avx2_conv.h).
+// Lookups of the AVX2 convolution: its tables, and an image's words and weights as it reads them (avx2_conv.h).
 #pragma once
 
 #include <immintrin.h>

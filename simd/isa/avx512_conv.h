@@ -71,7 +71,7 @@ class BitSink {
     if constexpr (kStatistics) add_statistics(b, d);
     const __mmask16 valid = group_[b].valid;
     const std::size_t* const offsets = offsets_ + p;
-    // Of each plane, whose channels are `rows` apart.
+    // Bits of each plane, whose channels are `rows` apart.
     const std::size_t rows = rows_, end = shape_.out_channels;
     for (std::size_t channel = group_[b].index * lanes; channel < end; channel += rows) {
       const std::size_t piece = channel / lanes * sizeof(std::uint16_t);

@@ -1,4 +1,4 @@
-// What `bitloom report` shows of a binary net besides its metrics.
+// Parts of `bitloom report` about a binary net, besides its metrics.
 #pragma once
 
 #include <filesystem>

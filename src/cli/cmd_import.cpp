@@ -44,7 +44,7 @@ void import_gpt2(Terminal& terminal, const fs::path& folder, const std::string& 
                  config.vocabulary, format_bytes(fs::file_size(out)));
 }
 
-// What the numbers of a file are of: what its own metadata describe, or another model.
+// Description of the net whose numbers a file holds: the file's own metadata, or another model.
 struct Described {
   TensorFile file;
   std::string name;

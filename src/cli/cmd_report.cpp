@@ -131,7 +131,7 @@ std::vector<fs::path> runs_meant(const std::vector<std::string>& arguments) {
   return runs;
 }
 
-// What a run is called where there are several.
+// Title of a run where there are several.
 std::string title_of(const fs::path& run) {
   std::string title = run.lexically_normal().string();
   if (title.size() > 1 && title.back() == '/') title.pop_back();

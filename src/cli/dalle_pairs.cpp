@@ -33,7 +33,7 @@ bool DallePairSets::find_crops_vary() const {
   return settings_.crop == "dvae";  // which mirrors
 }
 
-// Of images (N) cut in the centre, (N,tokens); every process makes a part of them.
+// Codes (N,tokens) of images (N) cut in the centre; every process makes a part of them.
 std::vector<std::int32_t> DallePairSets::codes_of(const data::Pairs& pairs, std::size_t tokens) {
   constexpr std::size_t at_once = 32;
   const auto ranks = static_cast<std::size_t>(session_.comm.size());

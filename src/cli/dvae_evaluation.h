@@ -15,7 +15,7 @@ namespace bitloom::cli {
 
 void print_evaluation(Terminal& terminal, const std::string& split, const models::DvaeEvaluation& result);
 nlohmann::json evaluation_json(const models::DvaeEvaluation& result);
-// What to do about a codebook that has collapsed; "" for others.
+// Advice about a codebook that has collapsed; "" for others.
 std::string collapse_note(const models::DvaeEvaluation& result);
 
 // A discrete VAE in a file, ready to code.

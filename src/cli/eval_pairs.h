@@ -23,7 +23,7 @@ struct PairEvaluationOptions {
 };
 
 // Each writes the logits that are asked for, in f32. Of a discrete VAE: images (N,side,side,3), logits (N,grid,grid,K), codes
-// (N,grid,grid), maps (N,side,side,6). Of a transformer: text (N,text) with -1 behind its end, codes (N,grid,grid), text_logits
+// (N,grid,grid), maps (N,side,side,6). Of a transformer: text (N,text) with -1 after its end, codes (N,grid,grid), text_logits
 // (N,text-1,V) of all text tokens but the first, image_logits (N,image,K). Of a contrastive model: images, texts (N,text) with
 // its first token and padding, image_embeddings and text_embeddings (N,E) of length 1, similarities (N,N) of images (rows) and
 // texts, with their factor.

@@ -1,4 +1,4 @@
-// What `bitloom export` writes of binary nets.
+// Files that `bitloom export` writes of binary nets.
 #pragma once
 
 #include "cli/export_formats.h"

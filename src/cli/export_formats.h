@@ -1,4 +1,4 @@
-// What the formats of `bitloom export` are asked for.
+// Request to a format of `bitloom export`.
 #pragma once
 
 #include <filesystem>

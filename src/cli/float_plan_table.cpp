@@ -35,7 +35,7 @@ std::string layers_text(const plan::FloatModel& model, const StagePlan& stage) {
   return stage.layers.size() == 1 ? text : fmt::format("{}, ... ({} parts)", text, stage.layers.size());
 }
 
-// What speed is counted in: tokens or, where examples have none, examples.
+// Unit that speed is counted in: tokens or, where examples have none, examples.
 std::string unit_of(const plan::FloatModel& model) { return model.tokens > 1 ? "token" : model.example; }
 
 template <typename Plan>

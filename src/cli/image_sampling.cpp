@@ -102,7 +102,7 @@ class Drawing {
  private:
   std::size_t size() const { return 3 * side() * side(); }
 
-  // Of the first rows of an image that is to be completed (Ramesh et al. 2021, section 3.3).
+  // Codes of the first rows of an image that is to be completed (Ramesh et al. 2021, section 3.3).
   std::vector<std::int32_t> codes_of_prompt() {
     const std::size_t grid = dalle_.net->config().grid;
     if (settings_.rows == 0 || settings_.rows >= grid) {
@@ -118,7 +118,7 @@ class Drawing {
                const std::function<void(std::vector<Picture>)>& take) {
     const std::size_t positions = dalle_.net->config().text;
     for (std::size_t p = 0; p < prompts.size(); ++p) {
-      // Of a single prompt that was interrupted what there is.
+      // A single prompt that was interrupted gives the images drawn so far.
       const std::size_t begin = std::min(p * count, drawn.size());
       const std::size_t end = std::min(begin + count, drawn.size());
       if (begin == end || (end - begin < count && prompts.size() > 1)) continue;

@@ -34,7 +34,8 @@ struct ImageSampling {
 models::LoadedDvae open_dvae_of(nn::Engine& engine, const std::string& given, const std::string& model_or_run,
                                 const std::string& expected);
 
-// Of the model in a file. draw: how codes are drawn, and how many images of a prompt. prompt "": those of settings.prompts.
+// Draws images with the model in a file. draw: how codes are drawn, and how many images of a prompt. prompt "": those of
+// settings.prompts.
 int sample_images(Session& session, const std::string& model_or_run, const std::string& prompt, models::ImageOptions draw,
                   const ImageSampling& settings, const std::string& values, const std::string& device,
                   const std::string& backend);

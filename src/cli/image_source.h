@@ -18,7 +18,7 @@ class ImageSource {
  public:
   virtual ~ImageSource() = default;
   virtual std::size_t size() const = 0;
-  // What an image is called: its file, or its number.
+  // Name of an image: its file, or its number.
   virtual std::string name(std::size_t i) const = 0;
   // Image i, (side,side,3), cut in the centre.
   virtual std::vector<std::uint8_t> image(std::size_t i, std::size_t side) = 0;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a machine, in a worker's name.
+// Name of a machine, as part of a worker's name.
 std::string plain_name(std::string host) {
   host = host.substr(0, host.find('.'));
   std::erase_if(host, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_'; });

@@ -40,14 +40,14 @@ struct LocalSettings {
   bool is_first() const { return is_job() ? rank_ % static_cast<int>(ranks_per_worker) == 0 : rank_ == 0; }
   // The run folder of this worker, where `out` is the job's, and rank 0's.
   std::string own_folder(const std::string& out) const;
-  // Of the worker's own stream of examples.
+  // Seed of the worker's own stream of examples.
   std::uint64_t stream_seed(std::uint64_t seed) const;
   train::LocalOptions make_options() const;
   // With the job's run folder.
   train::FolderOptions make_folder_options(const std::string& out) const;
   // "local steps: worker a sends 1.56% of what it learns in 100 steps, ..."
   std::string described(std::uint64_t parameters) const;
-  // What all workers have to agree on.
+  // Settings that all workers have to agree on.
   nlohmann::json identity() const;
 
  private:

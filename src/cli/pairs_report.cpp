@@ -117,7 +117,7 @@ void add_samples(report::ReportInput& input, const fs::path& run) {
   input.samples = std::move(samples);
 }
 
-// Of the run's data; none, and said so, where it holds none back.
+// Held-out pairs of the run's data; none, and said so, where it holds none back.
 std::optional<data::Pairs> held_out(report::ReportInput& input, const fs::path& run, Terminal& terminal) {
   PairOptions pairs;
   Options options("", "");

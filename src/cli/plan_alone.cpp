@@ -22,7 +22,7 @@ constexpr Saving savings[] = {{"everything"}, {"4 bits of activations", 4},
                               {"3 bits", 3},  {"2 bits", 2},
                               {"1 bit", 1},   {"--recompute block", 0, plan::Recompute::block}};
 
-// Of one process, which gathers nothing.
+// Memory of one process, which gathers nothing.
 Json memory_json(const plan::FloatMemory& memory) {
   return {{"parameters", memory.parameters}, {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"stash", memory.stash},           {"activations", memory.activations}, {"total", memory.total()},

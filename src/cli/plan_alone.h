@@ -1,4 +1,4 @@
-// What training a transformer takes in one process, as `plan gpt` and `plan dalle` show it.
+// Needs of training a transformer in one process, as `plan gpt` and `plan dalle` show them.
 #pragma once
 
 #include <cstddef>

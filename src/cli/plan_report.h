@@ -1,4 +1,4 @@
-// What `plan` and `simulate` found out about a cluster, as text and as JSON.
+// Findings of `plan` and `simulate` about a cluster, as text and as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,7 +23,7 @@ struct PlannedNet {
   plan::Cluster cluster;
 };
 
-// What was measured, what was modelled and what is advised; with_updates: a line for every update first.
+// Prints what was measured, what was modelled and what is advised; with_updates: a line for every update first.
 void print_plan(Terminal& terminal, const PlannedNet& net, bool with_updates);
 
 // All figures. {"stages": [...]} is what `train binary --plan` reads.

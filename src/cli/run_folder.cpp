@@ -49,7 +49,7 @@ std::set<std::string> lines_of(const std::string& ini) {
   return lines;
 }
 
-// What --resume with this command line cannot go on with. stored: the run's options.
+// Refuses a command line that --resume cannot go on with. stored: the run's options.
 void check_resumed(const Options& options, const std::string& out, const std::string& stored) {
   const std::string command = options.command();
   if (const auto kind = stated_kind_of_run(out); kind && !command.ends_with(" " + *kind)) {

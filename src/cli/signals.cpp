@@ -20,7 +20,7 @@ namespace {
 // count as one.
 constexpr std::int64_t same_request_ms = 250;
 
-std::atomic<std::int64_t> requested_at{0};  // milliseconds of the monotonic clock; 0: not yet
+std::atomic<std::int64_t> requested_at{0};  // milliseconds of the monotonic clock; 0: no request yet
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "used in a signal handler");
 
 std::int64_t now_ms() {

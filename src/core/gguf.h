@@ -40,8 +40,7 @@ class GgufFile {
   using Value = std::variant<bool, std::uint32_t, float, std::string, std::vector<std::uint8_t>, std::vector<std::int32_t>,
                              std::vector<float>, std::vector<std::string>>;
 
-  // Keys stand in the file in the order of these calls, as tensors do. A key or tensor that is there already is an internal
-  // error.
+  // Keys stand in the file in the order of these calls, as tensors do. An existing key or tensor is an internal error.
   void set(std::string key, Value value);
   // shape: as everywhere here, the length of a row last (the file has it first). values: called once, by save(), for all of the
   // tensor. A row length that the type cannot divide into blocks is an internal error.

@@ -38,7 +38,7 @@ namespace narrow_detail {
 // Choices are made by masks: compilers make no vector instructions of float arithmetic that only some elements need.
 constexpr std::uint32_t mask_if(bool condition) { return 0U - static_cast<std::uint32_t>(condition); }
 
-// Of a float's magnitude (its bits but the sign), to the nearest T.
+// Bits of the T nearest to a float's magnitude (the float's bits but the sign).
 template <typename T>
 constexpr std::uint32_t to_magnitude(std::uint32_t magnitude) {
   constexpr std::uint32_t shift = 23 - T::fraction_bits;

@@ -17,7 +17,7 @@ class ProtoMessage {
   void text(unsigned field, std::string_view value);  // also bytes
   void message(unsigned field, const ProtoMessage& value) { text(field, value.bytes_); }
   void append(const ProtoMessage& fields) { bytes_ += fields.bytes_; }
-  // What stands before the bytes of a text or message: they come next, from elsewhere.
+  // Writes the number and length of a text or message, whose bytes come next, from elsewhere.
   void open(unsigned field, std::uint64_t bytes);
   const std::string& bytes() const { return bytes_; }
 

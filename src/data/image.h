@@ -47,7 +47,7 @@ Part middle_part(const ImageShape& picture, std::size_t height, std::size_t widt
 // The pixels of a part that lies in the picture.
 Image part_of(const Image& image, const Part& part);
 
-// What nets get of a picture of any size: the part in its middle that has their proportions, resized.
+// Picture of any size as nets get it: the part in its middle that has their proportions, resized.
 Image fit(const Image& image, std::size_t height, std::size_t width);
 
 // Writes an 8-bit PNG; shape.channels is 1 or 3, pixels are channels x height x width. Throws an io error.

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* What functions return: the exit codes of the program `bitloom`, where it has them. */
+/* Return values of functions: the exit codes of the program `bitloom`, where it has them. */
 enum bitloom_status {
   BITLOOM_OK = 0,
   BITLOOM_BAD_ARGUMENT = 2, /* a null pointer, options that do not fit the net */
@@ -42,7 +42,7 @@ int bitloom_load(const char* file, bitloom_net** net);
 /* Null is allowed. */
 void bitloom_free(bitloom_net* net);
 
-/* What images the net takes, and how many classes it tells apart. 0 if `net` is null. */
+/* Size of the images that the net takes, and number of classes that it tells apart. 0 if `net` is null. */
 size_t bitloom_height(const bitloom_net* net);
 size_t bitloom_width(const bitloom_net* net);
 size_t bitloom_colours(const bitloom_net* net);

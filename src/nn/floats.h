@@ -10,7 +10,7 @@ namespace bitloom::nn {
 
 // A tensor of type `values`, rounded to the nearest where it has fewer digits.
 Tensor from_floats(Engine& engine, std::span<const float> numbers, const Shape& shape, DType values, Use use);
-// The same into a tensor that is there.
+// The same into an existing tensor.
 void write_floats(Engine& engine, Tensor& tensor, std::span<const float> numbers);
 // Elements as f32.
 std::vector<float> to_floats(Engine& engine, const Tensor& tensor);

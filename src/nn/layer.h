@@ -44,7 +44,7 @@ struct Pass {
 
   const BranchScales* branch_scales = nullptr;  // none: gradients in branches are as those around them
 
-  // Of layers that have a loss of their own besides the task's: backward adds its gradient times loss_scale, forward hands its
+  // Layers that have a loss of their own besides the task's: backward adds its gradient times loss_scale, forward hands its
   // losses, of type P, to on_loss, if there is any.
   double loss_scale = 1;
   std::function<void(const Tensor& losses)> on_loss = {};

@@ -42,7 +42,7 @@ struct RateSchedule {
 // A course of the learning rate over a run.
 struct NamedCourse {
   const char* name;
-  // Of `steps` steps, at least 1, to this peak.
+  // Makes the course of `steps` steps, at least 1, to this peak.
   RateSchedule (*make)(double peak, std::uint64_t steps);
 };
 // "triangle": up from a fifth in 23% of the steps, down to 7% (Jordan 2024); "cosine": a twentieth of warm-up, down to 0;

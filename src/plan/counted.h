@@ -1,4 +1,4 @@
-// What the groups of a grid have counted, to set beside a plan.
+// Bytes that the groups of a grid have counted, to set beside a plan.
 #pragma once
 
 #include "mpi/grid.h"

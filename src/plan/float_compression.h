@@ -1,4 +1,4 @@
-// What data-parallel ranks send, keep and compute where their gradients go by low-rank factors (train/parallel/power_sgd.h).
+// Needs of data-parallel ranks whose gradients go by low-rank factors (train/parallel/power_sgd.h): to send, keep and compute.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct CompressionNeeds {
   double operations = 0;          // of products of gradients and factors, in a step
 };
 
-// Of ranks that each have the whole model, or one of so many shards of it: then of the shard that has the most. rank: at least
-// 1. format: of factors in messages. A matrix whose factors would have no fewer numbers goes as it is.
+// Needs of ranks that each have the whole model, or one of several shards of it: then of the shard that has the most. rank: at
+// least 1. format: of factors in messages. A matrix whose factors would have no fewer numbers goes as it is.
 CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards = 1);
 
 }  // namespace bitloom::plan

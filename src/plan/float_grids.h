@@ -38,7 +38,7 @@ struct CompressionPlan {
 std::vector<CompressionPlan> plan_compressions(const FloatModel& model, int ranks, const FloatOptions& options,
                                                const FloatCluster& cluster);
 
-// The most examples at once whose `bytes` are at most `limit`; 0: not even one. More examples take more bytes.
+// The most examples at once whose `bytes` are at most `limit`; 0 if not even one fits. More examples take more bytes.
 std::size_t most_examples(const std::function<std::uint64_t(std::size_t examples)>& bytes, std::uint64_t limit);
 
 // A message for a grid that does not fit: what the largest stage takes, and which grid of as many ranks would fit, the fastest

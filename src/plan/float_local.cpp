@@ -16,7 +16,7 @@ std::vector<LocalPlan> plan_local_steps(std::uint64_t parameters, const FloatPla
                                         const LocalMessages& messages) {
   const double ranks = dense.grid.data;
   const double compute = dense.computing * dense.seconds;
-  // Of elements that are the largest by chance alike, and their sums' values of some more bits.
+  // Share of elements in any message, where chance alone makes them the largest; values of sums have some more bits.
   const double any = 1 - std::pow(1 - messages.sent_share, ranks);
   const double reply_share = std::min(any, messages.reply_messages * messages.sent_share);
   const double reply_bits = messages.value_bits + (ranks > 1 ? 1 : 0);

@@ -10,7 +10,7 @@
 
 namespace bitloom::plan {
 
-// What is gathered and reduced together.
+// Parameters that are gathered and reduced together.
 struct ShardUnit {
   RankParameters whole;
   std::vector<RankParameters> of_rank;  // by rank of the shards' group
@@ -26,7 +26,7 @@ struct StageShards {
   RankParameters whole() const;
   std::vector<RankParameters> by_rank() const;
   RankParameters largest() const;
-  // Of matrices that are cut into columns, those of the rank that has the most.
+  // Parts of matrices that are cut into columns: those of the rank that has the most.
   RankParameters largest_columns() const;
 };
 StageShards shards_of(const FloatLayout& layout, std::size_t stage);
@@ -34,7 +34,7 @@ StageShards shards_of(const FloatLayout& layout, std::size_t stage);
 // Elements of the table that another stage has, too, of which a rank gives the gradients to that one, at most.
 std::uint64_t shared_elements(const FloatLayout& layout);
 
-// What shards of gradients and parameters cost in a step's passes.
+// Costs of shards of gradients and parameters in a step's passes.
 struct ShardNeeds {
   std::uint64_t gathered_bytes = 0;  // that the rank gives that gives the most
   std::uint64_t whole_bytes = 0;     // of what is whole at once, at most

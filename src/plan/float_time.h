@@ -20,7 +20,7 @@ class FloatTimes {
   // An activation on its way to the next stage; 0 where there is one stage alone.
   double message() const;
 
-  // What the data group sends in a step takes, without computing at the same time.
+  // Time of what the data group sends in a step, without computing at the same time.
   double data_seconds(std::size_t stage) const;
   // From the end of a stage's last pass, that backward through its first part, to the end of its step.
   double after_passes(std::size_t stage, double last_backward) const;
@@ -46,7 +46,7 @@ class FloatTimes {
     double new_values = 0;
   };
   StageExchanges stage_exchanges(std::size_t stage) const;
-  // Of gradients that go by factors.
+  // Seconds of gradients that go by factors.
   struct Compressed {
     double p = 0, q = 0;  // sending; with P what goes as it is
     double computing = 0;
@@ -55,7 +55,7 @@ class FloatTimes {
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;
-  // Of data ranks: those that divide the state, and those that have the same part, or all of it.
+  // Groups of data ranks: those that divide the state, and those that have the same part, or all of it.
   Group shards_, copies_;
   Group tensor_;
 };

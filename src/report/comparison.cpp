@@ -24,7 +24,7 @@ struct Accuracy {
   double share = missing, images = missing;
 };
 
-// What is compared of a run of any kind; `missing` where a kind has none.
+// Results of a run of any kind that are compared; `missing` where a kind has none.
 struct Compared {
   std::string title, what;
   Accuracy test, validation;

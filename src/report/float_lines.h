@@ -43,19 +43,19 @@ struct FloatLines {
 // A key of lines over their steps.
 Series curve(const std::vector<nlohmann::json>& lines, const char* key, const char* name, int colour, double scale = 1);
 bool has_value(const Series& series);
-// Of curves that have values; "" where none but faint ones do. wide: over the whole page. faint_note: what faint ones are.
+// Chart of curves that have values; "" if only faint ones do. wide: over the whole page. faint_note: what faint ones are.
 std::string chart(const FloatLines& lines, const char* title, const Axis& y, std::vector<Series> series, bool wide,
                   const char* faint_note = "");
 
-// Of training and validation, in nats.
+// Losses of training and validation, in nats.
 std::string loss_chart(const FloatLines& lines, bool wide);
 // Learning rate, gradient norm, speed and memory. unit: of the rate times `scale`, "images/s". stash: with the memory that is
 // kept for backward passes.
 std::string engine_curves(const FloatLines& lines, const char* unit, double scale, bool stash);
-// Of all residual blocks; "" where these have no scales of their own.
+// Gradient scales of all residual blocks; "" where these have none of their own.
 std::string gradient_scale_chart(const FloatLines& lines);
 
-// Of local steps: workers and waiting by round; "" of other runs.
+// Charts of local steps: workers and waiting by round; "" for other runs.
 std::string exchange_charts(const FloatLines& lines);
 
 // "0.1234", or a dash.

@@ -71,7 +71,7 @@ std::string cnn_curves(const FloatLines& lines) {
       has_accuracy ? pair(loss + rest) : loss + pair(rest));
 }
 
-// What pages of the kinds do not have in common.
+// Properties that pages of the kinds do not have in common.
 struct ReportKind {
   const char* kind;
   const char* title;

@@ -85,7 +85,7 @@ struct ResultEvent {
   std::vector<std::string> classes;            // as many as confusion has rows
   std::vector<std::vector<double>> confusion;  // square: true class, predicted class
   std::vector<RunMistake> mistakes;            // the surest
-  std::string test_hash;                       // of the test images; empty: not told
+  std::string test_hash;                       // of the test images; empty: unknown
 };
 
 struct RunLog {

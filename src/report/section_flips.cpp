@@ -1,4 +1,4 @@
-// What `bitloom inspect RUN --flips` found: how well changes of the loss by many flips at once are foretold.
+// Findings of `bitloom inspect RUN --flips`: how well changes of the loss by many flips at once are foretold.
 #include <fmt/format.h>
 
 #include <array>

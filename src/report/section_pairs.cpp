@@ -72,7 +72,7 @@ std::string samples(const ReportInput& input, const FloatLines& lines) {
 }
 
 std::string text_samples(const FloatLines& lines) {
-  // Of many, as many as can be read: the first, the last, and some from between.
+  // Number of samples that can be read: where there are more, the first, the last, and some from between.
   constexpr std::size_t most = 8;
   std::vector<const nlohmann::json*> all;
   for (const nlohmann::json& line : lines.samples) {

@@ -77,7 +77,7 @@ double seconds_of(const std::string& time) {
   return 86400.0 * days + 3600.0 * hour + 60.0 * minute + second;
 }
 
-// What a line is of, not what it measures.
+// Whether a key says what a line is of, not what it measures.
 bool is_place(std::string_view key) {
   for (const std::string_view place : {"step", "steps", "epoch", "epochs", "seconds", "event", "stage", "layer", "mistakes"}) {
     if (key == place) return true;

@@ -21,7 +21,7 @@ struct MemoryNeeds {
   std::uint64_t total() const { return parameters + gradients + optimizer + stash; }
 };
 
-// Of a net under micro-batches of shape x. Throws Error(usage) for an x that it cannot take.
+// Memory of a net under micro-batches of shape x. Throws Error(usage) for an x that it cannot take.
 MemoryNeeds predict_memory(nn::Layer& net, const nn::Shape& x, const TrainOptions& options);
 
 }  // namespace bitloom::train

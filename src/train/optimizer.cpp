@@ -142,7 +142,7 @@ void Optimizer::look_ahead() {
 }
 
 bool Optimizer::swap_averages() {
-  // What is in their memory: values may be parts of whole parameters, which others have handles of.
+  // Swaps what is in their memory: values may be parts of whole parameters, which others have handles of.
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     nn::Tensor& value = parameters_[i]->value;
     nn::Tensor kept = engine_.empty(value.shape(), value.dtype(), nn::Use::workspace);

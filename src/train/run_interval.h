@@ -18,7 +18,7 @@ struct Interval {
   StepReport last;
 
   void add(const StepReport& report);
-  // What a line of metrics has of these steps alone; is_shared: several processes make them. There is at least one target.
+  // Part of a line of metrics about these steps alone; is_shared: several processes make them. There is at least one target.
   nlohmann::json line(bool is_shared) const;
 };
 

@@ -89,7 +89,7 @@ std::string RunRecord::rate_text(std::uint64_t targets, double seconds) const {
 }
 
 void RunRecord::show(const StepReport& report) {
-  // Of this process, without evaluations: what is to come takes as long.
+  // Time of this process, without evaluations: steps to come take as long.
   training_seconds_ += report.seconds;
   ++steps_here_;
   const double left =

@@ -1,5 +1,4 @@
-// What a run tells of itself: lines of its metrics, events and progress, its result so far, and what of these a checkpoint
-// keeps.
+// Records of a run: lines of its metrics, events and progress, its result so far, and what of these a checkpoint keeps.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +40,7 @@ class RunRecord {
   // Throws Error(io) where the folder was deleted or replaced.
   void sync();
 
-  // What open() takes.
+  // State that open() takes.
   nlohmann::json state() const;
   RunResult& result() { return result_; }
 

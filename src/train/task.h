@@ -1,4 +1,4 @@
-// What a float trainer trains: a net, its loss, and where its micro-batches come from.
+// Task of a float trainer: a net, its loss, and where its micro-batches come from.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Loss {
   std::uint64_t count = 0;  // number of targets that count
 };
 
-// Of a micro-batch, on its device.
+// Losses of a micro-batch, on its device.
 struct PartLoss {
   nn::Tensor losses;        // type P; those of targets that do not count are 0
   std::uint64_t count = 0;  // of targets that count

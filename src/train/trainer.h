@@ -134,7 +134,7 @@ class Trainer {
   void go_on_from(std::uint64_t steps) { step_ = steps; }
   // Those of this process.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
-  // What its optimiser moves: these, or the shards of them, in the same order.
+  // Parameters that its optimiser moves: these, or the shards of them, in the same order.
   const std::vector<nn::Parameter*>& moved() const { return moved_; }
   nn::Engine& engine() { return engine_; }
   const Pipeline& pipeline() const { return *pipeline_; }
@@ -155,7 +155,7 @@ class Trainer {
   void end_save(const std::function<void()>& alive);
   // Not collective: waits for the end, whatever comes of it.
   void abandon_save() noexcept { save_.reset(); }
-  // Of the parameters' and buffers' bits, the same on all ranks, whatever the layout: runs that learn alike have the same.
+  // Hash of the parameters' and buffers' bits, the same on all ranks, whatever the layout: runs that learn alike have the same.
   std::uint64_t parameters_hash();
   // Rank 0 has the file. Throws SharedError(data) that names what is missing or of another shape.
   void load(const TensorSource* file);

@@ -1,4 +1,4 @@
-// What a trainer goes on from: to and from files, and the same in all processes that have it.
+// State that a trainer goes on from: to and from files, and the same in all processes that have it.
 #include <algorithm>
 #include <array>
 #include <map>

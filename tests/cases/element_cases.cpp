@@ -59,7 +59,7 @@ OpCase scale_add_case(std::size_t n, double alpha, double beta, Kind from, Kind 
   return c;
 }
 
-// What is not finite stands at every seventh element.
+// Numbers that are not finite stand at every seventh element.
 OpCase add_finite_case(std::size_t n, double alpha, Kind from, Kind to) {
   OpCase c;
   c.ops = {"add_finite"};

@@ -26,7 +26,7 @@ void write_pictures(const TempDir& folder, const data::Dataset& data, std::size_
   write_file(folder / (name + ".ppm"), ppm);
 }
 
-// What stands between a file's name and the time.
+// Part of a line between the file's name and the time.
 std::string classes_in(const std::string& line) {
   const std::size_t begin = line.find(": ");
   return line.substr(begin, line.find("  (") - begin);

@@ -99,7 +99,7 @@ TEST_CASE("predict takes pictures of any size, and says what it cuts and scales"
       REQUIRE(objects[i]["probabilities"].size() == 10);
       const Json& own = objects[i]["probabilities"][objects[i]["class"].get<std::string>()];
       for (const Json& each : objects[i]["probabilities"]) CHECK(each <= own);
-      // What was cut off is white, what is left is the same picture.
+      // Parts that were cut off are white; what is left is the same picture.
       const bool same = i < 4;
       CHECK((objects[i]["probabilities"] == objects[0]["probabilities"]) == same);
     }

@@ -25,7 +25,7 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   CHECK_FALSE(same_tensors(folder / "straight/model.safetensors", folder / "untaught/model.safetensors"));
 
   CHECK(run_program(folder.path(), with(with(quick_training("stopped"), taught), {"--stop-after-steps", "5"})).code == 4);
-  // What a run began with serves as a configuration.
+  // Options that a run began with serve as a configuration.
   const Args configured = {"train", "binary", "--config", "straight/options.ini", "--out", "configured"};
   const Outcome alike = run_program(folder.path(), configured);
   INFO(alike.out << alike.err);
@@ -54,7 +54,7 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   REQUIRE(resumed.code == 0);
   CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
 
-  // What it left for that is a teacher, too, which any number of ranks reads alike; and so is a binary net.
+  // Soft labels that a run left are a teacher, too, which any number of ranks reads alike; and so is a binary net.
   const Outcome ranks = run_ranks(
       folder.path(), 2, with(quick_training("ranks"), {"--teacher", "straight/soft-labels.safetensors", "--cache", "none"}));
   INFO(ranks.out << ranks.err);

@@ -80,7 +80,7 @@ TEST_CASE("a GPT draws texts as it is trained, which changes nothing of what it 
   CHECK(pictured.code == 2);
   CHECK(has(pictured.err, "--picture: 'both.svg'; expected one run, not 2"));
 
-  // Of two processes that share the sequences rank 0 draws; of a net in parts none does.
+  // Rank 0 draws where two processes share the sequences; none does where the net is in parts.
   const Outcome both = run_ranks(folder.path(), 2, with(quick_gpt("both"), sampled));
   INFO(both.out << both.err);
   REQUIRE(both.code == 0);

@@ -240,7 +240,7 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.run(dalle("deep", {"--feed-forward-init", "layers", "--logit-clip", "1"}));
   place.refuses({"train", "dalle", "--resume", "--steps", "48", "--out", "deep", "--logit-clip", "2"}, 2,
                 "--logit-clip: 1.0 stored, 2.0 given");
-  // What such nets lose was 0.0000.
+  // The loss of such nets was 0.0000.
   place.refuses(dalle("far", {"--learning-rate", "1000", "--clip", "0", "--evaluate-every", "1"}), 3,
                 "its training has diverged");
   const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};

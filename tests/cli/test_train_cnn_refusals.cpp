@@ -304,7 +304,7 @@ TEST_CASE("a run of a convolutional net keeps the micro-batch that it began with
   CHECK(has(two.err,
             "the run in run has micro-batches of 8 images, whose statistics batch norm takes; a process's share of the "
             "batch would be 12"));
-  // Of two processes a launch uses one.
+  // A launch of two processes uses one of them.
   const Outcome again = run_program(
       folder.path(), {"launch", "--local", "2", "--", "train", "cnn", "--out", "run", "--steps", "12"}, mpi_settings());
   INFO(again.out << again.err);

@@ -1,4 +1,4 @@
-// What weights keep between stages, and what their flips would do.
+// Weights: what they keep between stages, and what their flips would do.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -75,7 +75,7 @@ TEST_CASE("q8_0 has the scale and the integers of ggml's reference", "[gguf]") {
   const std::string bytes = as_text(to_gguf(GgufType::q8_0, tenths));
   CHECK(bytes.substr(2) == std::string(32, '\x7F'));
 
-  // Of a scale that is 0 in f16 ggml keeps the integers; an inverse that overflows must not be converted.
+  // Blocks whose scale is 0 in f16 keep their integers in ggml; an inverse that overflows must not be converted.
   for (const float tiny : {1e-10F, 1e-37F, std::numeric_limits<float>::denorm_min()}) {
     const std::string small = as_text(to_gguf(GgufType::q8_0, std::vector<float>(32, tiny)));
     CHECK(small.size() == 34);

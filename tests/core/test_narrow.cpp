@@ -23,7 +23,7 @@ struct Format {
 
   int first_infinite() const { return 63 << fraction_bits; }
   int fraction_mask() const { return (1 << fraction_bits) - 1; }
-  // Of a code without a sign; infinity's code is the number that would follow the largest.
+  // Size of a code without a sign; infinity's code is the number that would follow the largest.
   double size_of(int code) const {
     const int exponent = code >> fraction_bits;
     if (exponent == 0) return std::ldexp(code, 1 - bias - fraction_bits);

@@ -30,7 +30,7 @@ TEST_CASE("the wire format is that of its documentation") {
   CHECK(far.bytes() == bytes({0xa0, 0x01, 0x02}));
   longer.text(1, std::string(300, 'x'));
   CHECK(longer.bytes() == bytes({0x0a, 0xac, 0x02}) + std::string(300, 'x'));
-  // What is opened is what comes behind it.
+  // Opening a field writes all but its bytes, which follow.
   ProtoMessage opened;
   opened.open(1, 300);
   CHECK(opened.bytes() + std::string(300, 'x') == longer.bytes());

@@ -316,7 +316,7 @@ TEST_CASE("a teacher's probabilities have their share of the targets, and label 
     std::vector<double> counts(examples.counts.begin(), examples.counts.end());
     check_slopes(reference, examples, counts, counts, gradient, 1, 1e-3);
     check_slopes(reference, examples, counts, reference.bias, sums.linear_bias, 1.0 / 4096, 1e-5);
-    // What is reported is the loss of the labels, whatever a net learns from.
+    // The reported loss is that of the labels, whatever a net learns from.
     Head::Sums plain = head.make_sums();
     const Head::Loss of_labels =
         head.backward(simd::kernels(), examples.counts.data(), examples.labels.data(), examples.n, {}, plain, gradient.data());

@@ -426,7 +426,7 @@ TEST_CASE("the slopes of exact loss changes do not depend on what a weight is", 
     std::fill(changes.begin(), changes.end(), (std::int64_t{1} << 40U) + (std::int64_t{1} << 30U) + 77);
     trainer.exact_slopes(changes, slopes);
     const std::int32_t most = mpi::largest_kept<std::int32_t>;
-    // Of a trit both moves may cancel.
+    // Both moves of a trit may cancel.
     CHECK(std::ranges::all_of(slopes, [&](std::int32_t slope) { return std::abs(slope) == most || (ternary && slope == 0); }));
   }
 }

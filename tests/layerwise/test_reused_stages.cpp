@@ -1,5 +1,4 @@
-// What runs take from stages that were trained before: whole stages from a cache, weights and accumulators in a run of their
-// own.
+// Results that runs take from stages trained before: whole stages from a cache, weights and accumulators in their own run.
 #include "core/file.h"
 #include "layerwise/cache.h"
 #include "layerwise/trainer.h"
@@ -109,7 +108,7 @@ TEST_CASE("a stage that a teacher taught is reused where the same soft labels wo
   CHECK(has(complaint(ErrorKind::usage, untaught), "0.5 in stage 'b', but there is no teacher"));
 }
 
-// What an accumulator had gathered was drawn anew, and trained layers lost some points in the first steps of a further stage.
+// Contents of accumulators were drawn anew, and trained layers lost some points in the first steps of a further stage.
 TEST_CASE("weights that learn again keep their accumulators, also over a restart between the stages", "[trainer]") {
   const TempDir folder;
   NetSpec net = two_layers_again();

@@ -116,7 +116,7 @@ TEST_CASE("each image alternates with its mirror image", "[trainer]") {
     train(simd::kernels(), comm, options, images, lines);
     return result_of(folder / "run");
   };
-  // What the first epoch is to see.
+  // Images that the first epoch is to see.
   data::DataSplits first = splits();
   std::vector<std::uint8_t> image(first.train.shape.size());
   for (std::size_t i = 0; i < first.train.size(); ++i) {
@@ -253,7 +253,7 @@ TEST_CASE("fixed copies are as many as asked for, and in turn", "[trainer][froze
   const TempDir other;
   run(with_copies(other / "run", "recompute"));
   CHECK(difference(result_of(other / "run"), result_of(folder / "run")) != "");
-  // Of alternating flips half.
+  // Half of the copies are mirror images where flips alternate.
   options.folder = folder / "odd";
   options.train.augment = data::parse_augment("alternating");
   CHECK(has(complaint(ErrorKind::usage, options),

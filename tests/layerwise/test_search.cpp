@@ -39,7 +39,7 @@ TEST_CASE("the better half of a ranking goes on, in the order in which variants 
     return names_of(better_half(variants, rank_variants(variants, accuracies)));
   };
   CHECK(half({0.5, 0.1, 0.7, 0.6, 0.2}) == std::vector<std::string>{"b.width=64", "b.width=192", "b.width=256"});
-  // Of equals those that were given first.
+  // Variants given first win among equals.
   CHECK(half({0.5, 0.5, 0.5, 0.5, 0.6}) == std::vector<std::string>{"b.width=64", "b.width=128", "b.width=320"});
   const std::vector<Variant> one{variants.front()};
   CHECK(names_of(better_half(one, rank_variants(one, {0.3}))) == std::vector<std::string>{"b.width=64"});

@@ -164,7 +164,7 @@ TEST_CASE("words of a patch have the weights of the first plane's where planes t
       {"name": "c", "inputs": ["a", "b"], "width": 8, "pool": "space_to_depth", "kernel": 1, "stride": 2}]})",
       "net.json");
   const auto geometry = derive_geometry(net, side, side, encoder_bits);
-  // Of each pixel of 2 x 2 four words of "a", after all of these one of "b".
+  // Four words of "a" for each pixel of 2 x 2, and after all of these one of "b" for each.
   std::vector<std::size_t> expected;
   for (const std::size_t pixel : {0, 1, 2, 3}) {
     for (const std::size_t word : {0, 1, 0, 1}) expected.push_back(4 * pixel + word);

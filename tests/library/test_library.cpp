@@ -83,7 +83,7 @@ TEST_CASE("libbitloom loads a net and gives the program's scores, in any number 
   CHECK(all[0] == scores_of(model, {false, 2}, data));
   CHECK(bitloom_set_views(net, 0, 12) == BITLOOM_BAD_ARGUMENT);
   CHECK(has(bitloom_error(), "`shift`: 12 pixels"));
-  // What was refused changes nothing.
+  // A refused setting changes nothing.
   REQUIRE(bitloom_scores(net, pixels.data(), 1, all[1].data()) == BITLOOM_OK);
   CHECK(std::equal(all[1].begin(), all[1].begin() + 10, all[0].begin()));
   bitloom_free(net);

@@ -24,7 +24,7 @@ using namespace bitloom::test;
 
 namespace {
 
-// What a C compiler makes of `source`, without a word of its own: a warning fails the test.
+// Library that a C compiler makes of `source` without printing a word: a warning fails the test.
 class Compiled {
  public:
   Compiled(const models::CSource& source, const std::string& flags) {
@@ -146,7 +146,8 @@ TEST_CASE("a binary net in C gives the scores of the program to the bit", "[c_so
   for (const Case& one : cases()) {
     const layerwise::Model model = random_model(few, one.net);
     const models::CSource source = models::c_source(model, one.views, "net", "net.h");
-    // What the machine has, what most have, and none of it; compilers may join products and sums where they can do that.
+    // Instructions of this machine, and only those that all machines have; compilers may join products and sums where they can
+    // do that.
     for (const char* flags : {"-O2 -march=native -ffp-contract=fast", "-O1"}) {
       INFO(one.what << ", " << flags);
       CHECK(differing(model, one.views, data, Compiled(source, flags)) == 0);

@@ -187,7 +187,7 @@ TEST_CASE("64 layers train for a step, and all of them learn", "[dalle]") {
 TEST_CASE("the loss is an eighth the text's and seven eighths the image's, each by its own tokens", "[dalle]") {
   DalleRun run(small_dalle(), DType::f64, "ref");
   const DalleConfig& config = run.net.config();
-  // Of the texts 3 and 5 tokens, all but the first are asked for.
+  // Texts of 3 and 5 tokens: all but the first of each are asked for.
   CHECK(text_tokens_of(config, run.batch.text) == 2 + 4);
   for (const char* head : {"head.text", "head.codes"}) nn::fill(run.engine, run.parameter(head).value, 0);
   CHECK(run.loss(false) == Approx(std::log(7.0) / 8 + 7 * std::log(6.0) / 8).epsilon(1e-12));

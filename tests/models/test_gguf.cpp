@@ -236,7 +236,7 @@ TEST_CASE("a sentencepiece tokenizer goes into a GGUF file as llama.cpp's llama"
 
 TEST_CASE("sentencepiece models that llama.cpp would read otherwise are refused", "[gguf]") {
   TempDir folder;
-  // What follows in a protocol buffer replaces what stands before: fields of the training's and the normaliser's description.
+  // Later fields of a protocol buffer replace earlier ones: fields of the training's and the normaliser's description.
   const auto message_with = [&](const std::string& fields) {
     write_file(folder / "t.model", data::sentencepiece_file(*small_sentencepiece(340)) + fields);
     const auto tokenizer = data::load_tokenizer((folder / "t.model").string());

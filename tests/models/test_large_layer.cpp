@@ -26,7 +26,7 @@ TEST_CASE("a layer of the largest size runs forward and backward, and no gradien
   const std::size_t tokens = config.tokens(), width = config.width;
   std::vector<float> x(tokens * width), dy(tokens * width);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(Random(4, Stream::test, i).uniform() - 0.5);
-  // Of one image token, half-way through the image and in the middle of its row.
+  // Gradient of one image token, half-way through the image and in the middle of its row.
   const std::size_t asked = config.text + 16 * config.grid + 16;
   for (std::size_t c = 0; c < width; ++c) dy[asked * width + c] = c % 2 == 0 ? 1.0F : -0.5F;
   nn::Stash stash;

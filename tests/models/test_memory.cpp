@@ -1,4 +1,4 @@
-// What few bits save of the memory of a GPT.
+// Memory of a GPT that few bits save.
 #include "models/gpt/memory.h"
 
 #include <cmath>

@@ -46,7 +46,7 @@ struct Moments {
   Tensor value, gradient, mean, variance;
 };
 
-// Of `n` parameters that are 1, with gradients of 0 and means of 0.
+// Moments of `n` parameters that are 1, with gradients of 0 and means of 0.
 Moments narrow_moments(Engine& engine, std::size_t n) {
   return {engine.from<float>(std::vector<float>(n, 1), {n}, Use::parameters), engine.zeros({n}, DType::f32, Use::gradients),
           engine.zeros({n}, DType::f1_6_9, Use::optimizer), engine.zeros({n}, DType::f0_6_10, Use::optimizer)};

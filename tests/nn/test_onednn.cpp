@@ -1,4 +1,4 @@
-// What oneDNN is kept from doing.
+// Kernels that oneDNN is kept from using.
 #include "nn/cpu/dnnl_compat.h"
 #include "tests/support/catch.h"
 

@@ -32,7 +32,7 @@ inline std::vector<float> gradient_of(int rank, std::size_t tensor, std::uint64_
 
 using Matrices = std::vector<std::vector<double>>;
 
-// What several processes do, from the gradients that gradient_of() gives them or others.
+// Exchange among several processes of the gradients that gradient_of() gives them, or of others.
 struct Exchange {
   explicit Exchange(std::vector<train::PowerSgdShape> all, const train::PowerSgdOptions& options = {},
                     mpi::Comm& group = world())
@@ -59,7 +59,7 @@ struct Exchange {
     }
     return sums;
   }
-  // Of the matrices that go by factors; empty for others.
+  // Sums for the matrices that go by factors; empty for others.
   Matrices sums_of_errors() {
     Matrices sums(shapes.size());
     const train::PowerSgdState state = power_sgd.state();

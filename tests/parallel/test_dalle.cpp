@@ -164,7 +164,7 @@ TEST_CASE("a text-to-image transformer learns by factors of its gradients", "[da
     CHECK(of_together == Approx(of_alone).epsilon(1e-4));
   }
   CHECK(of_alone < 0.95 * first);
-  // What is left out of a step is noticed.
+  // Parts of gradients that a step leaves out are noticed.
   CHECK(test::compare(alone.nats(), whole.nats(), 1e-4) != "");
 }
 

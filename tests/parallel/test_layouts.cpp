@@ -120,7 +120,7 @@ TEST_CASE("a checkpoint of any layout goes on in any other and comes back as the
     const double loss = first.trainer.step().loss;
     const std::vector<Layouts> all = layouts();
     const bool is_plain = type.values == DType::f32 && !type.narrow_moments;
-    // Of others some, by a number that divides no number of choices: more would take minutes.
+    // Some layouts of other types, by a number that divides no number of choices: more would take minutes.
     for (std::size_t i = 0; i < all.size(); i += is_plain ? 1 : 5) {
       const Layouts& layout = all[i];
       if (!is_possible(layout.grid, type)) continue;

@@ -1,4 +1,4 @@
-// What the groups of a grid count in steps of a training is what its plan says, to the byte.
+// Bytes that the groups of a grid count in steps of a training are exactly those of its plan.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -69,7 +69,7 @@ GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config,
 
 using Counts = std::array<std::int64_t, 6>;
 
-// Of a step, the largest of each kind over the ranks of every stage.
+// Bytes of a step, the largest number of each kind over the ranks of every stage.
 std::vector<Counts> largest_by_stage(const mpi::GridShape& shape, const GroupBytes& own) {
   std::vector<Counts> all(static_cast<std::size_t>(shape.pipeline));
   const int stage = mpi::place_in(shape, test::world().rank()).stage;

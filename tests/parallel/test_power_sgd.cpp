@@ -77,7 +77,7 @@ TEST_CASE("what was not sent is in the error buffers", "[power_sgd]") {
         if (exchange.shapes[i].rank == 0) {
           CHECK(difference(results.back(), sums[i]) < 1e-7);
         } else {
-          // Of what is there a projection is sent: neither nothing nor all of it.
+          // The part that is sent is a projection of the whole: neither nothing nor all of it.
           const std::vector<double> all = plus(before[i], sums[i]);
           CHECK(difference(plus(after[i], results.back()), all) < tolerance);
           CHECK(squares_of({results.back()}) > 0.1 * squares_of({all}));

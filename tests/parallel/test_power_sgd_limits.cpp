@@ -83,7 +83,7 @@ TEST_CASE("a gradient that is not finite on one rank is left out, and every buff
       exchange.draw(1, world().rank());
       const Matrices sums = exchange.sums_of_gradients();
       const bool is_bad = world().rank() == world().size() - 1;
-      // What the other ranks have of the first matrix.
+      // Sum of the other ranks' gradients of the first matrix.
       std::vector<double> others(480, 0.0);
       if (!is_bad) others = exchange.result(0);
       mpi::sum_in_order(world(), std::span(others));

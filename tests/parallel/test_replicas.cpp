@@ -1,4 +1,4 @@
-// What several processes of a grid have, each by itself, is compared now and then.
+// Replicas that several processes of a grid have are compared now and then.
 #include "train/parallel/replicas.h"
 
 #include <string>

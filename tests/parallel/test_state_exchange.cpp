@@ -45,7 +45,7 @@ std::vector<float> numbers_of(const Holding& holding) {
   return values;
 }
 
-// What the ranks of a layout have of four tensors.
+// Parts of four tensors that the ranks of a layout have.
 struct Parts {
   Parts(nn::Engine& used, bool by_columns, int rank, int ranks) : engine(used) {
     add("matrix", {7, 12}, by_columns ? columns(7, 3, 4, rank, ranks) : range(84, rank, ranks));

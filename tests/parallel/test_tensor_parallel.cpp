@@ -169,7 +169,7 @@ TEST_CASE("a step takes two and two sums per layer, and three numbers per row fo
     }
     const std::size_t rows = sequences * config.context;
     const std::size_t in_layers = config.layers * (recompute ? 6 : 4);
-    // Of the residual stream: those of the layers, of the embedding and of the hidden states' gradient; and the loss.
+    // Sums of the residual stream: those of the layers, of the embedding and of the hidden states' gradient; and the loss.
     CHECK(calls(0) == in_layers + 2 + 1);
     CHECK(calls(1) == 1);
     CHECK(calls(2) == calls(0) + calls(1));

@@ -79,10 +79,10 @@ TEST_CASE("a micro-batch is chosen that fits and keeps ranks busy", "[float_plan
   CHECK(chosen(48, any) == 16);
   CHECK(chosen(48, any, {}, 8192) == 48);
   CHECK(chosen(24, any) == 24);
-  // Of 48 sequences two data ranks have 24 each, of which two stages get eight micro-batches.
+  // Two data ranks have 24 of 48 sequences each, of which two stages get eight micro-batches.
   CHECK(chosen(48, any, {2, 2, 1}) == 3);
   CHECK(chosen(48, any, {2, 1, 1}) == 24);
-  // What is given is taken, and refused where several ranks have no room for it.
+  // A given size is taken, and refused where several ranks have no room for it.
   CHECK(chosen(48, any, {}, 4096, 4) == 4);
   CHECK(chosen(48, 1, {}, 4096, 4) == 4);
   CHECK(has(message_of(ErrorKind::usage, [&] { chosen(48, 1, {2, 2, 1}, 4096, 4); }), "no grid of 4 ranks would fit"));

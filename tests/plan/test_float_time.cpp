@@ -67,7 +67,7 @@ TEST_CASE("seconds of a step follow from speed, links and what hides what", "[fl
   cluster.link = {1e10, 0};
   const double sum = 2 * on_wire(4 * static_cast<double>(model.parameters()) / 2) * 8 / 1e10;
   const double half = alone / 2;
-  // Of the last of two micro-batches; the head's forward pass of its two sequences is part of it.
+  // Backward pass of the last of two micro-batches; the head's forward pass of its two sequences is part of it.
   const double backward = half / 2 * 2 / 3 + 2 * model.head_operations_of(1) / cluster.flops;
   REQUIRE(sum < backward);
   CHECK(seconds({2, 1, 1}, options_of(8, 2)) == Approx(half + sum / 8).epsilon(1e-9));  // 6 blocks, embedding, norm

@@ -26,7 +26,7 @@ TEST_CASE("bytes that ranks send are those worked out by hand", "[float_plan]") 
   constexpr std::uint64_t hidden = 2 * 6 * 8 * 4;  // bytes of b s h numbers
   constexpr std::uint64_t scalars = 2 * 6 * 4;     // of b s
   constexpr std::uint64_t table = 10 * 8 * 4;      // of a rank's half of the 20 rows
-  // Of losses and their number; of sums of squares, one for each parameter, as all are small.
+  // Bytes of losses and their number; of sums of squares, one for each parameter, as all are small.
   constexpr std::uint64_t losses = 16;
   constexpr std::uint64_t squares = 8 * (2 + 2 * 12 + 2);
   constexpr std::uint64_t divided = 8 * (1 + 2 * 6);  // of those that ranks have parts of

@@ -69,7 +69,7 @@ TEST_CASE("runs of several kinds are compared on one page, the best first", "[re
   at("cnn &lt;small&gt;");
   at("Validation accuracy by progress");  // all in epochs
   at("1.0 MiB");
-  // What all have alike is not shown, nor what runs of one kind alone have.
+  // Settings that all runs have alike are not shown, nor those that runs of one kind alone have.
   CHECK(!has(page, ">batch</td>"));
   CHECK(!has(page, ">dtype</td>"));
   at(">seed</td>");

@@ -121,7 +121,7 @@ TEST_CASE("the page of a discrete VAE's run has its curves, reconstructions and 
   check_all(page,
             {"discrete VAE ti&lt;ny · f32 · 922 training images", ">12.25 dB<", "103 images without noise, after step 40",
              ">19 of 32<", "perplexity 7.25", ">-0.4000<", "relaxed -0.5000", "images, median; 36% of the matmul peak",
-             // Of 3 x 4 x 4 numbers: 24 nats are half a nat each, with a weight of 3 in the loss and of 1 in the bounds.
+             // Images of 3 x 4 x 4 numbers: 24 nats are half a nat each, with a weight of 3 in the loss and of 1 in the bounds.
              ">Divergence from the uniform prior<", ">Weight of the divergence<", ">Temperature of the relaxation<",
              "title=\"a &lt;cat&gt;\"", ">step 40</th>", ">original</th>", "2 of 5 steps with pictures are shown", ">20.5 dB<",
              "103 held-out images are 16 tokens of 5 codes: 3 are used, 2 never. Half of the tokens are of the 1 most",
@@ -208,7 +208,7 @@ TEST_CASE("pages of runs whose metrics lack lines say what there is, and what is
     require_self_contained(page);
     check_all(page, {"<b>Nothing has been recorded.</b> The run has no metrics.", "id=\"configuration\""});
     check_none(page, {"id=\"curves\"", "id=\"headline\"", "id=\"samples\"", "id=\"codes\"", "id=\"similarities\""});
-    // What the model makes of images is there without any metrics.
+    // Samples or similarities of the model are shown without any metrics.
     input = whole;
     input.metrics.clear();
     input.model = "the checkpoint after step 7";

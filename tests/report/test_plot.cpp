@@ -119,7 +119,7 @@ TEST_CASE("under the pointer a line chart has the values of every curve, in few 
   CHECK(count_of(columns, "<title>") <= 1080 / 18);
   CHECK(count_of(columns, "<title>") > 40);
   CHECK(columns.find("<title>time (s) 0\nlayer1: 1\nLoss: 123,456</title>") == std::string::npos);  // not the middle
-  // Of a curve that has no point there, too, its nearest one.
+  // A curve that has no point there shows its nearest one, too.
   CHECK(count_of(columns, "\nlayer1: ") == count_of(columns, "<title>"));
   CHECK(count_of(columns, "\nLoss: 123,456 (at 0)\n") > 20);
   CHECK(count_of(columns, "\nare&lt;a&gt;: 7 (at 5000)</title>") == count_of(columns, "<title>"));

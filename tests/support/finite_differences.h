@@ -16,8 +16,8 @@ struct Differences {
   std::vector<double> found, expected;  // central differences; gradients
 };
 
-// Of each parameter that learns, in f64, the steepest element and one at random, after a pass that left its gradients, which
-// further ones may change. loss(): of a pass with the parameters' values of now.
+// Differences, in f64, of the steepest element of each parameter that learns and of one at random, after a pass that left its
+// gradients, which further ones may change. loss(): of a pass with the parameters' current values.
 inline Differences differences(nn::Engine& engine, const std::vector<nn::Parameter*>& parameters,
                                const std::function<double()>& loss) {
   constexpr double step = 1e-5;

@@ -43,7 +43,7 @@ inline TensorFile everywhere(mpi::Comm& comm, const TensorFile& file) {
   return TensorFile::parse(comm.broadcast_bytes(std::move(bytes)), "checkpoint");
 }
 
-// That of the last of so many steps.
+// Loss of the last of `steps` steps.
 inline double loss_after(train::Trainer& trainer, std::size_t steps) {
   double loss = 0;
   for (std::size_t i = 0; i < steps; ++i) loss = trainer.step().loss;

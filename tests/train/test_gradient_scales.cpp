@@ -58,7 +58,7 @@ std::unique_ptr<nn::Sequence> branch(const std::string& name) {
   return branch;
 }
 
-// Of three blocks, of which the second's gradients burst.
+// Net of three blocks, of which the second's gradients burst.
 std::unique_ptr<nn::Sequence> bursting_net(const std::vector<std::uint64_t>& steps) {
   nn::LinearOptions linear;
   linear.deviation = 0.4;
@@ -98,7 +98,7 @@ struct ScaledRun {
     return layout;
   }
 
-  // What belongs to each block, and to none: values, moments and numbers of steps.
+  // State that belongs to each block, and to none: values, moments and numbers of steps.
   std::map<std::string, std::vector<std::byte>> state() {
     std::map<std::string, std::vector<std::byte>> by_block;
     const TensorFile file = test::saved(trainer);

@@ -39,7 +39,7 @@ Ground ground_of(const Image& image) {
     }
     ground.colour[c] = median(border);
     for (double& value : border) value = std::abs(value - ground.colour[c]);
-    // Of a normal distribution. A border of two colours is not noise.
+    // Deviation of a normal distribution. A border of two colours is not noise.
     const double deviation = std::min(40.0, 1.4826 * median(border));
     ground.variance[c] = deviation * deviation;
   }
@@ -207,7 +207,7 @@ void refine(const Amounts& picture, std::int64_t step, Fit& best) {
   }
 }
 
-// Of all shapes. Steps get finer for those that are not far behind.
+// Best fit of all shapes. Steps get finer for those that are not far behind.
 Fit best_fit(const Amounts& picture) {
   std::vector<Fit> fits;
   for (std::uint8_t shape = 0; shape < shape_names.size(); ++shape) fits.push_back(first_guess(picture, shape));
@@ -243,7 +243,7 @@ SeenScene see_scene(const Image& image) {
          image.shape.height, image.shape.width);
   SeenScene seen;
   const Ground ground = ground_of(image);
-  // Of another ground, colours would be others too.
+  // Colours would be others, too, on another ground.
   for (std::size_t c = 0; c < 3; ++c) {
     if (std::abs(ground.colour[c] - ground_colour[c]) > 40) return seen;
   }

@@ -88,7 +88,7 @@ Scene synth_scene(const SynthPairs& options, const std::set<Combination>& held_o
 void write_synth_pairs(const SynthPairs& options, const fs::path& folder, ProgressSink* progress) {
   if (options.count == 0) fail_field(ErrorKind::usage, "count", "0; expected at least 1");
   const std::set<Combination> held_out = held_out_combinations(options.hold_out, options.seed);
-  // What is impossible shows before anything is written.
+  // Impossible options show before anything is written.
   draw_scene(synth_scene(options, held_out, 0), options.side, Random(options.seed, Stream::synthetic_data));
   std::error_code error;
   fs::create_directories(folder / "png", error);

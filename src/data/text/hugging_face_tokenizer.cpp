@@ -132,7 +132,7 @@ HfJson sentencepiece_json(const SentencepieceModel& model, std::size_t unknown) 
       model.kind == SentencepieceModel::Kind::bpe ? merge_model(model, unknown) : unigram_model(model, unknown));
 }
 
-// What tokenizer.json says, and what tokenizer_config.json repeats of it.
+// Contents of tokenizer.json, and what tokenizer_config.json repeats of them.
 struct HfTokenizer {
   TokenizerJson file;
   std::string end;      // spelling of the end of text

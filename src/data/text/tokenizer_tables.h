@@ -1,4 +1,4 @@
-// What tokenizers consist of, for the files of other programs.
+// Tables that tokenizers consist of, for the files of other programs.
 #pragma once
 
 #include <string>

@@ -50,7 +50,7 @@ Desc weights(const Shape& oiyx, DType dtype, Tag tag) {
 // division or faster.
 std::size_t images_per_group(const Problem& problem) {
   constexpr std::size_t pixels = 256;
-  // Of gradients of weights each group has its own memory.
+  // Each group has its own memory for gradients of weights.
   const std::size_t most_groups = problem.operation == Operation::convolution_weights ? 32 : 256;
   const std::size_t images = problem.x[0];
   const std::size_t for_pixels = (pixels + problem.y[1] * problem.y[2] - 1) / (problem.y[1] * problem.y[2]);

@@ -24,7 +24,7 @@ struct ScaleAdd {
 
 struct AddFinite {
   float alpha;
-  // Of infinity and NaN the difference to themselves is NaN.
+  // Infinity and NaN minus themselves are NaN.
   __device__ float operator()(float x, float y) const { return x - x == 0 ? alpha * x + y : y; }
 };
 

@@ -34,8 +34,8 @@ Tensor Residual::backward(Pass& pass, const Tensor& dy) {
   return sum(pass.engine, around, branch_->backward(pass, dy));
 }
 
-// What overflows in the branch shows in the gradients of its parameters. On its way down it would show in those of all blocks
-// below, too, and make their scales fall for nothing (Ramesh et al. 2021, figure 4): it ends here.
+// Overflow in the branch shows in the gradients of its parameters. On its way down it would show in those of all blocks below,
+// too, and make their scales fall for nothing (Ramesh et al. 2021, figure 4): it ends here.
 Tensor Residual::backward_scaled(Pass& pass, const Tensor& dy, double scale) {
   if (skip_) fail(ErrorKind::internal, "residual: a scale of its own beside a skip connection that changes shapes");
   Engine& engine = pass.engine;

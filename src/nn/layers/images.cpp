@@ -172,7 +172,7 @@ void BatchNorm::end_step(Pass& pass, bool counts, std::size_t replicas) {
     scale_add(pass.engine, share, step_square_, -1, between);
     activate(pass.engine, find_activation("relu"), between, between);
     scale_add(pass.engine, share, step_variance_, 1, between);
-    // What is averaged estimates the variance of all data, which that of a sample is below.
+    // The average estimates the variance of all data, which is above that of a sample.
     const auto rows = static_cast<double>(rows_ * replicas);
     scale_add(pass.engine, momentum_, mean, 1, moving_mean_);
     scale_add(pass.engine, momentum_ * rows / (rows - 1), between, 1 - momentum_, moving_variance_);

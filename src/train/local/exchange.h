@@ -46,7 +46,7 @@ class LocalExchange {
   };
   virtual std::optional<State> newest_state() = 0;
   virtual std::optional<std::uint64_t> newest_rounds() const = 0;  // of a state, whether or not it can be read
-  // Of the start: if others were first, theirs is the one.
+  // Publishes the state of the start: if others were first, theirs is the one.
   virtual void publish_first_state(TensorFile file) = 0;
   virtual void publish_state(std::uint64_t rounds, TensorFile file) = 0;
 
@@ -75,7 +75,7 @@ class LocalExchange {
   virtual void clean() = 0;
 };
 
-// What a quorum means in every exchange: a round for which this share of the awaited messages is there ends after the deadline;
+// Meaning of a quorum in every exchange: a round for which this share of the awaited messages is there ends after the deadline;
 // it is ten times as long for fewer.
 inline constexpr double patience_without_quorum = 10;
 

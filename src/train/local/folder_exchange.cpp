@@ -30,7 +30,7 @@ constexpr std::size_t kept_states = 2;
 
 std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
 
-// What a folder has; nothing where it cannot be read just now.
+// Paths in a folder; none where it cannot be read just now.
 std::vector<fs::path> list(const fs::path& folder) {
   std::vector<fs::path> paths;
   std::error_code error;
@@ -52,7 +52,7 @@ mpi::Bundle bundle_of(const TensorFile& file) {
   return mpi::from_message(std::as_bytes(tensor.as<std::uint8_t>()));
 }
 
-// What f() reads of files; none if one is not there, or not whole yet where file systems are slow.
+// Result of f(), which reads files; none if one is missing, or not whole yet where file systems are slow.
 template <typename F>
 auto if_whole(F&& f) -> std::optional<std::invoke_result_t<F>> {
   try {

@@ -103,7 +103,7 @@ class FolderExchange final : public LocalExchange {
   FolderOptions options_;
   nlohmann::json founded_;
   std::uint64_t ended_ = 0;
-  // Of the round that is waited for.
+  // Round that is waited for, and the time since which it may end.
   std::uint64_t waiting_for_ = 0;
   std::optional<Clock::time_point> may_end_since_;
 };

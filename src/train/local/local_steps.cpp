@@ -168,7 +168,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   is_joined_ = true;
   go_on_from_round();
   const bool is_done = rounds_ * interval() >= steps_;
-  // What is under way can do without a worker that comes to it in the middle.
+  // The round under way can do without a worker that comes to it in the middle.
   if (!is_done) exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
   progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.worker(), exchange_.place(), rounds_));
   if (is_done) {

@@ -302,7 +302,7 @@ bool TreeExchange::serve_round(std::uint64_t round) {
   return true;
 }
 
-// What was sent besides tokens is taken off.
+// Takes off what was sent besides tokens.
 RoundReply TreeExchange::take_reply(std::uint64_t round, mpi::Bundle bundle) {
   if (bundle.totals.size() < workers()) fail(ErrorKind::data, "the reply to round {} counts too few workers", round);
   const std::size_t own = bundle.totals.size() - workers();

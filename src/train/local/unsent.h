@@ -1,4 +1,5 @@
-// What a worker of local steps has learned and others do not have yet: error feedback, and messages that no reply has counted.
+// Changes that a worker of local steps has learned and others do not have yet: error feedback, and messages that no reply has
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +39,12 @@ class Unsent {
   void add(mpi::Bundle message) { messages_.push_back(std::move(message)); }
   bool is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const;
 
-  // Of `reply`, the next after `last`: what it has not of a message that it counts is kept.
+  // Removes messages that `reply`, the next after `last`, counts, and keeps what it lacks of them.
   void settle(const RoundReply& reply, const std::optional<RoundReply>& last);
-  // Of a state that follows on `last`, which takes the place of replies.
+  // The same for a state that follows on `last` and takes the place of replies.
   void settle_state(const std::optional<RoundReply>& last);
-  // Of messages from before this process, as if they had not been sent: those of another name, which nobody would count under
-  // this one, and those of rounds after `rounds`, whose replies have been damaged.
+  // Takes back messages from before this process, as if they had not been sent: those of another name, which nobody would count
+  // under this one, and those of rounds after `rounds`, whose replies have been damaged.
   void take_back(LocalExchange& exchange, const std::optional<RoundReply>& last, std::uint64_t rounds);
 
   // targets: others than those of now, if they are given.

@@ -19,7 +19,7 @@ void with_elements(const nn::Tensor& tensor, F&& f) {
   }
 }
 
-// Of a tensor of f32, bf16 or f16 in a GPU's memory.
+// Values of a tensor of f32, bf16 or f16 in a GPU's memory.
 inline mpi::DeviceComm::Values on_device(const nn::Tensor& tensor) {
   using Type = mpi::DeviceComm::Type;
   const DType dtype = tensor.dtype();

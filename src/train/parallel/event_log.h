@@ -31,7 +31,7 @@ using Events = std::vector<std::vector<Event>>;
 // (Huang et al. 2019, section 2.3: (K - 1) / (M + K - 1) for K stages of equal cost and M micro-batches). 0 without passes.
 double bubble_of(const Events& events);
 
-// Of a step; left_out: events of each process that came after the most that are logged, which are counted alone.
+// Events of a step; left_out: number of those of each process that came after the most that are logged.
 struct StepEvents {
   Events events;
   std::vector<std::uint64_t> left_out;

@@ -36,12 +36,12 @@ FloatFormat float_format_named(std::string_view name);
 // The shape with this rank, or less where the matrix has no more, or 0 where factors would have no fewer numbers than the
 // matrix. Rows and columns of anything but a matrix are 1 and its size.
 PowerSgdShape power_sgd_shape(std::string name, std::size_t rows, std::size_t columns, std::size_t rank);
-// That of own elements of a matrix which so many shards cut across its longer side (divide_matrix()): with a part of the rank,
-// a multiple of the shards, if the whole matrix would go by factors, so that a run has the same error buffers however it is
-// divided. Of n x m, n >= m, all shards together have rank (n / shards + m) numbers in factors.
+// That of own elements of a matrix which this number of shards cut across its longer side (divide_matrix()): with a part of the
+// rank, a multiple of the shards, if the whole matrix would go by factors, so that a run has the same error buffers however it
+// is divided. Of n x m, n >= m, all shards together have rank (n / shards + m) numbers in factors.
 PowerSgdShape power_sgd_shape_of_shard(std::string name, std::size_t rows, std::size_t columns, std::size_t rank,
                                        std::size_t shards, std::size_t own);
-// What checkpoints call the error buffer of a parameter.
+// Name of the error buffer of a parameter in checkpoints.
 std::string power_sgd_error_name(const std::string& parameter);
 
 // Bytes that each of several processes hands to the sums of a step. A matrix (n,m) of rank r has r (n + m) numbers in p and q.
@@ -65,14 +65,14 @@ struct PowerSgdOptions {
   std::uint64_t seed = 1;  // of the first Q, or the only one
 };
 
-// What becomes of an error buffer at the end of a step (step 12): whether both factors are finite, on all processes, and
-// whether the buffer with this step's gradient is, on this one.
+// Change of an error buffer at the end of a step (step 12), by whether both factors are finite, on all processes, and whether
+// the buffer with this step's gradient is, on this one.
 enum class ErrorUpdate : std::uint8_t { subtract, keep, clear };
 ErrorUpdate error_update(bool factors_are_finite, bool buffer_is_finite);
 
 struct PowerSgdReport {
-  // Of the norm of all gradients after the exchange, without their scales, of factors by ||Q|| (step 9); infinity if any is not
-  // finite, upon which the caller skips the update of all of them (step 10). The same bits on all processes.
+  // Square of the norm of all gradients after the exchange, without their scales, of factors by ||Q|| (step 9); infinity if any
+  // is not finite, upon which the caller skips the update of all of them (step 10). The same bits on all processes.
   double squares = 0;
   std::size_t not_finite = 0;  // gradients
   std::size_t clamped = 0;  // terms of this process and sums that 1-6-9 did not hold: if there are many, scales are too large
@@ -83,7 +83,7 @@ using PowerSgdState = std::vector<std::pair<std::string, nn::Tensor>>;
 
 class PowerSgd {
  public:
-  // Of processes that each have the gradients of all shapes, on CPUs. Engine and group outlive this. Error buffers are 0.
+  // group: processes that each have the gradients of all shapes, on CPUs. Engine and group outlive this. Error buffers are 0.
   // Throws Error(internal) for a rank that a matrix cannot have, and for scales that are not positive.
   PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdShape> shapes, const PowerSgdOptions& options);
 
@@ -133,7 +133,7 @@ class PowerSgd {
     nn::Tensor p;  // orthonormal columns, in this step
   };
 
-  // What is summed over processes: factors in the format of messages, then the rest in f32.
+  // Numbers that are summed over processes: factors in the format of messages, then the rest in f32.
   struct Sum {
     nn::Tensor values;
     std::size_t factors = 0;

@@ -37,7 +37,7 @@ std::string describe(mpi::Comm& group, const std::string& name, std::int64_t has
     std::memcpy(&theirs, all[r].data(), sizeof theirs);
     ranks[theirs].push_back(group.world_rank(static_cast<int>(r)));
   }
-  // Of as many, those with the first rank.
+  // Ties go to those with the first rank.
   std::int64_t most = hash;
   for (const auto& [theirs, who] : ranks) {
     if (who.size() > ranks[most].size()) most = theirs;

@@ -79,8 +79,8 @@ class Sharding {
   const nn::Parameter* whole(const nn::Parameter& own) const;
   ShardLevel level() const { return options_.level; }
 
-  // Of processes that have the same shards: sums of gradients over these, too, begin where a step's last are reduced. copies
-  // outlive this.
+  // copies: processes that have the same shards; they outlive this. Sums of gradients over them, too, begin where a step's last
+  // are reduced.
   void sum_over(mpi::Comm& copies);
   // `f` is called with each of own() when nothing more is added to its gradient in this step, in the same order on all copies.
   void on_gradient(std::function<void(nn::Parameter& own)> f) { on_gradient_ = std::move(f); }
@@ -105,7 +105,7 @@ class Sharding {
     std::size_t begin = 0, count = 0;     // its elements
     std::size_t place = 0;                // of the parameter in its unit
   };
-  // What is gathered and reduced together, one parameter after the other.
+  // Parameters that are gathered and reduced together, one after the other.
   struct Unit {
     std::vector<Shard*> shards;
     std::size_t size = 0;

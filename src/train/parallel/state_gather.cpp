@@ -32,7 +32,7 @@ constexpr double signs_per_watchdog = 4;
 
 }  // namespace
 
-// Of rank 0: elements from .. to - 1 of a full tensor, as far as the rank has them.
+// Request by rank 0 for elements from .. to - 1 of a full tensor, as far as the rank has them.
 struct StateGather::Request {
   enum : std::uint64_t { send, stay, end };  // stay: more will come
   std::uint64_t kind = send;

@@ -16,15 +16,15 @@
 
 namespace bitloom::train {
 
-// What writes tensors, each of which it asks for once.
+// Writer of tensors, each of which it asks for once.
 using WriteTensors = std::function<void(std::map<std::string, StreamedTensor> tensors)>;
 
 // Brings tensors to rank 0, which writes them while the others send what it asks for. Processes that have the same elements
 // send a part of them each.
 class StateGather {
  public:
-  // Collective. Each rank names what it has. room: bytes that its host has for copies; 0: not known. Throws
-  // SharedError(internal) if the ranks disagree about a tensor, or if nobody has some element. All outlive this.
+  // Collective. Each rank names what it has. room: bytes that its host has for copies; 0: unknown. Throws SharedError(internal)
+  // if the ranks disagree about a tensor, or if nobody has some element. All outlive this.
   StateGather(nn::Engine& engine, mpi::Comm& comm, std::vector<HeldTensor> held, std::uint64_t room = available_memory());
 
   // Bytes that this rank sends or, at rank 0, has of what is written.
@@ -49,7 +49,7 @@ class StateGather {
     std::vector<std::size_t> shape;
     std::vector<Source> sources;
   };
-  // Of a held tensor: the elements from number `first` of the own ones on that this rank sends.
+  // Part of a held tensor that this rank sends: elements from number `first` of the own ones on.
   struct Part {
     const HeldTensor* held = nullptr;
     std::size_t first = 0;
@@ -62,7 +62,7 @@ class StateGather {
   void describe(int rank, const Bytes& text, std::map<std::string, std::uint64_t>& rooms, std::vector<std::string>& hosts);
   void require_complete() const;
   std::vector<Source> divided(const Described& tensor, std::size_t& turn) const;
-  // What each rank is told of its part.
+  // Messages that tell each rank its part.
   std::vector<Bytes> assign(const std::vector<Bytes>& descriptions);
   void take_part(const Bytes& assignment);
 

@@ -86,7 +86,7 @@ TEST_CASE("a sentencepiece model goes as it is, with tokenizer.json where that c
   CHECK(json["model"]["byte_fallback"] == true);
   CHECK(json_in(folder, "tokenizer_config.json")["eos_token"] == "</s>");
 
-  // What follows in a protocol buffer replaces what stands before: here white space stands behind words.
+  // Later fields of a protocol buffer replace earlier ones: here white space comes after words.
   write_file(folder / "t.model", sentencepiece_file(*tokenizer) + "\x12\x03\xC0\x01\x01");
   const TempDir other;
   const WrittenTokenizer some = write_hugging_face_tokenizer(*load_tokenizer((folder / "t.model").string()), 37, other.path());

@@ -120,7 +120,7 @@ TEST_CASE("who joins later goes on from where the others are, who is behind foll
   CHECK(slow.trainer.steps() == 40);
   CHECK(has(slow.progress.text(), "the others are at step 40"));
   CHECK(slow.values() == first.values());
-  // What it had learned counts now.
+  // The slow worker's learning counts now.
   first.run(44);
   CHECK(first.exchange.read_reply(10)->workers == std::vector<std::string>{"first", "slow"});
   Worker late(folder.path(), "late", 3, options, 200);

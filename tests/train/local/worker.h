@@ -40,7 +40,7 @@ inline LocalOptions sparse(std::uint64_t inner_steps) {
   return options;
 }
 
-// Of all parameters, one after the other.
+// Values of all parameters, one parameter after the other.
 inline std::vector<float> values_of(Trainer& trainer) {
   std::vector<float> all;
   for (const nn::Parameter* parameter : trainer.parameters()) {
